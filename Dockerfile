@@ -1,0 +1,48 @@
+# The image of every component of the pipeline, and of `docker run`: dkan, its locked dependencies, and kfp's executor.
+#
+#   docker build -t dkan:0.1.0 .
+#   docker run --rm --gpus all -v "$PWD:/data" dkan:0.1.0 dkan train /data/prepared --out /data/run
+#
+# No ENTRYPOINT: Kubeflow gives the whole command, and one here would turn a failing step into a success.
+
+ARG PYTHON_TAG=3.12.12-slim-bookworm
+
+FROM python:${PYTHON_TAG} AS build
+ARG UV_VERSION=0.13.9
+ARG KFP_VERSION=2.17.0
+ENV UV_PROJECT_ENVIRONMENT=/opt/dkan \
+    UV_PYTHON_DOWNLOADS=never \
+    UV_COMPILE_BYTECODE=1 \
+    UV_NO_CACHE=1
+WORKDIR /src
+RUN pip install --no-cache-dir "uv==${UV_VERSION}"
+# Dependencies first: a change of the code then rebuilds only the small layers below.
+COPY pyproject.toml uv.lock ./
+RUN uv sync --frozen --no-dev --no-install-project --extra s3 --extra gcs --extra tensorboard
+COPY README.md LICENSE ./
+COPY dkan_core ./dkan_core
+RUN uv build --wheel --out-dir /dist \
+    && uv pip install --python /opt/dkan/bin/python --no-deps /dist/*.whl "kfp==${KFP_VERSION}"
+
+FROM python:${PYTHON_TAG}
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="dkan" \
+      org.opencontainers.image.description="Train FastKAN on huge tabular data, as a Kubeflow Pipelines bundle" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# Triton compiles its launcher with a C compiler when a kernel first runs. Debian's security updates are wanted, so its
+# version is not pinned.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/* \
+    && install --directory --mode=1777 /home/dkan
+COPY --from=build /opt/dkan /opt/dkan
+# A cluster may run the image under any uid, one without a passwd entry: the name and the home come from here.
+ENV PATH=/opt/dkan/bin:$PATH \
+    HOME=/home/dkan \
+    USER=dkan \
+    PYTHONUNBUFFERED=1
+WORKDIR /home/dkan
+USER 10001:0
+CMD ["dkan", "--help"]

@@ -1,0 +1,42 @@
+# Everything runs in .venv, which is made on first use from uv.lock; uv is fetched into .uv where it is missing.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+UV := $(or $(shell command -v uv),.uv/bin/uv)
+DEMO := build/demo
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint bench clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+install: $(READY) ## Make the environment in .venv, with every extra
+
+.uv/bin/uv:
+	python3 -m venv .uv
+	.uv/bin/pip install --quiet uv
+
+$(READY): uv.lock pyproject.toml | $(UV)
+	$(UV) sync --quiet --frozen --all-extras
+	@touch $@
+
+demo: $(READY) ## Run the whole pipeline on the flights out of New York City in 2013
+	$(BIN)/python examples/flights.py $(DEMO)/flights
+	$(BIN)/python -m pipelines run --out $(DEMO)/run \
+		--param data_uri=$(CURDIR)/$(DEMO)/flights --param label=label --param split_column=split
+
+test: lint ## Run every test
+	$(BIN)/pytest --quiet
+
+lint: $(READY) ## Check style and types
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/mypy
+
+bench: $(READY) ## Measure preparation, loading and training speed on this machine
+	$(BIN)/python -m benchmarks.speed
+
+clean: ## Remove what the targets above have made
+	rm -rf $(VENV) .uv build .pytest_cache .mypy_cache .ruff_cache .hypothesis

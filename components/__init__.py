@@ -1,0 +1,1 @@
+"""Kubeflow Pipelines components: thin steps over ``dkan_core``, one folder each."""

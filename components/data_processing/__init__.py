@@ -1,0 +1,1 @@
+"""Components that turn raw data into prepared shards."""

@@ -1,0 +1,52 @@
+"""Component: raw Parquet to prepared shards."""
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def prepare_parquet(
+    prepared: dsl.Output[dsl.Dataset],
+    data_uri: str,
+    label: str,
+    drop: str = "",
+    group: str = "",
+    split_column: str = "",
+    split: str = "70/10/20",
+    weight: str = "",
+    numeric_dtype: str = "uint8",
+    seed: int = 0,
+) -> None:
+    """Prepare raw Parquet for training: check the schema, split, encode and shuffle the rows.
+
+    Args:
+        prepared: Folder with the manifest and the encoded shards of each split.
+        data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
+        label: Label column holding 0, 1 or null (not measured); several separated by a comma make a multi-label model.
+        drop: Columns to leave out, separated by a comma.
+        group: Column whose equal values stay in one split; it is no feature. Empty: every row by itself.
+        split_column: Column holding train, valid or test for each row; it is no feature. Empty: split by hash.
+        split: Percent of rows (or groups) in train/valid/test when there is no split column.
+        weight: Column holding a non-negative weight for each row; it is no feature. Empty: all rows weigh the same.
+        numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
+        seed: Decides split, statistics sample and shuffle.
+    """
+    from dkan_core import PrepareConfig, prepare
+
+    def listed(text: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in text.replace("\n", ",").split(",") if part.strip())
+
+    config = PrepareConfig(
+        label=listed(label),
+        drop=listed(drop),
+        group=group or None,
+        split_column=split_column or None,
+        split=split,
+        weight=weight or None,
+        numeric_dtype=numeric_dtype,
+        seed=seed,
+    )
+    result = prepare(listed(data_uri), prepared.path, config)
+    prepared.metadata["fingerprint"] = result.fingerprint
+    prepared.metadata.update({f"{name}_rows": part.rows for name, part in result.splits.items()})

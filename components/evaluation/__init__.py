@@ -1,0 +1,1 @@
+"""Components that measure a trained model."""

@@ -1,0 +1,42 @@
+"""Component: a model and a prepared split to metrics and report."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def evaluate_fastkan(
+    prepared: dsl.Input[dsl.Dataset],
+    model: dsl.Input[dsl.Model],
+    metrics: dsl.Output[dsl.Metrics],
+    classification: dsl.Output[dsl.ClassificationMetrics],
+    report: dsl.Output[dsl.HTML],
+    split: str = "test",
+) -> NamedTuple("Outputs", [("average_precision", float)]):
+    """Evaluate a trained FastKAN on one split of the prepared data.
+
+    Args:
+        prepared: Folder that prepare_parquet wrote.
+        model: Run folder that train_fastkan wrote.
+        metrics: Average precision, ROC AUC, log loss, Brier score, prevalence and rows of the split.
+        classification: ROC curve, and the confusion matrix at the threshold chosen on validation.
+        report: One self-contained page: curves, calibration, thresholds, training history.
+        split: Split to evaluate: train, valid or test.
+
+    Returns:
+        average_precision: Average precision on the split; the mean over the labels where there are several.
+    """
+    from dkan_core import evaluate
+
+    evaluation = evaluate(model.path, prepared.path, report.path, split=split)
+    # The artifact is the page, not the folder around it: the Kubeflow UI shows a single file only.
+    report.path = f"{report.path}/report.html"
+    scalars = evaluation.scalars()
+    for name, value in scalars.items():
+        metrics.log_metric(name, value)
+    classification.log_roc_curve(*evaluation.roc_curve())
+    classification.log_confusion_matrix(["negative", "positive"], evaluation.confusion_matrix())
+    return (scalars["average_precision"],)

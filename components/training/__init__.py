@@ -1,0 +1,1 @@
+"""Components that train a model."""

@@ -1,0 +1,60 @@
+"""Component: prepared shards to the best model."""
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def train_fastkan(
+    prepared: dsl.Input[dsl.Dataset],
+    model: dsl.Output[dsl.Model],
+    metrics: dsl.Output[dsl.Metrics],
+    hidden: str = "64",
+    num_centers: int = 8,
+    dropout: float = 0.1,
+    epochs: int = 0,
+    batch_size: int = 0,
+    learning_rate: float = 0.0,
+    patience: int = 5,
+    max_seconds: float = 0.0,
+    num_gpus: str = "0",
+    workers: int = 0,
+    seed: int = 0,
+) -> None:
+    """Train FastKAN on prepared data and keep the model with the highest validation average precision.
+
+    Args:
+        prepared: Folder that prepare_parquet wrote.
+        model: Run folder: the best model under model/, its metrics, the history and the checkpoints.
+        metrics: Validation average precision of the best model.
+        hidden: Width of the hidden layer; several separated by a comma make a deeper network.
+        num_centers: Gaussian basis functions on each edge.
+        dropout: Share of hidden units dropped while training.
+        epochs: Passes over the train split at most; 0 chooses from the data.
+        batch_size: Rows of one step over all workers; 0 chooses from the data.
+        learning_rate: Peak learning rate of AdamW; 0 chooses from the data.
+        patience: Stop after this many evaluations without a better validation average precision.
+        max_seconds: Stop after this many seconds of training, keeping the best model; 0 sets no limit.
+        num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 takes what there is.
+        workers: Training processes when num_gpus is 0; 0 means one a visible GPU, or one on the CPU.
+        seed: Decides initialization, batch order and dropout.
+    """
+    from dkan_core import TrainConfig, train
+
+    gpus = int(num_gpus)
+    config = TrainConfig(
+        hidden=tuple(int(width) for width in hidden.split(",")),
+        num_centers=num_centers,
+        dropout=dropout,
+        epochs=epochs or None,
+        batch_size=batch_size or None,
+        learning_rate=learning_rate or None,
+        patience=patience,
+        max_seconds=max_seconds or None,
+        device="cuda" if gpus else "auto",
+        workers=gpus or workers or None,
+        seed=seed,
+    )
+    result = train(prepared.path, model.path, config)
+    metrics.log_metric("validation_average_precision", result.average_precision)

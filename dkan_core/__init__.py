@@ -1,0 +1,72 @@
+"""dkan: FastKAN on huge tabular data, on all the GPUs of a node.
+
+Names are imported when they are first used, so that ``import dkan_core`` is fast.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dkan_core.config import PrepareConfig, TrainConfig, build_config
+    from dkan_core.data.manifest import PreparedData
+    from dkan_core.data.prepare import prepare
+    from dkan_core.errors import ConfigError, DataError, DkanError, OutputError, TrainingError, UserError
+    from dkan_core.evaluation import Evaluation, evaluate
+    from dkan_core.model.fastkan import FastKAN
+    from dkan_core.notebook import MainResult, main
+    from dkan_core.prediction import predict
+    from dkan_core.training.launch import TrainResult, train
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ConfigError": "errors",
+    "DataError": "errors",
+    "DkanError": "errors",
+    "Evaluation": "evaluation",
+    "FastKAN": "model.fastkan",
+    "MainResult": "notebook",
+    "OutputError": "errors",
+    "PrepareConfig": "config",
+    "PreparedData": "data.manifest",
+    "TrainConfig": "config",
+    "TrainResult": "training.launch",
+    "TrainingError": "errors",
+    "UserError": "errors",
+    "build_config": "config",
+    "evaluate": "evaluation",
+    "main": "notebook",
+    "predict": "prediction",
+    "prepare": "data.prepare",
+    "train": "training.launch",
+}
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "DkanError",
+    "Evaluation",
+    "FastKAN",
+    "MainResult",
+    "OutputError",
+    "PrepareConfig",
+    "PreparedData",
+    "TrainConfig",
+    "TrainResult",
+    "TrainingError",
+    "UserError",
+    "build_config",
+    "evaluate",
+    "main",
+    "predict",
+    "prepare",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dkan_core' has no attribute {name!r}")
+    value = getattr(import_module(f"dkan_core.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

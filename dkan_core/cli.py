@@ -1,0 +1,155 @@
+"""The ``dkan`` command. Options of ``prepare`` and ``train`` are the fields of their configs, one for one."""
+
+import functools
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+
+import dkan_core
+from dkan_core.config import PrepareConfig, TrainConfig, build_config, field_docs, read_settings
+from dkan_core.errors import DkanError
+from dkan_core.progress import console, on_terminal
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train FastKAN on huge tabular data: prepare, train, evaluate, predict.",
+)
+
+Sources = Annotated[list[str], typer.Argument(metavar="SRC...", help="Parquet files, folders, globs or fsspec URIs.")]
+Out = Annotated[str, typer.Option("--out", help="Folder or fsspec URI for the results.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result in --out.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML or JSON file of settings; options go before.")]
+Model = Annotated[str, typer.Argument(metavar="RUN/model", help="Model that `dkan train` wrote.")]
+
+
+def _with_settings(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each field of a config; those set reach it as the dict ``settings``."""
+    docs, hints = field_docs(kind), get_type_hints(kind)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command).parameters.values() if p.name != "settings"]
+        options = [_option(field.name, hints[field.name], docs[field.name], field.default) for field in fields(kind)]
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            settings = {option.name: values.pop(option.name) for option in options}
+            command(**values, settings={name: value for name, value in settings.items() if value not in (None, [])})
+
+        run.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _option(name: str, hint: Any, doc: str, default: Any) -> inspect.Parameter:
+    """Return a keyword parameter that typer shows as an option; not given is None, so that a file can set it."""
+    plain = [part for part in get_args(hint) if part is not type(None)] if type(None) in get_args(hint) else [hint]
+    kind: Any = plain[0]
+    if str(kind).startswith("tuple"):
+        kind = list[get_args(kind)[0]]  # type: ignore[misc]
+    shown = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    help_text = doc if default in (None, ()) or default is False else f"{doc} Default: {shown}."
+    option = typer.Option(f"--{name.replace('_', '-')}", help=help_text, show_default=False)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _merged(kind: Any, config: Path | None, settings: dict[str, Any]) -> Any:
+    return build_config(kind, {**(read_settings(config) if config else {}), **settings})
+
+
+@app.command()
+@_with_settings(PrepareConfig)
+def prepare(
+    sources: Sources, out: Out, overwrite: Overwrite = False, config: ConfigFile = None, *, settings: dict[str, Any]
+) -> None:
+    """Turn Parquet into shuffled, encoded shards and a manifest."""
+    dkan_core.prepare(sources, out, _merged(PrepareConfig, config, settings), overwrite=overwrite)
+
+
+@app.command()
+@_with_settings(TrainConfig)
+def train(
+    prepared: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI that `dkan prepare` wrote.")],
+    out: Out,
+    overwrite: Overwrite = False,
+    config: ConfigFile = None,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Train, evaluating beside it, and keep the best model by validation average precision."""
+    dkan_core.train(prepared, out, _merged(TrainConfig, config, settings), overwrite=overwrite)
+
+
+@app.command()
+def evaluate(
+    model: Model,
+    prepared: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI that `dkan prepare` wrote.")],
+    out: Out,
+    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
+    save_predictions: Annotated[bool, typer.Option("--save-predictions", help="Write predictions.parquet.")] = False,
+) -> None:
+    """Write metrics.json and report.html for a split."""
+    dkan_core.evaluate(model, prepared, out, split=split, save_predictions=save_predictions)
+
+
+@app.command()
+def predict(
+    model: Model,
+    sources: Sources,
+    out: Annotated[str, typer.Option("--out", help="Parquet file to write.")],
+    column: Annotated[list[str] | None, typer.Option(help="Source column to pass through; may be repeated.")] = None,
+) -> None:
+    """Score raw Parquet: a probability per label, input order kept."""
+    dkan_core.predict(model, sources, out, columns=column or ())
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dkan {dkan_core.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Set up what all commands share."""
+    _set_up_logging()
+
+
+def _set_up_logging() -> None:
+    if on_terminal():
+        from rich.logging import RichHandler
+
+        handler: logging.Handler = RichHandler(console=console, show_path=False, show_level=False, show_time=False)
+        logging.basicConfig(level=logging.INFO, handlers=[handler], format="%(message)s")
+    else:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+
+
+def main() -> None:
+    """Run the command; an error of ours is one message and its exit code."""
+    try:
+        app()
+    except DkanError as error:
+        _fail(error, error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted; the best model so far is whole on disk", 130)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+def _fail(message: object, code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(f"error: {message}\n")
+    sys.exit(code)

@@ -1,0 +1,236 @@
+"""Settings of the commands: frozen, keyword-only, checked once, documented field by field.
+
+The string under a field is its help text on the command line (see ``dkan_core.cli``).
+"""
+
+import ast
+import inspect
+import json
+import textwrap
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from dkan_core.errors import ConfigError
+
+ConfigT = TypeVar("ConfigT", "PrepareConfig", "TrainConfig")
+NUMERIC_DTYPES = ("uint8", "float16", "float32")
+INPUT_NORMS = ("none", "layer")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """How raw Parquet becomes prepared shards."""
+
+    label: tuple[str, ...] = ()
+    """Label column holding 0, 1 or null (not measured); several make a multi-label data set."""
+
+    drop: tuple[str, ...] = ()
+    """Column to leave out."""
+
+    group: str | None = None
+    """Column whose equal values stay in one split; it is no feature."""
+
+    split_column: str | None = None
+    """Column holding train, valid or test for each row; it is no feature."""
+
+    split: str = "70/10/20"
+    """Percent of rows (or groups) in train/valid/test when there is no split column."""
+
+    weight: str | None = None
+    """Column holding a non-negative weight for each row; it is no feature."""
+
+    numeric_dtype: Literal["uint8", "float16", "float32"] = "uint8"
+    """Storage type of the numeric columns' normal scores."""
+
+    seed: int = 0
+    """Decides split, statistics sample and shuffle."""
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            raise ConfigError("label: name at least one label column")
+        _check_choice("numeric_dtype", self.numeric_dtype, NUMERIC_DTYPES)
+        roles = [*self.label, *self.drop, *filter(None, (self.group, self.split_column, self.weight))]
+        twice = sorted({name for name in roles if roles.count(name) > 1})
+        if twice:
+            raise ConfigError(f"column {twice[0]!r} is named for two roles; each column has one")
+        self.split_percent  # noqa: B018 - raises when malformed
+
+    @property
+    def split_percent(self) -> tuple[int, int, int]:
+        """Percent of rows in train, valid and test."""
+        parts = self.split.split("/")
+        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+            raise ConfigError(f"split must be three whole percentages such as 70/10/20, got {self.split!r}")
+        train, valid, test = (int(part) for part in parts)
+        if train + valid + test != 100 or train == 0 or valid == 0:
+            raise ConfigError(f"split must add up to 100 with some train and valid, got {self.split!r}")
+        return train, valid, test
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How a model is built and trained. ``None`` means: chosen from the data (``dkan_core.training.recipe``)."""
+
+    hidden: tuple[int, ...] = (64,)
+    """Width of a hidden layer; several make a deeper network."""
+
+    num_centers: int = 8
+    """Gaussian basis functions on each edge."""
+
+    grid_min: float = -2.0
+    """Position of the first basis function."""
+
+    grid_max: float = 2.0
+    """Position of the last basis function."""
+
+    input_norm: Literal["none", "layer"] = "none"
+    """Normalization before the first layer; "layer" is the reference's LayerNorm."""
+
+    dropout: float = 0.2
+    """Share of hidden units dropped while training."""
+
+    embedding_dim: int = 8
+    """Width of a categorical column's embedding."""
+
+    workers: int | None = None
+    """Training processes. Default: one a GPU, or one on the CPU."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the workers compute; "auto" takes CUDA where there is one."""
+
+    epochs: int | None = None
+    """Passes over the train split at most. Default: from the number of rows."""
+
+    batch_size: int | None = None
+    """Rows of one step over all workers. Default: from the number of rows."""
+
+    learning_rate: float | None = None
+    """AdamW's learning rate at its peak. Default: from the batch size."""
+
+    weight_decay: float = 0.01
+    """AdamW's decoupled weight decay."""
+
+    warmup_fraction: float = 0.05
+    """Share of the steps over which the learning rate rises; after it, it falls along a cosine."""
+
+    evaluations_per_epoch: int = 1
+    """Validation snapshots in an epoch."""
+
+    patience: int = 5
+    """Stop after this many evaluations without a better validation AP."""
+
+    max_seconds: float | None = None
+    """Stop after this many seconds of training, keeping the best model."""
+
+    tensorboard: bool = False
+    """Write live curves for TensorBoard."""
+
+    seed: int = 0
+    """Decides initialization, batch order and dropout."""
+
+    def __post_init__(self) -> None:
+        _check_choice("input_norm", self.input_norm, INPUT_NORMS)
+        _check_choice("device", self.device, DEVICES)
+        if any(width < 1 for width in self.hidden):
+            raise ConfigError(f"hidden must hold positive widths, got {self.hidden}")
+        if self.grid_max <= self.grid_min:
+            raise ConfigError(f"grid_max must be above grid_min, got {self.grid_min} to {self.grid_max}")
+        for name, low, high in _TRAIN_BOUNDS:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"{name} must be from {low:g} to {high:g}, got {value}")
+
+
+_TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
+    ("num_centers", 2, 256),
+    ("dropout", 0, 0.99),
+    ("embedding_dim", 1, 1024),
+    ("workers", 1, 1024),
+    ("epochs", 1, 1e9),
+    ("batch_size", 1, 1e9),
+    ("learning_rate", 1e-12, 1e3),
+    ("weight_decay", 0, 1e3),
+    ("warmup_fraction", 0, 1),
+    ("evaluations_per_epoch", 1, 1e6),
+    ("patience", 1, 1e9),
+    ("max_seconds", 1e-3, 1e12),
+)
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
+    """Build a config from plain settings; an unknown key raises ConfigError.
+
+    >>> build_config(TrainConfig, {"hidden": [32, 16]}).hidden
+    (32, 16)
+    """
+    known = {field.name: field for field in fields(kind)}
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise ConfigError(f"unknown setting {unknown[0]!r}; known are {', '.join(known)}")
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
+    }
+    for key, value in values.items():
+        _check_type(key, value, known[key].type)
+    return kind(**values)
+
+
+def _check_type(name: str, value: object, expected: Any) -> None:
+    """Raise ConfigError when ``value`` is plainly of another type than the field's annotation."""
+    text = str(expected)
+    if value is None:
+        fits = "None" in text
+    elif text.startswith("tuple"):
+        element = int if "int" in text else str
+        fits = isinstance(value, tuple) and all(type(item) is element for item in value)
+    elif "bool" in text:
+        fits = isinstance(value, bool)
+    elif "int" in text or "float" in text:
+        allowed = (int, float) if "float" in text else (int,)
+        fits = isinstance(value, allowed) and not isinstance(value, bool)
+    else:
+        fits = isinstance(value, str)
+    if not fits:
+        raise ConfigError(f"{name} must be {text.removeprefix('typing.')}, got {value!r}")
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """Read the settings of a TOML or JSON file."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except FileNotFoundError:
+        raise ConfigError(f"config file {path}: no such file") from None
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"config file {path}: {error}") from None
+    if not isinstance(settings, dict):
+        raise ConfigError(f"config file {path}: expected a table of settings")
+    return settings
+
+
+@cache
+def field_docs(kind: type) -> dict[str, str]:
+    """Return the string written under each field of a config class.
+
+    >>> field_docs(PrepareConfig)["drop"]
+    'Column to leave out.'
+    """
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    docs = {}
+    for statement, following in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            assert isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            docs[statement.target.id] = str(following.value.value)
+    return docs

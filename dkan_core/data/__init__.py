@@ -1,0 +1,1 @@
+"""Raw Parquet to prepared shards to batches."""

@@ -1,0 +1,49 @@
+"""Pseudo-random numbers that are a pure function of a key: split, sample and shuffle do not depend on file order."""
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+UInt64 = npt.NDArray[np.uint64]
+
+GOLDEN = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
+
+
+def splitmix64(key: UInt64, *, seed: int = 0) -> UInt64:
+    """Mix 64-bit keys, a bijection for a fixed seed (Steele, Lea & Flood 2014, "Fast splittable pseudorandom numbers").
+
+    Shape:
+        - Input and output: ``(N,)``
+
+    >>> splitmix64(np.arange(2, dtype=np.uint64))
+    array([16294208416658607535, 10451216379200822465], dtype=uint64)
+    """
+    with np.errstate(over="ignore"):
+        z = key + np.uint64((GOLDEN * (seed + 1)) & MASK)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def salted(seed: int, purpose: str) -> int:
+    """Return a seed of its own for each purpose."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=7).digest(), "little")
+
+
+def value_keys(values: pa.Array) -> UInt64:
+    """Return a 64-bit key of each value: integers stand for themselves, the rest is hashed as text.
+
+    Shape:
+        - Input and output: ``(N,)``, without nulls
+    """
+    if pa.types.is_integer(values.type):
+        return np.asarray(values.to_numpy(zero_copy_only=False)).astype(np.uint64)
+    encoded = values.dictionary_encode()
+    texts = encoded.dictionary.cast(pa.string()).to_pylist()
+    digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
+    keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+    indices: npt.NDArray[np.int32] = encoded.indices.to_numpy(zero_copy_only=False)
+    return keys[indices]

@@ -1,0 +1,152 @@
+"""Batches of a split, gathered whole from the shards in an order that is a pure function of seed and epoch.
+
+An epoch visits runs of consecutive rows ("pieces") in a random order. ``prepare`` has shuffled the rows, so this
+is as good as a full shuffle and reads long stretches of disk. The stream of rows is cut into global batches, and
+each of those into one slice a worker: any number of workers sees the same global batches.
+"""
+
+import itertools
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.data.manifest import PreparedData
+from dkan_core.data.shards import Arrays, ShardReader
+from dkan_core.errors import DataError
+
+PIECE_BYTES = 48 << 10
+MIN_PIECE_ROWS = 64
+MIN_PIECES = 2048
+PREFETCH = 2
+
+Int64 = npt.NDArray[np.int64]
+
+
+def open_split(folder: Path, prepared: PreparedData, split: str) -> ShardReader:
+    """Open the shards of a split.
+
+    Raises:
+        DataError: There is no such split, or a shard is missing, cut off or damaged.
+    """
+    if split not in prepared.splits:
+        raise DataError(f"{folder}: has no {split} split; it has {', '.join(prepared.splits)}")
+    return ShardReader(folder, prepared.splits[split].shards)
+
+
+def piece_rows(rows: int, row_bytes: int) -> int:
+    """Return how many consecutive rows are read at once: some 48 KiB, but many pieces in small data.
+
+    >>> piece_rows(100_000_000, 768), piece_rows(30_000, 60)
+    (64, 64)
+    """
+    return max(MIN_PIECE_ROWS, min(PIECE_BYTES // max(1, row_bytes), rows // MIN_PIECES))
+
+
+class RowStream:
+    """Rows of a split in some order, made of stretches of consecutive rows.
+
+    Args:
+        first: First row of each stretch, in the order they are visited.
+        position: Where each stretch begins in the stream, and the number of rows at the end.
+    """
+
+    def __init__(self, first: Int64, position: Int64) -> None:
+        self.first, self.position = first, position
+
+    def extents(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the stretches (first row, past the last) at positions ``start`` up to ``stop`` of the stream."""
+        index = int(np.searchsorted(self.position, start, side="right")) - 1
+        found = []
+        while start < stop:
+            row = int(self.first[index]) + start - int(self.position[index])
+            count = min(stop, int(self.position[index + 1])) - start
+            found.append((row, row + count))
+            start, index = start + count, index + 1
+        return found
+
+
+def epoch_order(starts: Int64, *, piece: int, seed: int, epoch: int) -> RowStream:
+    """Return the row stream of an epoch.
+
+    Args:
+        starts: First row of each shard, and the number of rows at the end.
+        piece: Rows of a piece; a shard's last one may be shorter.
+        seed: With ``epoch`` the only thing that decides the order.
+        epoch: Counted from 0.
+    """
+    firsts = [np.arange(start, stop, piece) for start, stop in itertools.pairwise(starts)]
+    ends = [np.minimum(first + piece, stop) for first, stop in zip(firsts, starts[1:], strict=True)]
+    order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(sum(map(len, firsts)))
+    first = np.concatenate(firsts)[order]
+    return RowStream(first, np.concatenate([[0], np.cumsum(np.concatenate(ends)[order] - first)]))
+
+
+def slice_of(rows: int, step: int, *, batch_size: int, rank: int, workers: int) -> tuple[int, int]:
+    """Return the stream positions that a worker takes in a step: an even share of the global batch.
+
+    >>> [slice_of(10, 1, batch_size=6, rank=rank, workers=3) for rank in range(3)]
+    [(6, 7), (7, 8), (8, 10)]
+    """
+    first = step * batch_size
+    size = min(batch_size, rows - first)
+    return first + size * rank // workers, first + size * (rank + 1) // workers
+
+
+def train_batches(
+    reader: ShardReader, *, seed: int, epoch: int, batch_size: int, rank: int = 0, workers: int = 1
+) -> Iterator[Arrays]:
+    """Yield a worker's part of each global batch of an epoch; a part may have no rows in the last one."""
+    piece = piece_rows(reader.rows, reader.row_bytes)
+    order = epoch_order(reader.starts, piece=piece, seed=seed, epoch=epoch)
+    for step in range(steps_per_epoch(reader.rows, batch_size)):
+        start, stop = slice_of(reader.rows, step, batch_size=batch_size, rank=rank, workers=workers)
+        yield reader.gather(order.extents(start, stop))
+
+
+def steps_per_epoch(rows: int, batch_size: int) -> int:
+    """Return the number of global batches in an epoch, the last one smaller."""
+    return -(-rows // batch_size)
+
+
+def all_batches(reader: ShardReader, batch_size: int) -> Iterator[Arrays]:
+    """Yield every row of a split in stored order."""
+    order = RowStream(reader.starts[:-1], reader.starts)
+    for start in range(0, reader.rows, batch_size):
+        yield reader.gather(order.extents(start, min(start + batch_size, reader.rows)))
+
+
+def prefetched(batches: Iterator[Arrays]) -> Iterator[Arrays]:
+    """Read ahead in a thread; an error there is raised here."""
+    ready: queue.Queue[Arrays | BaseException | None] = queue.Queue(PREFETCH)
+    stopped = threading.Event()
+
+    def offer(item: Arrays | BaseException | None) -> None:
+        while not stopped.is_set():
+            try:
+                return ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+
+    def read() -> None:
+        try:
+            for batch in batches:
+                offer(batch)
+                if stopped.is_set():
+                    return
+            offer(None)
+        except BaseException as error:
+            offer(error)
+
+    thread = threading.Thread(target=read, name="dkan-loader", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()

@@ -1,0 +1,183 @@
+"""The columns of the source files: read from every footer, checked, and given a role."""
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dkan_core.config import PrepareConfig
+from dkan_core.errors import DataError
+from dkan_core.storage import find_parquet, is_remote, open_input, stamp
+
+BATCH_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """A source Parquet file as its footer and file system describe it."""
+
+    path: str
+    rows: int
+    bytes: int
+    modified: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """What each column is for."""
+
+    numeric: tuple[str, ...]
+    """Numeric feature columns, in file order."""
+
+    categorical: tuple[str, ...]
+    """String and boolean feature columns, in file order."""
+
+    labels: tuple[str, ...]
+    """Label columns, in the order they were asked for."""
+
+    group: str | None
+    split_column: str | None
+    weight: str | None
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column to read."""
+        roles = filter(None, (self.group, self.split_column, self.weight))
+        return [*self.numeric, *self.categorical, *self.labels, *roles]
+
+
+def open_parquet(path: str) -> pq.ParquetFile:
+    """Open a Parquet file, local or remote; pages with checksums are verified.
+
+    Raises:
+        DataError: The file is truncated or no Parquet file.
+    """
+    try:
+        source: Any = open_input(path) if is_remote(path) else path
+        return pq.ParquetFile(source, page_checksum_verification=True)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path}: not a whole Parquet file ({_first_line(error)})") from error
+
+
+def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa.DataType]]:
+    """Read every footer and check that all files have the same columns.
+
+    Returns:
+        The files sorted by path, and the type of each column in the order of the first file.
+
+    Raises:
+        DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
+    """
+    files, reference, reference_path = [], {}, ""
+    for path in find_parquet(sources):
+        parquet = open_parquet(path)
+        types = _column_types(path, parquet.schema_arrow)
+        if not reference_path:
+            reference, reference_path = types, path
+        _check_same(path, types, reference_path, reference)
+        size, modified = stamp(path)
+        files.append(SourceFile(path=path, rows=parquet.metadata.num_rows, bytes=size, modified=modified))
+    if sum(file.rows for file in files) == 0:
+        raise DataError(f"{files[0].path}: no rows in any source file")
+    return files, reference
+
+
+def _column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice:
+        raise DataError(f"{path}: column {twice[0]!r} stands there {schema.names.count(twice[0])} times")
+    return {field.name: _plain_type(field.type) for field in schema}
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that values of ``kind`` are read as: dictionaries and large strings are strings."""
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    return pa.string() if is_text(kind) else kind
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type holds strings."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type holds integers, floats or decimals."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _check_same(path: str, types: dict[str, pa.DataType], first: str, expected: dict[str, pa.DataType]) -> None:
+    for name in expected:
+        if name not in types:
+            raise DataError(f"{path}: column {name!r} is missing; {first} has it")
+    for name, kind in types.items():
+        if name not in expected:
+            raise DataError(f"{path}: column {name!r} is extra; {first} does not have it")
+        if kind != expected[name]:
+            raise DataError(f"{path}: column {name!r} is {kind}; in {first} it is {expected[name]}")
+
+
+def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> Schema:
+    """Give every column its role.
+
+    Args:
+        types: Type of each column.
+        config: Which columns are labels, group, split, weight or dropped.
+        where: The files, as messages should call them.
+
+    Raises:
+        DataError: A named column does not exist, or a feature has a type that is no feature.
+    """
+    special = {"group": config.group, "split_column": config.split_column, "weight": config.weight}
+    for setting, name in [
+        *(("label", name) for name in config.label),
+        *(("drop", name) for name in config.drop),
+        *special.items(),
+    ]:
+        if name is not None and name not in types:
+            close = difflib.get_close_matches(name, types, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; columns are {', '.join(list(types)[:20])}"
+            raise DataError(f"{where}: {setting} column {name!r} does not exist{hint}")
+    if config.weight and not is_number(types[config.weight]):
+        raise DataError(f"{where}: weight column {config.weight!r} is {types[config.weight]}; expected a number")
+    taken = {*config.label, *config.drop, *filter(None, special.values())}
+    features = {name: kind for name, kind in types.items() if name not in taken}
+    for name, kind in features.items():
+        if not (is_number(kind) or is_text(kind) or pa.types.is_boolean(kind)):
+            raise DataError(f"{where}: column {name!r} is {kind}; a feature is a number, string or boolean (--drop it)")
+    if not features:
+        raise DataError(f"{where}: no feature column is left")
+    return Schema(
+        numeric=tuple(name for name, kind in features.items() if is_number(kind)),
+        categorical=tuple(name for name, kind in features.items() if not is_number(kind)),
+        labels=config.label,
+        group=config.group,
+        split_column=config.split_column,
+        weight=config.weight,
+    )
+
+
+def read_batches(
+    path: str, columns: Sequence[str], on_rows: Callable[[int], None] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows in order, some 64 MB at a time.
+
+    Raises:
+        DataError: The file breaks off or a page is damaged.
+    """
+    rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
+    parquet = open_parquet(path)
+    try:
+        for batch in parquet.iter_batches(batch_size=rows, columns=list(columns)):
+            yield batch
+            if on_rows is not None:
+                on_rows(batch.num_rows)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: cannot be read to its end ({_first_line(error)})") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

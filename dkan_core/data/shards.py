@@ -1,0 +1,188 @@
+"""Prepared shards: safetensors files of row-major arrays, written in a global shuffle and read in pieces.
+
+Shuffling needs one pass and little memory: each row's hash decides its place. Its high bits name the shard, so
+rows are appended to one spill file a shard as they come; then each spill file is sorted by hash on its own.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save
+
+from dkan_core.data.hashing import UInt64
+from dkan_core.errors import DataError
+
+SHARD_BYTES = 256 << 20
+KEY = "shuffle_key"
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """A prepared file as the manifest lists it; ``path`` is relative to the manifest."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class ShardWriter:
+    """Collects a split's rows in any order and writes them shuffled.
+
+    Args:
+        folder: Where the split's shards go; spill files lie there meanwhile.
+        rows: How many rows will come.
+        layout: Row shape and dtype of each array, such as ``{"numeric": ((29,), "uint8")}``.
+    """
+
+    def __init__(self, folder: Path, rows: int, layout: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
+        self.folder = folder
+        self.record = np.dtype([(KEY, "<u8"), *((name, dtype, shape) for name, (shape, dtype) in layout.items())])
+        self.count = max(1, math.ceil(rows * self.record.itemsize / SHARD_BYTES))
+        folder.mkdir(parents=True)
+
+    def _path(self, index: int, suffix: str) -> Path:
+        return self.folder / f"{index:05d}-of-{self.count:05d}.{suffix}"
+
+    def add(self, keys: UInt64, arrays: Arrays) -> None:
+        """Take rows; ``keys`` (N,) decide where each one goes."""
+        records = np.empty(len(keys), dtype=self.record)
+        records[KEY] = keys
+        for name, array in arrays.items():
+            records[name] = array
+        shard = ((keys >> np.uint64(32)) * np.uint64(self.count)) >> np.uint64(32)
+        for index in np.unique(shard):
+            with self._path(int(index), "spill").open("ab") as file:
+                file.write(records[shard == index].tobytes())
+
+    def finish(self) -> Iterator[Shard]:
+        """Sort each spill file, write its shard and describe it."""
+        for index in range(self.count):
+            spill = self._path(index, "spill")
+            if not spill.exists():
+                continue
+            records = np.fromfile(spill, dtype=self.record)
+            spill.unlink()
+            records = records[np.argsort(records[KEY])]
+            path = self._path(index, "safetensors")
+            content = save(
+                {name: np.ascontiguousarray(records[name]) for name in self.record.names or () if name != KEY}
+            )
+            with path.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            yield Shard(
+                path=f"{self.folder.name}/{path.name}",
+                rows=len(records),
+                bytes=len(content),
+                sha256=hashlib.sha256(content).hexdigest(),
+            )
+
+
+@dataclass(frozen=True)
+class _Field:
+    """Where an array lies in a shard."""
+
+    offset: int
+    row_bytes: int
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+_DTYPES = {"U8": np.uint8, "I32": np.int32, "F16": np.float16, "F32": np.float32}
+
+
+class ShardReader:
+    """Reads rows of a split by their number, counted through its shards.
+
+    Reads go through ``preadv`` into fresh buffers: a file that vanishes is an error that names it, not a bus error.
+    """
+
+    def __init__(self, root: Path, shards: Sequence[Shard]) -> None:
+        self.paths = [root / shard.path for shard in shards]
+        self.starts = np.concatenate([[0], np.cumsum([shard.rows for shard in shards])]).astype(np.int64)
+        with ExitStack() as stack:
+            self.handles = [_open(path, shard, stack) for path, shard in zip(self.paths, shards, strict=True)]
+            self.fields = [_read_header(path, handle) for path, handle in zip(self.paths, self.handles, strict=True)]
+            self._closer = stack.pop_all()
+
+    @property
+    def rows(self) -> int:
+        """Rows in all shards."""
+        return int(self.starts[-1])
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row over all arrays."""
+        return sum(field.row_bytes for field in self.fields[0].values())
+
+    def close(self) -> None:
+        """Close the files."""
+        self._closer.close()
+
+    def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
+        """Read the rows of ``extents`` (first, past the last), none of which crosses a shard, one after the other."""
+        total = sum(stop - start for start, stop in extents)
+        arrays = {
+            name: np.empty((total, *field.row_shape), dtype=field.dtype) for name, field in self.fields[0].items()
+        }
+        shard_of = np.searchsorted(self.starts, [start for start, _ in extents], side="right") - 1
+        for name, array in arrays.items():
+            buffer = array.reshape(-1).view(np.uint8).data
+            position = 0
+            for (start, stop), shard in zip(extents, shard_of, strict=True):
+                field = self.fields[shard][name]
+                size = (stop - start) * field.row_bytes
+                offset = field.offset + (start - int(self.starts[shard])) * field.row_bytes
+                self._read(shard, buffer[position : position + size], offset)
+                position += size
+        return arrays
+
+    def _read(self, shard: int, buffer: memoryview, offset: int) -> None:
+        while len(buffer):
+            try:
+                count = os.preadv(self.handles[shard], [buffer], offset)
+            except OSError as error:
+                raise DataError(f"{self.paths[shard]}: cannot be read ({error.strerror})") from error
+            if count == 0:
+                raise DataError(f"{self.paths[shard]}: breaks off at byte {offset}; prepare the data again")
+            buffer, offset = buffer[count:], offset + count
+
+
+def _open(path: Path, shard: Shard, stack: ExitStack) -> int:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); the manifest lists it") from error
+    stack.callback(os.close, handle)
+    size = os.fstat(handle).st_size
+    if size != shard.bytes:
+        raise DataError(f"{path}: has {size:,} bytes; the manifest says {shard.bytes:,}: prepare the data again")
+    return handle
+
+
+def _read_header(path: Path, handle: int) -> dict[str, _Field]:
+    length = int.from_bytes(os.pread(handle, 8, 0), "little")
+    try:
+        header = json.loads(os.pread(handle, length, 8))
+        header.pop("__metadata__", None)
+        fields = {}
+        for name in sorted(header):
+            dtype, shape = np.dtype(_DTYPES[header[name]["dtype"]]), tuple(header[name]["shape"][1:])
+            row_bytes = dtype.itemsize * math.prod(shape)
+            fields[name] = _Field(8 + length + header[name]["data_offsets"][0], row_bytes, shape, dtype)
+        return fields
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: is no prepared shard ({error})") from error

@@ -1,0 +1,37 @@
+"""Errors a caller can catch.
+
+DkanError
+├── UserError            the input or a setting is wrong: exit code 2, nothing left half-written
+│   ├── ConfigError      a setting is unknown or out of range
+│   ├── DataError        a source file, column or row is not what was expected
+│   └── OutputError      the output folder cannot take the result
+└── TrainingError        a process of a running training died: exit code 1
+"""
+
+
+class DkanError(Exception):
+    """Base of every error that dkan raises on purpose."""
+
+    exit_code = 1
+
+
+class UserError(DkanError):
+    """The input or a setting is wrong; the message says what was expected."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A setting is unknown or out of range."""
+
+
+class DataError(UserError):
+    """A source file, column or row is not what was expected."""
+
+
+class OutputError(UserError):
+    """The output folder cannot take the result."""
+
+
+class TrainingError(DkanError):
+    """A process of a running training died; the message holds its name and traceback."""

@@ -1,0 +1,149 @@
+"""``evaluate``: metrics, report and optional predictions of a model on a prepared split."""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dkan_core import metrics as metric
+from dkan_core.data.loader import open_split
+from dkan_core.data.manifest import PreparedData, read_manifest
+from dkan_core.errors import DataError
+from dkan_core.model.checkpoint import SavedModel, best_device
+from dkan_core.prediction import score_split
+from dkan_core.report import render_report
+from dkan_core.storage import local_copy, staged_folder, write_atomic, write_json
+
+METRICS, REPORT, PREDICTIONS, HISTORY = "metrics.json", "report.html", "predictions.parquet", "history.jsonl"
+OUTPUTS = (REPORT, PREDICTIONS, METRICS)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """A model's scores on a split.
+
+    Shape:
+        - labels: ``(N, L)`` uint8, 255 for not measured; probabilities: ``(N, L)``
+    """
+
+    metrics: dict[str, Any]
+    """What ``metrics.json`` holds."""
+
+    labels: npt.NDArray[np.uint8]
+    probabilities: npt.NDArray[np.float32]
+
+    thresholds: dict[str, float]
+    """Operating threshold of each label: the one with the best F1 on validation."""
+
+    def scalars(self) -> dict[str, float]:
+        """Return the top-level metrics that are defined, as plain floats."""
+        return {
+            name: float(value)
+            for name, value in self.metrics.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+
+    def roc_curve(self) -> tuple[list[float], list[float], list[float]]:
+        """Return false positive rate, true positive rate and thresholds, at most 200 points; labels are pooled."""
+        return metric.roc_points(self.labels.ravel(), self.probabilities.ravel())
+
+    def confusion_matrix(self) -> list[list[int]]:
+        """Return [[TN, FP], [FN, TP]] at the operating thresholds, summed over labels."""
+        matrices = [
+            metric.confusion_matrix(self.labels[:, index], self.probabilities[:, index], threshold)
+            for index, threshold in enumerate(self.thresholds.values())
+        ]
+        summed: list[list[int]] = np.sum(matrices, axis=0).tolist()
+        return summed
+
+
+def evaluate(
+    model: str | Path, prepared: str | Path, out: str | Path, *, split: str = "test", save_predictions: bool = False
+) -> Evaluation:
+    """Score a prepared split and write ``metrics.json`` and ``report.html``.
+
+    Args:
+        model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
+        prepared: Folder or URI that ``prepare`` wrote, with the encoding the model was trained with.
+        out: Folder or URI for the results; those of an earlier evaluation are replaced.
+        split: "train", "valid" or "test".
+        save_predictions: Also write ``predictions.parquet``: label and probability of each row, in stored order.
+
+    Raises:
+        DataError: The model or the data cannot be read, or do not belong together.
+        OutputError: ``out`` cannot take the result.
+    """
+    with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
+        with local_copy(model) as model_folder, local_copy(prepared) as data:
+            saved, manifest = SavedModel(model_folder), read_manifest(data)
+            history = _read_history(saved.folder)
+            _check_match(saved, manifest, prepared)
+            device = best_device()
+            reader = open_split(data, manifest, split)
+            labels_NL, probabilities_NL = score_split(saved.module.to(device), reader, device)
+        metrics = metric.compute_metrics(labels_NL, probabilities_NL, manifest.labels)
+        metrics["split"] = split
+        report = render_report(
+            title=f"{', '.join(manifest.labels[:3])}: {split} split",
+            labels=labels_NL,
+            probabilities=probabilities_NL,
+            names=manifest.labels,
+            metrics=metrics,
+            thresholds=saved.thresholds,
+            history=history,
+            data_summary=manifest.summary(),
+            model_summary=_model_summary(saved),
+        )
+        write_atomic(folder / REPORT, report)
+        if save_predictions:
+            pq.write_table(_prediction_table(labels_NL, probabilities_NL, manifest.labels), folder / PREDICTIONS)
+        write_json(folder / METRICS, metrics)
+    logger.info("%s average precision %s; report in %s/%s", split, metrics["average_precision"], out, REPORT)
+    return Evaluation(metrics=metrics, labels=labels_NL, probabilities=probabilities_NL, thresholds=saved.thresholds)
+
+
+def _check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path) -> None:
+    if list(saved.config.labels) != manifest.labels:
+        raise DataError(f"{prepared}: has labels {manifest.labels}; the model was trained for {saved.config.labels}")
+    if saved.preprocessor != manifest.preprocessor:
+        raise DataError(
+            f"{prepared}: is encoded otherwise than the model's training data; "
+            "evaluate on the data it was trained with, or score raw Parquet with `dkan predict`"
+        )
+
+
+def _read_history(model_folder: Path) -> list[dict[str, Any]]:
+    path = model_folder.parent / HISTORY
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def _model_summary(saved: SavedModel) -> dict[str, Any]:
+    return {
+        "layers": [saved.module.encoder.width, *saved.config.hidden, len(saved.config.labels)],
+        "parameters": saved.parameters(),
+        "centers": f"{saved.config.num_centers} on [{saved.config.grid_min:g}, {saved.config.grid_max:g}]",
+        "input norm": saved.config.input_norm,
+        "dropout": saved.config.dropout,
+        "best at epoch": saved.metrics["epoch"],
+        "validation average precision": saved.metrics["average_precision"],
+        "operating thresholds (best F1 on validation)": saved.thresholds,
+    }
+
+
+def _prediction_table(
+    labels_NL: npt.NDArray[np.uint8], probabilities_NL: npt.NDArray[np.float32], names: list[str]
+) -> pa.Table:
+    columns: dict[str, pa.Array] = {}
+    for index, name in enumerate(names):
+        measured = labels_NL[:, index] != metric.NOT_MEASURED
+        columns[name] = pa.array(labels_NL[:, index], mask=~measured)
+        columns[f"{name}_probability"] = pa.array(probabilities_NL[:, index])
+    return pa.table(columns)

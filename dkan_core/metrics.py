@@ -1,0 +1,309 @@
+"""Metrics of binary and multi-label classifiers, exact to the last row.
+
+Labels are uint8: 0, 1, or 255 for "not measured", which is left out everywhere. Scores are probabilities; a row
+is an alert at a threshold when its score is at or above it. Everything returned is plain Python and finite, so
+that it can go into JSON as it is.
+
+Shape suffixes: N rows, L labels, P positive rows, M negative rows, T thresholds.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+NOT_MEASURED = 255
+LOG_LOSS_CLIP = 1e-7
+ALERT_RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+SCALARS = ("average_precision", "roc_auc", "log_loss", "brier", "prevalence")
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The scores of each class, ascending: with them every count above a threshold is one binary search.
+
+    Sorting the two classes by value is faster than one argsort of all rows, and needs no index array.
+    """
+
+    positives_P: Array
+    negatives_M: Array
+
+    @property
+    def rows(self) -> int:
+        """Measured rows."""
+        return self.positives_P.size + self.negatives_M.size
+
+    @property
+    def has_both_classes(self) -> bool:
+        """Whether average precision and ROC say anything."""
+        return bool(self.positives_P.size and self.negatives_M.size)
+
+    def counts(self, thresholds_T: Array) -> tuple[Array, Array]:
+        """Count the true and the false positives at each threshold.
+
+        Shape:
+            - Input: ``(T,)``
+            - Output: two of ``(T,)``, int64
+        """
+        true_T = self.positives_P.size - np.searchsorted(self.positives_P, thresholds_T)
+        false_T = self.negatives_M.size - np.searchsorted(self.negatives_M, thresholds_T)
+        return true_T, false_T
+
+    def alert_thresholds(self, alerts: Iterable[int]) -> Array:
+        """Return the score of the ``k``-th highest row for each ``k`` of ``alerts`` (1 to ``rows``)."""
+        places = [self.rows - count for count in alerts]
+        scores_N = np.concatenate([self.positives_P, self.negatives_M])
+        scores_N.partition(places)
+        return scores_N[places]
+
+
+def rank_scores(labels_N: Array, scores_N: Array) -> Ranking:
+    """Sort the measured scores by class; arrays of more dimensions are pooled.
+
+    Raises:
+        ValueError: The shapes differ, or a measured score is not finite.
+    """
+    labels, scores = np.asarray(labels_N), np.asarray(scores_N)
+    if labels.shape != scores.shape:
+        raise ValueError(f"labels and scores must have one shape, got {labels.shape} and {scores.shape}")
+    by_class = []
+    for value in (1, 0):
+        chosen = scores[labels == value]
+        chosen.sort()
+        # sort() puts NaN and inf last and -inf first, so that the two ends tell about all rows
+        if chosen.size and not np.isfinite(chosen[[0, -1]]).all():
+            raise ValueError(f"scores must be finite, got {chosen[0]} to {chosen[-1]}")
+        by_class.append(chosen)
+    return Ranking(*by_class)
+
+
+def average_precision(labels_N: Array, scores_N: Array) -> float:
+    """Return the step-wise sum of precision over recall; equal scores are one threshold.
+
+    Equals ``sklearn.metrics.average_precision_score``; nan where there is no positive.
+
+    >>> average_precision(np.array([0, 1, 255, 1], np.uint8), np.array([0.1, 0.3, 0.5, 0.2]))
+    1.0
+    """
+    return _average_precision(rank_scores(labels_N, scores_N))
+
+
+def _distinct(sorted_K: Array) -> Array:
+    return sorted_K[np.concatenate([[True], sorted_K[1:] != sorted_K[:-1]])] if sorted_K.size else sorted_K
+
+
+def _average_precision(ranking: Ranking) -> float:
+    if ranking.positives_P.size == 0:
+        return float("nan")
+    # recall moves only where a positive lies: the other thresholds add nothing to the sum
+    true_T, false_T = ranking.counts(_distinct(ranking.positives_P))
+    gained_T = true_T - np.append(true_T[1:], 0)
+    return float(np.sum(gained_T * (true_T / (true_T + false_T))) / ranking.positives_P.size)
+
+
+def _roc_auc(ranking: Ranking) -> float:
+    """Return the share of (positive, negative) pairs in the right order, ties counting one half."""
+    below = np.searchsorted(ranking.negatives_M, ranking.positives_P, side="left").sum(dtype=np.float64)
+    at_or_below = np.searchsorted(ranking.negatives_M, ranking.positives_P, side="right").sum(dtype=np.float64)
+    return float((below + at_or_below) / 2 / ranking.positives_P.size / ranking.negatives_M.size)
+
+
+def _scalars(ranking: Ranking) -> dict[str, Any]:
+    """Return the metrics of one label; None where the measured rows do not define one."""
+    if ranking.rows == 0:
+        return {**dict.fromkeys(SCALARS), "rows": 0}
+    both = ranking.has_both_classes
+    # the probability of the class that did not happen
+    wrong_N = np.concatenate([1.0 - ranking.positives_P.astype(np.float64), ranking.negatives_M])
+    brier = float(np.mean(np.square(wrong_N)))
+    np.clip(wrong_N, LOG_LOSS_CLIP, 1.0 - LOG_LOSS_CLIP, out=wrong_N)
+    return {
+        "average_precision": _average_precision(ranking) if both else None,
+        "roc_auc": _roc_auc(ranking) if both else None,
+        "log_loss": float(-np.mean(np.log1p(-wrong_N))),
+        "brier": brier,
+        "prevalence": ranking.positives_P.size / ranking.rows,
+        "rows": ranking.rows,
+    }
+
+
+def compute_metrics(labels_NL: Array, probabilities_NL: Array, names: Sequence[str]) -> dict[str, Any]:
+    """Compute the metrics of every label and their macro means.
+
+    A label of one class only has None for average precision and ROC AUC and is left out of their means.
+
+    Shape:
+        - labels_NL: ``(N, L)``, 0, 1 or 255 (not measured)
+        - probabilities_NL: ``(N, L)``
+
+    Returns:
+        ``average_precision``, ``roc_auc``, ``log_loss``, ``brier``, ``prevalence`` (means over the labels that
+        define them, else None), ``average_precision_micro`` (all measured cells pooled), ``rows`` (N), and
+        ``labels``: the same per name, with the measured rows.
+
+    Raises:
+        ValueError: The shapes differ, a measured probability is not finite, or ``names`` does not fit.
+
+    >>> metrics = compute_metrics(np.array([[0], [1]], np.uint8), np.array([[0.2], [0.6]]), ["active"])
+    >>> metrics["average_precision"], metrics["prevalence"], metrics["labels"]["active"]["rows"]
+    (1.0, 0.5, 2)
+    """
+    shape = (len(labels_NL), len(names))
+    if labels_NL.shape != shape or probabilities_NL.shape != shape:
+        raise ValueError(
+            f"labels and probabilities must be {shape[0]} rows x {shape[1]} labels, "
+            f"got {labels_NL.shape} and {probabilities_NL.shape}"
+        )
+    by_name = {
+        name: _scalars(rank_scores(labels_NL[:, index], probabilities_NL[:, index])) for index, name in enumerate(names)
+    }
+    if len(names) == 1:
+        micro = by_name[names[0]]["average_precision"]
+    else:
+        pooled = rank_scores(labels_NL, probabilities_NL)
+        micro = _average_precision(pooled) if pooled.has_both_classes else None
+    means = {key: _mean(values[key] for values in by_name.values()) for key in SCALARS}
+    return {**means, "rows": len(labels_NL), "average_precision_micro": micro, "labels": by_name}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    defined = [value for value in values if value is not None]
+    return sum(defined) / len(defined) if defined else None
+
+
+def best_f1_threshold(labels_N: Array, scores_N: Array) -> float:
+    """Return the threshold of the highest F1, the higher one of two equals; 0.5 where there is no positive.
+
+    >>> best_f1_threshold(np.array([0, 0, 1, 1], np.uint8), np.array([0.1, 0.2, 0.3, 0.9]))
+    0.3
+    """
+    ranking = rank_scores(labels_N, scores_N)
+    if ranking.positives_P.size == 0:
+        return 0.5
+    # F1 can peak only at a positive's score: a negative more never raises it
+    thresholds_T = _distinct(ranking.positives_P)[::-1]
+    true_T, false_T = ranking.counts(thresholds_T)
+    f1_T = 2 * true_T / (true_T + false_T + ranking.positives_P.size)
+    return float(thresholds_T[np.argmax(f1_T)])
+
+
+def _spread(sorted_K: Array, limit: int) -> Array:
+    """Pick at most ``limit`` evenly ranked values, both ends among them."""
+    return sorted_K[np.linspace(0, sorted_K.size - 1, min(limit, sorted_K.size)).astype(np.int64)]
+
+
+def roc_points(labels_N: Array, scores_N: Array, limit: int = 200) -> tuple[list[float], list[float], list[float]]:
+    """Return (false positive rate, true positive rate, threshold) from (0, 0) to (1, 1).
+
+    At most ``limit`` points, evenly spread over both rates, each exact. The first threshold, where nothing is an
+    alert, is 1.0 and not infinite. Three empty lists where only one class was measured.
+    """
+    ranking = rank_scores(labels_N, scores_N)
+    if not ranking.has_both_classes:
+        return [], [], []
+    share = (limit - 1) // 2
+    picked = np.concatenate([_spread(ranking.positives_P, share), _spread(ranking.negatives_M, share)])
+    thresholds_T = np.unique(picked)[::-1]
+    true_T, false_T = ranking.counts(thresholds_T)
+    return (
+        [0.0, *(false_T / ranking.negatives_M.size).tolist()],
+        [0.0, *(true_T / ranking.positives_P.size).tolist()],
+        [1.0, *thresholds_T.tolist()],
+    )
+
+
+def precision_recall_points(
+    labels_N: Array, scores_N: Array, limit: int = 400
+) -> tuple[list[float], list[float], list[float]]:
+    """Return (recall, precision, threshold) with recall rising to 1.
+
+    At most ``limit`` points, evenly spread over recall, each exact; the last alerts on every row. Three empty
+    lists where there is no positive.
+    """
+    ranking = rank_scores(labels_N, scores_N)
+    if ranking.positives_P.size == 0:
+        return [], [], []
+    picked = np.concatenate([_spread(ranking.positives_P, limit - 1), ranking.negatives_M[:1]])
+    thresholds_T = np.unique(picked)[::-1]
+    true_T, false_T = ranking.counts(thresholds_T)
+    # a negative below every positive ends the curve; one in between would be a point of its own
+    kept_T = np.append(np.diff(true_T, prepend=0)[:-1] > 0, True)
+    recall_T, precision_T = true_T / ranking.positives_P.size, true_T / (true_T + false_T)
+    return recall_T[kept_T].tolist(), precision_T[kept_T].tolist(), thresholds_T[kept_T].tolist()
+
+
+def calibration_points(labels_N: Array, scores_N: Array, bins: int = 15) -> tuple[list[float], list[float], list[int]]:
+    """Return (mean probability, observed rate, rows) of bins of equal count, probability rising.
+
+    Equal scores stay in one bin, so that there are fewer bins where scores repeat.
+    """
+    ranking = rank_scores(labels_N, scores_N)
+    if ranking.rows == 0:
+        return [], [], []
+    scores_N = np.sort(np.concatenate([ranking.positives_P, ranking.negatives_M]))
+    edges_T = np.unique(scores_N[np.arange(bins) * ranking.rows // bins])
+    starts_T = np.searchsorted(scores_N, edges_T)
+    rows_T = np.diff(starts_T, append=ranking.rows)
+    means_T = np.add.reduceat(scores_N, starts_T, dtype=np.float64) / rows_T
+    true_T, _ = ranking.counts(edges_T)
+    rates_T = -np.diff(true_T, append=0) / rows_T
+    return means_T.tolist(), rates_T.tolist(), rows_T.tolist()
+
+
+def score_histogram(labels_N: Array, scores_N: Array, bins: int = 40) -> tuple[list[float], list[int], list[int]]:
+    """Count rows by score between 0 and 1.
+
+    Returns:
+        The ``bins + 1`` edges, the negatives and the positives in each bin.
+    """
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    labels, scores = np.asarray(labels_N), np.asarray(scores_N)
+    negatives, positives = (np.histogram(scores[labels == value], edges)[0] for value in (0, 1))
+    return edges.tolist(), negatives.tolist(), positives.tolist()
+
+
+def confusion_matrix(labels_N: Array, scores_N: Array, threshold: float) -> list[list[int]]:
+    """Count rows as [[true negatives, false positives], [false negatives, true positives]].
+
+    >>> confusion_matrix(np.array([0, 0, 1, 255], np.uint8), np.array([0.1, 0.6, 0.7, 0.9]), 0.5)
+    [[1, 1], [0, 1]]
+    """
+    labels, alerts = np.asarray(labels_N), np.asarray(scores_N) >= threshold
+    return [
+        [int(np.count_nonzero(~alerts & (labels == value))), int(np.count_nonzero(alerts & (labels == value)))]
+        for value in (0, 1)
+    ]
+
+
+def threshold_table(labels_N: Array, scores_N: Array, operating: float | None = None) -> list[dict[str, Any]]:
+    """Tell what alerting on the top 0.1% to 50% of the rows, or at the ``operating`` threshold, would bring.
+
+    Returns:
+        One dict a threshold, falling: ``threshold``, ``precision``, ``recall``, ``f1``, ``alerts_per_1000`` and
+        ``operating`` (whether it is the one given). Precision is None without an alert, recall and F1 without a
+        positive. Rates that equal scores make the same are one row.
+    """
+    ranking = rank_scores(labels_N, scores_N)
+    if ranking.rows == 0:
+        return []
+    ladder = ranking.alert_thresholds(max(1, round(rate * ranking.rows)) for rate in ALERT_RATES)
+    thresholds = {float(threshold) for threshold in ladder} | ({operating} if operating is not None else set())
+    thresholds_T = np.array(sorted(thresholds, reverse=True), dtype=ladder.dtype)
+    rows = []
+    for threshold, true, false in zip(sorted(thresholds, reverse=True), *ranking.counts(thresholds_T), strict=True):
+        alerts, positives = int(true + false), ranking.positives_P.size
+        rows.append(
+            {
+                "threshold": threshold,
+                "precision": int(true) / alerts if alerts else None,
+                "recall": int(true) / positives if positives else None,
+                "f1": 2 * int(true) / (alerts + positives) if positives else None,
+                "alerts_per_1000": 1000 * alerts / ranking.rows,
+                "operating": threshold == operating,
+            }
+        )
+    return rows

@@ -1,0 +1,1 @@
+"""FastKAN, its input encoder, its kernels, and models on disk."""

@@ -1,0 +1,125 @@
+"""FastKAN: Kolmogorov-Arnold networks with Gaussian basis functions (Li 2024, arXiv:2405.06721).
+
+Parameter names, shapes and outputs are those of the paper's reference implementation when ``input_norm="layer"``.
+
+Shape suffixes: B rows, I inputs, G centers, O outputs.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dkan_core.model.kernels import radial_linear
+
+
+class RadialBasis(nn.Module):
+    """Evenly spaced Gaussian bumps, as wide as they are apart.
+
+    Shape:
+        - Input: ``(*, I)``
+        - Output: ``(*, I, G)``
+
+    >>> RadialBasis(num_centers=8, grid_min=-2.0, grid_max=2.0)(torch.zeros(4, 3)).shape
+    torch.Size([4, 3, 8])
+    """
+
+    grid: Tensor
+
+    def __init__(self, *, num_centers: int, grid_min: float, grid_max: float) -> None:
+        if num_centers < 2:
+            raise ValueError(f"num_centers must be at least 2, got {num_centers}")
+        super().__init__()
+        self.grid = nn.Parameter(torch.linspace(grid_min, grid_max, num_centers), requires_grad=False)
+        self.width = (grid_max - grid_min) / (num_centers - 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.exp(-((x.unsqueeze(-1) - self.grid) / self.width).square())
+
+
+class FastKANLayer(nn.Module):
+    """One layer: a spline path through the radial basis, and a linear path through SiLU.
+
+    Shape:
+        - Input: ``(B, I)``
+        - Output: ``(B, O)``
+
+    >>> FastKANLayer(3, 5)(torch.zeros(4, 3)).shape
+    torch.Size([4, 5])
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        num_centers: int = 8,
+        grid_min: float = -2.0,
+        grid_max: float = 2.0,
+        norm: bool = True,
+    ) -> None:
+        super().__init__()
+        # NOTE[DIFF] The paper normalizes every layer's input; here the first layer's may be left as it is.
+        self.layernorm = nn.LayerNorm(inputs) if norm else None
+        self.rbf = RadialBasis(num_centers=num_centers, grid_min=grid_min, grid_max=grid_max)
+        self.spline_linear = nn.Linear(inputs * num_centers, outputs, bias=False)
+        self.base_linear = nn.Linear(inputs, outputs)
+        nn.init.trunc_normal_(self.spline_linear.weight, std=0.1)
+
+    def forward(self, x_BI: Tensor) -> Tensor:
+        normed_BI = x_BI if self.layernorm is None else self.layernorm(x_BI)
+        spline_BO = radial_linear(normed_BI, self.spline_linear.weight, self.rbf.grid, self.rbf.width)
+        base_BO: Tensor = self.base_linear(F.silu(x_BI))
+        return spline_BO + base_BO
+
+
+class FastKAN(nn.Module):
+    """A stack of FastKAN layers.
+
+    Args:
+        widths: Inputs, hidden widths and outputs, at least two numbers.
+        num_centers: Basis functions on each edge.
+        grid_min: Position of the first one.
+        grid_max: Position of the last one.
+        input_norm: "layer" normalizes the first layer's input row by row as the reference does; "none" does not.
+        dropout: Share of each hidden layer's units dropped while training.
+
+    Shape:
+        - Input: ``(B, widths[0])``; optional shift of the first layer's output: ``(B, widths[1])``
+        - Output: ``(B, widths[-1])``
+
+    >>> FastKAN([3, 16, 1])(torch.zeros(4, 3)).shape
+    torch.Size([4, 1])
+    """
+
+    def __init__(
+        self,
+        widths: list[int],
+        *,
+        num_centers: int = 8,
+        grid_min: float = -2.0,
+        grid_max: float = 2.0,
+        input_norm: str = "none",
+        dropout: float = 0.0,
+    ) -> None:
+        if len(widths) < 2:
+            raise ValueError(f"widths must name inputs and outputs at least, got {widths}")
+        super().__init__()
+        self.layers = nn.ModuleList(
+            FastKANLayer(
+                inputs,
+                outputs,
+                num_centers=num_centers,
+                grid_min=grid_min,
+                grid_max=grid_max,
+                norm=index > 0 or input_norm == "layer",
+            )
+            for index, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False))
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, first_shift: Tensor | None = None) -> Tensor:
+        for index, layer in enumerate(self.layers):
+            x = layer(x if index == 0 else self.dropout(x))
+            if index == 0 and first_shift is not None:
+                x = x + first_shift
+        return x

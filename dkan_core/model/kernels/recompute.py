@@ -1,0 +1,64 @@
+"""Backend for any device: works through tiles of rows and builds the basis again in backward instead of keeping it.
+
+A tile's basis stays in cache, so memory traffic is that of the inputs and outputs alone.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TILE_BYTES = 1 << 20
+
+
+def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
+    """Return the same as ``eager.radial_linear``.
+
+    Shape:
+        - x_BI: ``(B, I)``; weight_OK: ``(O, I * G)``; centers_G: ``(G,)``
+        - Output: ``(B, O)``
+    """
+    out: Tensor = _RadialLinear.apply(x_BI, weight_OK, centers_G, width)
+    return out
+
+
+def _tiles(x_BI: Tensor, num_centers: int) -> list[slice]:
+    rows = len(x_BI)
+    if x_BI.is_cuda:
+        return [slice(0, rows)]
+    step = max(64, TILE_BYTES // (x_BI.element_size() * num_centers * x_BI.shape[1]))
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _offsets(x_BI: Tensor, centers_G: Tensor, width: float) -> Tensor:
+    return x_BI.unsqueeze(-1).sub(centers_G).mul_(1 / width)
+
+
+class _RadialLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
+        ctx.save_for_backward(x_BI, weight_OK, centers_G)
+        ctx.width = width
+        out_BO = x_BI.new_empty(len(x_BI), len(weight_OK))
+        for tile in _tiles(x_BI, len(centers_G)):
+            basis_BIG = _offsets(x_BI[tile], centers_G, width).square_().neg_().exp_()
+            torch.mm(basis_BIG.flatten(1), weight_OK.t(), out=out_BO[tile])
+        return out_BO
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
+        (grad_BO,) = grads
+        x_BI, weight_OK, centers_G = ctx.saved_tensors
+        grad_weight_OK = torch.zeros_like(weight_OK)
+        grad_x_BI = torch.empty_like(x_BI) if ctx.needs_input_grad[0] else None
+        for tile in _tiles(x_BI, len(centers_G)):
+            offset_BIG = _offsets(x_BI[tile], centers_G, ctx.width)
+            basis_BIG = offset_BIG.square().neg_().exp_()
+            grad_weight_OK.addmm_(grad_BO[tile].t(), basis_BIG.flatten(1))
+            if grad_x_BI is not None:
+                grad_basis_BIG = torch.mm(grad_BO[tile], weight_OK).view_as(basis_BIG)
+                slope_BIG = grad_basis_BIG.mul_(basis_BIG).mul_(offset_BIG)
+                torch.sum(slope_BIG, dim=-1, out=grad_x_BI[tile])
+        if grad_x_BI is not None:
+            grad_x_BI.mul_(-2 / ctx.width)
+        return grad_x_BI, grad_weight_OK, None, None

@@ -1,0 +1,109 @@
+"""Scoring: prepared splits in memory, and raw Parquet to a file of probabilities."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from dkan_core.data.loader import all_batches, prefetched
+from dkan_core.data.schema import open_parquet, read_batches
+from dkan_core.data.shards import Arrays, ShardReader
+from dkan_core.errors import DataError
+from dkan_core.model.checkpoint import SavedModel, best_device
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.progress import progress
+from dkan_core.storage import find_parquet, local_copy, staged_file
+
+SCORING_ROWS = 16_384
+
+logger = logging.getLogger(__name__)
+
+
+@torch.inference_mode()
+def score(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> npt.NDArray[np.float32]:
+    """Return the probability of each label.
+
+    Shape:
+        - Input: ``numeric`` (N, F), ``categorical`` (N, C)
+        - Output: ``(N, L)``
+    """
+    inputs = {name: torch.from_numpy(arrays[name]).to(device) for name in ("numeric", "categorical") if name in arrays}
+    probabilities: npt.NDArray[np.float32] = torch.sigmoid(model(**inputs)).cpu().numpy()
+    return probabilities
+
+
+def score_split(
+    model: TabularFastKAN, reader: ShardReader, device: torch.device
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    """Score every row of a prepared split in stored order.
+
+    Shape:
+        - Output: labels ``(N, L)``, probabilities ``(N, L)``
+    """
+    labels, probabilities = [], []
+    for arrays in prefetched(all_batches(reader, SCORING_ROWS)):
+        labels.append(arrays["labels"])
+        probabilities.append(score(model, arrays, device))
+    return np.concatenate(labels), np.concatenate(probabilities)
+
+
+def predict(
+    model: str | Path, sources: str | Path | Sequence[str | Path], out: str | Path, *, columns: Sequence[str] = ()
+) -> int:
+    """Score raw Parquet with the transform the model was trained with.
+
+    Args:
+        model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
+        sources: Files, folders, globs or fsspec URIs; several files are scored in the order of their paths.
+        out: Parquet file to write: a probability per label, named as the label, in input order.
+        columns: Source columns to pass through.
+
+    Returns:
+        Rows scored.
+
+    Raises:
+        DataError: A column is missing or of another kind than in training.
+        OutputError: ``out`` cannot be written; nothing half-written is left.
+    """
+    chosen = [sources] if isinstance(sources, (str, Path)) else list(sources)
+    paths = find_parquet([str(source) for source in chosen])
+    with local_copy(model) as folder:
+        saved = SavedModel(folder)
+    schema = _output_schema(saved, paths, columns)
+    total = sum(open_parquet(path).metadata.num_rows for path in paths)
+    device = best_device()
+    saved.module.to(device)
+    needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))
+    with (
+        staged_file(out) as aside,
+        progress("scoring", total, "rows") as advance,
+        pq.ParquetWriter(aside, schema) as writer,
+    ):
+        for path in paths:
+            for batch in read_batches(path, needed, advance):
+                passed = [batch.column(name).cast(schema.field(name).type) for name in columns]
+                found_NL = score(saved.module, saved.preprocessor.transform(batch, path), device)
+                writer.write_batch(pa.record_batch([*passed, *map(pa.array, found_NL.T)], schema=schema))
+    logger.info("scored %d rows to %s", total, out)
+    return total
+
+
+def _output_schema(saved: SavedModel, paths: Sequence[str], columns: Sequence[str]) -> pa.Schema:
+    """Check every file's columns and return the schema of the output."""
+    first = open_parquet(paths[0]).schema_arrow
+    for path in paths:
+        names = open_parquet(path).schema_arrow.names
+        for name in [*columns, *saved.preprocessor.columns]:
+            if names.count(name) != 1:
+                found = "is missing" if name not in names else f"stands there {names.count(name)} times"
+                raise DataError(f"{path}: column {name!r} {found}; expected it once")
+    clash = sorted(set(columns) & set(saved.config.labels))
+    if clash:
+        raise DataError(f"column {clash[0]!r} cannot be passed through: the prediction has that name")
+    passed = [first.field(name) for name in columns]
+    return pa.schema([*passed, *(pa.field(label, pa.float32()) for label in saved.config.labels)])

@@ -1,0 +1,1 @@
+"""The processes of a run: launcher, workers, parameter server, evaluator."""

@@ -1,0 +1,90 @@
+"""Messages between a run's processes: JSON lines over socket pairs.
+
+A socket tells at once when the process at its other end has died, whatever killed it.
+"""
+
+import json
+import select
+import socket
+from typing import Any
+
+Message = dict[str, Any]
+
+
+class PeerLostError(Exception):
+    """The process at the other end is gone."""
+
+
+class Channel:
+    """One end of a two-way channel."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._buffer = b""
+        self._lost = False
+
+    def fileno(self) -> int:
+        """Return the file descriptor, so that a selector can wait for messages."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+    def send(self, **message: Any) -> None:
+        """Send a message.
+
+        Raises:
+            PeerLostError: The other end is closed.
+        """
+        try:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise PeerLostError from error
+
+    def receive(self) -> Message:
+        """Wait for the next message.
+
+        Raises:
+            PeerLostError: The other end is closed and nothing is left to read.
+        """
+        while b"\n" not in self._buffer:
+            self._fill()
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        message: Message = json.loads(line)
+        return message
+
+    def waiting(self) -> list[Message]:
+        """Return the messages that have arrived, without waiting; a closed end shows as ``lost``."""
+        while not self._lost and select.select([self._socket], [], [], 0)[0]:
+            try:
+                self._fill()
+            except PeerLostError:
+                break
+        *lines, self._buffer = self._buffer.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    @property
+    def lost(self) -> bool:
+        """Whether the other end was found closed."""
+        return self._lost
+
+    def _fill(self) -> None:
+        try:
+            data = self._socket.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self._lost = True
+            raise PeerLostError
+        self._buffer += data
+
+
+def channel_pair() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a channel, to be wrapped in ``Channel`` by the processes that own them."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+def inherited(handle: int) -> Channel:
+    """Return the channel of an inherited file descriptor."""
+    return Channel(socket.socket(fileno=handle))

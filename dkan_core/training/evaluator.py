@@ -1,0 +1,96 @@
+"""The evaluator process: scores snapshots on the validation split and keeps the best model on disk.
+
+It works through the snapshots in the order they were taken and stops looking once patience is used up. So what
+it calls the best does not depend on how fast it is, as long as no snapshot had to be skipped.
+"""
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dkan_core.data.loader import open_split
+from dkan_core.data.manifest import PreparedData, read_manifest
+from dkan_core.metrics import average_precision, best_f1_threshold, compute_metrics
+from dkan_core.model.checkpoint import save_model
+from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.prediction import score_split
+from dkan_core.training.channel import Message, inherited
+from dkan_core.training.job import Job, run_child
+from dkan_core.training.memory import SharedMemory
+from dkan_core.training.step import bind, parameter_count
+
+MODEL_FOLDER = "model"
+
+logger = logging.getLogger(__name__)
+
+
+def work(job: Job) -> None:
+    """Evaluate snapshots until the final one."""
+    torch.set_num_threads(job.threads)
+    launcher, server = inherited(job.launcher), inherited(job.peers[0])
+    evaluator = Evaluator(job)
+    while True:
+        snapshot = server.receive()
+        if not evaluator.exhausted:
+            launcher.send(kind="evaluation", **evaluator.evaluate(snapshot))
+        if snapshot["final"]:
+            return
+        server.send(done=snapshot["slot"], stop=evaluator.exhausted)
+
+
+class Evaluator:
+    """Scores snapshots and remembers the best."""
+
+    def __init__(self, job: Job) -> None:
+        folder = Path(job.prepared)
+        self.job = job
+        self.prepared: PreparedData = read_manifest(folder)
+        self.reader = open_split(folder, self.prepared, "valid")
+        self.device = torch.device("cuda:0" if job.config.device == "cuda" else "cpu")
+        self.config = ModelConfig.from_dict(job.model)
+        self.model = TabularFastKAN(self.config).to(self.device).eval()
+        assert job.config.workers is not None
+        parameters = parameter_count(self.model)
+        self.memory = SharedMemory(job.memory, parameters=parameters, workers=job.config.workers)
+        self.values_P = torch.empty(parameters, device=self.device)
+        bind(self.model, self.values_P)
+        self.best, self.without_gain = -math.inf, 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether patience is used up."""
+        return self.without_gain >= self.job.config.patience
+
+    def evaluate(self, snapshot: Message) -> dict[str, Any]:
+        """Score a snapshot, save it if it is the best, and return a line of history."""
+        self.values_P.copy_(self.memory.snapshots_SP[snapshot["slot"]])
+        labels_NL, probabilities_NL = score_split(self.model, self.reader, self.device)
+        by_label = [average_precision(labels_NL[:, i], probabilities_NL[:, i]) for i in range(labels_NL.shape[1])]
+        defined = [value for value in by_label if not math.isnan(value)]
+        value = sum(defined) / len(defined)
+        better = value > self.best
+        self.without_gain = 0 if better else self.without_gain + 1
+        facts = {key: snapshot[key] for key in ("epoch", "step", "seconds", "loss", "rows_per_second")}
+        if better:
+            self.best = value
+            self._save(labels_NL, probabilities_NL, facts)
+        return {**facts, "average_precision": value, "best_average_precision": self.best, "best": better}
+
+    def _save(
+        self, labels_NL: npt.NDArray[np.uint8], probabilities_NL: npt.NDArray[np.float32], facts: dict[str, Any]
+    ) -> None:
+        metrics = compute_metrics(labels_NL, probabilities_NL, self.prepared.labels)
+        for index, name in enumerate(self.prepared.labels):
+            threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index])
+            metrics["labels"][name]["threshold"] = threshold
+        metrics.update(split="valid", epoch=facts["epoch"], step=facts["step"], data=self.prepared.fingerprint)
+        save_model(self.job.run_folder / MODEL_FOLDER, self.model, self.config, self.prepared.preprocessor, metrics)
+
+
+if __name__ == "__main__":
+    run_child(work)

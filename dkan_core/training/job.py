@@ -1,0 +1,84 @@
+"""What a child process is told: its job, read as JSON from standard input."""
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dkan_core.config import TrainConfig, build_config
+from dkan_core.training.channel import PeerLostError
+
+PEER_LOST_EXIT_CODE = 70
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A child's job. Handles are inherited file descriptors."""
+
+    role: str
+    """"worker", "server" or "evaluator"."""
+
+    rank: int
+    """Of a worker, from 0; 0 for the others."""
+
+    prepared: str
+    run: str
+    config: TrainConfig
+    """Resolved: nothing in it is None but ``max_seconds``."""
+
+    model: dict[str, Any]
+    """The architecture, as ``config.json`` holds it."""
+
+    train_rows: int
+    """Rows of the train split."""
+
+    memory: int
+    """Handle of the shared memory."""
+
+    launcher: int
+    """Handle of the channel to the launcher."""
+
+    peers: tuple[int, ...]
+    """Handles of channels: a worker's to the server; the server's to each worker, then to the evaluator; the
+    evaluator's to the server."""
+
+    threads: int
+
+    @property
+    def name(self) -> str:
+        """What messages and log files call this process."""
+        return f"{self.role}-{self.rank}" if self.role == "worker" else self.role
+
+    def handles(self) -> tuple[int, ...]:
+        """Return every handle that the child inherits."""
+        return (self.memory, self.launcher, *self.peers)
+
+    def to_json(self) -> str:
+        """Return the text that goes to the child."""
+        return json.dumps(asdict(self))
+
+    @property
+    def run_folder(self) -> Path:
+        """The run's folder."""
+        return Path(self.run)
+
+
+def run_child(work: Callable[[Job], None]) -> None:
+    """Read the job, do it, and exit: with code 70 when another process of the run is gone."""
+    plain = json.load(sys.stdin)
+    plain["config"] = build_config(TrainConfig, plain["config"])
+    plain["peers"] = tuple(plain["peers"])
+    job = Job(**plain)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {job.name} %(message)s")
+    try:
+        work(job)
+    except PeerLostError:
+        logging.getLogger(__name__).info("another process of the run is gone")
+        sys.stderr.flush()
+        os._exit(PEER_LOST_EXIT_CODE)

@@ -1,0 +1,52 @@
+"""The memory that a run's processes share: parameters, one gradient a worker, and snapshots for the evaluator.
+
+It is an anonymous file (memfd), so a small /dev/shm is no limit and nothing is left behind when every process
+dies. No field has two writers, and none is read before a message over a socket has handed it over.
+
+Shape suffixes: P trained numbers, W workers, S snapshot slots.
+"""
+
+import mmap
+import os
+import tempfile
+
+import torch
+from torch import Tensor
+
+SNAPSHOT_SLOTS = 5
+
+
+class SharedMemory:
+    """Views of the shared file.
+
+    Args:
+        handle: File descriptor, from ``create_memory`` or inherited.
+        parameters: P.
+        workers: W.
+    """
+
+    def __init__(self, handle: int, *, parameters: int, workers: int) -> None:
+        self.handle = handle
+        self._map = mmap.mmap(handle, _size(parameters, workers))
+        flat = torch.frombuffer(self._map, dtype=torch.float32)
+        rows = flat.view(1 + workers + SNAPSHOT_SLOTS, -1)[:, :parameters]
+        self.values_P: Tensor = rows[0]
+        self.gradients_WP: Tensor = rows[1 : 1 + workers]
+        self.snapshots_SP: Tensor = rows[1 + workers :]
+
+
+def create_memory(*, parameters: int, workers: int) -> SharedMemory:
+    """Create the shared file, all zeros."""
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("dkan", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            handle = os.dup(file.fileno())
+    os.ftruncate(handle, _size(parameters, workers))
+    return SharedMemory(handle, parameters=parameters, workers=workers)
+
+
+def _size(parameters: int, workers: int) -> int:
+    page_numbers = mmap.PAGESIZE // 4
+    padded = -(-parameters // page_numbers) * page_numbers
+    return 4 * padded * (1 + workers + SNAPSHOT_SLOTS)

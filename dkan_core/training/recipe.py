@@ -1,0 +1,66 @@
+"""The settings a user leaves open, chosen from the number of rows by rules that are written down here."""
+
+import os
+from dataclasses import replace
+
+import torch
+
+from dkan_core.config import TrainConfig
+from dkan_core.errors import ConfigError
+
+BATCH_PER_ROOT = 2.8
+MIN_BATCH, MAX_BATCH = 128, 65_536
+BASE_BATCH, BASE_RATE, MAX_RATE = 512, 2e-3, 1e-2
+ROWS_TO_SEE, STEPS_TO_TAKE = 2_000_000, 800
+MIN_EPOCHS, MAX_EPOCHS = 3, 20
+
+
+def resolve(config: TrainConfig, rows: int) -> TrainConfig:
+    """Fill in what is None and check the rest against the machine.
+
+    - device: CUDA where there is one.
+    - workers: one a GPU; one on the CPU.
+    - batch_size: the power of two at or below 2.8 times the root of the rows, from 128 to 65,536.
+    - learning_rate: 0.002 up to 512 rows a batch, growing with the root of the batch size, at most 0.01.
+    - epochs: enough to see 2 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
+
+    Raises:
+        ConfigError: There is no CUDA, too few GPUs, or more workers than rows of a batch.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    device = config.device if config.device != "auto" else ("cuda" if gpus else "cpu")
+    if device == "cuda" and not gpus:
+        raise ConfigError("device cuda: no GPU is visible to torch; use --device cpu or check the driver")
+    workers = config.workers or (gpus if device == "cuda" else 1)
+    if device == "cuda" and workers > gpus:
+        raise ConfigError(f"workers {workers}: only {gpus} GPUs are visible; there is one worker a GPU")
+    if workers > rows:
+        raise ConfigError(f"workers {workers}: the train split has only {rows} rows")
+    batch_size = min(config.batch_size or _batch_size(rows), rows)
+    if workers > batch_size:
+        raise ConfigError(f"workers {workers}: more than the {batch_size} rows of a batch")
+    rate = min(MAX_RATE, BASE_RATE * max(1.0, batch_size / BASE_BATCH) ** 0.5)
+    return replace(
+        config,
+        device=device,
+        workers=workers,
+        batch_size=batch_size,
+        learning_rate=config.learning_rate or rate,
+        epochs=config.epochs or _epochs(rows, batch_size),
+    )
+
+
+def _batch_size(rows: int) -> int:
+    wanted = max(MIN_BATCH, min(MAX_BATCH, int(BATCH_PER_ROOT * rows**0.5)))
+    return 1 << (wanted.bit_length() - 1)
+
+
+def _epochs(rows: int, batch_size: int) -> int:
+    by_rows = max(MIN_EPOCHS, min(10, round(ROWS_TO_SEE / rows)))
+    by_steps = min(MAX_EPOCHS, STEPS_TO_TAKE * batch_size // rows)
+    return max(by_rows, by_steps)
+
+
+def threads_per_worker(workers: int) -> int:
+    """Return how many threads each worker may use on the cores this process may run on."""
+    return max(1, len(os.sched_getaffinity(0)) // workers) if hasattr(os, "sched_getaffinity") else 1

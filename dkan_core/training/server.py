@@ -1,0 +1,194 @@
+"""The parameter server: owns the parameters, averages the workers' gradients, steps the optimizer.
+
+It waits for every worker's push, sums the gradients in rank order weighted by their measured labels, applies
+AdamW and lets all workers go on: the result is that of one process with the global batch. Every so often it
+hands a snapshot to the evaluator, and it never waits for one: with all slots taken, a snapshot is skipped.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.loader import steps_per_epoch
+from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.training.channel import Channel, Message, inherited
+from dkan_core.training.job import Job, run_child
+from dkan_core.training.memory import SNAPSHOT_SLOTS, SharedMemory
+from dkan_core.training.step import bind, learning_rate, make_optimizer, parameter_count, set_learning_rate
+
+PROGRESS_SECONDS = 0.2
+
+logger = logging.getLogger(__name__)
+
+
+def work(job: Job) -> None:
+    """Serve until every epoch is done, the evaluator asks to stop, or the time is up."""
+    torch.set_num_threads(1)
+    model = TabularFastKAN(ModelConfig.from_dict(job.model))
+    assert job.config.workers is not None
+    memory = SharedMemory(job.memory, parameters=parameter_count(model), workers=job.config.workers)
+    bind(model, memory.values_P, torch.zeros_like(memory.values_P))
+    *workers, evaluator = (inherited(handle) for handle in job.peers)
+    schedule = Schedule.of(job.config, job.train_rows)
+    Server(model, memory, workers, Snapshots(memory, evaluator), inherited(job.launcher), job.config, schedule).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How many steps there are and when to snapshot."""
+
+    steps: int
+    steps_per_epoch: int
+    evaluations_per_epoch: int
+
+    @classmethod
+    def of(cls, config: TrainConfig, rows: int) -> "Schedule":
+        """Return the schedule of a resolved config."""
+        assert config.epochs is not None and config.batch_size is not None
+        per_epoch = steps_per_epoch(rows, config.batch_size)
+        return cls(
+            steps=config.epochs * per_epoch,
+            steps_per_epoch=per_epoch,
+            evaluations_per_epoch=min(config.evaluations_per_epoch, per_epoch),
+        )
+
+    def is_evaluated(self, step: int) -> bool:
+        """Tell whether a snapshot is due after ``step`` steps."""
+        part = step % self.steps_per_epoch * self.evaluations_per_epoch
+        return part % self.steps_per_epoch < self.evaluations_per_epoch
+
+
+class Snapshots:
+    """Slots of shared memory that go to the evaluator and come back free; one is kept for the final snapshot."""
+
+    def __init__(self, memory: SharedMemory, evaluator: Channel) -> None:
+        self.memory, self.evaluator = memory, evaluator
+        self.free = list(range(SNAPSHOT_SLOTS))
+        self.stop_requested = False
+
+    def collect(self) -> None:
+        """Take in what the evaluator has said."""
+        for message in self.evaluator.waiting():
+            self.free += [message["done"]] if "done" in message else []
+            self.stop_requested |= message.get("stop", False)
+
+    def publish(self, *, final: bool, **facts: float) -> None:
+        """Hand the parameters as they are now to the evaluator."""
+        if len(self.free) <= (0 if final else 1):
+            logger.warning("evaluation lags behind: snapshot at step %d skipped", facts["step"])
+            return
+        slot = self.free.pop(0)
+        self.memory.snapshots_SP[slot].copy_(self.memory.values_P)
+        self.evaluator.send(slot=slot, final=final, **facts)
+
+
+@dataclass
+class Tally:
+    """Loss and rows since the last snapshot."""
+
+    loss: float = 0.0
+    weight: float = 0.0
+    rows: int = 0
+    since: float = field(default_factory=time.monotonic)
+
+    def add(self, pushes: list[Message]) -> None:
+        """Count one step's pushes."""
+        self.loss += sum(push["loss"] * push["weight"] for push in pushes)
+        self.weight += sum(push["weight"] for push in pushes)
+        self.rows += sum(push["rows"] for push in pushes)
+
+    def facts(self) -> dict[str, float]:
+        """Return mean loss and rows per second."""
+        seconds = max(1e-9, time.monotonic() - self.since)
+        return {"loss": self.loss / max(self.weight, 1e-30), "rows_per_second": self.rows / seconds}
+
+
+class Server:
+    """The loop over steps."""
+
+    def __init__(
+        self,
+        model: TabularFastKAN,
+        memory: SharedMemory,
+        workers: list[Channel],
+        snapshots: Snapshots,
+        launcher: Channel,
+        config: TrainConfig,
+        schedule: Schedule,
+    ) -> None:
+        self.memory, self.workers, self.snapshots, self.launcher = memory, workers, snapshots, launcher
+        self.config, self.schedule = config, schedule
+        self.optimizer = make_optimizer(model, config)
+        self.gradient_P: Tensor = torch.zeros_like(memory.values_P)
+        bind(model, memory.values_P, self.gradient_P)
+        self.started = time.monotonic()
+        self.reported = 0.0
+
+    def run(self) -> None:
+        """Run every step, then publish the final snapshot."""
+        tally = Tally()
+        step = 0
+        while step < self.schedule.steps:
+            pushes = [worker.receive() for worker in self.workers]
+            if step == 0:
+                self.started = tally.since = time.monotonic()
+            self._apply(step, pushes)
+            tally.add(pushes)
+            step += 1
+            self.snapshots.collect()
+            stop = step == self.schedule.steps or self.snapshots.stop_requested or self._time_is_up()
+            if stop or self.schedule.is_evaluated(step):
+                self.snapshots.publish(final=stop, **self._facts(step, tally))
+            self._report(step, tally, last=stop)
+            if self.schedule.is_evaluated(step):
+                tally = Tally()
+            for worker in self.workers:
+                worker.send(go=not stop)
+            if stop:
+                break
+
+    def _apply(self, step: int, pushes: list[Message]) -> None:
+        """Average the gradients in rank order, weighted by their measured labels, and take the optimizer step."""
+        total = sum(push["weight"] for push in pushes)
+        if total == 0:
+            return
+        first, *others = (push["weight"] / total for push in pushes)
+        torch.mul(self.memory.gradients_WP[0], first, out=self.gradient_P)
+        for rank, share in enumerate(others, start=1):
+            self.gradient_P.add_(self.memory.gradients_WP[rank], alpha=share)
+        assert self.config.learning_rate is not None
+        set_learning_rate(
+            self.optimizer,
+            learning_rate(
+                step,
+                steps=self.schedule.steps,
+                peak=self.config.learning_rate,
+                warmup_fraction=self.config.warmup_fraction,
+            ),
+        )
+        self.optimizer.step()
+
+    def _time_is_up(self) -> bool:
+        return self.config.max_seconds is not None and time.monotonic() - self.started >= self.config.max_seconds
+
+    def _facts(self, step: int, tally: Tally) -> dict[str, float]:
+        return {
+            "step": step,
+            "epoch": step / self.schedule.steps_per_epoch,
+            "seconds": time.monotonic() - self.started,
+            **tally.facts(),
+        }
+
+    def _report(self, step: int, tally: Tally, *, last: bool) -> None:
+        now = time.monotonic()
+        if last or now - self.reported >= PROGRESS_SECONDS:
+            self.reported = now
+            self.launcher.send(kind="progress", steps=self.schedule.steps, **self._facts(step, tally))
+
+
+if __name__ == "__main__":
+    run_child(work)

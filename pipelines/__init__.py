@@ -1,0 +1,1 @@
+"""Kubeflow pipelines over the components, and the command that compiles and runs them."""

