@@ -75,7 +75,7 @@ def predict(
     with local_copy(model) as folder:
         saved = SavedModel(folder)
     schema = _output_schema(saved, paths, columns)
-    total = sum(open_parquet(path).metadata.num_rows for path in paths)
+    total: int = sum(open_parquet(path).metadata.num_rows for path in paths)
     device = best_device()
     saved.module.to(device)
     needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))

@@ -5,6 +5,8 @@ Parameter names, shapes and outputs are those of the paper's reference implement
 Shape suffixes: B rows, I inputs, G centers, O outputs.
 """
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -113,7 +115,7 @@ class FastKAN(nn.Module):
                 grid_max=grid_max,
                 norm=index > 0 or input_norm == "layer",
             )
-            for index, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False))
+            for index, (inputs, outputs) in enumerate(itertools.pairwise(widths))
         )
         self.dropout = nn.Dropout(dropout)
 

@@ -82,6 +82,12 @@ def decode_scores(numeric_BF: Tensor) -> Tensor:
     return scores_BF.masked_fill_(numeric_BF == 0, 0.0)
 
 
+def _embedding(cardinality: int, dim: int) -> nn.Embedding:
+    embedding = nn.Embedding(cardinality, min(dim, (cardinality + 1) // 2))
+    nn.init.normal_(embedding.weight, std=0.5)
+    return embedding
+
+
 class InputEncoder(nn.Module):
     """Prepared arrays to the inputs of FastKAN and a shift of its first layer's output.
 
@@ -98,19 +104,14 @@ class InputEncoder(nn.Module):
     def __init__(self, config: ModelConfig, first_width: int) -> None:
         super().__init__()
         self.embedded = config.embedded
-        sizes = [config.cardinalities[index] for index in config.embedded]
-        self.embeddings = nn.ModuleList(
-            nn.Embedding(size, min(config.embedding_dim, (size + 1) // 2)) for size in sizes
-        )
-        for embedding in self.embeddings:
-            nn.init.normal_(embedding.weight, std=0.5)
-        self.width = config.num_numeric + sum(embedding.embedding_dim for embedding in self.embeddings)
+        embeddings = [_embedding(config.cardinalities[index], config.embedding_dim) for index in config.embedded]
+        self.embeddings = nn.ModuleList(embeddings)
+        self.width = config.num_numeric + sum(embedding.embedding_dim for embedding in embeddings)
         ends = torch.tensor(config.cardinalities, dtype=torch.long).cumsum(0)
         self.register_buffer("offsets", ends - torch.tensor(config.cardinalities), persistent=False)
-        self.indicators = (
-            nn.EmbeddingBag(sum(config.cardinalities), first_width, mode="sum") if sizes or len(ends) else None
-        )
-        if self.indicators is not None:
+        self.indicators = None
+        if config.cardinalities:
+            self.indicators = nn.EmbeddingBag(sum(config.cardinalities), first_width, mode="sum")
             nn.init.zeros_(self.indicators.weight)
 
     def forward(self, numeric: Tensor | None, categorical: Tensor | None) -> tuple[Tensor, Tensor | None]:
