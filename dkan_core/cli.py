@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 
 import typer
 
@@ -87,7 +87,10 @@ def train(
     settings: dict[str, Any],
 ) -> None:
     """Train, evaluating beside it, and keep the best model by validation average precision."""
-    dkan_core.train(prepared, out, _merged(TrainConfig, config, settings), overwrite=overwrite)
+    try:
+        dkan_core.train(prepared, out, _merged(TrainConfig, config, settings), overwrite=overwrite)
+    except KeyboardInterrupt:
+        _fail(f"interrupted; the best model so far, if there is one, is whole in {out}/model", 130)
 
 
 @app.command()
@@ -143,13 +146,11 @@ def main() -> None:
         app()
     except DkanError as error:
         _fail(error, error.exit_code)
-    except KeyboardInterrupt:
-        _fail("interrupted; the best model so far is whole on disk", 130)
     except BrokenPipeError:
         sys.exit(1)
 
 
-def _fail(message: object, code: int) -> None:
+def _fail(message: object, code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.write(f"error: {message}\n")
     sys.exit(code)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_origin
 
 from dkan_core.errors import ConfigError
 
@@ -51,6 +51,7 @@ class PrepareConfig:
     """Decides split, statistics sample and shuffle."""
 
     def __post_init__(self) -> None:
+        _check_tuples(self)
         if not self.label:
             raise ConfigError("label: name at least one label column")
         _check_choice("numeric_dtype", self.numeric_dtype, NUMERIC_DTYPES)
@@ -58,6 +59,10 @@ class PrepareConfig:
         twice = sorted({name for name in roles if roles.count(name) > 1})
         if twice:
             raise ConfigError(f"column {twice[0]!r} is named for two roles; each column has one")
+        if self.group is not None and self.split_column is not None:
+            raise ConfigError(
+                f"split_column {self.split_column!r} already decides the splits; drop the group column {self.group!r}"
+            )
         self.split_percent  # noqa: B018 - raises when malformed
 
     @property
@@ -112,7 +117,7 @@ class TrainConfig:
     learning_rate: float | None = None
     """AdamW's learning rate at its peak. Default: from the batch size."""
 
-    weight_decay: float = 0.01
+    weight_decay: float = 0.3
     """AdamW's decoupled weight decay."""
 
     warmup_fraction: float = 0.05
@@ -134,11 +139,12 @@ class TrainConfig:
     """Decides initialization, batch order and dropout."""
 
     def __post_init__(self) -> None:
+        _check_tuples(self)
         _check_choice("input_norm", self.input_norm, INPUT_NORMS)
         _check_choice("device", self.device, DEVICES)
         if any(width < 1 for width in self.hidden):
             raise ConfigError(f"hidden must hold positive widths, got {self.hidden}")
-        if self.grid_max <= self.grid_min:
+        if not self.grid_max > self.grid_min:
             raise ConfigError(f"grid_max must be above grid_min, got {self.grid_min} to {self.grid_max}")
         for name, low, high in _TRAIN_BOUNDS:
             value = getattr(self, name)
@@ -159,7 +165,16 @@ _TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("evaluations_per_epoch", 1, 1e6),
     ("patience", 1, 1e9),
     ("max_seconds", 1e-3, 1e12),
+    ("seed", 0, 2**63 - 1),
 )
+
+
+def _check_tuples(config: Any) -> None:
+    """Raise ConfigError where one value stands for several: a lone string would be taken for its letters."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if isinstance(field.default, tuple) and not isinstance(value, tuple):
+            raise ConfigError(f"{field.name} must be a tuple, got {value!r}; write ({value!r},)")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -168,21 +183,37 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
-    """Build a config from plain settings; an unknown key raises ConfigError.
+    """Build a config from plain settings, as a file or a form holds them; an unknown key raises ConfigError.
+
+    Several values are a list, or text separated by commas.
 
     >>> build_config(TrainConfig, {"hidden": [32, 16]}).hidden
     (32, 16)
+    >>> build_config(PrepareConfig, {"label": "bought, returned"}).label
+    ('bought', 'returned')
     """
     known = {field.name: field for field in fields(kind)}
     unknown = sorted(set(settings) - set(known))
     if unknown:
         raise ConfigError(f"unknown setting {unknown[0]!r}; known are {', '.join(known)}")
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
-    }
+    values = {key: _listed(key, value, known[key].type) for key, value in settings.items()}
     for key, value in values.items():
         _check_type(key, value, known[key].type)
     return kind(**values)
+
+
+def _listed(name: str, value: Any, expected: Any) -> Any:
+    """Return a list, or text separated by commas or line ends, as the tuple that a field of several values takes."""
+    if not str(expected).startswith("tuple"):
+        return value
+    if isinstance(value, str):
+        value = [part.strip() for part in value.replace("\n", ",").split(",") if part.strip()]
+        if "int" in str(expected):
+            try:
+                value = [int(part) for part in value]
+            except ValueError:
+                raise ConfigError(f"{name} must be whole numbers separated by commas, got {value}") from None
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _check_type(name: str, value: object, expected: Any) -> None:
@@ -193,6 +224,8 @@ def _check_type(name: str, value: object, expected: Any) -> None:
     elif text.startswith("tuple"):
         element = int if "int" in text else str
         fits = isinstance(value, tuple) and all(type(item) is element for item in value)
+    elif get_origin(expected) is Literal:
+        fits = isinstance(value, str)
     elif "bool" in text:
         fits = isinstance(value, bool)
     elif "int" in text or "float" in text:
@@ -201,7 +234,8 @@ def _check_type(name: str, value: object, expected: Any) -> None:
     else:
         fits = isinstance(value, str)
     if not fits:
-        raise ConfigError(f"{name} must be {text.removeprefix('typing.')}, got {value!r}")
+        wanted = expected.__name__ if expected in (int, str, float, bool) else text.removeprefix("typing.")
+        raise ConfigError(f"{name} must be {wanted}, got {value!r}")
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
@@ -212,7 +246,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
         settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(f"config file {path}: no such file") from None
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"config file {path}: {error}") from None
     if not isinstance(settings, dict):
         raise ConfigError(f"config file {path}: expected a table of settings")

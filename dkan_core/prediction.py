@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import torch
 
 from dkan_core.data.loader import all_batches, prefetched
-from dkan_core.data.schema import open_parquet, read_batches
+from dkan_core.data.schema import column_types, open_parquet, read_batches
 from dkan_core.data.shards import Arrays, ShardReader
-from dkan_core.errors import DataError
+from dkan_core.data.sources import find_parquet
+from dkan_core.errors import DataError, OutputError
 from dkan_core.model.checkpoint import SavedModel, best_device
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.progress import progress
-from dkan_core.storage import find_parquet, local_copy, staged_file
+from dkan_core.storage import is_remote, local_copy, local_path, staged_file
 
 SCORING_ROWS = 16_384
 
@@ -32,8 +33,12 @@ def score(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> npt.ND
         - Input: ``numeric`` (N, F), ``categorical`` (N, C)
         - Output: ``(N, L)``
     """
-    inputs = {name: torch.from_numpy(arrays[name]).to(device) for name in ("numeric", "categorical") if name in arrays}
-    probabilities: npt.NDArray[np.float32] = torch.sigmoid(model(**inputs)).cpu().numpy()
+    inputs = {name: torch.from_numpy(arrays[name]) for name in ("numeric", "categorical") if name in arrays}
+    scored = [
+        model(**{name: tensor[start : start + SCORING_ROWS].to(device) for name, tensor in inputs.items()})
+        for start in range(0, max(1, len(next(iter(inputs.values())))), SCORING_ROWS)
+    ]
+    probabilities: npt.NDArray[np.float32] = torch.sigmoid(torch.cat(scored)).cpu().numpy()
     return probabilities
 
 
@@ -72,10 +77,12 @@ def predict(
     """
     chosen = [sources] if isinstance(sources, (str, Path)) else list(sources)
     paths = find_parquet([str(source) for source in chosen])
+    if not is_remote(out) and str(local_path(out).resolve()) in {str(Path(path).resolve()) for path in paths}:
+        raise OutputError(f"{out}: is one of the sources; choose another file")
     with local_copy(model) as folder:
         saved = SavedModel(folder)
-    schema = _output_schema(saved, paths, columns)
-    total: int = sum(open_parquet(path).metadata.num_rows for path in paths)
+    columns = list(dict.fromkeys(columns))
+    schema, total = _output_schema(saved, paths, columns)
     device = best_device()
     saved.module.to(device)
     needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))
@@ -86,24 +93,32 @@ def predict(
     ):
         for path in paths:
             for batch in read_batches(path, needed, advance):
-                passed = [batch.column(name).cast(schema.field(name).type) for name in columns]
+                passed = [batch.column(name) for name in columns]
                 found_NL = score(saved.module, saved.preprocessor.transform(batch, path), device)
                 writer.write_batch(pa.record_batch([*passed, *map(pa.array, found_NL.T)], schema=schema))
     logger.info("scored %d rows to %s", total, out)
     return total
 
 
-def _output_schema(saved: SavedModel, paths: Sequence[str], columns: Sequence[str]) -> pa.Schema:
-    """Check every file's columns and return the schema of the output."""
-    first = open_parquet(paths[0]).schema_arrow
-    for path in paths:
-        names = open_parquet(path).schema_arrow.names
-        for name in [*columns, *saved.preprocessor.columns]:
-            if names.count(name) != 1:
-                found = "is missing" if name not in names else f"stands there {names.count(name)} times"
-                raise DataError(f"{path}: column {name!r} {found}; expected it once")
+def _output_schema(saved: SavedModel, paths: Sequence[str], columns: Sequence[str]) -> tuple[pa.Schema, int]:
+    """Check every file's columns; return the schema of the output and the number of rows."""
     clash = sorted(set(columns) & set(saved.config.labels))
     if clash:
         raise DataError(f"column {clash[0]!r} cannot be passed through: the prediction has that name")
-    passed = [first.field(name) for name in columns]
-    return pa.schema([*passed, *(pa.field(label, pa.float32()) for label in saved.config.labels)])
+    passed: dict[str, pa.DataType] = {}
+    total = 0
+    for path in paths:
+        parquet = open_parquet(path)
+        types = column_types(path, parquet.schema_arrow)
+        for name in [*columns, *saved.preprocessor.columns]:
+            if name not in types:
+                raise DataError(f"{path}: column {name!r} is missing; {_needed_by(name, columns)}")
+        for name in columns:
+            if passed.setdefault(name, types[name]) != types[name]:
+                raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
+        total += parquet.metadata.num_rows
+    return pa.schema([*passed.items(), *((label, pa.float32()) for label in saved.config.labels)]), total
+
+
+def _needed_by(name: str, columns: Sequence[str]) -> str:
+    return "it was to be passed through" if name in columns else "the model was trained with it"

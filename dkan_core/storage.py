@@ -1,18 +1,18 @@
-"""Paths and fsspec URIs: finding inputs, and outputs that appear whole or not at all."""
+"""Paths and fsspec URIs: outputs appear whole or not at all, and what cannot be reached is a named error."""
 
 import errno
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import fsspec
 
-from dkan_core.errors import DataError, OutputError
+from dkan_core.errors import DataError, DkanError, OutputError
 
 PARTIAL = ".partial"
 
@@ -32,62 +32,46 @@ def local_path(uri: str | Path) -> Path:
     return Path(str(uri).removeprefix("file://").removeprefix("local://"))
 
 
-def find_parquet(sources: Sequence[str | Path]) -> list[str]:
-    """List the Parquet files that paths, folders, globs and fsspec URIs name, sorted and without repeats.
+def filesystem(uri: str | Path) -> tuple[Any, str]:
+    """Return the fsspec file system of ``uri`` and the path in it.
 
     Raises:
-        DataError: A source does not exist or holds no Parquet file.
+        DataError: The scheme is unknown, or its package is not installed.
     """
-    found: set[str] = set()
-    for source in sources:
-        files = _list_source(str(source))
-        if not files:
-            raise DataError(f"{source}: no Parquet files there (names must end in .parquet or .pq)")
-        found.update(files)
-    if not found:
-        raise DataError("no source given; name a Parquet file, a folder, a glob or an fsspec URI")
-    return sorted(found)
-
-
-def _list_source(source: str) -> list[str]:
-    fs, path = _filesystem(source)
     try:
-        if any(mark in path for mark in "*?["):
-            names = fs.glob(path)
-        elif fs.isdir(path):
-            names = fs.find(path)
-        elif fs.exists(path):
-            return [fs.unstrip_protocol(path) if is_remote(source) else path]
-        else:
-            raise DataError(f"{source}: no such file or folder")
-    except (OSError, PermissionError) as error:
-        raise DataError(f"{source}: cannot be listed ({error})") from error
-    kept = [name for name in names if name.endswith((".parquet", ".pq")) and not Path(name).name.startswith(("_", "."))]
-    return [fs.unstrip_protocol(name) if is_remote(source) else name for name in kept]
-
-
-def _filesystem(uri: str) -> tuple[Any, str]:
-    try:
-        fs, path = fsspec.core.url_to_fs(uri)
+        fs, path = fsspec.core.url_to_fs(str(uri))
     except (ImportError, ValueError) as error:
         raise DataError(f"{uri}: {error} (extras: dkan[s3], dkan[gcs])") from error
     return fs, path
 
 
-def open_input(uri: str) -> Any:
-    """Open ``uri`` for binary reading."""
-    fs, path = _filesystem(uri)
-    return fs.open(path, "rb")
+@contextmanager
+def readable(uri: str | Path) -> Iterator[None]:
+    """Turn a failure to reach ``uri`` into a DataError."""
+    try:
+        yield
+    except DkanError:
+        raise
+    except Exception as error:
+        # Remote file systems raise what their client library raises: missing credentials are no OSError.
+        if not is_remote(uri) and not isinstance(error, OSError):
+            raise
+        raise DataError(f"{uri}: cannot be read ({_reason(error)})") from error
 
 
-def stamp(uri: str) -> tuple[int, str]:
-    """Return size in bytes and modification stamp (text, empty when unknown) of a file."""
-    fs, path = _filesystem(uri)
-    info = fs.info(path)
-    for key in ("mtime", "LastModified", "last_modified", "updated"):
-        if key in info:
-            return int(info["size"]), str(info[key])
-    return int(info["size"]), ""
+@contextmanager
+def writable(uri: str | Path) -> Iterator[None]:
+    """Turn a failure to write to a remote ``uri`` into an OutputError."""
+    try:
+        yield
+    except DkanError:
+        raise
+    except Exception as error:
+        raise OutputError(f"{uri}: cannot be written ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
@@ -145,8 +129,11 @@ def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool) -> No
 
 def _entries(out: str | Path) -> set[str]:
     if is_remote(out):
-        fs, path = _filesystem(str(out))
-        return {name.rstrip("/").rsplit("/", 1)[-1] for name in fs.ls(path, detail=False)} if fs.exists(path) else set()
+        fs, path = filesystem(out)
+        with writable(out):
+            fs.invalidate_cache()
+            names = fs.ls(path, detail=False) if fs.exists(path) else []
+        return {name.rstrip("/").rsplit("/", 1)[-1] for name in names}
     folder = local_path(out)
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{out}: is a file; expected a folder")
@@ -162,11 +149,11 @@ def staged_folder(out: str | Path, *, names: Sequence[str], overwrite: bool) -> 
         names: What the command writes there. The last one arrives after the rest: whoever finds it finds the whole.
         overwrite: Whether an earlier result may be replaced.
     """
-    check_free(out, ours=names, overwrite=overwrite)
+    _check_staged(out, names, overwrite)
     if is_remote(out):
         with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
             yield Path(folder)
-            upload_folder(Path(folder), str(out), last=names[-1])
+            _replace_remote(Path(folder), str(out), names)
         return
     target = local_path(out)
     existed = target.exists()
@@ -184,10 +171,23 @@ def staged_folder(out: str | Path, *, names: Sequence[str], overwrite: bool) -> 
             target.rmdir()
 
 
+def _check_staged(out: str | Path, names: Sequence[str], overwrite: bool) -> None:
+    """Raise OutputError where ``names`` in ``out`` may be somebody's own: no result is whole without the last one.
+
+    What a killed command left has no last name either, but lies beside its staging folder, and is replaced.
+    """
+    entries = _entries(out)
+    unfinished = PARTIAL in entries and names[-1] not in entries
+    if entries and not unfinished and names[-1] not in entries:
+        raise OutputError(f"{out}: already holds something else ({min(entries)}); choose an empty or new folder")
+    check_free(out, ours=names, overwrite=overwrite or unfinished)
+
+
 def _move_into(staging: Path, target: Path, names: Sequence[str]) -> None:
     for name in reversed(names):
         remove(target / name)
-    sync_folder(staging)
+    for folder in (staging, *filter(Path.is_dir, staging.iterdir())):
+        sync_folder(folder)
     for name in names:
         if (staging / name).exists():
             (staging / name).replace(target / name)
@@ -206,6 +206,8 @@ def remove(path: Path) -> None:
 def staged_file(out: str | Path) -> Iterator[Path]:
     """Yield a file to write; it becomes ``out`` when the block ends well, else nothing does."""
     target = Path(tempfile.mkdtemp(prefix="dkan-")) / "file" if is_remote(out) else local_path(out)
+    if target.is_dir():
+        raise OutputError(f"{out}: is a folder; expected a file to write")
     aside = target.with_name(f".{target.name}.partial")
     try:
         aside.parent.mkdir(parents=True, exist_ok=True)
@@ -213,10 +215,12 @@ def staged_file(out: str | Path) -> Iterator[Path]:
         with aside.open("rb+") as file:
             os.fsync(file.fileno())
         if is_remote(out):
-            fs, path = _filesystem(str(out))
-            fs.put_file(str(aside), path)
+            fs, path = filesystem(out)
+            with writable(out):
+                fs.put_file(str(aside), path)
         else:
             aside.replace(target)
+            sync_folder(target.parent)
     except OSError as error:
         raise output_error(out, error) from error
     finally:
@@ -225,15 +229,43 @@ def staged_file(out: str | Path) -> Iterator[Path]:
             target.parent.rmdir()
 
 
+def _replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
+    """Put a local folder's files in the place of an earlier result; a failure leaves nothing.
+
+    An object named as the staging folder stands there meanwhile and marks what a killed command left as ours.
+    """
+    fs, root = filesystem(uri)
+    mark = f"{root}/{PARTIAL}"
+    with writable(uri):
+        fs.pipe_file(mark, b"")
+        _remove_remote(fs, root, reversed(names))
+        try:
+            upload_folder(folder, uri, last=names[-1])
+        except BaseException:
+            _remove_remote(fs, root, reversed(names))
+            raise
+        finally:
+            fs.rm_file(mark)
+
+
+def _remove_remote(fs: Any, root: str, names: Iterable[str]) -> None:
+    fs.invalidate_cache()
+    for name in names:
+        if fs.exists(f"{root}/{name}"):
+            fs.rm(f"{root}/{name}", recursive=True)
+
+
 def upload_folder(folder: Path, uri: str, *, last: str) -> None:
-    """Copy a local folder's files to a remote one, ``last`` after the rest."""
-    fs, root = _filesystem(uri)
-    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == last)
-    try:
+    """Copy a local folder's files to a remote one, ``last`` after the rest.
+
+    Raises:
+        OutputError: ``uri`` cannot be written.
+    """
+    fs, root = filesystem(uri)
+    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path == folder / last)
+    with writable(uri):
         for path in files:
             fs.put_file(str(path), f"{root}/{path.relative_to(folder).as_posix()}")
-    except OSError as error:
-        raise OutputError(f"{uri}: cannot be written ({error})") from error
 
 
 @contextmanager
@@ -242,13 +274,15 @@ def local_copy(uri: str | Path) -> Iterator[Path]:
     if not is_remote(uri):
         yield local_path(uri)
         return
-    fs, root = _filesystem(str(uri))
+    fs, root = filesystem(uri)
     with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
-        names = fs.find(root)
-        if not names:
-            raise DataError(f"{uri}: no such folder")
-        for name in names:
-            target = Path(folder) / Path(name).relative_to(root)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            fs.get_file(name, str(target))
+        with readable(uri):
+            fs.invalidate_cache()
+            names = fs.find(root)
+            if not names:
+                raise DataError(f"{uri}: no such folder")
+            for name in names:
+                target = Path(folder) / Path(name).relative_to(root)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                fs.get_file(name, str(target))
         yield Path(folder)

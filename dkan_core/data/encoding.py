@@ -7,8 +7,10 @@ is also given codes for its frequent values, so that a model can treat them apar
 Shape suffixes: N rows, F numeric features, C coded features.
 """
 
+import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -22,6 +24,9 @@ from dkan_core.errors import DataError
 
 SCORE_LIMIT = 3.0
 STEPS = 254
+LEVELS = np.linspace(-SCORE_LIMIT, SCORE_LIMIT, STEPS + 1)
+LEVEL_RANKS = np.array([NormalDist().cdf(level) for level in LEVELS])
+JUMP = 0.25 * 2 * SCORE_LIMIT / STEPS
 UNSEEN, MISSING, FIRST_CODE = 0, 1, 2
 
 MAX_EXACT_KNOTS = 512
@@ -33,6 +38,9 @@ MIN_REPEATED_SHARE = 0.1
 MAX_VALUE_CODED_COLUMNS = 256
 
 Float64 = npt.NDArray[np.float64]
+
+# NumPy and Arrow let go of the interpreter on whole columns, so columns are encoded side by side.
+_columns_pool = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0))), thread_name_prefix="dkan-encode")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +93,23 @@ class Preprocessor:
         Raises:
             DataError: A column is missing or of another kind than in training.
         """
-        values = {feature.name: numbers(rows, feature.name, where) for feature in self.numeric}
+        value_coded = {feature.name: feature for feature in self.coded if feature.kind == "value"}
+
+        codes: dict[str, npt.NDArray[np.int32]] = {}
+
+        def encode_numeric(feature: NumericFeature) -> npt.NDArray[Any]:
+            values = numbers(rows, feature.name, where)
+            if feature.name in value_coded:
+                codes[feature.name] = value_codes(values, value_coded[feature.name])
+            return quantize(normal_scores(values, feature), self.numeric_dtype)
+
         arrays: dict[str, npt.NDArray[Any]] = {}
         if self.numeric:
-            scores_FN = np.stack([normal_scores(values[feature.name], feature) for feature in self.numeric])
-            arrays["numeric"] = np.ascontiguousarray(quantize(scores_FN, self.numeric_dtype).T)
+            scores_FN = np.stack(list(_columns_pool.map(encode_numeric, self.numeric)))
+            arrays["numeric"] = np.ascontiguousarray(scores_FN.T)
         if self.coded:
             codes_CN = [
-                value_codes(values[feature.name], feature)
+                codes[feature.name]
                 if feature.kind == "value"
                 else category_codes(_column(rows, feature.name, where), feature, where)
                 for feature in self.coded
@@ -102,7 +119,12 @@ class Preprocessor:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
-        return asdict(self)
+        # ``asdict`` would copy each of millions of knots on its own.
+        return {
+            "numeric": [dict(vars(feature)) for feature in self.numeric],
+            "coded": [dict(vars(feature)) for feature in self.coded],
+            "numeric_dtype": self.numeric_dtype,
+        }
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Preprocessor":
@@ -126,28 +148,33 @@ def fit_preprocessor(
     Raises:
         DataError: A column holds no value at all, or a category column no value that repeats.
     """
-    values = {name: numbers(sample, name, where) for name in numeric}
-    coded = [_fit_category(_column(sample, name, where), name, where) for name in categorical]
-    if len(numeric) <= MAX_VALUE_CODED_COLUMNS:
-        coded += filter(None, (_fit_value_codes(values[name], name) for name in numeric))
-    return Preprocessor(
-        numeric=[_fit_numeric(values[name], name, where) for name in numeric],
-        coded=coded,
-        numeric_dtype=numeric_dtype,
-    )
+    scored, coded = [], [_fit_category(_column(sample, name, where), name, where) for name in categorical]
+    for name in numeric:
+        values = numbers(sample, name, where)
+        scored.append(_fit_numeric(values, name, where))
+        codes = _fit_value_codes(values, name) if len(numeric) <= MAX_VALUE_CODED_COLUMNS else None
+        if codes is not None:
+            coded.append(codes)
+    return Preprocessor(numeric=scored, coded=coded, numeric_dtype=numeric_dtype)
 
 
 def _fit_numeric(values: Float64, name: str, where: str) -> NumericFeature:
     unique, counts = np.unique(values[~np.isnan(values)], return_counts=True)
     if not len(unique):
-        raise DataError(f"{where}: column {name!r} holds no value in train; leave it out with --drop {name}")
+        raise _no_value(name, len(values), where)
     mid_rank = (np.cumsum(counts) - counts / 2) / counts.sum()
     if len(unique) > MAX_EXACT_KNOTS:
-        wanted = [NormalDist().cdf(level) for level in np.linspace(-SCORE_LIMIT, SCORE_LIMIT, STEPS + 1)]
-        chosen = np.unique(np.clip(np.searchsorted(mid_rank, wanted), 0, len(unique) - 1))
+        above = np.clip(np.searchsorted(mid_rank, LEVEL_RANKS), 0, len(unique) - 1)
+        # Where the score jumps, as at a frequent value, the last value before the jump keeps its own score too.
+        jumps = _inverse_normal(mid_rank[above]) - LEVELS > JUMP
+        chosen = np.unique([*above, *np.maximum(above[jumps] - 1, 0)])
         unique, mid_rank = unique[chosen], mid_rank[chosen]
-    scores = np.clip([NormalDist().inv_cdf(rank) for rank in mid_rank], -SCORE_LIMIT, SCORE_LIMIT)
+    scores = np.clip(_inverse_normal(mid_rank), -SCORE_LIMIT, SCORE_LIMIT)
     return NumericFeature(name=name, knots=unique.tolist(), scores=scores.round(6).tolist())
+
+
+def _inverse_normal(ranks: Float64) -> Float64:
+    return np.array([NormalDist().inv_cdf(rank) for rank in ranks])
 
 
 def _fit_value_codes(values: Float64, name: str) -> CodedFeature | None:
@@ -164,9 +191,9 @@ def _fit_value_codes(values: Float64, name: str) -> CodedFeature | None:
 
 
 def _fit_category(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> CodedFeature:
-    counts = pc.value_counts(_texts(column).drop_null()).to_pylist()
+    counts = pc.value_counts(_texts(column, name, where).drop_null()).to_pylist()
     if not counts:
-        raise DataError(f"{where}: column {name!r} holds no value in train; leave it out with --drop {name}")
+        raise _no_value(name, len(column), where)
     repeated = sorted((-entry["counts"], entry["values"]) for entry in counts if entry["counts"] >= MIN_CATEGORY_ROWS)
     if not repeated:
         raise DataError(
@@ -176,10 +203,15 @@ def _fit_category(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> 
     return CodedFeature(name=name, kind="category", vocabulary=[value for _, value in repeated[:MAX_VOCABULARY]])
 
 
+def _no_value(name: str, rows: int, where: str) -> DataError:
+    return DataError(f"{where}: column {name!r} holds no value in {rows:,} rows of train; leave it out: --drop {name}")
+
+
 def _column(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.ChunkedArray | pa.Array:
-    if name not in rows.schema.names:
-        raise DataError(f"{where}: column {name!r} is missing; the model was trained with it")
-    return rows.column(name)
+    index = rows.schema.get_field_index(name)
+    if index < 0:
+        raise DataError(f"{where}: column {name!r} is missing or there twice; the model was trained with it")
+    return rows.column(index)
 
 
 def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> Float64:
@@ -191,9 +223,9 @@ def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> Float64:
     column = _column(rows, name, where)
     if not (is_number(column.type) or pa.types.is_null(column.type)):
         raise DataError(f"{where}: column {name!r} is {column.type}; the model was trained with numbers there")
-    values = np.array(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)
-    values[np.isinf(values)] = np.nan
-    return values
+    values: Float64 = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    infinite = np.isinf(values)
+    return np.where(infinite, np.nan, values) if infinite.any() else values
 
 
 def normal_scores(values: Float64, feature: NumericFeature) -> npt.NDArray[np.float32]:
@@ -213,9 +245,9 @@ def quantize(scores: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
     """
     if dtype != "uint8":
         return scores.astype(dtype)
-    steps = np.rint((scores + SCORE_LIMIT) * (STEPS / (2 * SCORE_LIMIT))) + 1
-    codes: npt.NDArray[np.uint8] = np.nan_to_num(steps, nan=0).astype(np.uint8)
-    return codes
+    steps: npt.NDArray[np.float32] = np.rint((scores + SCORE_LIMIT) * (STEPS / (2 * SCORE_LIMIT))) + 1
+    steps[np.isnan(steps)] = 0
+    return steps.astype(np.uint8)
 
 
 def value_codes(values: Float64, feature: CodedFeature) -> npt.NDArray[np.int32]:
@@ -239,18 +271,15 @@ def category_codes(column: pa.ChunkedArray | pa.Array, feature: CodedFeature, wh
     Shape:
         - Input and output: ``(N,)``
     """
-    if is_number(column.type):
-        raise DataError(
-            f"{where}: column {feature.name!r} is {column.type}; the model was trained with categories there"
-        )
-    texts = _texts(column)
+    texts = _texts(column, feature.name, where)
     found = pc.fill_null(pc.index_in(texts, value_set=pa.array(feature.vocabulary, pa.string())), UNSEEN - FIRST_CODE)
     codes = np.array(found.to_numpy(zero_copy_only=False), dtype=np.int32) + FIRST_CODE
     codes[np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False))] = MISSING
     return codes.astype(np.int32)
 
 
-def _texts(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+def _texts(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.ChunkedArray | pa.Array:
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    assert is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind) or is_number(kind), kind
+    if not (is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+        raise DataError(f"{where}: column {name!r} is {kind}; the model was trained with categories there")
     return column.cast(kind).cast(pa.string())

@@ -120,7 +120,7 @@ def all_batches(reader: ShardReader, batch_size: int) -> Iterator[Arrays]:
 
 
 def prefetched(batches: Iterator[Arrays]) -> Iterator[Arrays]:
-    """Read ahead in a thread; an error there is raised here."""
+    """Read ahead in a thread, which ends with this generator; an error there is raised here."""
     ready: queue.Queue[Arrays | BaseException | None] = queue.Queue(PREFETCH)
     stopped = threading.Event()
 
@@ -150,3 +150,5 @@ def prefetched(batches: Iterator[Arrays]) -> Iterator[Arrays]:
             yield item
     finally:
         stopped.set()
+        # The caller may close the shards next.
+        thread.join()

@@ -114,7 +114,7 @@ def read_manifest(folder: Path) -> PreparedData:
             invalid=plain["invalid"],
             sources=[SourceFile(**source) for source in plain["sources"]],
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: is no manifest of dkan ({error})") from error
     if prepared.fingerprint != plain.get("fingerprint"):
         raise DataError(f"{path}: does not match its fingerprint; prepare the data again")

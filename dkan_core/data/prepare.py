@@ -58,6 +58,7 @@ def prepare(
         preprocessor = fit_preprocessor(
             statistics.sample, schema.numeric, schema.categorical, config.numeric_dtype, where
         )
+        statistics.sample = statistics.sample.slice(0, 0)  # not needed any more, and large
         with progress("writing", total, "rows") as advance:
             splits = _write_splits(folder, files, schema, config, preprocessor, statistics, advance)
         prepared = PreparedData(
@@ -112,12 +113,17 @@ def _write_splits(
             for index, writer in writers.items():
                 rows = np.flatnonzero(split == index)
                 writer.add(keys[rows], {name: array[rows] for name, array in arrays.items()})
-    return {
+    splits = {
         SPLITS[index]: SplitInfo(
             rows=statistics.rows[index], classes=_classes(statistics, index), shards=list(writer.finish())
         )
         for index, writer in writers.items()
     }
+    for name, info in splits.items():
+        written = sum(shard.rows for shard in info.shards)
+        if written != info.rows:
+            raise DataError(f"{files[0].path}: the source changed: {name} had {info.rows:,} rows, then {written:,}")
+    return splits
 
 
 def _layout(preprocessor: Preprocessor, schema: Schema) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -140,13 +146,8 @@ def encode_rows(
     labels = [batch.column(name).cast(pa.uint8()).fill_null(NOT_MEASURED) for name in schema.labels]
     arrays["labels"] = np.stack([label.to_numpy(zero_copy_only=False) for label in labels], axis=1)
     if schema.weight is not None:
-        weight = np.asarray(batch.column(schema.weight).cast(pa.float32()).to_numpy(zero_copy_only=False))
-        bad = ~(np.isfinite(weight) & (weight >= 0))
-        if bad.any():
-            raise DataError(
-                f"{path}: weight column {schema.weight!r} must be finite and not negative; {bad.sum()} rows are not"
-            )
-        arrays["weight"] = weight
+        weight = batch.column(schema.weight).cast(pa.float32(), safe=False)
+        arrays["weight"] = weight.to_numpy(zero_copy_only=False)
     return arrays
 
 

@@ -1,6 +1,7 @@
 """The columns of the source files: read from every footer, checked, and given a role."""
 
 import difflib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dkan_core.config import PrepareConfig
+from dkan_core.data.sources import find_parquet, open_input, stamp
 from dkan_core.errors import DataError
-from dkan_core.storage import find_parquet, is_remote, open_input, stamp
+from dkan_core.storage import is_remote, readable
 
 BATCH_BYTES = 64 << 20
+READ_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +58,14 @@ def open_parquet(path: str) -> pq.ParquetFile:
     Raises:
         DataError: The file is truncated or no Parquet file.
     """
-    try:
-        source: Any = open_input(path) if is_remote(path) else path
-        return pq.ParquetFile(source, page_checksum_verification=True)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: not a whole Parquet file ({_first_line(error)})") from error
+    source: Any = open_input(path) if is_remote(path) else path
+    # Without a buffer Arrow reads the whole row group, however large, before its first batch.
+    buffer = 0 if is_remote(path) else READ_BYTES
+    with readable(path):
+        try:
+            return pq.ParquetFile(source, page_checksum_verification=True, buffer_size=buffer)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataError(f"{path}: not a whole Parquet file ({_first_line(error)})") from error
 
 
 def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa.DataType]]:
@@ -74,7 +80,7 @@ def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa
     files, reference, reference_path = [], {}, ""
     for path in find_parquet(sources):
         parquet = open_parquet(path)
-        types = _column_types(path, parquet.schema_arrow)
+        types = column_types(path, parquet.schema_arrow)
         if not reference_path:
             reference, reference_path = types, path
         _check_same(path, types, reference_path, reference)
@@ -85,17 +91,25 @@ def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa
     return files, reference
 
 
-def _column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
-    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-    if twice:
-        raise DataError(f"{path}: column {twice[0]!r} stands there {schema.names.count(twice[0])} times")
+def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Return the type that each column's values are read as.
+
+    Raises:
+        DataError: Two columns have the same name.
+    """
+    name, count = Counter(schema.names).most_common(1)[0] if schema.names else ("", 0)
+    if count > 1:
+        raise DataError(f"{path}: column {name!r} stands there {count} times; expected each name once")
     return {field.name: _plain_type(field.type) for field in schema}
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that values of ``kind`` are read as: dictionaries and large strings are strings."""
+    """Return the type that values of ``kind`` are read as: dictionaries, large strings and views are strings."""
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)
+    # Arrow can neither count nor hash the narrow decimals.
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:
+        return pa.decimal128(kind.precision, kind.scale)
     return pa.string() if is_text(kind) else kind
 
 
@@ -141,8 +155,7 @@ def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: st
             close = difflib.get_close_matches(name, types, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; columns are {', '.join(list(types)[:20])}"
             raise DataError(f"{where}: {setting} column {name!r} does not exist{hint}")
-    if config.weight and not is_number(types[config.weight]):
-        raise DataError(f"{where}: weight column {config.weight!r} is {types[config.weight]}; expected a number")
+    _check_types(types, config, where)
     taken = {*config.label, *config.drop, *filter(None, special.values())}
     features = {name: kind for name, kind in types.items() if name not in taken}
     for name, kind in features.items():
@@ -160,23 +173,46 @@ def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: st
     )
 
 
+def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
+    """Raise DataError when a column named in ``config`` has a type that its role cannot use."""
+    scalar = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
+    expected = [
+        *(("label", name, scalar, "0, 1 or null") for name in config.label),
+        ("group", config.group, (*scalar, pa.types.is_temporal), "a number, string, boolean or time"),
+        ("split", config.split_column, (is_text,), "a string"),
+        ("weight", config.weight, (is_number,), "a number"),
+    ]
+    for role, name, fits, wanted in expected:
+        if name is not None and not any(fit(types[name]) for fit in fits):
+            raise DataError(f"{where}: {role} column {name!r} is {types[name]}; expected {wanted}")
+
+
 def read_batches(
     path: str, columns: Sequence[str], on_rows: Callable[[int], None] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows in order, some 64 MB at a time.
+    """Yield a file's rows in order, some 64 MB at a time, each column as its plain type.
 
     Raises:
         DataError: The file breaks off or a page is damaged.
     """
     rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
     parquet = open_parquet(path)
-    try:
-        for batch in parquet.iter_batches(batch_size=rows, columns=list(columns)):
-            yield batch
-            if on_rows is not None:
-                on_rows(batch.num_rows)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read to its end ({_first_line(error)})") from error
+    types = column_types(path, parquet.schema_arrow)
+    plain = pa.schema([(name, types[name]) for name in columns])
+    batches = parquet.iter_batches(batch_size=rows, columns=list(columns))
+    while (batch := _next_batch(batches, plain, path)) is not None:
+        yield batch
+        if on_rows is not None:
+            on_rows(batch.num_rows)
+
+
+def _next_batch(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) -> pa.RecordBatch | None:
+    with readable(path):
+        try:
+            batch = next(batches, None)
+            return batch if batch is None else batch.select(plain.names).cast(plain)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path}: cannot be read to its end ({_first_line(error)})") from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,6 +5,7 @@ rows are appended to one spill file a shard as they come; then each spill file i
 """
 
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -62,9 +63,12 @@ class ShardWriter:
         for name, array in arrays.items():
             records[name] = array
         shard = ((keys >> np.uint64(32)) * np.uint64(self.count)) >> np.uint64(32)
-        for index in np.unique(shard):
-            with self._path(int(index), "spill").open("ab") as file:
-                file.write(records[shard == index].tobytes())
+        records = records[np.argsort(shard, kind="stable")]
+        ends = np.cumsum(np.bincount(shard.astype(np.int64), minlength=self.count))
+        for index, (start, stop) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+            if start < stop:
+                with self._path(index, "spill").open("ab") as file:
+                    file.write(records[start:stop].data)
 
     def finish(self) -> Iterator[Shard]:
         """Sort each spill file, write its shard and describe it."""
@@ -74,18 +78,20 @@ class ShardWriter:
                 continue
             records = np.fromfile(spill, dtype=self.record)
             spill.unlink()
-            records = records[np.argsort(records[KEY])]
+            order = np.argsort(records[KEY])
+            arrays = {name: records[name][order] for name in self.record.names or () if name != KEY}
+            # Each of these copies is as large as the shard.
+            del records
+            content = save(arrays)
+            del arrays
             path = self._path(index, "safetensors")
-            content = save(
-                {name: np.ascontiguousarray(records[name]) for name in self.record.names or () if name != KEY}
-            )
             with path.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             yield Shard(
                 path=f"{self.folder.name}/{path.name}",
-                rows=len(records),
+                rows=len(order),
                 bytes=len(content),
                 sha256=hashlib.sha256(content).hexdigest(),
             )
@@ -115,7 +121,10 @@ class ShardReader:
         self.starts = np.concatenate([[0], np.cumsum([shard.rows for shard in shards])]).astype(np.int64)
         with ExitStack() as stack:
             self.handles = [_open(path, shard, stack) for path, shard in zip(self.paths, shards, strict=True)]
-            self.fields = [_read_header(path, handle) for path, handle in zip(self.paths, self.handles, strict=True)]
+            self.fields = [
+                _read_header(path, handle, shard)
+                for path, handle, shard in zip(self.paths, self.handles, shards, strict=True)
+            ]
             self._closer = stack.pop_all()
 
     @property
@@ -173,16 +182,18 @@ def _open(path: Path, shard: Shard, stack: ExitStack) -> int:
     return handle
 
 
-def _read_header(path: Path, handle: int) -> dict[str, _Field]:
-    length = int.from_bytes(os.pread(handle, 8, 0), "little")
+def _read_header(path: Path, handle: int, shard: Shard) -> dict[str, _Field]:
+    length = min(int.from_bytes(os.pread(handle, 8, 0), "little"), shard.bytes)
     try:
         header = json.loads(os.pread(handle, length, 8))
         header.pop("__metadata__", None)
         fields = {}
         for name in sorted(header):
-            dtype, shape = np.dtype(_DTYPES[header[name]["dtype"]]), tuple(header[name]["shape"][1:])
+            dtype, (rows, *shape) = np.dtype(_DTYPES[header[name]["dtype"]]), header[name]["shape"]
+            if rows != shard.rows:
+                raise ValueError(f"{name} has {rows:,} rows; the manifest says {shard.rows:,}")
             row_bytes = dtype.itemsize * math.prod(shape)
-            fields[name] = _Field(8 + length + header[name]["data_offsets"][0], row_bytes, shape, dtype)
+            fields[name] = _Field(8 + length + header[name]["data_offsets"][0], row_bytes, tuple(shape), dtype)
         return fields
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: is no prepared shard ({error})") from error

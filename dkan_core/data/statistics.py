@@ -1,7 +1,8 @@
 """First pass: a uniform sample of the train split, and exact counts of labels, nulls, NaN and infinity.
 
 The sample is the K rows with the smallest hash of their row number (bottom-k), so it does not depend on the
-order of the files, and it holds the whole train split when that has at most K rows.
+order of the files, and it holds the whole train split when that has at most K rows. Of wide data fewer rows are
+kept, so that the sample stays within some 512 MB.
 """
 
 from collections import Counter
@@ -20,6 +21,9 @@ from dkan_core.data.splits import SPLITS, assign_splits
 from dkan_core.errors import DataError
 
 SAMPLE_ROWS = 1 << 18
+MIN_SAMPLE_ROWS = 1 << 14
+SAMPLE_BYTES = 512 << 20
+MAX_PIECES = 256
 VALUES_REMEMBERED = 1000
 
 
@@ -28,7 +32,7 @@ class Statistics:
     """What the first pass found."""
 
     sample: pa.Table
-    """At most ``SAMPLE_ROWS`` rows of the train split, feature columns only."""
+    """At most ``sample_rows`` rows of the train split, feature columns only."""
 
     rows: list[int]
     """Rows of each split, in the order of ``SPLITS``."""
@@ -38,6 +42,15 @@ class Statistics:
 
     invalid: dict[str, dict[str, int]] = field(default_factory=dict)
     """For each numeric column that has any, the counts of "nan" and "inf" values (taken as missing)."""
+
+
+def sample_rows(columns: int) -> int:
+    """Return how many rows the statistics of a data set with so many feature columns are taken from.
+
+    >>> sample_rows(20), sample_rows(768), sample_rows(10_000)
+    (262144, 87381, 16384)
+    """
+    return max(MIN_SAMPLE_ROWS, min(SAMPLE_ROWS, SAMPLE_BYTES // (8 * columns)))
 
 
 def collect_statistics(
@@ -52,7 +65,7 @@ def collect_statistics(
         on_rows: Called with the number of rows after each batch.
     """
     features = [*schema.numeric, *schema.categorical]
-    sample = _BottomK(SAMPLE_ROWS, salted(config.seed, "sample"))
+    sample = _BottomK(sample_rows(len(features)), salted(config.seed, "sample"))
     rows = [0] * len(SPLITS)
     labels: dict[str, list[Counter[object]]] = {name: [Counter() for _ in SPLITS] for name in schema.labels}
     invalid: dict[str, dict[str, int]] = {}
@@ -67,6 +80,11 @@ def collect_statistics(
                 rows[index] += pc.sum(mask).as_py() or 0
                 for name in schema.labels:
                     _count_values(labels[name][index], batch.column(name).filter(mask))
+            for name in schema.labels:
+                if any(len(counter) > VALUES_REMEMBERED for counter in labels[name]):
+                    raise _not_binary(name, labels[name], file.path)
+            if schema.weight is not None:
+                _check_weight(batch.column(schema.weight), schema.weight, file.path)
             _count_invalid(invalid, batch, schema.numeric)
             sample.add(batch.select(features), row_ids, split == 0)
     return Statistics(sample=sample.table(), rows=rows, labels=labels, invalid=invalid)
@@ -78,33 +96,45 @@ class _BottomK:
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seed = size, seed
         self.keys: UInt64 = np.empty(0, dtype=np.uint64)
-        self.kept: pa.Table | None = None
+        self.pieces: list[pa.Table] = []
+        self.limit: np.uint64 | None = None
 
     def add(self, batch: pa.RecordBatch, row_ids: UInt64, eligible: npt.NDArray[np.bool_]) -> None:
         keys = splitmix64(row_ids, seed=self.seed)
-        if len(self.keys) >= self.size:
-            eligible = eligible & (keys < self.keys.max())
-        rows = pa.Table.from_batches([batch]).filter(pa.array(eligible))
+        if self.limit is not None:
+            eligible = eligible & (keys < self.limit)
+        self.pieces.append(pa.Table.from_batches([batch]).filter(pa.array(eligible)))
         self.keys = np.concatenate([self.keys, keys[eligible]])
-        self.kept = rows if self.kept is None else pa.concat_tables([self.kept, rows])
-        if len(self.keys) > 2 * self.size:
+        # Few rows of a late batch are kept: without the second bound, pieces of a few rows would pile up.
+        if len(self.keys) > self.size + self.size // 4 or len(self.pieces) > MAX_PIECES:
             self._prune()
 
     def _prune(self) -> None:
-        assert self.kept is not None
         smallest = np.argsort(self.keys)[: self.size]
-        self.keys, self.kept = self.keys[smallest], self.kept.take(pa.array(smallest)).combine_chunks()
+        self.keys = self.keys[smallest]
+        table = pa.concat_tables(self.pieces)
+        # One column after the other: the copy made on the way is then as small as a column.
+        kept = [column.combine_chunks().take(pa.array(smallest)) for column in table.columns]
+        self.pieces = [pa.Table.from_arrays(kept, schema=table.schema)]
+        if len(self.keys) == self.size:
+            self.limit = self.keys[-1]
 
     def table(self) -> pa.Table:
         self._prune()
-        assert self.kept is not None
-        return self.kept
+        return self.pieces[0]
 
 
 def _count_values(counter: Counter[object], values: pa.Array) -> None:
     for entry in pc.value_counts(values).to_pylist():
-        if entry["values"] in counter or len(counter) < VALUES_REMEMBERED:
-            counter[entry["values"]] += entry["counts"]
+        counter[entry["values"]] += entry["counts"]
+
+
+def _check_weight(column: pa.Array, name: str, path: str) -> None:
+    weight = column.cast(pa.float32(), safe=False)
+    good = pc.and_(pc.is_finite(weight), pc.greater_equal(weight, 0))
+    bad = len(weight) - (pc.sum(good).as_py() or 0)
+    if bad:
+        raise DataError(f"{path}: weight column {name!r} must be finite and not negative; {bad:,} rows are not")
 
 
 def _count_invalid(counts: dict[str, dict[str, int]], batch: pa.RecordBatch, numeric: Sequence[str]) -> None:
@@ -127,10 +157,8 @@ def check_labels(statistics: Statistics, where: str) -> None:
     at least one needs both in each other split.
     """
     for name, counters in statistics.labels.items():
-        seen: Counter[object] = sum(counters, Counter())
-        if any(value not in (0, 1, None) for value in seen):
-            counts = ", ".join(f"{value!r} {count:,} times" for value, count in seen.most_common(8))
-            raise DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}")
+        if any(value not in (0, 1, None) for counter in counters for value in counter):
+            raise _not_binary(name, counters, where)
     for index, split in enumerate(SPLITS):
         if statistics.rows[index] == 0 and split != "test":
             raise DataError(f"{where}: no rows in the {split} split")
@@ -140,6 +168,16 @@ def check_labels(statistics: Statistics, where: str) -> None:
             found = {value: count for value, count in statistics.labels[lacking[0]][index].items() if value is not None}
             counts = ", ".join(f"{value!r} {count:,} times" for value, count in found.items()) or "no measured value"
             raise DataError(f"{where}: label column {lacking[0]!r} has one class only in {split}: {counts}")
+
+
+def _not_binary(name: str, counters: Sequence[Counter[object]], where: str) -> DataError:
+    seen: Counter[str] = Counter()
+    for counter in counters:
+        for value, count in counter.items():
+            seen["null" if value is None else repr(value)] += count
+    counts = ", ".join(f"{value} {count:,} times" for value, count in seen.most_common(8))
+    more = f" and {len(seen) - 8:,} more values" if len(seen) > 8 else ""
+    return DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}{more}")
 
 
 def _both_classes(counter: Counter[object]) -> bool:

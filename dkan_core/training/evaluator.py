@@ -21,8 +21,7 @@ from dkan_core.model.tabular import ModelConfig, TabularFastKAN
 from dkan_core.prediction import score_split
 from dkan_core.training.channel import Message, inherited
 from dkan_core.training.job import Job, run_child
-from dkan_core.training.memory import SharedMemory
-from dkan_core.training.step import bind, parameter_count
+from dkan_core.training.step import bind
 
 MODEL_FOLDER = "model"
 
@@ -54,10 +53,8 @@ class Evaluator:
         self.device = torch.device("cuda:0" if job.config.device == "cuda" else "cpu")
         self.config = ModelConfig.from_dict(job.model)
         self.model = TabularFastKAN(self.config).to(self.device).eval()
-        assert job.config.workers is not None
-        parameters = parameter_count(self.model)
-        self.memory = SharedMemory(job.memory, parameters=parameters, workers=job.config.workers)
-        self.values_P = torch.empty(parameters, device=self.device)
+        self.memory = job.open_memory()
+        self.values_P = torch.empty(job.parameters, device=self.device)
         bind(self.model, self.values_P)
         self.best, self.without_gain = -math.inf, 0
 
@@ -68,7 +65,7 @@ class Evaluator:
 
     def evaluate(self, snapshot: Message) -> dict[str, Any]:
         """Score a snapshot, save it if it is the best, and return a line of history."""
-        self.values_P.copy_(self.memory.snapshots_SP[snapshot["slot"]])
+        self.values_P.copy_(torch.from_numpy(self.memory.snapshots_SP[snapshot["slot"]]))
         labels_NL, probabilities_NL = score_split(self.model, self.reader, self.device)
         by_label = [average_precision(labels_NL[:, i], probabilities_NL[:, i]) for i in range(labels_NL.shape[1])]
         defined = [value for value in by_label if not math.isnan(value)]

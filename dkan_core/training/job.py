@@ -12,6 +12,7 @@ from typing import Any
 
 from dkan_core.config import TrainConfig, build_config
 from dkan_core.training.channel import PeerLostError
+from dkan_core.training.memory import SharedMemory
 
 PEER_LOST_EXIT_CODE = 70
 
@@ -37,6 +38,12 @@ class Job:
     train_rows: int
     """Rows of the train split."""
 
+    parameters: int
+    """Trained numbers of the model."""
+
+    decayed: tuple[tuple[int, int], ...]
+    """Which stretches of them decay."""
+
     memory: int
     """Handle of the shared memory."""
 
@@ -58,6 +65,11 @@ class Job:
         """Return every handle that the child inherits."""
         return (self.memory, self.launcher, *self.peers)
 
+    def open_memory(self) -> SharedMemory:
+        """Map the shared memory."""
+        assert self.config.workers is not None
+        return SharedMemory(self.memory, parameters=self.parameters, workers=self.config.workers)
+
     def to_json(self) -> str:
         """Return the text that goes to the child."""
         return json.dumps(asdict(self))
@@ -72,7 +84,7 @@ def run_child(work: Callable[[Job], None]) -> None:
     """Read the job, do it, and exit: with code 70 when another process of the run is gone."""
     plain = json.load(sys.stdin)
     plain["config"] = build_config(TrainConfig, plain["config"])
-    plain["peers"] = tuple(plain["peers"])
+    plain["peers"], plain["decayed"] = tuple(plain["peers"]), tuple(map(tuple, plain["decayed"]))
     job = Job(**plain)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {job.name} %(message)s")

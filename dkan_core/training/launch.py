@@ -33,10 +33,10 @@ from dkan_core.training.job import PEER_LOST_EXIT_CODE, Job
 from dkan_core.training.memory import create_memory
 from dkan_core.training.recipe import resolve, threads_per_worker
 from dkan_core.training.reporting import Reporter
-from dkan_core.training.step import flatten, parameter_count
+from dkan_core.training.step import decayed_ranges, flatten
 
-METRICS, HISTORY, LOGS, CHECKPOINTS, TENSORBOARD = "metrics.json", "history.jsonl", "logs", "checkpoints", "tensorboard"
-OUTPUTS = (MODEL_FOLDER, HISTORY, LOGS, CHECKPOINTS, TENSORBOARD, METRICS)
+METRICS, HISTORY, LOGS, TENSORBOARD = "metrics.json", "history.jsonl", "logs", "tensorboard"
+OUTPUTS = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, METRICS)
 LOG_LINES_SHOWN = 40
 
 logger = logging.getLogger(__name__)
@@ -130,8 +130,10 @@ class _Run:
         self.architecture = ModelConfig.for_data(manifest, config)
         torch.manual_seed(config.seed)
         model = TabularFastKAN(self.architecture)
-        self.memory = create_memory(parameters=parameter_count(model), workers=self.workers)
-        self.memory.values_P.copy_(flatten(model))
+        start_P = flatten(model).numpy()
+        self.decayed = tuple(decayed_ranges(model))
+        self.memory = create_memory(parameters=len(start_P), workers=self.workers)
+        self.memory.values_P[:] = start_P
 
     def execute(self) -> list[dict[str, Any]]:
         """Run to the end and return the history."""
@@ -167,6 +169,8 @@ class _Run:
             config=self.config,
             model=self.architecture.to_dict(),
             train_rows=self.manifest.splits["train"].rows,
+            parameters=len(self.memory.values_P),
+            decayed=self.decayed,
             memory=self.memory.handle,
             launcher=theirs.fileno(),
             peers=tuple(end.fileno() for end in peers),
@@ -192,7 +196,12 @@ class _Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=job.handles(),
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(job.threads)},
+                env={
+                    "OMP_WAIT_POLICY": "passive",
+                    **os.environ,
+                    "PYTHONPATH": path,
+                    "OMP_NUM_THREADS": str(job.threads),
+                },
             )
         stdin: IO[bytes] | None = self.process.stdin
         assert stdin is not None

@@ -10,10 +10,13 @@ import mmap
 import os
 import tempfile
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-SNAPSHOT_SLOTS = 5
+SNAPSHOT_BYTES = 256 << 20
+MIN_SLOTS, MAX_SLOTS = 5, 256
+
+Float32 = npt.NDArray[np.float32]
 
 
 class SharedMemory:
@@ -28,11 +31,11 @@ class SharedMemory:
     def __init__(self, handle: int, *, parameters: int, workers: int) -> None:
         self.handle = handle
         self._map = mmap.mmap(handle, _size(parameters, workers))
-        flat = torch.frombuffer(self._map, dtype=torch.float32)
-        rows = flat.view(1 + workers + SNAPSHOT_SLOTS, -1)[:, :parameters]
-        self.values_P: Tensor = rows[0]
-        self.gradients_WP: Tensor = rows[1 : 1 + workers]
-        self.snapshots_SP: Tensor = rows[1 + workers :]
+        flat = np.frombuffer(self._map, dtype=np.float32)
+        rows = flat.reshape(1 + workers + snapshot_slots(parameters), -1)[:, :parameters]
+        self.values_P: Float32 = rows[0]
+        self.gradients_WP: Float32 = rows[1 : 1 + workers]
+        self.snapshots_SP: Float32 = rows[1 + workers :]
 
 
 def create_memory(*, parameters: int, workers: int) -> SharedMemory:
@@ -49,4 +52,13 @@ def create_memory(*, parameters: int, workers: int) -> SharedMemory:
 def _size(parameters: int, workers: int) -> int:
     page_numbers = mmap.PAGESIZE // 4
     padded = -(-parameters // page_numbers) * page_numbers
-    return 4 * padded * (1 + workers + SNAPSHOT_SLOTS)
+    return 4 * padded * (1 + workers + snapshot_slots(parameters))
+
+
+def snapshot_slots(parameters: int) -> int:
+    """Return how many snapshots may wait for the evaluator; memory is taken only by those that do.
+
+    >>> snapshot_slots(1_000), snapshot_slots(1_000_000), snapshot_slots(1_000_000_000)
+    (256, 67, 5)
+    """
+    return max(MIN_SLOTS, min(MAX_SLOTS, SNAPSHOT_BYTES // (4 * parameters)))

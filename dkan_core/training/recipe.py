@@ -11,7 +11,7 @@ from dkan_core.errors import ConfigError
 BATCH_PER_ROOT = 2.8
 MIN_BATCH, MAX_BATCH = 128, 65_536
 BASE_BATCH, BASE_RATE, MAX_RATE = 512, 2e-3, 1e-2
-ROWS_TO_SEE, STEPS_TO_TAKE = 2_000_000, 800
+ROWS_TO_SEE, STEPS_TO_TAKE = 1_200_000, 800
 MIN_EPOCHS, MAX_EPOCHS = 3, 20
 
 
@@ -22,7 +22,7 @@ def resolve(config: TrainConfig, rows: int) -> TrainConfig:
     - workers: one a GPU; one on the CPU.
     - batch_size: the power of two at or below 2.8 times the root of the rows, from 128 to 65,536.
     - learning_rate: 0.002 up to 512 rows a batch, growing with the root of the batch size, at most 0.01.
-    - epochs: enough to see 2 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
+    - epochs: enough to see 1.2 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
 
     Raises:
         ConfigError: There is no CUDA, too few GPUs, or more workers than rows of a batch.

@@ -5,20 +5,19 @@ AdamW and lets all workers go on: the result is that of one process with the glo
 hands a snapshot to the evaluator, and it never waits for one: with all slots taken, a snapshot is skipped.
 """
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import steps_per_epoch
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
-from dkan_core.training.channel import Channel, Message, inherited
+from dkan_core.training.channel import Channel, Message, PeerLostError, inherited
 from dkan_core.training.job import Job, run_child
-from dkan_core.training.memory import SNAPSHOT_SLOTS, SharedMemory
-from dkan_core.training.step import bind, learning_rate, make_optimizer, parameter_count, set_learning_rate
+from dkan_core.training.memory import SharedMemory
+from dkan_core.training.optimizer import FlatAdamW, learning_rate
 
 PROGRESS_SECONDS = 0.2
 
@@ -27,14 +26,13 @@ logger = logging.getLogger(__name__)
 
 def work(job: Job) -> None:
     """Serve until every epoch is done, the evaluator asks to stop, or the time is up."""
-    torch.set_num_threads(1)
-    model = TabularFastKAN(ModelConfig.from_dict(job.model))
-    assert job.config.workers is not None
-    memory = SharedMemory(job.memory, parameters=parameter_count(model), workers=job.config.workers)
-    bind(model, memory.values_P, torch.zeros_like(memory.values_P))
+    memory = job.open_memory()
     *workers, evaluator = (inherited(handle) for handle in job.peers)
+    optimizer = FlatAdamW(memory.values_P, weight_decay=job.config.weight_decay, decayed=job.decayed)
     schedule = Schedule.of(job.config, job.train_rows)
-    Server(model, memory, workers, Snapshots(memory, evaluator), inherited(job.launcher), job.config, schedule).run()
+    Server(
+        memory, workers, Snapshots(memory, evaluator), inherited(job.launcher), optimizer, job.config, schedule
+    ).run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +65,7 @@ class Snapshots:
 
     def __init__(self, memory: SharedMemory, evaluator: Channel) -> None:
         self.memory, self.evaluator = memory, evaluator
-        self.free = list(range(SNAPSHOT_SLOTS))
+        self.free = list(range(len(memory.snapshots_SP)))
         self.stop_requested = False
 
     def collect(self) -> None:
@@ -82,8 +80,14 @@ class Snapshots:
             logger.warning("evaluation lags behind: snapshot at step %d skipped", facts["step"])
             return
         slot = self.free.pop(0)
-        self.memory.snapshots_SP[slot].copy_(self.memory.values_P)
+        self.memory.snapshots_SP[slot] = self.memory.values_P
         self.evaluator.send(slot=slot, final=final, **facts)
+
+    def outlive_evaluator(self) -> None:
+        """Keep this end of the channel open until the evaluator has worked through what lies in it."""
+        with contextlib.suppress(PeerLostError):
+            while True:
+                self.evaluator.receive()
 
 
 @dataclass
@@ -112,19 +116,17 @@ class Server:
 
     def __init__(
         self,
-        model: TabularFastKAN,
         memory: SharedMemory,
         workers: list[Channel],
         snapshots: Snapshots,
         launcher: Channel,
+        optimizer: FlatAdamW,
         config: TrainConfig,
         schedule: Schedule,
     ) -> None:
         self.memory, self.workers, self.snapshots, self.launcher = memory, workers, snapshots, launcher
-        self.config, self.schedule = config, schedule
-        self.optimizer = make_optimizer(model, config)
-        self.gradient_P: Tensor = torch.zeros_like(memory.values_P)
-        bind(model, memory.values_P, self.gradient_P)
+        self.optimizer, self.config, self.schedule = optimizer, config, schedule
+        self.gradient_P, self._scratch_P = np.empty_like(memory.values_P), np.empty_like(memory.values_P)
         self.started = time.monotonic()
         self.reported = 0.0
 
@@ -150,6 +152,7 @@ class Server:
                 worker.send(go=not stop)
             if stop:
                 break
+        self.snapshots.outlive_evaluator()
 
     def _apply(self, step: int, pushes: list[Message]) -> None:
         """Average the gradients in rank order, weighted by their measured labels, and take the optimizer step."""
@@ -157,20 +160,15 @@ class Server:
         if total == 0:
             return
         first, *others = (push["weight"] / total for push in pushes)
-        torch.mul(self.memory.gradients_WP[0], first, out=self.gradient_P)
+        np.multiply(self.memory.gradients_WP[0], first, out=self.gradient_P)
         for rank, share in enumerate(others, start=1):
-            self.gradient_P.add_(self.memory.gradients_WP[rank], alpha=share)
+            np.multiply(self.memory.gradients_WP[rank], share, out=self._scratch_P)
+            self.gradient_P += self._scratch_P
         assert self.config.learning_rate is not None
-        set_learning_rate(
-            self.optimizer,
-            learning_rate(
-                step,
-                steps=self.schedule.steps,
-                peak=self.config.learning_rate,
-                warmup_fraction=self.config.warmup_fraction,
-            ),
+        rate = learning_rate(
+            step, steps=self.schedule.steps, peak=self.config.learning_rate, warmup_fraction=self.config.warmup_fraction
         )
-        self.optimizer.step()
+        self.optimizer.step(self.gradient_P, rate=rate)
 
     def _time_is_up(self) -> bool:
         return self.config.max_seconds is not None and time.monotonic() - self.started >= self.config.max_seconds

@@ -1,17 +1,12 @@
-"""One optimizer step, in the parts that worker and parameter server share between them.
-
-A single process that calls these in turn is plain training; the processes of a run call the same functions.
+"""A worker's part of one step: the model on flat buffers, the loss, and its gradient.
 
 Shape suffixes: B rows, L labels, P trained numbers of the model.
 """
-
-import math
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dkan_core.config import TrainConfig
 from dkan_core.data.shards import Arrays
 from dkan_core.metrics import NOT_MEASURED
 from dkan_core.model.tabular import TabularFastKAN
@@ -25,6 +20,17 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 def parameter_count(model: nn.Module) -> int:
     """Return P, the number of trained numbers."""
     return sum(parameter.numel() for parameter in trained_parameters(model))
+
+
+def decayed_ranges(model: nn.Module) -> list[tuple[int, int]]:
+    """Return the stretches of the flat parameters that decay: matrices do, vectors such as biases and norms do not."""
+    ranges, start = [], 0
+    for parameter in trained_parameters(model):
+        stop = start + parameter.numel()
+        if parameter.ndim > 1:
+            ranges.append((start, stop))
+        start = stop
+    return ranges
 
 
 def bind(model: nn.Module, values_P: Tensor, gradients_P: Tensor | None = None) -> None:
@@ -82,34 +88,6 @@ def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor]) -> tuple[f
     loss, weight = masked_loss(logits_BL, batch["labels"], batch.get("weight"))
     torch.autograd.backward(loss)
     return loss.item(), weight.item()
-
-
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """Return AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101); vectors such as biases and norms do not decay."""
-    parameters = trained_parameters(model)
-    groups = [
-        {"params": [parameter for parameter in parameters if parameter.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=0.0, fused=True)
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of every parameter group."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-def learning_rate(step: int, *, steps: int, peak: float, warmup_fraction: float) -> float:
-    """Return the rate of a step: a straight rise, then half a cosine down to 0 at the end.
-
-    >>> [round(learning_rate(step, steps=10, peak=1.0, warmup_fraction=0.2), 2) for step in (0, 1, 2, 6, 9)]
-    [0.5, 1.0, 1.0, 0.5, 0.04]
-    """
-    warmup = max(1, round(steps * warmup_fraction))
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

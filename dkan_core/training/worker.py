@@ -15,7 +15,7 @@ from dkan_core.model.tabular import ModelConfig, TabularFastKAN
 from dkan_core.training.channel import Channel, inherited
 from dkan_core.training.job import Job, run_child
 from dkan_core.training.memory import SharedMemory
-from dkan_core.training.step import bind, compute_gradient, parameter_count, seed_step, to_tensors
+from dkan_core.training.step import bind, compute_gradient, seed_step, to_tensors
 
 
 def work(job: Job) -> None:
@@ -23,9 +23,7 @@ def work(job: Job) -> None:
     torch.set_num_threads(job.threads)
     device = torch.device("cuda", job.rank) if job.config.device == "cuda" else torch.device("cpu")
     model = TabularFastKAN(ModelConfig.from_dict(job.model)).to(device)
-    assert job.config.workers is not None
-    memory = SharedMemory(job.memory, parameters=parameter_count(model), workers=job.config.workers)
-    exchange = Exchange(memory, job.rank, device, inherited(job.peers[0]))
+    exchange = Exchange(job.open_memory(), job.rank, device, inherited(job.peers[0]))
     bind(model, exchange.values_P, exchange.gradients_P)
     exchange.pull()
     for step, arrays in enumerate(prefetched(_batches(job))):
@@ -61,7 +59,8 @@ class Exchange:
 
     def __init__(self, memory: SharedMemory, rank: int, device: torch.device, server: Channel) -> None:
         self.server = server
-        self.shared_values_P, self.shared_gradients_P = memory.values_P, memory.gradients_WP[rank]
+        self.shared_values_P = torch.from_numpy(memory.values_P)
+        self.shared_gradients_P = torch.from_numpy(memory.gradients_WP[rank])
         self.values_P: Tensor = self.shared_values_P
         self.gradients_P: Tensor = self.shared_gradients_P
         if device.type == "cuda":

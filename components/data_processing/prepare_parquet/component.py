@@ -32,21 +32,19 @@ def prepare_parquet(
         numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
         seed: Decides split, statistics sample and shuffle.
     """
-    from dkan_core import PrepareConfig, prepare
+    from dkan_core import PrepareConfig, build_config, prepare
 
-    def listed(text: str) -> tuple[str, ...]:
-        return tuple(part.strip() for part in text.replace("\n", ",").split(",") if part.strip())
-
-    config = PrepareConfig(
-        label=listed(label),
-        drop=listed(drop),
-        group=group or None,
-        split_column=split_column or None,
-        split=split,
-        weight=weight or None,
-        numeric_dtype=numeric_dtype,
-        seed=seed,
-    )
-    result = prepare(listed(data_uri), prepared.path, config)
+    settings = {
+        "label": label,
+        "drop": drop,
+        "group": group or None,
+        "split_column": split_column or None,
+        "split": split,
+        "weight": weight or None,
+        "numeric_dtype": numeric_dtype,
+        "seed": seed,
+    }
+    sources = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
+    result = prepare(sources, prepared.path, build_config(PrepareConfig, settings))
     prepared.metadata["fingerprint"] = result.fingerprint
     prepared.metadata.update({f"{name}_rows": part.rows for name, part in result.splits.items()})

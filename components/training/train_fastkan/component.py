@@ -12,7 +12,7 @@ def train_fastkan(
     metrics: dsl.Output[dsl.Metrics],
     hidden: str = "64",
     num_centers: int = 8,
-    dropout: float = 0.1,
+    dropout: float = 0.2,
     epochs: int = 0,
     batch_size: int = 0,
     learning_rate: float = 0.0,
@@ -26,7 +26,7 @@ def train_fastkan(
 
     Args:
         prepared: Folder that prepare_parquet wrote.
-        model: Run folder: the best model under model/, its metrics, the history and the checkpoints.
+        model: Run folder: the best model under model/, its metrics, the history and the logs.
         metrics: Validation average precision of the best model.
         hidden: Width of the hidden layer; several separated by a comma make a deeper network.
         num_centers: Gaussian basis functions on each edge.
@@ -40,21 +40,20 @@ def train_fastkan(
         workers: Training processes when num_gpus is 0; 0 means one a visible GPU, or one on the CPU.
         seed: Decides initialization, batch order and dropout.
     """
-    from dkan_core import TrainConfig, train
+    from dkan_core import TrainConfig, build_config, train
 
-    gpus = int(num_gpus)
-    config = TrainConfig(
-        hidden=tuple(int(width) for width in hidden.split(",")),
-        num_centers=num_centers,
-        dropout=dropout,
-        epochs=epochs or None,
-        batch_size=batch_size or None,
-        learning_rate=learning_rate or None,
-        patience=patience,
-        max_seconds=max_seconds or None,
-        device="cuda" if gpus else "auto",
-        workers=gpus or workers or None,
-        seed=seed,
-    )
-    result = train(prepared.path, model.path, config)
+    settings = {
+        "hidden": hidden,
+        "num_centers": num_centers,
+        "dropout": dropout,
+        "epochs": epochs or None,
+        "batch_size": batch_size or None,
+        "learning_rate": learning_rate or None,
+        "patience": patience,
+        "max_seconds": max_seconds or None,
+        "device": "auto" if num_gpus in ("", "0") else "cuda",
+        "workers": workers or None if num_gpus in ("", "0") else int(num_gpus),
+        "seed": seed,
+    }
+    result = train(prepared.path, model.path, build_config(TrainConfig, settings))
     metrics.log_metric("validation_average_precision", result.average_precision)

@@ -29,7 +29,7 @@ def fastkan_training(
     numeric_dtype: str = "uint8",
     hidden: str = "64",
     num_centers: int = 8,
-    dropout: float = 0.1,
+    dropout: float = 0.2,
     epochs: int = 0,
     batch_size: int = 0,
     learning_rate: float = 0.0,
@@ -70,7 +70,7 @@ def fastkan_training(
 
     Returns:
         average_precision: Average precision on the test split.
-        model: Run folder: the best model under model/, its metrics, the history and the checkpoints.
+        model: Run folder: the best model under model/, its metrics, the history and the logs.
         report: One self-contained page: curves, calibration, thresholds, training history.
     """
     prepared = prepare_parquet(

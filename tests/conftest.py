@@ -1,0 +1,54 @@
+"""Data that several test files share: made once, small, real."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write scikit-learn's breast cancer set as Parquet, with a string column and some nulls."""
+    data = load_breast_cancer()
+    rng = np.random.default_rng(0)
+    columns = {}
+    for index, name in enumerate(data.feature_names):
+        missing = rng.random(len(data.target)) < 0.05 if index < 3 else None
+        columns[str(name).replace(" ", "_")] = pa.array(data.data[:, index], mask=missing)
+    columns["site"] = pa.array(rng.choice(["left", "right", None], len(data.target)).tolist(), pa.string())
+    columns["label"] = pa.array(data.target.astype(np.int8))
+    path = tmp_path_factory.mktemp("source") / "rows.parquet"
+    pq.write_table(pa.table(columns), path, row_group_size=100)
+    return path
+
+
+@pytest.fixture(scope="session")
+def prepared(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepare ``source``."""
+    folder = tmp_path_factory.mktemp("prepared") / "data"
+    prepare(source, folder, PrepareConfig(label=("label",)))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """Train a small model on ``prepared``; the run's folder is the parent of its ``model``."""
+    config = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
+    return train(prepared, tmp_path_factory.mktemp("run") / "run", config)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked gpu, with the reason shown, where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -1,0 +1,186 @@
+"""The encoding equals its definition, written out here without the code under test."""
+
+import json
+from decimal import Decimal
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dkan_core import DataError
+from dkan_core.data import encoding
+from dkan_core.data.encoding import Preprocessor, fit_preprocessor
+
+STEP = 6 / 254
+Column = npt.NDArray[Any]
+
+
+def expected_scores(values: Column) -> Column:
+    """Normal quantile of the mid-rank: (rows below + half the equal rows) / rows."""
+    below = np.array([(values < value).sum() for value in values])
+    equal = np.array([(values == value).sum() for value in values])
+    ranks = (below + equal / 2) / len(values)
+    return np.clip([NormalDist().inv_cdf(rank) for rank in ranks], -3, 3)
+
+
+def fit(columns: dict[str, Any], dtype: Any = "float32") -> tuple[Preprocessor, pa.Table]:
+    table = pa.table(columns)
+    text = [name for name in table.schema.names if not encoding.is_number(table.schema.field(name).type)]
+    numeric = [name for name in table.schema.names if name not in text]
+    return fit_preprocessor(table, numeric, text, dtype, "rows"), table
+
+
+def encode(columns: dict[str, Any], dtype: Any = "float32") -> dict[str, Column]:
+    preprocessor, table = fit(columns, dtype)
+    return preprocessor.transform(table, "rows")
+
+
+def distributions() -> dict[str, Column]:
+    rng = np.random.default_rng(0)
+    n = 3000
+    return {
+        "normal": rng.normal(size=n),
+        "heavy tail": rng.standard_cauchy(n),
+        "integers": rng.integers(0, 50, n).astype(float),
+        "mass below": np.where(rng.random(n) < 0.9, 0, rng.lognormal(size=n)),
+        "mass above": np.where(rng.random(n) < 0.9, 1e6, rng.lognormal(size=n)),
+        "mass in the middle": np.where(
+            rng.random(n) < 0.5, 0, rng.normal(size=n) + np.where(rng.random(n) < 0.5, -9, 9)
+        ),
+        "wide gap": np.concatenate([rng.random(n // 2), 1e9 + rng.random(n - n // 2)]),
+        "constant": np.full(n, 7.0),
+    }
+
+
+@pytest.mark.parametrize("name", distributions())
+def test_scores_are_normal_quantiles_of_mid_ranks_within_a_step(name: str) -> None:
+    values = distributions()[name]
+    wanted = expected_scores(values)
+    scores = encode({"x": values})["numeric"][:, 0]
+    assert np.abs(scores - wanted).max() <= 1.25 * STEP + 1e-5
+    codes = encode({"x": values}, "uint8")["numeric"][:, 0].astype(float)
+    assert np.abs((codes - 1) * STEP - 3 - wanted).max() <= 1.75 * STEP + 1e-5
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=2, max_size=700), st.integers(0, 99)
+)
+def test_encoding_is_monotone_also_between_and_beyond_seen_values(values: list[float], seed: int) -> None:
+    preprocessor, _ = fit({"x": values}, "uint8")
+    new = np.concatenate([np.random.default_rng(seed).choice(values, 50) * 1.01, values, [-1e300, 1e300]])
+    codes = preprocessor.transform(pa.table({"x": np.sort(new)}), "rows")["numeric"][:, 0]
+    assert (np.diff(codes.astype(int)) >= 0).all()
+    assert codes.min() >= 1
+
+
+@pytest.mark.parametrize("hole", [None, float("nan"), float("inf"), float("-inf")])
+def test_missing_is_kept_apart(hole: float | None) -> None:
+    column = pa.array([1.0, 2.0, 3.0, hole] * 30, pa.float64())
+    missing = np.array([False, False, False, True] * 30)
+    for dtype, is_missing in (("uint8", lambda x: x == 0), ("float16", np.isnan), ("float32", np.isnan)):
+        arrays = encode({"x": column}, dtype)
+        assert arrays["numeric"].dtype == dtype
+        np.testing.assert_array_equal(is_missing(arrays["numeric"][:, 0]), missing)
+        np.testing.assert_array_equal(arrays["categorical"][:, 0] == encoding.MISSING, missing)
+
+
+def test_missing_values_do_not_move_the_scores() -> None:
+    values = np.random.default_rng(0).normal(size=500)
+    holes = np.concatenate([values, np.full(300, np.nan)])
+    np.testing.assert_array_equal(encode({"x": holes})["numeric"][:500], encode({"x": values})["numeric"])
+
+
+def test_categories_have_a_code_each_by_frequency_and_one_for_missing_and_one_for_unseen() -> None:
+    preprocessor, table = fit({"c": ["b"] * 5 + ["a"] * 3 + ["z"] * 3 + [None] * 4 + ["once"]})
+    assert preprocessor.coded[0].vocabulary == ["b", "a", "z"]
+    codes = preprocessor.transform(table, "rows")["categorical"][:, 0]
+    assert codes.tolist() == [2] * 5 + [3] * 3 + [4] * 3 + [1] * 4 + [0]
+    later = preprocessor.transform(pa.table({"c": ["new", "a", None]}), "rows")["categorical"][:, 0]
+    assert later.tolist() == [encoding.UNSEEN, 3, encoding.MISSING]
+
+
+def test_vocabulary_keeps_the_most_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "MAX_VOCABULARY", 3)
+    values = [f"v{index}" for index in range(9) for _ in range(index + 2)]
+    assert fit({"c": values})[0].coded[0].vocabulary == ["v8", "v7", "v6"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()), pa.bool_()],
+    ids=str,
+)
+def test_every_text_type_gives_the_same_codes(kind: pa.DataType) -> None:
+    plain = ["true", "false", "true", None] * 10
+    values = [None if value is None else value == "true" for value in plain] if kind == pa.bool_() else plain
+    column = (
+        pa.array(values, kind.value_type).dictionary_encode()
+        if pa.types.is_dictionary(kind)
+        else pa.array(values, kind)
+    )
+    preprocessor, _ = fit({"c": pa.array(plain)})
+    wanted = preprocessor.transform(pa.table({"c": pa.array(plain)}), "rows")["categorical"]
+    np.testing.assert_array_equal(preprocessor.transform(pa.table({"c": column}), "rows")["categorical"], wanted)
+
+
+WIDTHS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+FLOATS = [pa.float16(), pa.float32(), pa.float64()]
+DECIMALS = [pa.decimal128(9, 2), pa.decimal256(40, 2)]
+
+
+@pytest.mark.parametrize("kind", [*WIDTHS, *FLOATS, *DECIMALS], ids=str)
+def test_every_number_type_gives_the_same_scores(kind: pa.DataType) -> None:
+    plain = [*range(100), None]
+    values = [None if x is None else Decimal(x) for x in plain] if pa.types.is_decimal(kind) else plain
+    column = pa.array(np.array(range(100), np.float16)) if kind == pa.float16() else pa.array(values, kind)
+    wanted = encode({"x": pa.array(plain, pa.float64())})["numeric"]
+    np.testing.assert_array_equal(encode({"x": column})["numeric"], wanted[: len(column)])
+
+
+def test_repeating_numbers_also_get_a_code_a_value() -> None:
+    rng = np.random.default_rng(0)
+    values = np.where(rng.random(2000) < 0.5, rng.choice([0.0, 0.25, 99.0], 2000), rng.normal(size=2000))
+    preprocessor, table = fit({"x": values})
+    assert preprocessor.coded[0].vocabulary == [0.0, 0.25, 99.0]
+    codes = preprocessor.transform(table, "rows")["categorical"][:, 0]
+    for code, value in enumerate([0.0, 0.25, 99.0], start=encoding.FIRST_CODE):
+        np.testing.assert_array_equal(codes == code, values == value)
+    assert not fit({"x": rng.normal(size=2000)})[0].coded
+
+
+def test_encoding_survives_json_to_the_bit() -> None:
+    rng = np.random.default_rng(0)
+    columns = {"x": rng.normal(size=900), "y": rng.integers(0, 9, 900), "c": rng.choice(["a", "b", None], 900)}
+    for dtype in ("uint8", "float16", "float32"):
+        preprocessor, table = fit(columns, dtype)
+        again = Preprocessor.from_dict(json.loads(json.dumps(preprocessor.to_dict())))
+        for name, array in preprocessor.transform(table, "rows").items():
+            assert again.transform(table, "rows")[name].tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("fitted", "given", "message"),
+    [
+        ({"x": [1.0, 2.0]}, {"y": [1.0]}, "'x' is missing"),
+        ({"x": [1.0, 2.0]}, {"x": ["1"]}, "'x' is string; the model was trained with numbers"),
+        ({"c": ["a", "a"]}, {"c": [1]}, "'c' is int64; the model was trained with categories"),
+        ({"c": ["a", "a"]}, {"c": pa.array([1], pa.timestamp("s"))}, r"'c' is timestamp\[s\]; .* categories"),
+    ],
+)
+def test_rows_of_another_kind_are_named(fitted: dict[str, Any], given: dict[str, Any], message: str) -> None:
+    preprocessor, _ = fit(fitted)
+    with pytest.raises(DataError, match=f"new.parquet: column {message}"):
+        preprocessor.transform(pa.table(given), "new.parquet")
+
+
+def test_column_of_nulls_only_is_all_missing_when_scoring() -> None:
+    preprocessor, _ = fit({"x": [1.0, 2.0, None], "c": ["a", "a", "b"]})
+    arrays = preprocessor.transform(pa.table({"x": pa.nulls(2), "c": pa.nulls(2)}), "rows")
+    assert np.isnan(arrays["numeric"]).all()
+    assert (arrays["categorical"] == encoding.MISSING).all()

@@ -1,0 +1,178 @@
+"""Batches: every row once an epoch, the same global batches at any number of workers, errors that name the shard."""
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dkan_core import DataError
+from dkan_core.data import loader, shards
+from dkan_core.data.hashing import splitmix64
+from dkan_core.data.loader import all_batches, prefetched, slice_of, steps_per_epoch, train_batches
+from dkan_core.data.shards import Arrays, Shard, ShardReader, ShardWriter
+
+LAYOUT = {"numeric": ((3,), "uint8"), "categorical": ((2,), "int32"), "weight": ((), "float32")}
+
+
+def write(folder: Path, rows: int, count: int) -> list[Shard]:
+    """Write rows whose every cell follows from their number, in some ``count`` shards."""
+    number = np.arange(rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "SHARD_BYTES", max(1, rows * 23 // count))
+        writer = ShardWriter(folder, rows, LAYOUT)
+    arrays = {
+        "numeric": (number[:, None] + [0, 1, 2]).astype(np.uint8),
+        "categorical": np.stack([number, -number], axis=1).astype(np.int32),
+        "weight": number.astype(np.float32),
+    }
+    writer.add(splitmix64(number.astype(np.uint64)), arrays)
+    return list(writer.finish())
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], ShardReader]:
+    root = tmp_path_factory.mktemp("shards")
+    shapes = [(1, 1), (63, 1), (64, 2), (1000, 1), (1000, 7), (777, 40)]
+    return {(rows, count): ShardReader(root, write(root / f"{rows}-{count}", rows, count)) for rows, count in shapes}
+
+
+def visited(batches: Iterator[Arrays]) -> list[int]:
+    numbers: list[int] = []
+    for arrays in batches:
+        number = arrays["weight"].astype(np.int64)
+        np.testing.assert_array_equal(arrays["numeric"], (number[:, None] + [0, 1, 2]).astype(np.uint8))
+        np.testing.assert_array_equal(arrays["categorical"], np.stack([number, -number], axis=1))
+        numbers += number.tolist()
+    return numbers
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_every_row_is_visited_once_an_epoch_whatever_the_shape(readers: dict, data: st.DataObject) -> None:
+    (rows, _), reader = data.draw(st.sampled_from(sorted(readers.items(), key=lambda item: item[0])))
+    batch_size, workers, seed, epoch = (data.draw(st.integers(1, high)) for high in (1500, 9, 99, 99))
+    numbers = [
+        visited(train_batches(reader, seed=seed, epoch=epoch, batch_size=batch_size, rank=rank, workers=workers))
+        for rank in range(workers)
+    ]
+    assert sorted(itertools.chain(*numbers)) == list(range(rows))
+    assert sorted(visited(all_batches(reader, batch_size))) == list(range(rows))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 400), st.integers(1, 8))
+def test_global_batch_of_a_step_is_the_same_at_any_number_of_workers(readers: dict, size: int, workers: int) -> None:
+    reader = readers[777, 40]
+    alone = [visited(iter([b])) for b in train_batches(reader, seed=1, epoch=2, batch_size=size)]
+    parts = [
+        [visited(iter([b])) for b in train_batches(reader, seed=1, epoch=2, batch_size=size, rank=r, workers=workers)]
+        for r in range(workers)
+    ]
+    assert [list(itertools.chain(*step)) for step in zip(*parts, strict=True)] == alone
+    assert len(alone) == steps_per_epoch(777, size)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**5), st.integers(1, 64))
+def test_shares_of_a_step_are_even(rows: int, size: int, workers: int) -> None:
+    for step in (0, steps_per_epoch(rows, size) - 1):
+        shares = [slice_of(rows, step, batch_size=size, rank=rank, workers=workers) for rank in range(workers)]
+        lengths = [stop - start for start, stop in shares]
+        assert max(lengths) - min(lengths) <= 1
+        assert sum(lengths) == min(size, rows - step * size)
+
+
+def test_order_is_a_pure_function_of_seed_and_epoch(readers: dict) -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        return visited(train_batches(readers[1000, 7], seed=seed, epoch=epoch, batch_size=100))
+
+    assert order(0, 0) == order(0, 0)
+    assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+
+
+def test_order_does_not_hang_on_the_batch_size(readers: dict) -> None:
+    orders = [visited(train_batches(readers[1000, 7], seed=0, epoch=0, batch_size=size)) for size in (1, 33, 1000)]
+    assert orders[0] == orders[1] == orders[2]
+
+
+@pytest.mark.parametrize("harm", ["vanish", "truncate", "other size of header", "other rows", "no shard"])
+def test_damaged_shard_is_named_when_opened(tmp_path: Path, harm: str) -> None:
+    found = write(tmp_path / "train", 500, 3)
+    victim = tmp_path / found[1].path
+    content = victim.read_bytes()
+    if harm == "vanish":
+        victim.unlink()
+    elif harm == "truncate":
+        victim.write_bytes(content[:-10])
+    elif harm == "other size of header":
+        victim.write_bytes(b"\xff" * 8 + content[8:])
+    elif harm == "other rows":
+        rows = str(found[1].rows).encode()
+        victim.write_bytes(content.replace(b"[" + rows, b"[" + str(found[1].rows + 1).encode()))
+    else:
+        victim.write_bytes(bytes(len(content)))
+    with pytest.raises(DataError, match=str(victim)):
+        ShardReader(tmp_path, found)
+
+
+def test_no_handle_stays_open_after_a_failed_open(tmp_path: Path) -> None:
+    found = write(tmp_path / "train", 500, 3)
+    (tmp_path / found[-1].path).unlink()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(DataError):
+        ShardReader(tmp_path, found)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_shard_cut_while_it_is_read_is_an_error_that_names_it(tmp_path: Path) -> None:
+    found = write(tmp_path / "train", 500, 3)
+    reader = ShardReader(tmp_path, found)
+    os.truncate(tmp_path / found[1].path, 300)
+    with pytest.raises(DataError, match=str(tmp_path / found[1].path)):
+        visited(train_batches(reader, seed=0, epoch=0, batch_size=100))
+    reader.close()
+
+
+def test_prefetching_changes_nothing(readers: dict) -> None:
+    reader = readers[1000, 7]
+    plain = visited(train_batches(reader, seed=3, epoch=1, batch_size=70))
+    assert visited(prefetched(train_batches(reader, seed=3, epoch=1, batch_size=70))) == plain
+
+
+def test_prefetched_raises_the_error_after_the_batches_before_it() -> None:
+    def batches() -> Iterator[Arrays]:
+        yield {"weight": np.zeros(1)}
+        raise DataError("shard 7 breaks off")
+
+    found = prefetched(batches())
+    next(found)
+    with pytest.raises(DataError, match="shard 7 breaks off"):
+        next(found)
+    assert not loader_threads()
+
+
+def test_thread_ends_when_the_consumer_stops_early(readers: dict) -> None:
+    found = prefetched(train_batches(readers[1000, 7], seed=0, epoch=0, batch_size=10))
+    next(found)
+    assert loader_threads()
+    started = time.monotonic()
+    found.close()
+    assert not loader_threads()
+    assert time.monotonic() - started < 2
+
+
+def loader_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "dkan-loader"]
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**6))
+def test_pieces_are_long_enough_to_read_fast_and_small_data_has_many(rows: int, row_bytes: int) -> None:
+    piece = loader.piece_rows(rows, row_bytes)
+    assert piece >= loader.MIN_PIECE_ROWS
+    assert piece == loader.MIN_PIECE_ROWS or piece * loader.MIN_PIECES <= rows

@@ -1,0 +1,356 @@
+"""``prepare``: the same bytes whatever the order of the input, every row once, splits that keep their promise.
+
+A row is followed by its weight, which is its number.
+"""
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dkan_core import DataError, PrepareConfig, PreparedData, prepare
+from dkan_core.data import schema, shards, statistics
+from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.loader import all_batches, open_split
+from dkan_core.data.manifest import read_manifest
+from dkan_core.data.splits import SPLITS
+
+ROWS = 3000
+CONFIG = PrepareConfig(label=("y",), weight="row")
+
+
+def make_rows(rows: int = ROWS, seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "x": rng.normal(size=rows).astype(np.float32),
+            "age": pa.array(rng.integers(18, 60, rows), mask=rng.random(rows) < 0.1),
+            "city": pa.array(rng.choice(["Oslo", "Rome", "Bern", None], rows).tolist(), pa.string()),
+            "y": (np.arange(rows) % 2).astype(np.int8),
+            "row": np.arange(rows),
+        }
+    )
+
+
+def write(table: pa.Table, folder: Path, files: int = 1, **options: Any) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    bounds = np.linspace(0, len(table), files + 1).astype(int)
+    paths = [folder / f"part-{index:03}.parquet" for index in range(files)]
+    for path, (start, stop) in zip(paths, itertools.pairwise(bounds), strict=True):
+        pq.write_table(table.slice(start, stop - start), path, **options)
+    return paths
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def read(folder: Path, split: str) -> dict[str, npt.NDArray[Any]]:
+    batches = list(all_batches(open_split(folder, read_manifest(folder), split), 1000))
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def row_numbers(folder: Path, split: str) -> list[int]:
+    found: list[int] = read(folder, split)["weight"].astype(int).tolist()
+    return found
+
+
+def split_of(key: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The rule that the development data sets are published with."""
+    z = np.asarray(key).astype(np.uint64)
+    with np.errstate(over="ignore"):
+        z = z + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    b = z % np.uint64(10)
+    return np.where(b < 7, 0, np.where(b == 7, 1, 2))
+
+
+def test_same_bytes_in_whatever_order_files_are_given(tmp_path: Path) -> None:
+    paths = write(make_rows(), tmp_path / "raw", files=5)
+    given_as = [paths, paths[::-1], [tmp_path / "raw"], [f"{tmp_path}/raw/*.parquet"], [*paths, f"file://{paths[2]}"]]
+    outputs = []
+    for index, sources in enumerate(given_as):
+        prepare(sources, tmp_path / f"out-{index}", CONFIG)
+        outputs.append(contents(tmp_path / f"out-{index}"))
+    assert all(output == outputs[0] for output in outputs)
+
+
+def test_same_rows_in_other_row_groups_and_files_give_the_same_shards(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(shards, "SHARD_BYTES", 20_000)
+    shapes = [{"files": 1}, {"files": 4, "row_group_size": 7}, {"files": 2, "compression": "zstd"}]
+    found = []
+    for index, shape in enumerate(shapes):
+        out = tmp_path / f"out-{index}"
+        fingerprint = prepare(write(make_rows(), tmp_path / f"raw-{index}", **shape), out, CONFIG).fingerprint
+        found.append((fingerprint, {name: data for name, data in contents(out).items() if name != "manifest.json"}))
+    assert found[0] == found[1] == found[2]
+    assert len(found[0][1]) > len(SPLITS)
+
+
+def test_another_seed_gives_another_split_and_shuffle(tmp_path: Path) -> None:
+    paths = write(make_rows(), tmp_path / "raw")
+    for seed in (0, 1):
+        prepare(paths, tmp_path / f"out-{seed}", PrepareConfig(label=("y",), weight="row", seed=seed))
+    first, second = (row_numbers(tmp_path / f"out-{seed}", "train") for seed in (0, 1))
+    assert sorted(first) != sorted(second)
+    common = set(first) & set(second)
+    assert [row for row in first if row in common] != [row for row in second if row in common]
+
+
+def test_rows_are_shuffled_even_when_the_input_is_sorted_by_label(tmp_path: Path) -> None:
+    table = make_rows().sort_by("y")
+    prepare(write(table, tmp_path / "raw"), tmp_path / "out", CONFIG)
+    labels = read(tmp_path / "out", "train")["labels"][:, 0]
+    halves = labels[: len(labels) // 2].mean(), labels[len(labels) // 2 :].mean()
+    assert abs(halves[0] - halves[1]) < 0.1
+
+
+def test_hash_split_is_the_published_rule_at_seed_zero(tmp_path: Path) -> None:
+    prepare(write(make_rows(), tmp_path / "raw", files=3), tmp_path / "out", CONFIG)
+    wanted = split_of(np.arange(ROWS))
+    for index, split in enumerate(SPLITS):
+        assert sorted(row_numbers(tmp_path / "out", split)) == np.flatnonzero(wanted == index).tolist()
+
+
+@pytest.mark.parametrize("kind", ["integers", "negative", "strings", "dictionary", "dates"])
+def test_group_stays_on_one_side(tmp_path: Path, kind: str) -> None:
+    number = np.random.default_rng(0).integers(0, 200, ROWS)
+    group = {
+        "integers": pa.array(number),
+        "negative": pa.array(-number),
+        "strings": pa.array([f"patient {n}" for n in number]),
+        "dictionary": pa.array([f"patient {n}" for n in number]).dictionary_encode(),
+        "dates": pa.array(number.astype(np.int32)).cast(pa.date32()),
+    }[kind]
+    paths = write(make_rows().append_column("g", group), tmp_path / "raw", files=3)
+    made = prepare(paths, tmp_path / "out", PrepareConfig(label=("y",), weight="row", group="g"))
+    sides = [{int(number[row]) for row in row_numbers(tmp_path / "out", split)} for split in SPLITS]
+    assert sum(map(len, sides)) == len(set(number.tolist()))
+    assert "g" not in made.preprocessor.columns
+    if kind == "integers":
+        for index, side in enumerate(sides):
+            assert (split_of(np.array(sorted(side))) == index).all()
+
+
+@pytest.mark.parametrize("percent", ["80/10/10", "98/1/1", "50/50/0"])
+def test_split_has_the_shares_asked_for(tmp_path: Path, percent: str) -> None:
+    paths = write(make_rows(20_000), tmp_path / "raw")
+    made = prepare(paths, tmp_path / "out", PrepareConfig(label=("y",), split=percent))
+    for name, share in zip(SPLITS, percent.split("/"), strict=True):
+        rows = made.splits[name].rows if name in made.splits else 0
+        assert abs(rows / 20_000 - int(share) / 100) < 0.01
+
+
+def test_split_column_is_honoured(tmp_path: Path) -> None:
+    part = np.random.default_rng(1).choice(SPLITS, ROWS)
+    paths = write(make_rows().append_column("part", pa.array(part.tolist())), tmp_path / "raw", files=2)
+    made = prepare(paths, tmp_path / "out", PrepareConfig(label=("y",), weight="row", split_column="part"))
+    for split in SPLITS:
+        assert sorted(row_numbers(tmp_path / "out", split)) == np.flatnonzero(part == split).tolist()
+    assert "part" not in made.preprocessor.columns
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.integers(300, 3000),
+    files=st.integers(1, 5),
+    group=st.integers(1, 2000),
+    shard=st.integers(500, 50_000),
+    batch=st.integers(1, 9) | st.just(64 << 20),
+)
+def test_every_source_row_is_in_one_split_once(
+    tmp_path_factory: Any, rows: int, files: int, group: int, shard: int, batch: int
+) -> None:
+    folder = tmp_path_factory.mktemp("case")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "SHARD_BYTES", shard)
+        patch.setattr(schema, "BATCH_BYTES", batch)
+        paths = write(make_rows(rows), folder / "raw", files=files, row_group_size=group)
+        made = prepare(paths, folder / "out", CONFIG)
+    assert sorted(row for split in SPLITS for row in row_numbers(folder / "out", split)) == list(range(rows))
+    assert {path.name for path in (folder / "out").iterdir()} == {"manifest.json", *SPLITS}
+    check_manifest(made, folder / "out")
+
+
+def check_manifest(made: PreparedData, folder: Path) -> None:
+    assert read_manifest(folder) == made
+    listed = {shard.path: shard for info in made.splits.values() for shard in info.shards}
+    assert {name for name in contents(folder) if name != "manifest.json"} == set(listed)
+    for path, shard in listed.items():
+        content = (folder / path).read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (shard.bytes, shard.sha256)
+    for split, info in made.splits.items():
+        labels = read(folder, split)["labels"]
+        assert info.rows == len(labels) == sum(shard.rows for shard in info.shards)
+        for column, name in enumerate(made.labels):
+            counts = Counter(labels[:, column].tolist())
+            assert info.classes[name] == {"0": counts[0], "1": counts[1], "null": counts[255]}
+
+
+def test_shards_stay_below_the_limit_and_are_about_even(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(shards, "SHARD_BYTES", 10_000)
+    made = prepare(write(make_rows(), tmp_path / "raw"), tmp_path / "out", CONFIG)
+    sizes = [shard.bytes for shard in made.splits["train"].shards]
+    assert len(sizes) > 3
+    assert max(sizes) < 1.2 * 10_000
+
+
+def test_row_is_encoded_as_a_reloaded_preprocessor_does(tmp_path: Path) -> None:
+    paths = write(make_rows(), tmp_path / "raw", files=3)
+    for dtype in ("uint8", "float16", "float32"):
+        out = tmp_path / dtype
+        prepare(paths, out, PrepareConfig(label=("y",), weight="row", numeric_dtype=dtype))  # type: ignore[arg-type]
+        plain = json.loads((out / "manifest.json").read_text())["encoding"]
+        raw = Preprocessor.from_dict(plain).transform(make_rows(), "rows")
+        for split in SPLITS:
+            arrays = read(out, split)
+            rows = arrays["weight"].astype(int)
+            assert arrays["numeric"].dtype == dtype
+            assert arrays["numeric"].tobytes() == raw["numeric"][rows].tobytes()
+            assert arrays["categorical"].tobytes() == raw["categorical"][rows].tobytes()
+            np.testing.assert_array_equal(arrays["labels"][:, 0], rows % 2)
+
+
+def test_statistics_come_from_train_only(tmp_path: Path) -> None:
+    table = make_rows()
+    test_rows = split_of(np.arange(ROWS)) != 0
+    x = np.where(test_rows, 1e9, table["x"].to_numpy())
+    city = np.where(test_rows, "Atlantis", table["city"].to_numpy(zero_copy_only=False))
+    other = table.set_column(0, "x", pa.array(x.astype(np.float32))).set_column(2, "city", pa.array(city.tolist()))
+    first = prepare(write(table, tmp_path / "raw-0"), tmp_path / "out-0", CONFIG)
+    second = prepare(write(other, tmp_path / "raw-1"), tmp_path / "out-1", CONFIG)
+    assert first.preprocessor == second.preprocessor
+    assert (tmp_path / "out-0/train/00000-of-00001.safetensors").read_bytes() == (
+        tmp_path / "out-1/train/00000-of-00001.safetensors"
+    ).read_bytes()
+
+
+def test_sample_of_large_data_is_uniform_and_independent_of_batches(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(statistics, "sample_rows", lambda columns: 500)
+    found = []
+    for group, batch in ((10_000, 64 << 20), (61, 1)):
+        monkeypatch.setattr(schema, "BATCH_BYTES", batch)
+        paths = write(make_rows(20_000), tmp_path / f"raw-{group}", files=7, row_group_size=group)
+        found.append(prepare(paths, tmp_path / f"out-{group}", CONFIG).preprocessor)
+    assert found[0] == found[1]
+    knots, scores = np.array(found[0].numeric[0].knots), np.array(found[0].numeric[0].scores)
+    middle = np.abs(scores) < 1.5
+    assert np.abs(knots - scores)[middle].max() < 0.3
+
+
+def test_wide_batches_do_not_pile_up(monkeypatch: Any) -> None:
+    monkeypatch.setattr(statistics, "MAX_PIECES", 4)
+    sample = statistics._BottomK(50, seed=1)
+    for first in range(0, 5000, 10):
+        row_ids = np.arange(first, first + 10, dtype=np.uint64)
+        sample.add(pa.record_batch({"id": row_ids}), row_ids, np.ones(10, dtype=bool))
+        assert len(sample.pieces) <= 5
+    keys = statistics.splitmix64(np.arange(5000, dtype=np.uint64), seed=1)
+    assert sample.table()["id"].to_pylist() == np.argsort(keys)[:50].tolist()
+
+
+def test_nan_and_infinity_are_counted_and_taken_as_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    x = make_rows()["x"].to_numpy().copy()
+    x[:5], x[5:8], x[8] = np.nan, np.inf, -np.inf
+    table = make_rows().set_column(0, "x", pa.array(x))
+    made = prepare(write(table, tmp_path / "raw", files=2), tmp_path / "out", CONFIG)
+    assert made.invalid == {"x": {"nan": 5, "inf": 4}}
+    assert "'x': 5 NaN and 4 infinite" in caplog.text
+    for split in SPLITS:
+        arrays = read(tmp_path / "out", split)
+        np.testing.assert_array_equal(arrays["numeric"][:, 0] == 0, arrays["weight"] < 9)
+
+
+def test_several_labels_and_nulls(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    table = make_rows().append_column("z", pa.array(rng.choice([0, 1, None], ROWS).tolist(), pa.float64()))
+    made = prepare(write(table, tmp_path / "raw"), tmp_path / "out", PrepareConfig(label=("z", "y"), weight="row"))
+    assert made.labels == ["z", "y"]
+    wanted = table["z"].fill_null(255).to_numpy()
+    for split in SPLITS:
+        arrays = read(tmp_path / "out", split)
+        np.testing.assert_array_equal(arrays["labels"][:, 0], wanted[arrays["weight"].astype(int)])
+    check_manifest(made, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.bool_(), pa.int64(), pa.float32(), pa.decimal128(3, 1), pa.decimal32(3, 1), pa.uint8()], ids=str
+)
+def test_label_of_any_type_that_holds_0_and_1(tmp_path: Path, kind: pa.DataType) -> None:
+    y = make_rows()["y"].cast(pa.int64()).cast(kind if not pa.types.is_decimal(kind) else pa.float64()).cast(kind)
+    table = make_rows().drop_columns("y").append_column("y", y)
+    prepare(write(table, tmp_path / "raw"), tmp_path / "out", CONFIG)
+    arrays = read(tmp_path / "out", "train")
+    np.testing.assert_array_equal(arrays["labels"][:, 0], arrays["weight"].astype(int) % 2)
+
+
+def test_files_may_store_the_same_strings_in_different_types(tmp_path: Path) -> None:
+    table = make_rows()
+    city = table["city"].combine_chunks()
+    kinds = [city, city.cast(pa.large_string()), city.dictionary_encode(), city.cast(pa.string_view())]
+    (tmp_path / "raw").mkdir()
+    for index, column in enumerate(kinds):
+        piece = table.set_column(2, "city", column).slice(index * 750, 750)
+        pq.write_table(piece, tmp_path / f"raw/part-{index}.parquet")
+    mixed = prepare(tmp_path / "raw", tmp_path / "mixed", CONFIG)
+    plain = prepare(write(table, tmp_path / "plain-raw", files=4), tmp_path / "plain", CONFIG)
+    assert mixed.fingerprint == plain.fingerprint
+
+
+def test_features_of_every_kind_go_through(tmp_path: Path) -> None:
+    number = make_rows()["age"].cast(pa.float64())
+    kinds = [pa.int8(), pa.uint8(), pa.int32(), pa.uint64(), pa.float16(), pa.decimal32(5, 1), pa.decimal256(50, 3)]
+    table = make_rows()
+    for kind in kinds:
+        table = table.append_column(f"as {kind}", number.cast(kind))
+    table = table.append_column("flag", pa.array([True, False, None] * 1000))
+    made = prepare(write(table, tmp_path / "raw", files=2), tmp_path / "out", CONFIG)
+    numeric = [feature.name for feature in made.preprocessor.numeric]
+    arrays = read(tmp_path / "out", "test")["numeric"]
+    for kind in kinds:
+        np.testing.assert_array_equal(arrays[:, numeric.index(f"as {kind}")], arrays[:, numeric.index("age")])
+    flag = next(feature for feature in made.preprocessor.coded if feature.name == "flag")
+    assert sorted(map(str, flag.vocabulary)) == ["false", "true"]
+
+
+def test_dropped_column_is_gone_and_of_any_type(tmp_path: Path) -> None:
+    table = make_rows().append_column("when", pa.array([[1]] * ROWS))
+    made = prepare(write(table, tmp_path / "raw"), tmp_path / "out", PrepareConfig(label=("y",), drop=("when", "x")))
+    assert made.preprocessor.columns == ["age", "row", "city"]
+
+
+def test_hidden_files_and_folders_are_no_sources(tmp_path: Path) -> None:
+    paths = write(make_rows(), tmp_path / "raw", files=2)
+    for name in ("_SUCCESS.parquet", "_temporary/0.parquet", ".hidden/0.parquet", "readme.txt"):
+        (tmp_path / "raw" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "raw" / name).write_text("no rows")
+    made = prepare(tmp_path / "raw", tmp_path / "out", CONFIG)
+    assert [source.path for source in made.sources] == [str(path) for path in paths]
+
+
+def test_label_with_very_many_values_is_refused_at_once(tmp_path: Path) -> None:
+    table = make_rows().set_column(3, "y", pa.array(np.random.default_rng(0).random(ROWS)))
+    with pytest.raises(DataError, match=r"'y' must hold 0, 1 or null; found .* and [\d,]+ more values"):
+        prepare(write(table, tmp_path / "raw"), tmp_path / "out", CONFIG)
+
+
+def test_altered_manifest_is_noticed(tmp_path: Path) -> None:
+    prepare(write(make_rows(), tmp_path / "raw"), tmp_path / "out", CONFIG)
+    manifest = tmp_path / "out/manifest.json"
+    plain = json.loads(manifest.read_text())
+    for change in ({"seed": 7}, {"labels": ["z"]}, {"format_version": 99}, {"splits": []}, {"encoding": None}):
+        manifest.write_text(json.dumps({**plain, **change}))
+        with pytest.raises(DataError, match=r"manifest\.json"):
+            read_manifest(tmp_path / "out")

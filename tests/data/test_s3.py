@@ -1,0 +1,96 @@
+"""The data commands against a real S3 server."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import DataError, OutputError, PrepareConfig, TrainResult, predict, prepare
+from dkan_core.data.loader import all_batches, open_split
+from dkan_core.data.manifest import read_manifest
+from dkan_core.storage import local_copy
+
+pytestmark = pytest.mark.s3
+CONFIG = PrepareConfig(label=("label",))
+
+
+@pytest.fixture
+def uploaded(s3: str, source: Path) -> str:
+    fsspec.filesystem("s3").put_file(str(source), f"{s3}/raw/rows.parquet")
+    return f"{s3}/raw"
+
+
+def listing(uri: str) -> set[str]:
+    fs = fsspec.filesystem("s3")
+    fs.invalidate_cache()
+    return {name.removeprefix(uri.removeprefix("s3://") + "/") for name in fs.find(uri)}
+
+
+def test_prepared_data_on_s3_equal_those_on_disk(s3: str, uploaded: str, prepared: Path) -> None:
+    remote = prepare(uploaded, f"{s3}/out", CONFIG)
+    assert remote.fingerprint == read_manifest(prepared).fingerprint
+    assert remote.sources[0].path == f"{uploaded}/rows.parquet"
+    assert remote.sources[0].modified
+    with local_copy(f"{s3}/out") as folder:
+        manifest = read_manifest(folder)
+        for split, info in manifest.splits.items():
+            rows = sum(len(batch["labels"]) for batch in all_batches(open_split(folder, manifest, split), 100))
+            assert rows == info.rows
+            for shard in info.shards:
+                assert hashlib.sha256((folder / shard.path).read_bytes()).hexdigest() == shard.sha256
+
+
+def test_earlier_result_is_replaced_whole_and_only_when_asked(s3: str, uploaded: str) -> None:
+    prepare(uploaded, f"{s3}/out", CONFIG)
+    with pytest.raises(OutputError, match="--overwrite"):
+        prepare(uploaded, f"{s3}/out", CONFIG)
+    fsspec.filesystem("s3").pipe_file(f"{s3}/out/train/left-over.safetensors", b"old")
+    again = prepare(uploaded, f"{s3}/out", CONFIG, overwrite=True)
+    shards = {shard.path for info in again.splits.values() for shard in info.shards}
+    assert listing(f"{s3}/out") == {"manifest.json", *shards}
+
+
+def test_what_a_killed_upload_left_is_replaced(s3: str, uploaded: str) -> None:
+    fs = fsspec.filesystem("s3")
+    fs.pipe_file(f"{s3}/out/.partial", b"")
+    fs.pipe_file(f"{s3}/out/train/00000-of-00009.safetensors", b"half")
+    prepare(uploaded, f"{s3}/out", CONFIG)
+    assert "manifest.json" in listing(f"{s3}/out")
+    assert "train/00000-of-00009.safetensors" not in listing(f"{s3}/out")
+
+
+def test_folder_of_somebody_else_is_refused(s3: str, uploaded: str) -> None:
+    fsspec.filesystem("s3").pipe_file(f"{s3}/mine/train/rows.parquet", b"mine")
+    with pytest.raises(OutputError, match="something else"):
+        prepare(uploaded, f"{s3}/mine", CONFIG, overwrite=True)
+    assert listing(f"{s3}/mine") == {"train/rows.parquet"}
+
+
+def test_predictions_on_s3_equal_those_on_disk(s3: str, uploaded: str, trained: TrainResult, tmp_path: Path) -> None:
+    fsspec.filesystem("s3").put(f"{trained.model}/", f"{s3}/model/", recursive=True)
+    predict(f"{s3}/model", uploaded, f"{s3}/scores.parquet")
+    predict(trained.model, uploaded, tmp_path / "scores.parquet")
+    with fsspec.open(f"{s3}/scores.parquet") as file:
+        assert pq.read_table(file).equals(pq.read_table(tmp_path / "scores.parquet"))
+
+
+def test_absent_bucket_is_named(s3: str) -> None:
+    with pytest.raises(DataError, match="s3://no-such-bucket/raw"):
+        prepare("s3://no-such-bucket/raw", f"{s3}/out", CONFIG)
+
+
+@pytest.mark.parametrize(("key", "value"), [("AWS_SECRET_ACCESS_KEY", "wrong"), ("AWS_ACCESS_KEY_ID", "nobody")])
+def test_wrong_credentials_are_a_clear_error(uploaded: str, source: Path, tmp_path: Path, key: str, value: str) -> None:
+    env = {**os.environ, key: value}
+    for src, out in ((uploaded, str(tmp_path / "out")), (str(source), f"{uploaded}-out")):
+        command = [sys.executable, "-m", "dkan_core", "prepare", src, "--out", out, "--label", "label"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.splitlines()[-1].startswith("error: s3://")
+        assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()

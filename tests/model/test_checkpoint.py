@@ -1,0 +1,116 @@
+"""A model's folder is whole at any moment and reads back to the same function."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from dkan_core import DataError, OutputError, TrainResult
+from dkan_core.model import checkpoint
+from dkan_core.model.checkpoint import SavedModel, save_model
+
+FILES = {"model.safetensors", "config.json", "preprocessor.json", "metrics.json", "README.md"}
+
+SAVE_FOREVER = """
+import sys
+from pathlib import Path
+from dkan_core.model.checkpoint import SavedModel, save_model
+saved = SavedModel(Path(sys.argv[1]))
+for number in range(10**9):
+    for parameter in saved.module.parameters():
+        parameter.data.fill_(number)
+    saved.metrics["step"] = number
+    save_model(Path(sys.argv[2]), saved.module, saved.config, saved.preprocessor, saved.metrics)
+    print(number, flush=True)
+"""
+
+
+def save_again(saved: SavedModel, folder: Path) -> None:
+    save_model(folder, saved.module, saved.config, saved.preprocessor, saved.metrics)
+
+
+def test_reads_back_to_the_same_function(trained: TrainResult, tmp_path: Path) -> None:
+    saved = SavedModel(Path(trained.model))
+    save_again(saved, tmp_path / "model")
+    again = SavedModel(tmp_path / "model")
+    for name, value in saved.module.state_dict().items():
+        assert torch.equal(again.module.state_dict()[name], value)
+    assert (again.config, again.preprocessor, again.metrics) == (saved.config, saved.preprocessor, saved.metrics)
+
+
+def test_folder_holds_what_the_contract_says_and_no_pickle(trained: TrainResult) -> None:
+    folder = Path(trained.model)
+    assert {path.name for path in folder.iterdir()} == FILES
+    assert not any(path.read_bytes().startswith(b"\x80") or b"pickle" in path.read_bytes() for path in folder.iterdir())
+    assert "| average_precision |" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.013, 0.04, 0.11])
+def test_killed_while_saving_leaves_a_whole_model(trained: TrainResult, tmp_path: Path, delay: float) -> None:
+    target = tmp_path / "model"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SAVE_FOREVER, trained.model, str(target)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0\n"
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    saved = SavedModel(target)
+    assert {path.name for path in target.iterdir()} == FILES
+    assert all(bool((value == saved.metrics["step"]).all()) for value in saved.module.parameters())
+
+
+def test_replaces_without_an_atomic_exchange_too(
+    trained: TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "_exchange", lambda first, second: False)
+    saved = SavedModel(Path(trained.model))
+    for step in (1, 2):
+        saved.metrics["step"] = step
+        save_again(saved, tmp_path / "model")
+    assert SavedModel(tmp_path / "model").metrics["step"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_failed_save_keeps_the_earlier_model(
+    trained: TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = SavedModel(Path(trained.model))
+    save_again(saved, tmp_path / "model")
+
+    def full(path: Path, content: object) -> None:
+        raise OutputError(f"{path}: the disk is full")
+
+    monkeypatch.setattr(checkpoint, "write_json", full)
+    with pytest.raises(OutputError):
+        save_again(saved, tmp_path / "model")
+    assert SavedModel(tmp_path / "model").metrics == saved.metrics
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("name", sorted(FILES - {"README.md"}))
+def test_missing_or_damaged_file_is_named(trained: TrainResult, tmp_path: Path, name: str) -> None:
+    save_again(SavedModel(Path(trained.model)), tmp_path / "model")
+    path = tmp_path / "model" / name
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(DataError, match=name):
+        SavedModel(tmp_path / "model")
+    path.unlink()
+    with pytest.raises(DataError, match=name):
+        SavedModel(tmp_path / "model")
+
+
+def test_weights_of_another_architecture_are_refused(trained: TrainResult, tmp_path: Path) -> None:
+    save_again(SavedModel(Path(trained.model)), tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    plain = json.loads(config.read_text())
+    config.write_text(json.dumps({**plain, "hidden": [9]}))
+    with pytest.raises(DataError, match="does not fit"):
+        SavedModel(tmp_path / "model")

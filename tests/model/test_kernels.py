@@ -1,0 +1,64 @@
+"""Every backend computes the formula and its gradients."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from dkan_core.model.kernels import BACKENDS, RadialLinear, recompute
+
+backends = pytest.mark.parametrize("kernel", BACKENDS.values(), ids=BACKENDS.keys())
+devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+
+
+def inputs(rows: int, features: int, outputs: int, centers: int, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    x = torch.randn(rows, features, generator=generator, dtype=torch.float64)
+    weight = torch.randn(outputs, features * centers, generator=generator, dtype=torch.float64)
+    grid = torch.linspace(-2, 2, centers, dtype=torch.float64)
+    return x.to(device).requires_grad_(), weight.to(device).requires_grad_(), grid.to(device)
+
+
+def written_out(x: Tensor, weight: Tensor, grid: Tensor, width: float) -> Tensor:
+    """One term after the other, as in the paper."""
+    out = torch.zeros(len(x), len(weight), dtype=x.dtype, device=x.device)
+    for feature in range(x.shape[1]):
+        for center in range(len(grid)):
+            bump = torch.exp(-(((x[:, feature] - grid[center]) / width) ** 2))
+            out = out + bump[:, None] * weight[:, feature * len(grid) + center]
+    return out
+
+
+@backends
+@devices
+@pytest.mark.parametrize("shape", [(1, 1, 1, 2), (7, 3, 5, 8), (257, 4, 2, 16)])
+def test_output_and_gradients_equal_the_formula(
+    kernel: RadialLinear, shape: tuple[int, int, int, int], device: str
+) -> None:
+    x, weight, grid = inputs(*shape, device=device)
+    direction = torch.randn(shape[0], shape[2], dtype=torch.float64, device=device)
+    results = []
+    for function in (kernel, written_out):
+        out = function(x, weight, grid, 0.6)
+        results.append((out, *torch.autograd.grad(out, (x, weight), direction)))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
+
+
+@backends
+def test_gradients_agree_with_finite_differences(kernel: RadialLinear) -> None:
+    x, weight, grid = inputs(5, 3, 2, 4)
+    assert torch.autograd.gradcheck(lambda x, weight: kernel(x, weight, grid, 1.3), (x, weight))
+
+
+def test_number_of_tiles_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, grid = inputs(1000, 3, 4, 8)
+    whole = recompute.radial_linear(x, weight, grid, 0.5)
+    monkeypatch.setattr(recompute, "TILE_BYTES", 1)
+    assert len(recompute._tiles(x, 8)) > 10
+    torch.testing.assert_close(recompute.radial_linear(x, weight, grid, 0.5), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_no_gradient_is_computed_for_an_input_that_needs_none() -> None:
+    x, weight, grid = inputs(10, 3, 4, 8)
+    recompute.radial_linear(x.detach(), weight, grid, 0.5).sum().backward()
+    assert x.grad is None and weight.grad is not None

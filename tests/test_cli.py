@@ -1,0 +1,140 @@
+"""The ``dkan`` command: help, settings, exit codes, and what a person or a log sees."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import dkan_core
+from dkan_core import PrepareConfig, TrainConfig, TrainResult
+from dkan_core.cli import app
+from dkan_core.config import field_docs
+
+Dkan = Callable[..., subprocess.CompletedProcess[str]]
+QUICK = ["--epochs", "2", "--hidden", "4", "--device", "cpu", "--batch-size", "64"]
+
+
+@pytest.fixture
+def dkan(tmp_path: Path) -> Dkan:
+    """Run the command in an empty folder."""
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dkan_core", *map(str, words)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "predict"])
+def test_every_command_has_help(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0 and "--out" in result.output
+
+
+@pytest.mark.parametrize(("command", "config"), [("prepare", PrepareConfig), ("train", TrainConfig)])
+def test_every_setting_is_an_option_with_its_text(command: str, config: type) -> None:
+    output = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "300", "NO_COLOR": "1"}).output
+    assert set(field_docs(config)) == {field.name for field in fields(config)}
+    for name, text in field_docs(config).items():
+        assert f"--{name.replace('_', '-')}" in output and text.split(".")[0] in output
+
+
+def test_version_is_that_of_the_package(dkan: Dkan) -> None:
+    assert dkan("--version").stdout == f"dkan {dkan_core.__version__}\n"
+
+
+def test_whole_way_from_raw_rows_to_predictions(dkan: Dkan, source: Path, tmp_path: Path) -> None:
+    for words in (
+        ["prepare", source, "--out", "data", "--label", "label"],
+        ["train", "data", "--out", "run", *QUICK],
+        ["evaluate", "run/model", "data", "--split", "test", "--out", "eval", "--save-predictions"],
+        ["predict", "run/model", source, "--out", "scores.parquet", "--column", "site"],
+    ):
+        done = dkan(*words)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr and "\x1b" not in done.stderr
+    metrics = json.loads((tmp_path / "eval/metrics.json").read_text())
+    assert 0.5 < metrics["average_precision"] <= 1 and metrics["split"] == "test"
+    assert "<svg" in (tmp_path / "eval/report.html").read_text()
+    predictions = pq.read_table(tmp_path / "eval/predictions.parquet")
+    assert predictions.column_names == ["label", "label_probability"] and len(predictions) == metrics["rows"]
+    scores = pq.read_table(tmp_path / "scores.parquet")
+    assert scores.column_names == ["site", "label"]
+    assert scores["site"].to_pylist() == pq.read_table(source)["site"].to_pylist()
+
+
+def test_log_has_one_plain_line_an_epoch(dkan: Dkan, prepared: Path) -> None:
+    done = dkan("train", prepared, "--out", "run", *QUICK)
+    lines = re.findall(r"epoch (\S+)  step \d+  \d+ rows/s  loss \S+  AP \S+  best \S+", done.stderr)
+    assert lines == ["1.00/2", "2.00/2"]
+
+
+def test_terminal_shows_a_bar_with_speed_loss_and_average_precision(prepared: Path, tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "dkan_core", "train", str(prepared), "--out", str(tmp_path / "run"), *QUICK]
+    process = subprocess.Popen(command, stderr=follower, stdout=follower, env={**os.environ, "COLUMNS": "150"})
+    os.close(follower)
+    output = b""
+    while True:
+        try:
+            data = os.read(leader, 4096)
+        except OSError:
+            break
+        output += data
+    os.close(leader)
+    assert process.wait() == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode())
+    assert re.search(r"training .* 100% .*[\d,]+ rows/s  loss 0\.\d{4}  AP 0\.\d{4}  best 0\.\d{4}", plain), plain
+
+
+def test_settings_come_from_a_file_and_options_go_before_them(dkan: Dkan, prepared: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.toml").write_text('epochs = 1\nhidden = [4]\nbatch_size = 64\ndevice = "cpu"\nseed = 3\n')
+    done = dkan("train", prepared, "--out", "run", "--config", "train.toml", "--seed", "5")
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((tmp_path / "run/metrics.json").read_text())["training"]
+    assert facts["seed"] == 5 and facts["epochs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "nowhere", "--out", "run"], "nowhere: no manifest.json there"),
+        (["train", "{prepared}", "--out", "run", "--config", "typo.toml"], "unknown setting 'epoch'"),
+        (["train", "{prepared}", "--out", "run", "--workers", "2000"], "workers must be from 1 to 1024"),
+        (["train", "{prepared}", "--out", "run", "--workers", "500", "--device", "cpu"], "train split has only"),
+        (["train", "{prepared}", "--out", "run", "--dropout", "1.5"], "dropout must be from 0 to 0.99, got 1.5"),
+        (["train", "{prepared}", "--out", "taken"], "taken: already holds something else (thesis.txt)"),
+        (["evaluate", "nowhere", "{prepared}", "--out", "eval"], "nowhere: no config.json there"),
+        (["evaluate", "{model}", "{prepared}", "--out", "eval", "--split", "dev"], "has no dev split"),
+        (["predict", "{model}", "nowhere.parquet", "--out", "x.parquet"], "nowhere.parquet"),
+    ],
+)
+def test_mistake_is_named_and_leaves_nothing(
+    dkan: Dkan, prepared: Path, trained: TrainResult, tmp_path: Path, words: list[str], message: str
+) -> None:
+    (tmp_path / "typo.toml").write_text("epoch = 3\n")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    done = dkan(*[word.format(prepared=prepared, model=trained.model) for word in words])
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_tensorboard_writes_curves(dkan: Dkan, prepared: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs the tensorboard extra")
+    assert dkan("train", prepared, "--out", "run", *QUICK, "--tensorboard").returncode == 0
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert len(events.Scalars("valid/average_precision")) == 2

@@ -1,0 +1,100 @@
+"""Settings: checked once, unknown ones refused, each documented and an option of the command."""
+
+import json
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dkan_core import ConfigError, PrepareConfig, TrainConfig, build_config
+from dkan_core.config import field_docs, read_settings
+
+
+@pytest.mark.parametrize("kind", [PrepareConfig, TrainConfig])
+def test_every_field_has_help(kind: type) -> None:
+    assert list(field_docs(kind)) == [field.name for field in fields(kind)]
+    assert all(len(text) > 10 for text in field_docs(kind).values())
+
+
+def test_configs_are_frozen_and_keyword_only() -> None:
+    with pytest.raises(FrozenInstanceError):
+        TrainConfig().seed = 1  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        PrepareConfig(("y",))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (TrainConfig, {"batchsize": 1}, "unknown setting 'batchsize'; known are .*batch_size"),
+        (TrainConfig, {"batch_size": 0}, "batch_size must be from 1 .*got 0"),
+        (TrainConfig, {"batch_size": 1.5}, "batch_size must be .*got 1.5"),
+        (TrainConfig, {"batch_size": True}, "batch_size must be .*got True"),
+        (TrainConfig, {"hidden": ["wide"]}, "hidden must be .*wide"),
+        (TrainConfig, {"hidden": [0]}, "hidden must hold positive widths"),
+        (TrainConfig, {"grid_min": 2.0, "grid_max": -2.0}, "grid_max must be above grid_min"),
+        (TrainConfig, {"grid_max": float("nan")}, "grid_max must be above grid_min"),
+        (TrainConfig, {"learning_rate": float("nan")}, "learning_rate must be from"),
+        (TrainConfig, {"dropout": 1.0}, "dropout must be from 0 to 0.99, got 1.0"),
+        (TrainConfig, {"seed": -1}, "seed must be from 0"),
+        (TrainConfig, {"device": "tpu"}, "device must be one of auto, cpu, cuda, got 'tpu'"),
+        (TrainConfig, {"device": 3}, "device must be .*got 3"),
+        (TrainConfig, {"input_norm": "batch"}, "input_norm must be one of none, layer"),
+        (PrepareConfig, {}, "label: name at least one"),
+        (PrepareConfig, {"label": 3}, "label must be .*got 3"),
+        (PrepareConfig, {"label": ["y"], "drop": ["y"]}, "column 'y' is named for two roles"),
+        (PrepareConfig, {"label": ["y"], "numeric_dtype": "int8"}, "numeric_dtype must be one of uint8"),
+        (PrepareConfig, {"label": ["y"], "split": "70/30"}, "split must be three whole percentages"),
+        (PrepareConfig, {"label": ["y"], "split": "70/20/20"}, "split must add up to 100"),
+        (PrepareConfig, {"label": ["y"], "split": "100/0/0"}, "split must add up to 100 with some train and valid"),
+        (PrepareConfig, {"label": ["y"], "group": "g", "split_column": "s"}, "'s' already decides .* drop .*'g'"),
+    ],
+)
+def test_wrong_setting_is_named_with_its_value(kind: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_config(kind, settings)
+
+
+def test_lone_string_is_not_taken_for_its_letters() -> None:
+    with pytest.raises(ConfigError, match=r"label must be a tuple, got 'outcome'; write \('outcome',\)"):
+        PrepareConfig(label="outcome")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (
+            PrepareConfig,
+            {"label": ["y", "z"], "numeric_dtype": "float32", "group": "g", "split": "50/25/25"},
+        ),
+        (PrepareConfig, {"label": ["y"], "split_column": "s", "weight": "w", "drop": ["a,b", "c"]}),
+        (TrainConfig, {"hidden": [8, 4], "device": "cpu", "input_norm": "layer", "dropout": 0, "max_seconds": 2}),
+        (TrainConfig, {"workers": None, "epochs": 3, "tensorboard": True, "learning_rate": 1e-3}),
+    ],
+)
+def test_settings_survive_both_kinds_of_file(kind: Any, settings: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(settings))
+    toml = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items() if value is not None)
+    (tmp_path / "a.toml").write_text(toml)
+    wanted = kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()})
+    assert build_config(kind, read_settings(tmp_path / "a.json")) == wanted
+    assert build_config(kind, read_settings(tmp_path / "a.toml")) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.toml", None, "no such file"),
+        ("a.toml", b"seed = ", "Invalid value"),
+        ("a.json", b"{", "Expecting"),
+        ("a.json", b"[1]", "expected a table"),
+        ("a.toml", b"\xff\xfe", "codec"),
+        (".", None, "directory"),
+    ],
+)
+def test_unreadable_file_is_named(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=f"config file .*{message}"):
+        read_settings(tmp_path / name)

@@ -1,0 +1,157 @@
+"""``predict``: input order, columns passed through, the same probabilities as the evaluated model."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dkan_core import DataError, OutputError, PrepareConfig, TrainResult, predict, prepare
+from dkan_core import prediction as prediction_module
+from dkan_core.data import schema
+from dkan_core.data.loader import open_split
+from dkan_core.data.manifest import read_manifest
+from dkan_core.model.checkpoint import SavedModel
+from dkan_core.prediction import score_split
+
+
+@pytest.fixture(scope="module")
+def table(source: Path) -> pa.Table:
+    """Return the source's rows with their number."""
+    rows = pq.read_table(source)
+    return rows.append_column("row", pa.array(np.arange(len(rows))))
+
+
+def write(table: pa.Table, folder: Path, files: int) -> Path:
+    folder.mkdir()
+    bounds = np.linspace(0, len(table), files + 1).astype(int)
+    for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
+        pq.write_table(table.slice(start, stop - start), folder / f"part-{index}.parquet", row_group_size=50)
+    return folder
+
+
+def scored(trained: TrainResult, source: Path, out: Path, **options: Any) -> pa.Table:
+    rows = predict(trained.model, source, out, **options)
+    found = pq.read_table(out)
+    assert rows == len(found)
+    return found
+
+
+def test_probabilities_are_those_of_the_evaluated_model(
+    trained: TrainResult, prepared: Path, table: pa.Table, tmp_path: Path
+) -> None:
+    """The row number travels through a second preparation as the weight; the seed makes the same shards."""
+    source = write(table, tmp_path / "raw", files=1)
+    prepare(source, tmp_path / "data", PrepareConfig(label=("label",), weight="row"))
+    manifest, saved = read_manifest(tmp_path / "data"), SavedModel(Path(trained.model))
+    assert manifest.preprocessor == read_manifest(prepared).preprocessor
+    predicted = scored(trained, source, tmp_path / "scores.parquet")["label"].to_numpy()
+    for split in manifest.splits:
+        reader = open_split(tmp_path / "data", manifest, split)
+        numbers = reader.gather(shard_extents(reader.starts.tolist()))["weight"].astype(int)
+        labels, probabilities = score_split(saved.module, reader, torch.device("cpu"))
+        np.testing.assert_allclose(predicted[numbers], probabilities[:, 0], rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(labels[:, 0], table["label"].to_numpy()[numbers])
+
+
+def shard_extents(starts: list[int]) -> list[tuple[int, int]]:
+    return list(itertools.pairwise(starts))
+
+
+@pytest.mark.parametrize(
+    ("files", "batch_bytes", "scoring_rows"), [(1, 64 << 20, 16_384), (5, 64 << 20, 7), (3, 1, 100)]
+)
+def test_order_is_kept_over_files_and_batches(
+    trained: TrainResult,
+    source: Path,
+    table: pa.Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: int,
+    batch_bytes: int,
+    scoring_rows: int,
+) -> None:
+    wanted = scored(trained, source, tmp_path / "wanted.parquet")["label"].to_numpy()
+    monkeypatch.setattr(schema, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(prediction_module, "SCORING_ROWS", scoring_rows)
+    found = scored(trained, write(table, tmp_path / "raw", files), tmp_path / "scores.parquet", columns=["row"])
+    assert found["row"].to_pylist() == list(range(len(table)))
+    np.testing.assert_allclose(found["label"].to_numpy(), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_columns_of_any_type_are_passed_through_as_they_were(
+    trained: TrainResult, table: pa.Table, tmp_path: Path
+) -> None:
+    rows = len(table)
+    extra = {
+        "key": pa.array([f"id {index}" for index in range(rows)]),
+        "seen": pa.array(np.arange(rows), pa.timestamp("us", "UTC")),
+        "tags": pa.array([[index, None] for index in range(rows)]),
+        "point": pa.array([{"x": index} for index in range(rows)]),
+    }
+    for name, column in extra.items():
+        table = table.append_column(name, column)
+    source = write(table.drop_columns("label"), tmp_path / "raw", files=2)
+    passed = ["point", "key", "site", "mean_radius", "seen", "tags", "key"]
+    found = scored(trained, source, tmp_path / "scores.parquet", columns=passed)
+    assert found.schema.names == [*passed[:-1], "label"]
+    for name in passed:
+        assert found[name].to_pylist() == table[name].to_pylist()
+
+
+def test_only_what_the_model_reads_is_needed_and_probabilities_are_probabilities(
+    trained: TrainResult, table: pa.Table, tmp_path: Path
+) -> None:
+    extra = table.drop_columns("label").append_column("note", pa.array(["?"] * len(table)))
+    found = scored(trained, write(extra, tmp_path / "raw", files=1), tmp_path / "scores.parquet")
+    assert found.schema.names == ["label"]
+    assert found.schema.field("label").type == pa.float32()
+    assert 0 <= found["label"].to_numpy().min() <= found["label"].to_numpy().max() <= 1
+
+
+def test_file_without_rows_gives_a_file_without_rows(trained: TrainResult, table: pa.Table, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    pq.write_table(table.slice(0, 0), tmp_path / "raw/none.parquet")
+    assert len(scored(trained, tmp_path / "raw", tmp_path / "scores.parquet")) == 0
+
+
+def as_text(table: pa.Table, name: str) -> pa.Table:
+    return table.set_column(table.schema.names.index(name), name, table[name].cast(pa.string()))
+
+
+@pytest.mark.parametrize(
+    ("change", "columns", "message"),
+    [
+        (lambda t: t.drop_columns("mean_area"), [], "'mean_area' is missing; the model was trained with it"),
+        (lambda t: t, ["nothing"], "'nothing' is missing; it was to be passed through"),
+        (lambda t: as_text(t, "mean_area"), [], "'mean_area' is string; the model was trained with numbers"),
+        (lambda t: t.append_column("site", t["row"]), [], "'site' stands there 2 times"),
+        (lambda t: t.drop_columns("site").append_column("site", t["row"]), [], "'site' is int64; .* categories"),
+    ],
+    ids=["missing", "missing to pass", "text", "twice", "number"],
+)
+def test_other_columns_are_named_with_their_file_and_nothing_is_left(
+    trained: TrainResult, table: pa.Table, tmp_path: Path, change: Any, columns: list[str], message: str
+) -> None:
+    source = write(table, tmp_path / "raw", files=2)
+    pq.write_table(change(table), source / "wrong.parquet")
+    with pytest.raises(DataError, match=f"wrong.parquet: column {message}" if not columns else message):
+        predict(trained.model, source, tmp_path / "out/scores.parquet", columns=columns)
+    assert not list((tmp_path / "out").iterdir()) if (tmp_path / "out").exists() else True
+
+
+def test_label_cannot_be_passed_through(trained: TrainResult, source: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="'label' cannot be passed through"):
+        predict(trained.model, source, tmp_path / "scores.parquet", columns=["label"])
+
+
+def test_source_is_never_overwritten(trained: TrainResult, table: pa.Table, tmp_path: Path) -> None:
+    source = write(table, tmp_path / "raw", files=1) / "part-0.parquet"
+    before = source.read_bytes()
+    with pytest.raises(OutputError, match="is one of the sources"):
+        predict(trained.model, source, tmp_path / "raw/../raw/part-0.parquet")
+    assert source.read_bytes() == before

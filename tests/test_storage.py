@@ -1,0 +1,225 @@
+"""Outputs appear whole or not at all: exceptions, SIGKILL, a full disk, somebody else's folder."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import OutputError
+from dkan_core.data.loader import open_split
+from dkan_core.data.manifest import read_manifest
+from dkan_core.storage import PARTIAL, staged_file, staged_folder, write_atomic, write_json
+
+NAMES = ("part", "end.json")
+SCORES = pa.schema([("p", pa.float32())])
+
+
+class BoomError(Exception):
+    """What goes wrong inside a block."""
+
+
+def fill(folder: Path, text: str) -> None:
+    (folder / "part").mkdir()
+    (folder / "part/a").write_text(text)
+    (folder / "end.json").write_text(text)
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("state", ["absent", "empty", "nested"])
+def test_result_appears_at_the_end_of_the_block_only(tmp_path: Path, state: str) -> None:
+    out = tmp_path / ("a/b/out" if state == "nested" else "out")
+    if state == "empty":
+        out.mkdir()
+    with staged_folder(out, names=NAMES, overwrite=False) as folder:
+        fill(folder, "new")
+        assert not (out / "part").exists()
+        assert not (out / "end.json").exists()
+    assert files(out) == {"part/a": "new", "end.json": "new"}
+    assert sorted(os.listdir(out)) == ["end.json", "part"]
+
+
+@pytest.mark.parametrize("error", [BoomError, OSError, KeyboardInterrupt, MemoryError])
+def test_exception_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    def fail() -> None:
+        with staged_folder(tmp_path / "out", names=NAMES, overwrite=False) as folder:
+            fill(folder, "new")
+            raise error
+
+    with pytest.raises((error, OutputError)):
+        fail()
+    assert os.listdir(tmp_path) == []
+
+
+def test_exception_leaves_the_earlier_result_untouched(tmp_path: Path) -> None:
+    fill(tmp_path, "old")
+
+    def fail() -> None:
+        with staged_folder(tmp_path, names=NAMES, overwrite=True) as folder:
+            fill(folder, "new")
+            raise BoomError
+
+    with pytest.raises(BoomError):
+        fail()
+    assert files(tmp_path) == {"part/a": "old", "end.json": "old"}
+
+
+def test_earlier_result_is_replaced_when_asked(tmp_path: Path) -> None:
+    fill(tmp_path, "old")
+    (tmp_path / "part/b").write_text("of the earlier result only")
+    with pytest.raises(OutputError, match="--overwrite"), staged_folder(tmp_path, names=NAMES, overwrite=False):
+        pass
+    with staged_folder(tmp_path, names=NAMES, overwrite=True) as folder:
+        fill(folder, "new")
+    assert files(tmp_path) == {"part/a": "new", "end.json": "new"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("own", ["notes.txt", "part/photo.jpg"])
+def test_folder_of_somebody_else_is_refused_untouched(tmp_path: Path, own: str, overwrite: bool) -> None:
+    (tmp_path / own).parent.mkdir(exist_ok=True)
+    (tmp_path / own).write_text("mine")
+    with pytest.raises(OutputError, match="something else"), staged_folder(tmp_path, names=NAMES, overwrite=overwrite):
+        pass
+    assert files(tmp_path) == {own: "mine"}
+
+
+def test_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(OutputError, match="is a file"), staged_folder(tmp_path / "out", names=NAMES, overwrite=True):
+        pass
+
+
+@pytest.mark.parametrize("moved", [(), ("part",)])
+def test_what_a_killed_command_left_is_replaced(tmp_path: Path, moved: tuple[str, ...]) -> None:
+    (tmp_path / PARTIAL).mkdir()
+    fill(tmp_path / PARTIAL, "killed")
+    for name in moved:
+        (tmp_path / PARTIAL / name).rename(tmp_path / name)
+    with staged_folder(tmp_path, names=NAMES, overwrite=False) as folder:
+        fill(folder, "new")
+    assert files(tmp_path) == {"part/a": "new", "end.json": "new"}
+
+
+def test_staged_file_is_whole_or_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "folder/out.txt"
+
+    def fail() -> None:
+        with staged_file(out) as aside:
+            aside.write_text("half")
+            raise BoomError
+
+    with pytest.raises(BoomError):
+        fail()
+    assert os.listdir(out.parent) == []
+    for text in ("first", "second"):
+        with staged_file(out) as aside:
+            aside.write_text(text)
+        assert files(out.parent) == {"out.txt": text}
+    with pytest.raises(OutputError, match="is a folder"), staged_file(out.parent):
+        pass
+
+
+def test_write_atomic_replaces_or_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_json(tmp_path / "x.json", {"a": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "x.json", {"a": float("nan")})
+
+    def no_sync(handle: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", no_sync)
+    with pytest.raises(OutputError, match=r"x\.json: cannot be written \(Input/output error\)"):
+        write_atomic(tmp_path / "x.json", "new")
+    assert json.loads((tmp_path / "x.json").read_text()) == {"a": 1}
+    assert os.listdir(tmp_path) == ["x.json"]
+
+
+@pytest.fixture(scope="module")
+def larger_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough rows that ``prepare`` can be killed at many moments."""
+    rng = np.random.default_rng(0)
+    columns = {f"x{index}": rng.random(300_000, dtype=np.float32) for index in range(10)}
+    folder = tmp_path_factory.mktemp("larger")
+    pq.write_table(pa.table({**columns, "label": rng.integers(0, 2, 300_000)}), folder / "rows.parquet")
+    return folder
+
+
+def prepare_command(source: Path, out: Path) -> list[str]:
+    return [sys.executable, "-m", "dkan_core", "prepare", str(source), "--out", str(out), "--label", "label"]
+
+
+def test_killed_prepare_leaves_no_manifest_and_runs_again(larger_source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    killed = 0
+    for delay in (0.0, 0.02, 0.1, 0.25, 0.5):
+        process = subprocess.Popen(prepare_command(larger_source, out), stderr=subprocess.PIPE)
+        wait_for_staging(out, process)
+        time.sleep(delay)
+        process.kill()
+        process.communicate()
+        if process.returncode == -signal.SIGKILL:
+            killed += 1
+            assert not (out / "manifest.json").exists()
+        else:
+            shutil.rmtree(out)
+    assert killed >= 2
+    done = subprocess.run(prepare_command(larger_source, out), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    manifest = read_manifest(out)
+    assert sum(open_split(out, manifest, split).rows for split in manifest.splits) == 300_000
+    assert sorted(os.listdir(out)) == ["manifest.json", "test", "train", "valid"]
+
+
+def wait_for_staging(out: Path, process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None and not (out / PARTIAL).exists():
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system with room for 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_full_disk_is_a_clear_error_and_leaves_nothing(larger_source: Path, small_disk: Path) -> None:
+    out = small_disk / "out"
+    done = subprocess.run(prepare_command(larger_source, out), capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert f"error: {out}: the disk is full; nothing half-written was left" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert os.listdir(small_disk) == []
+
+
+def test_full_disk_while_a_file_is_written(small_disk: Path) -> None:
+    def fill_up() -> None:
+        with staged_file(small_disk / "scores.parquet") as aside, pq.ParquetWriter(aside, SCORES) as writer:
+            for seed in range(100):
+                scores = np.random.default_rng(seed).random(100_000, dtype=np.float32)
+                writer.write_batch(pa.record_batch({"p": scores}))
+
+    with pytest.raises(OutputError, match="the disk is full"):
+        fill_up()
+    assert os.listdir(small_disk) == []

@@ -1,0 +1,237 @@
+"""Whole runs with real processes: equal to plain training, reproducible, and ended well when one dies."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dkan_core import DataError, OutputError, TrainConfig, TrainingError, TrainResult, train
+from dkan_core.data.loader import open_split, steps_per_epoch, train_batches
+from dkan_core.data.manifest import read_manifest
+from dkan_core.model.checkpoint import SavedModel
+from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.training.optimizer import FlatAdamW, learning_rate
+from dkan_core.training.step import bind, compute_gradient, decayed_ranges, flatten, seed_step, to_tensors
+from tests.training.processes import alive, children, kill, wait_until
+
+SMALL = TrainConfig(epochs=3, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, dropout=0.3)
+ENDLESS = replace(SMALL, epochs=100_000, patience=1_000_000)
+
+
+def weights(result: TrainResult) -> dict[str, torch.Tensor]:
+    return load_file(Path(result.model) / "model.safetensors")
+
+
+def plain_training(prepared: Path, config: TrainConfig) -> TabularFastKAN:
+    """Train in this process, without server, workers or evaluator."""
+    manifest = read_manifest(prepared)
+    reader = open_split(prepared, manifest, "train")
+    torch.manual_seed(config.seed)
+    model = TabularFastKAN(ModelConfig.for_data(manifest, config))
+    values = flatten(model).numpy()
+    gradient = np.zeros_like(values)
+    bind(model, torch.from_numpy(values), torch.from_numpy(gradient))
+    optimizer = FlatAdamW(values, weight_decay=config.weight_decay, decayed=decayed_ranges(model))
+    assert config.epochs and config.batch_size and config.learning_rate
+    steps = config.epochs * steps_per_epoch(reader.rows, config.batch_size)
+    step = 0
+    for epoch in range(config.epochs):
+        for arrays in train_batches(reader, seed=config.seed, epoch=epoch, batch_size=config.batch_size):
+            seed_step(config.seed, step, 0)
+            compute_gradient(model, to_tensors(arrays, torch.device("cpu")))
+            rate = learning_rate(step, steps=steps, peak=config.learning_rate, warmup_fraction=config.warmup_fraction)
+            optimizer.step(gradient.copy(), rate=rate)
+            step += 1
+    return model
+
+
+def last_is_best(prepared: Path, run: Path, config: TrainConfig) -> TrainResult:
+    """Train with evaluation at the end alone, so that the saved model is the last one."""
+    per_epoch = steps_per_epoch(read_manifest(prepared).splits["train"].rows, config.batch_size or 1)
+    result = train(prepared, run, replace(config, epochs=1))
+    assert result.history[-1]["step"] == per_epoch and len(result.history) == 1
+    return result
+
+
+def test_one_worker_equals_plain_training_to_the_bit(prepared: Path, tmp_path: Path) -> None:
+    result = last_is_best(prepared, tmp_path / "run", SMALL)
+    expected = plain_training(prepared, replace(SMALL, epochs=1)).state_dict()
+    for name, value in weights(result).items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_more_workers_compute_the_same_global_batches(prepared: Path, tmp_path: Path) -> None:
+    config = replace(SMALL, dropout=0.0, workers=3, batch_size=50)
+    result = last_is_best(prepared, tmp_path / "run", config)
+    expected = plain_training(prepared, replace(config, epochs=1)).state_dict()
+    for name, value in weights(result).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-4)
+
+
+def test_same_seed_gives_the_same_bits_and_another_seed_does_not(prepared: Path, tmp_path: Path) -> None:
+    config = replace(SMALL, workers=2)
+    first, second = (train(prepared, tmp_path / name, config) for name in ("first", "second"))
+    other = train(prepared, tmp_path / "other", replace(config, seed=1))
+    assert all(torch.equal(value, weights(second)[name]) for name, value in weights(first).items())
+    assert [entry["average_precision"] for entry in first.history] == [
+        entry["average_precision"] for entry in second.history
+    ]
+    assert any(not torch.equal(value, weights(other)[name]) for name, value in weights(first).items())
+
+
+def test_run_folder_holds_what_the_contract_says(trained: TrainResult) -> None:
+    run = Path(trained.model).parent
+    lines = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert lines == trained.history and [line["epoch"] for line in lines] == list(range(1, len(lines) + 1))
+    assert metrics["average_precision"] == trained.average_precision == max(line["average_precision"] for line in lines)
+    assert metrics["average_precision"] > 0.95
+    assert {"roc_auc", "log_loss", "prevalence", "rows", "labels", "average_precision_micro"} <= metrics.keys()
+    assert metrics["training"]["workers"] == 1
+    assert SavedModel(run).metrics["average_precision"] == trained.average_precision
+
+
+def test_patience_ends_the_run(prepared: Path, tmp_path: Path) -> None:
+    result = train(prepared, tmp_path / "run", replace(SMALL, epochs=200, patience=3))
+    values = [entry["average_precision"] for entry in result.history]
+    assert len(values) < 200
+    assert len(values) - 1 - int(np.argmax(values)) == 3
+
+
+def test_max_seconds_ends_the_run_with_the_final_model_evaluated(prepared: Path, tmp_path: Path) -> None:
+    result = train(prepared, tmp_path / "run", replace(ENDLESS, max_seconds=1.0))
+    assert 1.0 <= result.history[-1]["seconds"] < 20
+    assert (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_several_evaluations_an_epoch(prepared: Path, tmp_path: Path) -> None:
+    result = train(prepared, tmp_path / "run", replace(SMALL, epochs=2, evaluations_per_epoch=2))
+    assert len(result.history) == 4 and result.history[-1]["epoch"] == 2
+
+
+def test_run_folder_in_use_is_refused_unless_it_may_be_overwritten(prepared: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(prepared, run, SMALL)
+    with pytest.raises(OutputError, match="--overwrite"):
+        train(prepared, run, SMALL)
+    train(prepared, run, SMALL, overwrite=True)
+    (run / "thesis.txt").write_text("do not touch")
+    with pytest.raises(OutputError, match=r"thesis\.txt"):
+        train(prepared, run, SMALL, overwrite=True)
+    assert (run / "thesis.txt").read_text() == "do not touch"
+
+
+def test_no_prepared_data_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no manifest\.json"):
+        train(tmp_path, tmp_path / "run", SMALL)
+    assert not (tmp_path / "run").exists()
+
+
+def test_diverging_loss_ends_the_run_with_rank_and_traceback(prepared: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"worker-0 died") as caught:
+        train(prepared, tmp_path / "run", replace(ENDLESS, learning_rate=1e3, weight_decay=1e3, max_seconds=60))
+    assert "Traceback" in str(caught.value) and "loss became" in str(caught.value)
+
+
+class Background:
+    """A run in a process of its own."""
+
+    def __init__(self, prepared: Path, run: Path, config: TrainConfig) -> None:
+        from dataclasses import asdict
+
+        settings = run.with_suffix(".json")
+        settings.write_text(json.dumps({key: value for key, value in asdict(config).items() if value is not None}))
+        command = [sys.executable, "-m", "dkan_core", "train", str(prepared), "--out", str(run), "--config", settings]
+        self.run = run
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+
+    def evaluated(self) -> int:
+        path = self.run / "history.jsonl"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def wait(self) -> tuple[int, str]:
+        code = self.process.wait(timeout=60)
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code, "".join(self.lines)
+
+
+@pytest.fixture
+def running(prepared: Path, tmp_path: Path) -> Any:
+    """Yield an endless run of two workers that has evaluated at least once."""
+    background = Background(prepared, tmp_path / "run", replace(ENDLESS, workers=2))
+    wait_until(lambda: background.evaluated() > 0 or background.process.poll() is not None)
+    yield background
+    if background.process.poll() is None:
+        background.process.kill()
+        background.wait()
+
+
+@pytest.mark.parametrize("name", ["worker-1", "server", "evaluator"])
+def test_killed_process_ends_the_run_and_is_named(running: Background, name: str) -> None:
+    processes = children(running.process.pid)
+    assert len(processes) == 4
+    kill(processes[name], signal.SIGKILL)
+    code, output = running.wait()
+    role = name.split("-")[0]
+    assert code == 1 and f"error: {role}" in output and "killed by signal 9" in output
+    wait_until(lambda: not any(alive(pid) for pid in processes.values()), seconds=10)
+    SavedModel(running.run)
+
+
+def test_killed_launcher_leaves_a_whole_model_and_no_process(running: Background) -> None:
+    processes = children(running.process.pid)
+    kill(running.process.pid, signal.SIGKILL)
+    running.wait()
+    wait_until(lambda: not any(alive(pid) for pid in processes.values()), seconds=15)
+    SavedModel(running.run)
+
+
+def test_interrupt_ends_the_run_and_keeps_the_best(running: Background) -> None:
+    processes = children(running.process.pid)
+    kill(running.process.pid, signal.SIGINT)
+    code, output = running.wait()
+    assert code == 130 and "interrupted" in output and "Traceback" not in output
+    wait_until(lambda: not any(alive(pid) for pid in processes.values()), seconds=10)
+    SavedModel(running.run)
+
+
+def test_training_never_waits_for_evaluation(prepared: Path, tmp_path: Path) -> None:
+    config = replace(ENDLESS, max_seconds=4.0)
+    background = Background(prepared, tmp_path / "run", config)
+    wait_until(lambda: background.evaluated() > 0)
+    evaluator = children(background.process.pid)["evaluator"]
+    kill(evaluator, signal.SIGSTOP)
+    try:
+        wait_until(lambda: "worker-0" not in children(background.process.pid), seconds=30)
+        stopped_at = background.evaluated()
+    finally:
+        kill(evaluator, signal.SIGCONT)
+    code, _ = background.wait()
+    history = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
+    assert code == 0 and history[-1]["seconds"] >= 4.0
+    assert len(history) > stopped_at and history[-1]["step"] > 2 * history[stopped_at - 1]["step"]
+
+
+@pytest.mark.gpu
+def test_cuda_run_reaches_the_same_quality(prepared: Path, tmp_path: Path) -> None:
+    result = train(prepared, tmp_path / "run", replace(SMALL, epochs=8, device="cuda"))
+    assert result.average_precision > 0.95

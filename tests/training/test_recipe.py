@@ -1,0 +1,45 @@
+"""What is left open is chosen by rule; what the machine cannot do is refused."""
+
+import pytest
+import torch
+
+from dkan_core import ConfigError, TrainConfig
+from dkan_core.training.recipe import resolve
+
+
+@pytest.mark.parametrize("rows", [1, 10, 5_525, 34_126, 229_250, 10_000_000, 100_000_000])
+def test_everything_is_filled_in(rows: int) -> None:
+    config = resolve(TrainConfig(device="cpu"), rows)
+    assert None not in (config.workers, config.epochs, config.batch_size, config.learning_rate)
+    assert config.batch_size <= rows
+
+
+def test_more_rows_give_larger_batches_and_fewer_epochs() -> None:
+    sizes = [5_000, 50_000, 500_000, 5_000_000, 50_000_000]
+    resolved = [resolve(TrainConfig(device="cpu"), rows) for rows in sizes]
+    batches, epochs = [config.batch_size for config in resolved], [config.epochs for config in resolved]
+    assert batches == sorted(batches) and epochs == sorted(epochs, reverse=True)
+
+
+def test_what_the_user_sets_stays() -> None:
+    config = TrainConfig(device="cpu", workers=3, epochs=7, batch_size=99, learning_rate=0.5)
+    assert resolve(config, 1000) == config
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (TrainConfig(device="cpu", workers=11), "train split has only 10 rows"),
+        (TrainConfig(device="cpu", workers=5, batch_size=4), "more than the 4 rows of a batch"),
+        (TrainConfig(device="cuda", workers=1000), "GPU"),
+    ],
+)
+def test_more_workers_than_rows_or_gpus_are_refused(config: TrainConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(config, 10)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_without_a_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no GPU is visible"):
+        resolve(TrainConfig(device="cuda"), 10)

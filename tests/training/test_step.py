@@ -1,0 +1,89 @@
+"""The parts of a step: loss, gradient, flat buffers, optimizer."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from dkan_core import FastKAN
+from dkan_core.training.optimizer import FlatAdamW, learning_rate
+from dkan_core.training.step import bind, decayed_ranges, flatten, masked_loss, seed_step
+
+
+def test_loss_is_the_mean_over_measured_labels() -> None:
+    logits = torch.randn(50, 3)
+    labels = torch.randint(0, 2, (50, 3), dtype=torch.uint8)
+    labels[torch.rand(50, 3) < 0.3] = 255
+    measured = labels != 255
+    loss, weight = masked_loss(logits, labels, None)
+    expected = F.binary_cross_entropy_with_logits(logits[measured], labels[measured].float())
+    torch.testing.assert_close(loss, expected)
+    assert weight == measured.sum()
+
+
+def test_row_of_weight_two_counts_as_two_rows() -> None:
+    logits, labels = torch.randn(4, 1), torch.tensor([[0], [1], [1], [0]], dtype=torch.uint8)
+    weighted, total = masked_loss(logits, labels, torch.tensor([1.0, 2.0, 0.0, 1.0]))
+    repeated, _ = masked_loss(logits[[0, 1, 1, 3]], labels[[0, 1, 1, 3]], None)
+    torch.testing.assert_close(weighted, repeated)
+    assert total == 4
+
+
+def test_nothing_measured_gives_no_loss_and_no_nan() -> None:
+    logits = torch.randn(4, 2, requires_grad=True)
+    loss, weight = masked_loss(logits, torch.full((4, 2), 255, dtype=torch.uint8), None)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert loss == 0 and weight == 0 and not gradient.any()
+
+
+def test_bound_model_computes_the_same_and_writes_its_gradient_into_the_buffer() -> None:
+    model = FastKAN([3, 4, 1])
+    x = torch.randn(5, 3)
+    before, values = model(x), flatten(model)
+    gradients = torch.zeros_like(values)
+    bind(model, values, gradients)
+    assert torch.equal(model(x), before)
+    model(x).sum().backward()
+    assert gradients.any() and not values.requires_grad
+    values.zero_()
+    assert not model(x).any()
+
+
+def test_matrices_decay_and_vectors_do_not() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
+    assert decayed_ranges(model) == [(0, 6)]
+
+
+def test_optimizer_equals_torch() -> None:
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=100).astype(np.float32)
+    decayed, plain = torch.tensor(start[:60], requires_grad=True), torch.tensor(start[60:], requires_grad=True)
+    groups = [{"params": [decayed], "weight_decay": 0.1}, {"params": [plain], "weight_decay": 0.0}]
+    theirs, values = torch.optim.AdamW(groups, lr=0.0), start.copy()
+    ours = FlatAdamW(values, weight_decay=0.1, decayed=[(0, 60)])
+    for step in range(50):
+        gradient = rng.normal(size=100).astype(np.float32)
+        rate = learning_rate(step, steps=50, peak=0.01, warmup_fraction=0.1)
+        decayed.grad, plain.grad = torch.tensor(gradient[:60]), torch.tensor(gradient[60:])
+        for group in theirs.param_groups:
+            group["lr"] = rate
+        theirs.step()
+        ours.step(gradient, rate=rate)
+    np.testing.assert_allclose(values, torch.cat([decayed, plain]).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 1000])
+@pytest.mark.parametrize("warmup_fraction", [0.0, 0.05, 1.0])
+def test_rate_stays_between_zero_and_its_peak(steps: int, warmup_fraction: float) -> None:
+    rates = [learning_rate(step, steps=steps, peak=0.1, warmup_fraction=warmup_fraction) for step in range(steps)]
+    assert all(0 < rate <= 0.1 for rate in rates) and max(rates) == 0.1
+
+
+def test_randomness_of_a_step_depends_on_seed_step_and_rank_alone() -> None:
+    def draw(seed: int, step: int, rank: int) -> float:
+        seed_step(seed, step, rank)
+        return float(torch.rand(()))
+
+    assert draw(0, 1, 2) == draw(0, 1, 2)
+    assert len({draw(seed, step, rank) for seed in range(3) for step in range(3) for rank in range(3)}) == 27
