@@ -1,5 +1,7 @@
-"""Data that several test files share: made once, small, real."""
+"""What several test files share: small real data, made once, and a small disk."""
 
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,22 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainRe
     """Train a small model on ``prepared``; the run's folder is the parent of its ``model``."""
     config = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
     return train(prepared, tmp_path_factory.mktemp("run") / "run", config)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system with room for 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

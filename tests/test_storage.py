@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -186,22 +185,6 @@ def test_killed_prepare_leaves_no_manifest_and_runs_again(larger_source: Path, t
 def wait_for_staging(out: Path, process: subprocess.Popen[bytes]) -> None:
     while process.poll() is None and not (out / PARTIAL).exists():
         time.sleep(0.005)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system with room for 2 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_full_disk_is_a_clear_error_and_leaves_nothing(larger_source: Path, small_disk: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.config import TrainConfig, build_config
-from dkan_core.training.channel import PeerLostError
+from dkan_core.errors import UserError
+from dkan_core.training.channel import PeerLostError, inherited
 from dkan_core.training.memory import SharedMemory
 
 PEER_LOST_EXIT_CODE = 70
@@ -81,7 +82,10 @@ class Job:
 
 
 def run_child(work: Callable[[Job], None]) -> None:
-    """Read the job, do it, and exit: with code 70 when another process of the run is gone."""
+    """Read the job, do it, and exit: with code 70 when another process of the run is gone.
+
+    A user's mistake that shows only here (a damaged shard, a full disk) goes to the launcher, which raises it.
+    """
     plain = json.load(sys.stdin)
     plain["config"] = build_config(TrainConfig, plain["config"])
     plain["peers"], plain["decayed"] = tuple(plain["peers"]), tuple(map(tuple, plain["decayed"]))
@@ -90,6 +94,10 @@ def run_child(work: Callable[[Job], None]) -> None:
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {job.name} %(message)s")
     try:
         work(job)
+    except UserError as error:
+        logging.getLogger(__name__).exception("ends the run")
+        inherited(job.launcher).send(kind="user_error", error=type(error).__name__, text=str(error))
+        sys.exit(error.exit_code)
     except PeerLostError:
         logging.getLogger(__name__).info("another process of the run is gone")
         sys.stderr.flush()

@@ -21,6 +21,7 @@ from typing import IO, Any
 import torch
 
 import dkan_core
+from dkan_core import errors
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, read_manifest
@@ -223,6 +224,7 @@ def _watch(children: Sequence[_Child], reporter: Reporter) -> None:
     """Pass messages to the reporter until all children have ended.
 
     Raises:
+        UserError: One found the data or the disk wrong.
         TrainingError: One died; of several, the one that did not just follow another.
     """
     with selectors.DefaultSelector() as selector:
@@ -232,6 +234,8 @@ def _watch(children: Sequence[_Child], reporter: Reporter) -> None:
             for key, _ in selector.select():
                 child = key.data
                 for message in child.channel.waiting():
+                    if message["kind"] == "user_error":
+                        raise getattr(errors, message["error"])(message["text"])
                     reporter.take(message)
                 if child.channel.lost:
                     selector.unregister(child.channel)

@@ -1,6 +1,8 @@
 """Whole runs with real processes: equal to plain training, reproducible, and ended well when one dies."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +142,25 @@ def test_diverging_loss_ends_the_run_with_rank_and_traceback(prepared: Path, tmp
     with pytest.raises(TrainingError, match=r"worker-0 died") as caught:
         train(prepared, tmp_path / "run", replace(ENDLESS, learning_rate=1e3, weight_decay=1e3, max_seconds=60))
     assert "Traceback" in str(caught.value) and "loss became" in str(caught.value)
+
+
+def test_full_disk_ends_the_run_with_a_clear_error_and_no_half_model(prepared: Path, small_disk: Path) -> None:
+    (small_disk / "filler").write_bytes(b"x" * 2_060_000)
+    with pytest.raises(OutputError, match="the disk is full"):
+        train(prepared, small_disk / "run", replace(ENDLESS, hidden=(64,), max_seconds=60))
+    assert not (small_disk / "run" / "model").exists()
+    assert not (small_disk / "run" / ".model.partial").exists()
+
+
+def test_shard_that_vanishes_after_the_start_is_named(prepared: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "prepared"
+    shutil.copytree(prepared, copy)
+    background = Background(copy, tmp_path / "run", ENDLESS)
+    wait_until(lambda: background.evaluated() > 0)
+    (shard,) = (copy / "train").iterdir()
+    os.truncate(shard, 1000)
+    code, output = background.wait()
+    assert code == 2 and f"error: {shard}: breaks off at byte" in output and "Traceback" not in output
 
 
 class Background:
