@@ -131,13 +131,15 @@ def options(
 
 
 def _set_up_logging() -> None:
+    """Show what dkan says, and only warnings of the libraries under it."""
     if on_terminal():
         from rich.logging import RichHandler
 
         handler: logging.Handler = RichHandler(console=console, show_path=False, show_level=False, show_time=False)
-        logging.basicConfig(level=logging.INFO, handlers=[handler], format="%(message)s")
+        logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s")
     else:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("dkan_core").setLevel(logging.INFO)
 
 
 def main() -> None:

@@ -1,13 +1,18 @@
-"""A progress bar on a terminal; nothing elsewhere, where log lines speak."""
+"""A progress bar on a terminal, plain lines in a log."""
 
+import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+LOG_SECONDS = 30
+
 console = Console(stderr=True)
+logger = logging.getLogger(__name__)
 
 
 def on_terminal() -> bool:
@@ -30,7 +35,23 @@ def make_progress(*columns: TextColumn) -> Progress:
 
 @contextmanager
 def progress(description: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Yield a function that advances a bar."""
+    """Yield a function that advances a bar on a terminal, and writes a line now and then to a log."""
+    if not on_terminal():
+        yield _log_lines(description, total, unit)
+        return
     with make_progress(TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)) as bar:
         task = bar.add_task(description, total=total)
         yield lambda count: bar.advance(task, count)
+
+
+def _log_lines(description: str, total: int, unit: str) -> Callable[[int], None]:
+    done, spoken = 0, time.monotonic()
+
+    def advance(count: int) -> None:
+        nonlocal done, spoken
+        done += count
+        if done == total or time.monotonic() - spoken >= LOG_SECONDS:
+            spoken = time.monotonic()
+            logger.info("%s %s of %s %s", description, f"{done:,}", f"{total:,}", unit)
+
+    return advance

@@ -33,7 +33,7 @@ class Reporter:
     def __enter__(self) -> Self:
         columns = "{task.fields[speed]}  loss {task.fields[loss]}  AP {task.fields[last]}  best {task.fields[best]}"
         self._bar = self._stack.enter_context(make_progress(TextColumn(columns)))
-        self._task = self._bar.add_task("training", total=None, speed="-", loss="-", last="-", best="-")
+        self._task = self._bar.add_task("training", total=None, speed="starting", loss="-", last="-", best="-")
         self._file = self._stack.enter_context((self._folder / "history.jsonl").open("w", encoding="utf-8"))
         self._board = _tensorboard(self._folder / "tensorboard") if self._config.tensorboard else None
         if self._board is not None:
