@@ -30,19 +30,13 @@ LABEL org.opencontainers.image.title="dkan" \
       org.opencontainers.image.description="Train FastKAN on huge tabular data, as a Kubeflow Pipelines bundle" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0"
-# Triton compiles its launcher with a C compiler when a kernel first runs. Debian's security updates are wanted, so its
-# version is not pinned.
-# hadolint ignore=DL3008
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends gcc libc6-dev \
-    && rm -rf /var/lib/apt/lists/* \
-    && install --directory --mode=1777 /home/dkan
 COPY --from=build /opt/dkan /opt/dkan
-# A cluster may run the image under any uid, one without a passwd entry: the name and the home come from here.
+# A cluster may run the image under any uid, one without a passwd entry: the name and the home come from here. /tmp is
+# the one folder still writable where the root is read-only; matplotlib's cache is in the home.
 ENV PATH=/opt/dkan/bin:$PATH \
-    HOME=/home/dkan \
+    HOME=/tmp \
     USER=dkan \
     PYTHONUNBUFFERED=1
-WORKDIR /home/dkan
+WORKDIR /tmp
 USER 10001:0
 CMD ["dkan", "--help"]

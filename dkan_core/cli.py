@@ -3,6 +3,7 @@
 import functools
 import inspect
 import logging
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -144,6 +145,8 @@ def _set_up_logging() -> None:
 
 def main() -> None:
     """Run the command; an error of ours is one message and its exit code."""
+    # So that a stopped pod unwinds: children are ended, staged files removed, the logs of a remote run uploaded.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         app()
     except DkanError as error:

@@ -51,7 +51,9 @@ class PrepareConfig:
     """Decides split, statistics sample and shuffle."""
 
     def __post_init__(self) -> None:
-        _check_tuples(self)
+        _check_types(self)
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must be from 0 to {2**63 - 1}, got {self.seed}")
         if not self.label:
             raise ConfigError("label: name at least one label column")
         _check_choice("numeric_dtype", self.numeric_dtype, NUMERIC_DTYPES)
@@ -139,7 +141,7 @@ class TrainConfig:
     """Decides initialization, batch order and dropout."""
 
     def __post_init__(self) -> None:
-        _check_tuples(self)
+        _check_types(self)
         _check_choice("input_norm", self.input_norm, INPUT_NORMS)
         _check_choice("device", self.device, DEVICES)
         if any(width < 1 for width in self.hidden):
@@ -169,14 +171,6 @@ _TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
 )
 
 
-def _check_tuples(config: Any) -> None:
-    """Raise ConfigError where one value stands for several: a lone string would be taken for its letters."""
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if isinstance(field.default, tuple) and not isinstance(value, tuple):
-            raise ConfigError(f"{field.name} must be a tuple, got {value!r}; write ({value!r},)")
-
-
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
@@ -197,8 +191,6 @@ def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
     if unknown:
         raise ConfigError(f"unknown setting {unknown[0]!r}; known are {', '.join(known)}")
     values = {key: _listed(key, value, known[key].type) for key, value in settings.items()}
-    for key, value in values.items():
-        _check_type(key, value, known[key].type)
     return kind(**values)
 
 
@@ -214,6 +206,11 @@ def _listed(name: str, value: Any, expected: Any) -> Any:
             except ValueError:
                 raise ConfigError(f"{name} must be whole numbers separated by commas, got {value}") from None
     return tuple(value) if isinstance(value, list) else value
+
+
+def _check_types(config: Any) -> None:
+    for field in fields(config):
+        _check_type(field.name, getattr(config, field.name), field.type)
 
 
 def _check_type(name: str, value: object, expected: Any) -> None:
@@ -235,7 +232,8 @@ def _check_type(name: str, value: object, expected: Any) -> None:
         fits = isinstance(value, str)
     if not fits:
         wanted = expected.__name__ if expected in (int, str, float, bool) else text.removeprefix("typing.")
-        raise ConfigError(f"{name} must be {wanted}, got {value!r}")
+        hint = f"; write ({value!r},)" if isinstance(value, str) and text.startswith("tuple") else ""
+        raise ConfigError(f"{name} must be {wanted}, got {value!r}{hint}")
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, read_manifest
 from dkan_core.errors import DataError
 from dkan_core.model.checkpoint import SavedModel, best_device
-from dkan_core.prediction import score_split
+from dkan_core.prediction import probability_column, score_split
 from dkan_core.report import render_report
-from dkan_core.storage import local_copy, staged_folder, write_atomic, write_json
+from dkan_core.storage import local_copy, read_if_there, staged_folder, write_atomic, write_json
 
 METRICS, REPORT, PREDICTIONS, HISTORY = "metrics.json", "report.html", "predictions.parquet", "history.jsonl"
 OUTPUTS = (REPORT, PREDICTIONS, METRICS)
@@ -84,11 +84,11 @@ def evaluate(
     with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
         with local_copy(model) as model_folder, local_copy(prepared) as data:
             saved, manifest = SavedModel(model_folder), read_manifest(data)
-            history = _read_history(saved.folder)
+            history = _read_history(model)
             _check_match(saved, manifest, prepared)
             device = best_device()
-            reader = open_split(data, manifest, split)
-            labels_NL, probabilities_NL = score_split(saved.module.to(device), reader, device)
+            with open_split(data, manifest, split) as reader:
+                labels_NL, probabilities_NL = score_split(saved.module.to(device), reader, device)
         metrics = metric.compute_metrics(labels_NL, probabilities_NL, manifest.labels)
         metrics["split"] = split
         report = render_report(
@@ -120,9 +120,11 @@ def _check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path
         )
 
 
-def _read_history(model_folder: Path) -> list[dict[str, Any]]:
-    path = model_folder.parent / HISTORY
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+def _read_history(model: str | Path) -> list[dict[str, Any]]:
+    """Return the history of the run that a model lies in, or of the run folder itself; empty where there is none."""
+    run = str(model).rstrip("/")
+    text = read_if_there(f"{run}/{HISTORY}") or read_if_there(f"{run.rpartition('/')[0] or '.'}/{HISTORY}") or ""
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def _model_summary(saved: SavedModel) -> dict[str, Any]:
@@ -145,5 +147,5 @@ def _prediction_table(
     for index, name in enumerate(names):
         measured = labels_NL[:, index] != metric.NOT_MEASURED
         columns[name] = pa.array(labels_NL[:, index], mask=~measured)
-        columns[f"{name}_probability"] = pa.array(probabilities_NL[:, index])
+        columns[probability_column(name)] = pa.array(probabilities_NL[:, index])
     return pa.table(columns)

@@ -92,6 +92,17 @@ def average_precision(labels_N: Array, scores_N: Array) -> float:
     return _average_precision(rank_scores(labels_N, scores_N))
 
 
+def macro_average_precision(labels_NL: Array, scores_NL: Array) -> float:
+    """Return the mean of the labels' average precision over those with both classes measured; nan without any.
+
+    Shape:
+        - Input: ``(N, L)``, ``(N, L)``
+    """
+    rankings = [rank_scores(labels_NL[:, index], scores_NL[:, index]) for index in range(labels_NL.shape[1])]
+    mean = _mean(_average_precision(ranking) for ranking in rankings if ranking.has_both_classes)
+    return float("nan") if mean is None else mean
+
+
 def _distinct(sorted_K: Array) -> Array:
     return sorted_K[np.concatenate([[True], sorted_K[1:] != sorted_K[:-1]])] if sorted_K.size else sorted_K
 

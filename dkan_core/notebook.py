@@ -17,11 +17,10 @@ from dkan_core.data.prepare import prepare
 from dkan_core.errors import DataError
 from dkan_core.model.checkpoint import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.storage import local_path
 from dkan_core.training.launch import train
 
 Array = npt.NDArray[Any]
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,12 @@ class MainResult:
 
 
 def main(
-    train_loader: object, test_loader: object, config: TrainConfig | None = None, *, run: str | Path | None = None
+    train_loader: object,
+    test_loader: object,
+    config: TrainConfig | None = None,
+    *,
+    run: str | Path | None = None,
+    overwrite: bool = False,
 ) -> MainResult:
     """Train on one loader and choose the best model by average precision on the other.
 
@@ -47,7 +51,8 @@ def main(
         train_loader: A torch DataLoader over pairs (features, labels), or a pair of numpy arrays or tensors.
         test_loader: The same for validation.
         config: Settings.
-        run: Folder of the run; by default a new temporary one, which stays.
+        run: Local folder of the run; by default a new temporary one, which stays.
+        overwrite: Whether an earlier run in ``run`` may be replaced.
 
     Shape:
         - features ``(N, F)``; labels ``(N,)`` or ``(N, L)`` with 0, 1, or NaN for not measured
@@ -55,7 +60,8 @@ def main(
     Raises:
         DataError: Shapes do not fit, or labels hold anything else.
     """
-    folder = Path(run) if run is not None else Path(tempfile.mkdtemp(prefix="dkan-run-"))
+    _speak()
+    folder = local_path(run) if run is not None else Path(tempfile.mkdtemp(prefix="dkan-run-"))
     train_x, train_y = _collect(train_loader, "train_loader")
     test_x, test_y = _collect(test_loader, "test_loader")
     if train_x.shape[1] != test_x.shape[1] or train_y.shape[1] != test_y.shape[1]:
@@ -71,7 +77,7 @@ def main(
             source,
         )
         prepare(source, prepared, PrepareConfig(label=tuple(labels), split_column="split"))
-        result = train(prepared, folder, config)
+        result = train(prepared, folder, config, overwrite=overwrite)
     model = SavedModel(Path(result.model)).module
     return MainResult(average_precision=result.average_precision, model=model, path=result.model)
 
@@ -79,9 +85,9 @@ def main(
 def _collect(loader: object, name: str) -> tuple[Array, Array]:
     """Return all features (N, F) and labels (N, L) of a loader or a pair of arrays."""
     if isinstance(loader, tuple | list) and len(loader) == 2:
-        features, labels = (np.asarray(part) for part in loader)
+        features, labels = (_array(part) for part in loader)
     elif isinstance(loader, Iterable):
-        batches = [(np.asarray(features), np.asarray(labels)) for features, labels in loader]
+        batches = [(_array(features), _array(labels)) for features, labels in loader]
         if not batches:
             raise DataError(f"{name}: holds no batch")
         features, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
@@ -92,7 +98,23 @@ def _collect(loader: object, name: str) -> tuple[Array, Array]:
         raise DataError(
             f"{name}: expected features (N, F) and labels (N,) or (N, L), got {features.shape} and {labels.shape}"
         )
+    measured = labels[~np.isnan(labels.astype(np.float64))]
+    wrong, counts = np.unique(measured[(measured != 0) & (measured != 1)], return_counts=True)
+    if len(wrong):
+        raise DataError(f"{name}: labels must be 0, 1 or NaN (not measured); found {wrong[0]} {counts[0]:,} times")
     return features, labels
+
+
+def _array(part: Any) -> Array:
+    return np.asarray(part.detach().cpu() if hasattr(part, "detach") else part)
+
+
+def _speak() -> None:
+    """Show a line an epoch where nobody has set up logging, as in a notebook: training may take an hour."""
+    ours = logging.getLogger("dkan_core")
+    if not ours.hasHandlers():
+        ours.addHandler(logging.StreamHandler())
+        ours.setLevel(logging.INFO)
 
 
 def _table(features: Array, labels: Array, names: list[str], split: str) -> pa.Table:

@@ -57,6 +57,11 @@ def score_split(
     return np.concatenate(labels), np.concatenate(probabilities)
 
 
+def probability_column(label: str) -> str:
+    """Return what the column of a label's probability is called, beside the label itself."""
+    return f"{label}_probability"
+
+
 def predict(
     model: str | Path, sources: str | Path | Sequence[str | Path], out: str | Path, *, columns: Sequence[str] = ()
 ) -> int:
@@ -64,8 +69,8 @@ def predict(
 
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
-        sources: Files, folders, globs or fsspec URIs; several files are scored in the order of their paths.
-        out: Parquet file to write: a probability per label, named as the label, in input order.
+        sources: Files, folders, globs or fsspec URIs in the order to be scored; a folder's files by path.
+        out: Parquet file to write: ``LABEL_probability`` for each label, in input order.
         columns: Source columns to pass through.
 
     Returns:
@@ -76,7 +81,7 @@ def predict(
         OutputError: ``out`` cannot be written; nothing half-written is left.
     """
     chosen = [sources] if isinstance(sources, (str, Path)) else list(sources)
-    paths = find_parquet([str(source) for source in chosen])
+    paths = [path for source in chosen for path in find_parquet([source])]
     if not is_remote(out) and str(local_path(out).resolve()) in {str(Path(path).resolve()) for path in paths}:
         raise OutputError(f"{out}: is one of the sources; choose another file")
     with local_copy(model) as folder:
@@ -102,7 +107,8 @@ def predict(
 
 def _output_schema(saved: SavedModel, paths: Sequence[str], columns: Sequence[str]) -> tuple[pa.Schema, int]:
     """Check every file's columns; return the schema of the output and the number of rows."""
-    clash = sorted(set(columns) & set(saved.config.labels))
+    predicted = [probability_column(label) for label in saved.config.labels]
+    clash = sorted(set(columns) & set(predicted))
     if clash:
         raise DataError(f"column {clash[0]!r} cannot be passed through: the prediction has that name")
     passed: dict[str, pa.DataType] = {}
@@ -117,7 +123,7 @@ def _output_schema(saved: SavedModel, paths: Sequence[str], columns: Sequence[st
             if passed.setdefault(name, types[name]) != types[name]:
                 raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
         total += parquet.metadata.num_rows
-    return pa.schema([*passed.items(), *((label, pa.float32()) for label in saved.config.labels)]), total
+    return pa.schema([*passed.items(), *((name, pa.float32()) for name in predicted)]), total
 
 
 def _needed_by(name: str, columns: Sequence[str]) -> str:

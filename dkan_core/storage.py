@@ -90,6 +90,13 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     sync_folder(path.parent)
 
 
+def read_if_there(uri: str) -> str | None:
+    """Return the text of a file, local or remote, or None where there is none."""
+    fs, path = filesystem(uri)
+    with readable(uri):
+        return fs.read_text(path, encoding="utf-8") if fs.exists(path) else None
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as JSON, atomically; NaN and infinity are refused."""
     write_atomic(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
@@ -111,6 +118,11 @@ def output_error(path: str | Path, error: OSError) -> OutputError:
     return OutputError(f"{path}: cannot be written ({error.strerror or error})")
 
 
+def leftovers(name: str) -> set[str]:
+    """Return what a killed command may leave beside ``name``."""
+    return {f".{name}.partial", f".{name}.old"}
+
+
 def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool) -> None:
     """Raise OutputError unless ``out`` is absent, empty, or holds a result of ours that may be overwritten.
 
@@ -119,12 +131,15 @@ def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool) -> No
         ours: Names that the command itself writes there.
         overwrite: Whether an earlier result may be replaced.
     """
-    names = _entries(out) - {PARTIAL}
+    names = _entries(out) - {PARTIAL}.union(*map(leftovers, ours))
     foreign = sorted(names - set(ours))
     if foreign:
         raise OutputError(f"{out}: already holds something else ({foreign[0]}); choose an empty or new folder")
     if names and not overwrite:
-        raise OutputError(f"{out}: already holds an earlier result; pass --overwrite or choose another folder")
+        raise OutputError(
+            f"{out}: already holds an earlier result; "
+            "pass --overwrite (in Python overwrite=True) or choose another folder"
+        )
 
 
 def _entries(out: str | Path) -> set[str]:
@@ -153,7 +168,7 @@ def staged_folder(out: str | Path, *, names: Sequence[str], overwrite: bool) -> 
     if is_remote(out):
         with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
             yield Path(folder)
-            _replace_remote(Path(folder), str(out), names)
+            replace_remote(Path(folder), str(out), names)
         return
     target = local_path(out)
     existed = target.exists()
@@ -229,7 +244,7 @@ def staged_file(out: str | Path) -> Iterator[Path]:
             target.parent.rmdir()
 
 
-def _replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
+def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
     """Put a local folder's files in the place of an earlier result; a failure leaves nothing.
 
     An object named as the staging folder stands there meanwhile and marks what a killed command left as ours.

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "dkan_core"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"errors"},
+    {"errors", "machine"},
     {"config", "storage", "progress"},
     {"metrics"},
     {"data", "figures"},

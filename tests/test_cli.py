@@ -68,7 +68,7 @@ def test_whole_way_from_raw_rows_to_predictions(dkan: Dkan, source: Path, tmp_pa
     predictions = pq.read_table(tmp_path / "eval/predictions.parquet")
     assert predictions.column_names == ["label", "label_probability"] and len(predictions) == metrics["rows"]
     scores = pq.read_table(tmp_path / "scores.parquet")
-    assert scores.column_names == ["site", "label"]
+    assert scores.column_names == ["site", "label_probability"]
     assert scores["site"].to_pylist() == pq.read_table(source)["site"].to_pylist()
 
 

@@ -39,6 +39,11 @@ def test_user_is_numeric_and_not_root() -> None:
     assert users and re.fullmatch(r"[1-9]\d*(:\d+)?", users[-1]), users
 
 
+def test_home_is_writable_for_any_user_on_a_read_only_root() -> None:
+    assert re.search(r"^(?:ENV +| +)HOME=/tmp\b", RUNTIME, re.MULTILINE)
+    assert re.findall(r"^WORKDIR (\S+)$", RUNTIME, re.MULTILINE) == ["/tmp"]
+
+
 def test_builds_without_buildkit_or_a_frontend_from_the_network() -> None:
     assert not re.search(r"^#\s*syntax\s*=", DOCKERFILE, re.MULTILINE | re.IGNORECASE)
     assert "--mount" not in DOCKERFILE and "<<" not in DOCKERFILE and "--chmod" not in DOCKERFILE

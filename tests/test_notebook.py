@@ -67,7 +67,7 @@ def test_several_labels_may_be_unmeasured(tmp_path: Path) -> None:
         ((rows(50)[0], rows(40)[1]), rows(20), "train_loader: expected features"),
         (rows(50), 7, "test_loader: expected a DataLoader or a pair"),
         (rows(50), [], "test_loader: holds no batch"),
-        ((rows(50)[0], rows(50)[1] + 5), rows(20), "must hold 0, 1 or null; found 5"),
+        ((rows(50)[0], rows(50)[1] + 5), rows(20), "train_loader: labels must be 0, 1 or NaN .*; found 5"),
     ],
 )
 def test_wrong_input_is_named(train: object, test: object, message: str, tmp_path: Path) -> None:

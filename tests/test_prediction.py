@@ -49,7 +49,7 @@ def test_probabilities_are_those_of_the_evaluated_model(
     prepare(source, tmp_path / "data", PrepareConfig(label=("label",), weight="row"))
     manifest, saved = read_manifest(tmp_path / "data"), SavedModel(Path(trained.model))
     assert manifest.preprocessor == read_manifest(prepared).preprocessor
-    predicted = scored(trained, source, tmp_path / "scores.parquet")["label"].to_numpy()
+    predicted = scored(trained, source, tmp_path / "scores.parquet")["label_probability"].to_numpy()
     for split in manifest.splits:
         reader = open_split(tmp_path / "data", manifest, split)
         numbers = reader.gather(shard_extents(reader.starts.tolist()))["weight"].astype(int)
@@ -75,12 +75,12 @@ def test_order_is_kept_over_files_and_batches(
     batch_bytes: int,
     scoring_rows: int,
 ) -> None:
-    wanted = scored(trained, source, tmp_path / "wanted.parquet")["label"].to_numpy()
+    wanted = scored(trained, source, tmp_path / "wanted.parquet")["label_probability"].to_numpy()
     monkeypatch.setattr(schema, "BATCH_BYTES", batch_bytes)
     monkeypatch.setattr(prediction_module, "SCORING_ROWS", scoring_rows)
     found = scored(trained, write(table, tmp_path / "raw", files), tmp_path / "scores.parquet", columns=["row"])
     assert found["row"].to_pylist() == list(range(len(table)))
-    np.testing.assert_allclose(found["label"].to_numpy(), wanted, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["label_probability"].to_numpy(), wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_columns_of_any_type_are_passed_through_as_they_were(
@@ -98,7 +98,7 @@ def test_columns_of_any_type_are_passed_through_as_they_were(
     source = write(table.drop_columns("label"), tmp_path / "raw", files=2)
     passed = ["point", "key", "site", "mean_radius", "seen", "tags", "key"]
     found = scored(trained, source, tmp_path / "scores.parquet", columns=passed)
-    assert found.schema.names == [*passed[:-1], "label"]
+    assert found.schema.names == [*passed[:-1], "label_probability"]
     for name in passed:
         assert found[name].to_pylist() == table[name].to_pylist()
 
@@ -108,9 +108,9 @@ def test_only_what_the_model_reads_is_needed_and_probabilities_are_probabilities
 ) -> None:
     extra = table.drop_columns("label").append_column("note", pa.array(["?"] * len(table)))
     found = scored(trained, write(extra, tmp_path / "raw", files=1), tmp_path / "scores.parquet")
-    assert found.schema.names == ["label"]
-    assert found.schema.field("label").type == pa.float32()
-    assert 0 <= found["label"].to_numpy().min() <= found["label"].to_numpy().max() <= 1
+    assert found.schema.names == ["label_probability"]
+    assert found.schema.field("label_probability").type == pa.float32()
+    assert 0 <= found["label_probability"].to_numpy().min() <= found["label_probability"].to_numpy().max() <= 1
 
 
 def test_file_without_rows_gives_a_file_without_rows(trained: TrainResult, table: pa.Table, tmp_path: Path) -> None:
@@ -144,9 +144,17 @@ def test_other_columns_are_named_with_their_file_and_nothing_is_left(
     assert not list((tmp_path / "out").iterdir()) if (tmp_path / "out").exists() else True
 
 
-def test_label_cannot_be_passed_through(trained: TrainResult, source: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="'label' cannot be passed through"):
-        predict(trained.model, source, tmp_path / "scores.parquet", columns=["label"])
+def test_truth_can_stand_beside_the_prediction(trained: TrainResult, source: Path, tmp_path: Path) -> None:
+    found = scored(trained, source, tmp_path / "scores.parquet", columns=["label"])
+    assert found.schema.names == ["label", "label_probability"]
+    assert found["label"].to_pylist() == pq.read_table(source)["label"].to_pylist()
+
+
+def test_files_are_scored_in_the_order_they_are_named(trained: TrainResult, table: pa.Table, tmp_path: Path) -> None:
+    first, second = (write(table.slice(*part), tmp_path / str(part[0]), files=1) for part in ((0, 50), (50, 70)))
+    predict(trained.model, [second, first], tmp_path / "scores.parquet", columns=["label"])
+    expected = table.slice(50, 70)["label"].to_pylist() + table.slice(0, 50)["label"].to_pylist()
+    assert pq.read_table(tmp_path / "scores.parquet")["label"].to_pylist() == expected
 
 
 def test_source_is_never_overwritten(trained: TrainResult, table: pa.Table, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ is also given codes for its frequent values, so that a model can treat them apar
 Shape suffixes: N rows, F numeric features, C coded features.
 """
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 
 from dkan_core.data.schema import is_number, is_text
 from dkan_core.errors import DataError
+from dkan_core.machine import available_cores
 
 SCORE_LIMIT = 3.0
 STEPS = 254
@@ -40,7 +40,7 @@ MAX_VALUE_CODED_COLUMNS = 256
 Float64 = npt.NDArray[np.float64]
 
 # NumPy and Arrow let go of the interpreter on whole columns, so columns are encoded side by side.
-_columns_pool = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0))), thread_name_prefix="dkan-encode")
+_columns_pool = ThreadPoolExecutor(available_cores(), thread_name_prefix="dkan-encode")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +234,14 @@ def normal_scores(values: Float64, feature: NumericFeature) -> npt.NDArray[np.fl
     Shape:
         - Input and output: ``(N,)``
     """
-    return np.interp(values, feature.knots, feature.scores).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = np.interp(values, feature.knots, feature.scores)
+    # Between knots closer or farther apart than a float can say, the slope is no number: take the next knot's score.
+    lost = ~np.isnan(values) & ~(np.abs(scores) <= SCORE_LIMIT)
+    if lost.any():
+        place = np.searchsorted(feature.knots, values[lost]).clip(max=len(feature.knots) - 1)
+        scores[lost] = np.asarray(feature.scores)[place]
+    return scores.astype(np.float32)
 
 
 def quantize(scores: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:

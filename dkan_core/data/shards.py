@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,10 @@ from safetensors.numpy import save
 
 from dkan_core.data.hashing import UInt64
 from dkan_core.errors import DataError
+from dkan_core.machine import allow_open_files
 
 SHARD_BYTES = 256 << 20
+OTHER_OPEN_FILES = 256
 KEY = "shuffle_key"
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -118,6 +121,7 @@ class ShardReader:
 
     def __init__(self, root: Path, shards: Sequence[Shard]) -> None:
         self.paths = [root / shard.path for shard in shards]
+        allow_open_files(len(shards) + OTHER_OPEN_FILES)
         self.starts = np.concatenate([[0], np.cumsum([shard.rows for shard in shards])]).astype(np.int64)
         with ExitStack() as stack:
             self.handles = [_open(path, shard, stack) for path, shard in zip(self.paths, shards, strict=True)]
@@ -140,6 +144,14 @@ class ShardReader:
     def close(self) -> None:
         """Close the files."""
         self._closer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
         """Read the rows of ``extents`` (first, past the last), none of which crosses a shard, one after the other."""

@@ -25,6 +25,7 @@ MIN_SAMPLE_ROWS = 1 << 14
 SAMPLE_BYTES = 512 << 20
 MAX_PIECES = 256
 VALUES_REMEMBERED = 1000
+MAX_WEIGHT = 1e30
 
 
 @dataclass
@@ -69,6 +70,7 @@ def collect_statistics(
     rows = [0] * len(SPLITS)
     labels: dict[str, list[Counter[object]]] = {name: [Counter() for _ in SPLITS] for name in schema.labels}
     invalid: dict[str, dict[str, int]] = {}
+    weight = 0.0
     first = 0
     for file in files:
         for batch in read_batches(file.path, schema.columns, on_rows):
@@ -84,9 +86,11 @@ def collect_statistics(
                 if any(len(counter) > VALUES_REMEMBERED for counter in labels[name]):
                     raise _not_binary(name, labels[name], file.path)
             if schema.weight is not None:
-                _check_weight(batch.column(schema.weight), schema.weight, file.path)
+                weight += _train_weight(batch.column(schema.weight), split == 0, schema.weight, file.path)
             _count_invalid(invalid, batch, schema.numeric)
             sample.add(batch.select(features), row_ids, split == 0)
+    if schema.weight is not None and weight == 0:
+        raise DataError(f"{files[0].path}: weight column {schema.weight!r} is 0 in every row of train")
     return Statistics(sample=sample.table(), rows=rows, labels=labels, invalid=invalid)
 
 
@@ -129,12 +133,14 @@ def _count_values(counter: Counter[object], values: pa.Array) -> None:
         counter[entry["values"]] += entry["counts"]
 
 
-def _check_weight(column: pa.Array, name: str, path: str) -> None:
+def _train_weight(column: pa.Array, in_train: npt.NDArray[np.bool_], name: str, path: str) -> float:
+    """Return the sum of the train rows' weights, after a check of all."""
     weight = column.cast(pa.float32(), safe=False)
-    good = pc.and_(pc.is_finite(weight), pc.greater_equal(weight, 0))
+    good = pc.and_(pc.less_equal(weight, MAX_WEIGHT), pc.greater_equal(weight, 0))
     bad = len(weight) - (pc.sum(good).as_py() or 0)
     if bad:
-        raise DataError(f"{path}: weight column {name!r} must be finite and not negative; {bad:,} rows are not")
+        raise DataError(f"{path}: weight column {name!r} must be from 0 to {MAX_WEIGHT:g}; {bad:,} rows are not")
+    return float(pc.sum(weight.filter(pa.array(in_train))).as_py() or 0)
 
 
 def _count_invalid(counts: dict[str, dict[str, int]], batch: pa.RecordBatch, numeric: Sequence[str]) -> None:
@@ -161,7 +167,10 @@ def check_labels(statistics: Statistics, where: str) -> None:
             raise _not_binary(name, counters, where)
     for index, split in enumerate(SPLITS):
         if statistics.rows[index] == 0 and split != "test":
-            raise DataError(f"{where}: no rows in the {split} split")
+            raise DataError(
+                f"{where}: no rows in the {split} split, of {sum(statistics.rows):,} in all; "
+                "set --split, or name a --split-column"
+            )
         lacking = [name for name, counters in statistics.labels.items() if not _both_classes(counters[index])]
         needed = 1 if split == "train" else len(statistics.labels)
         if statistics.rows[index] and len(lacking) >= needed:

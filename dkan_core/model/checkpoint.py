@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save
 from dkan_core.data.encoding import Preprocessor
 from dkan_core.errors import DataError
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
-from dkan_core.storage import remove, sync_folder, write_atomic, write_json
+from dkan_core.storage import output_error, remove, sync_folder, write_atomic, write_json
 
 WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD = (
     "model.safetensors",
@@ -33,9 +33,9 @@ def save_model(
         OutputError: The disk is full or not writable; an earlier model stays.
     """
     aside = folder.with_name(f".{folder.name}.partial")
-    remove(aside)
-    aside.mkdir(parents=True)
     try:
+        remove(aside)
+        aside.mkdir(parents=True)
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         write_atomic(aside / WEIGHTS, save(state))
         write_json(aside / CONFIG, config.to_dict())
@@ -43,6 +43,8 @@ def save_model(
         write_json(aside / METRICS, metrics)
         write_atomic(aside / CARD, _card(config, preprocessor, metrics))
         _swap(aside, folder)
+    except OSError as error:
+        raise output_error(folder, error) from error
     finally:
         remove(aside)
 

@@ -1,11 +1,14 @@
 """The evaluator process: scores snapshots on the validation split and keeps the best model on disk.
 
 It works through the snapshots in the order they were taken and stops looking once patience is used up. So what
-it calls the best does not depend on how fast it is, as long as no snapshot had to be skipped.
+it calls the best does not depend on how fast it is. Only where it falls far behind, or the run's time is up, does the
+newest snapshot win and the stale ones are skipped.
 """
 
 import logging
 import math
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import torch
 
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, read_manifest
-from dkan_core.metrics import average_precision, best_f1_threshold, compute_metrics
+from dkan_core.metrics import best_f1_threshold, compute_metrics, macro_average_precision
 from dkan_core.model.checkpoint import save_model
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
 from dkan_core.prediction import score_split
@@ -24,6 +27,7 @@ from dkan_core.training.job import Job, run_child
 from dkan_core.training.step import bind
 
 MODEL_FOLDER = "model"
+MAX_BACKLOG = 16
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +37,35 @@ def work(job: Job) -> None:
     torch.set_num_threads(job.threads)
     launcher, server = inherited(job.launcher), inherited(job.peers[0])
     evaluator = Evaluator(job)
+    snapshots: deque[Message] = deque()
     while True:
-        snapshot = server.receive()
+        snapshots.extend(server.waiting() if snapshots else [server.receive(), *server.waiting()])
+        if is_behind(snapshots):
+            skipped = [snapshots.popleft() for _ in range(len(snapshots) - 1)]
+            logger.warning(
+                "evaluation lags behind: %d snapshots up to step %d skipped", len(skipped), skipped[-1]["step"]
+            )
+            for snapshot in skipped:
+                server.send(done=snapshot["slot"], stop=evaluator.exhausted)
+        snapshot = snapshots.popleft()
         if not evaluator.exhausted:
             launcher.send(kind="evaluation", **evaluator.evaluate(snapshot))
         if snapshot["final"]:
             return
         server.send(done=snapshot["slot"], stop=evaluator.exhausted)
+
+
+def is_behind(snapshots: Sequence[Message]) -> bool:
+    """Tell whether all but the newest snapshot are to be skipped: too many wait, or the time of the run is up."""
+    return len(snapshots) > MAX_BACKLOG or (len(snapshots) > 1 and bool(snapshots[-1]["time_is_up"]))
+
+
+def _device(job: Job) -> torch.device:
+    """Return a GPU that no worker has, else the first worker's, else the CPU."""
+    assert job.config.workers is not None
+    if job.config.device != "cuda":
+        return torch.device("cpu")
+    return torch.device("cuda", job.config.workers if torch.cuda.device_count() > job.config.workers else 0)
 
 
 class Evaluator:
@@ -50,7 +76,7 @@ class Evaluator:
         self.job = job
         self.prepared: PreparedData = read_manifest(folder)
         self.reader = open_split(folder, self.prepared, "valid")
-        self.device = torch.device("cuda:0" if job.config.device == "cuda" else "cpu")
+        self.device = _device(job)
         self.config = ModelConfig.from_dict(job.model)
         self.model = TabularFastKAN(self.config).to(self.device).eval()
         self.memory = job.open_memory()
@@ -67,9 +93,7 @@ class Evaluator:
         """Score a snapshot, save it if it is the best, and return a line of history."""
         self.values_P.copy_(torch.from_numpy(self.memory.snapshots_SP[snapshot["slot"]]))
         labels_NL, probabilities_NL = score_split(self.model, self.reader, self.device)
-        by_label = [average_precision(labels_NL[:, i], probabilities_NL[:, i]) for i in range(labels_NL.shape[1])]
-        defined = [value for value in by_label if not math.isnan(value)]
-        value = sum(defined) / len(defined)
+        value = macro_average_precision(labels_NL, probabilities_NL)
         better = value > self.best
         self.without_gain = 0 if better else self.without_gain + 1
         facts = {key: snapshot[key] for key in ("epoch", "step", "seconds", "loss", "rows_per_second")}

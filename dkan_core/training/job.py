@@ -1,5 +1,6 @@
 """What a child process is told: its job, read as JSON from standard input."""
 
+import ctypes
 import json
 import logging
 import os
@@ -91,6 +92,7 @@ def run_child(work: Callable[[Job], None]) -> None:
     plain["peers"], plain["decayed"] = tuple(plain["peers"]), tuple(map(tuple, plain["decayed"]))
     job = Job(**plain)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent()
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {job.name} %(message)s")
     try:
         work(job)
@@ -102,3 +104,10 @@ def run_child(work: Callable[[Job], None]) -> None:
         logging.getLogger(__name__).info("another process of the run is gone")
         sys.stderr.flush()
         os._exit(PEER_LOST_EXIT_CODE)
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this process when the launcher dies (Linux); elsewhere the closed channels end it."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

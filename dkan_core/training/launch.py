@@ -7,38 +7,43 @@ The children are started as ``python -m``, never by importing the caller's scrip
 import json
 import logging
 import os
-import selectors
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
-from typing import IO, Any
+from typing import Any
 
 import torch
 
-import dkan_core
-from dkan_core import errors
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, read_manifest
-from dkan_core.errors import TrainingError
+from dkan_core.errors import OutputError
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
-from dkan_core.storage import check_free, is_remote, local_copy, local_path, remove, upload_folder, write_json
+from dkan_core.storage import (
+    check_free,
+    is_remote,
+    leftovers,
+    local_copy,
+    local_path,
+    output_error,
+    remove,
+    replace_remote,
+    write_json,
+)
 from dkan_core.training.channel import Channel, channel_pair
 from dkan_core.training.evaluator import MODEL_FOLDER
-from dkan_core.training.job import PEER_LOST_EXIT_CODE, Job
+from dkan_core.training.job import Job
 from dkan_core.training.memory import create_memory
+from dkan_core.training.processes import Child, watch
 from dkan_core.training.recipe import resolve, threads_per_worker
 from dkan_core.training.reporting import Reporter
 from dkan_core.training.step import decayed_ranges, flatten
 
 METRICS, HISTORY, LOGS, TENSORBOARD = "metrics.json", "history.jsonl", "logs", "tensorboard"
 OUTPUTS = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, METRICS)
-LOG_LINES_SHOWN = 40
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +86,15 @@ def train(
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         resolved = resolve(config or TrainConfig(), manifest.splits["train"].rows)
-        for name in (METRICS, *OUTPUTS):
+        logger.info(
+            "training on %s with %d workers, %d rows a step, learning rate %.2g, at most %d epochs",
+            resolved.device,
+            resolved.workers,
+            resolved.batch_size,
+            resolved.learning_rate,
+            resolved.epochs,
+        )
+        for name in [name for output in reversed(OUTPUTS) for name in (output, *leftovers(output))]:
             remove(folder / name)
         (folder / LOGS).mkdir(parents=True)
         history = _Run(data, manifest, folder, resolved).execute()
@@ -97,13 +110,20 @@ def train(
 def _run_folder(run: str | Path) -> Iterator[Path]:
     """Yield the local folder of a run; that of a remote one is uploaded at the end, also when the run fails."""
     if not is_remote(run):
-        yield local_path(run)
+        try:
+            yield local_path(run)
+        except OSError as error:
+            raise output_error(run, error) from error
         return
     with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
         try:
             yield Path(folder)
-        finally:
-            upload_folder(Path(folder), str(run), last=METRICS)
+        except BaseException:
+            # What failed is the news; that its logs cannot be uploaded either is not.
+            with suppress(OutputError):
+                replace_remote(Path(folder), str(run), OUTPUTS)
+            raise
+        replace_remote(Path(folder), str(run), OUTPUTS)
 
 
 def _training_facts(config: TrainConfig, history: list[dict[str, Any]]) -> dict[str, Any]:
@@ -129,8 +149,9 @@ class _Run:
         self.data, self.manifest, self.folder, self.config = data, manifest, folder, config
         self.workers = config.workers
         self.architecture = ModelConfig.for_data(manifest, config)
-        torch.manual_seed(config.seed)
-        model = TabularFastKAN(self.architecture)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            model = TabularFastKAN(self.architecture)
         start_P = flatten(model).numpy()
         self.decayed = tuple(decayed_ranges(model))
         self.memory = create_memory(parameters=len(start_P), workers=self.workers)
@@ -141,10 +162,10 @@ class _Run:
         with ExitStack() as stack:
             children = self._start(stack)
             with Reporter(self.folder, self.config) as reporter:
-                _watch(children, reporter)
+                watch(children, reporter)
                 return reporter.history
 
-    def _start(self, stack: ExitStack) -> list["_Child"]:
+    def _start(self, stack: ExitStack) -> list["Child"]:
         """Start every process; the stack kills what is left of them."""
         to_workers = [channel_pair() for _ in range(self.workers)]
         to_evaluator = channel_pair()
@@ -160,7 +181,7 @@ class _Run:
         os.close(self.memory.handle)
         return children
 
-    def _spawn(self, stack: ExitStack, role: str, rank: int, peers: Sequence[socket], threads: int) -> "_Child":
+    def _spawn(self, stack: ExitStack, role: str, rank: int, peers: Sequence[socket], threads: int) -> "Child":
         ours, theirs = channel_pair()
         job = Job(
             role=role,
@@ -177,84 +198,7 @@ class _Run:
             peers=tuple(end.fileno() for end in peers),
             threads=threads,
         )
-        child = _Child(job, Channel(ours), self.folder / LOGS / f"{job.name}.log")
+        child = Child(job, Channel(ours), self.folder / LOGS / f"{job.name}.log")
         stack.callback(child.end)
         theirs.close()
         return child
-
-
-class _Child:
-    """A running process of ours."""
-
-    def __init__(self, job: Job, channel: Channel, log: Path) -> None:
-        self.name, self.channel, self.log = job.name, channel, log
-        package = str(Path(dkan_core.__file__).resolve().parent.parent)
-        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", f"dkan_core.training.{job.role}"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=job.handles(),
-                env={
-                    "OMP_WAIT_POLICY": "passive",
-                    **os.environ,
-                    "PYTHONPATH": path,
-                    "OMP_NUM_THREADS": str(job.threads),
-                },
-            )
-        stdin: IO[bytes] | None = self.process.stdin
-        assert stdin is not None
-        try:
-            stdin.write(job.to_json().encode())
-            stdin.close()
-        except BrokenPipeError:
-            logger.debug("%s ended before it read its job", self.name)
-
-    def end(self) -> None:
-        """Kill the process if it still runs, and let go of everything."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self.channel.close()
-
-
-def _watch(children: Sequence[_Child], reporter: Reporter) -> None:
-    """Pass messages to the reporter until all children have ended.
-
-    Raises:
-        UserError: One found the data or the disk wrong.
-        TrainingError: One died; of several, the one that did not just follow another.
-    """
-    with selectors.DefaultSelector() as selector:
-        for child in children:
-            selector.register(child.channel, selectors.EVENT_READ, child)
-        while selector.get_map():
-            for key, _ in selector.select():
-                child = key.data
-                for message in child.channel.waiting():
-                    if message["kind"] == "user_error":
-                        raise getattr(errors, message["error"])(message["text"])
-                    reporter.take(message)
-                if child.channel.lost:
-                    selector.unregister(child.channel)
-                    if child.process.wait() != 0:
-                        raise TrainingError(_describe_death(children))
-
-
-def _describe_death(children: Sequence[_Child]) -> str:
-    """Name the process that died of itself, with the end of its log; the others follow within a moment."""
-    for child in children:
-        try:
-            child.process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            logger.debug("%s still runs", child.name)
-    dead = [child for child in children if child.process.poll() not in (None, 0)]
-    first = min(dead, key=lambda child: child.process.returncode == PEER_LOST_EXIT_CODE)
-    code = first.process.returncode
-    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    lines = first.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-    tail = "\n".join(f"  {line}" for line in lines) or "  (it wrote nothing)"
-    hint = "; out of memory is the usual cause" if code == -9 else ""
-    return f"{first.name} died ({how}{hint}). The end of {first.log}:\n{tail}"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 SNAPSHOT_BYTES = 256 << 20
-MIN_SLOTS, MAX_SLOTS = 5, 256
+MIN_SLOTS, MAX_SLOTS = 5, 32
 
 Float32 = npt.NDArray[np.float32]
 
@@ -59,6 +59,6 @@ def snapshot_slots(parameters: int) -> int:
     """Return how many snapshots may wait for the evaluator; memory is taken only by those that do.
 
     >>> snapshot_slots(1_000), snapshot_slots(1_000_000), snapshot_slots(1_000_000_000)
-    (256, 67, 5)
+    (32, 32, 5)
     """
     return max(MIN_SLOTS, min(MAX_SLOTS, SNAPSHOT_BYTES // (4 * parameters)))

@@ -1,12 +1,13 @@
 """The settings a user leaves open, chosen from the number of rows by rules that are written down here."""
 
-import os
+import importlib.util
 from dataclasses import replace
 
 import torch
 
 from dkan_core.config import TrainConfig
 from dkan_core.errors import ConfigError
+from dkan_core.machine import available_cores
 
 BATCH_PER_ROOT = 2.8
 MIN_BATCH, MAX_BATCH = 128, 65_536
@@ -25,8 +26,10 @@ def resolve(config: TrainConfig, rows: int) -> TrainConfig:
     - epochs: enough to see 1.2 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
 
     Raises:
-        ConfigError: There is no CUDA, too few GPUs, or more workers than rows of a batch.
+        ConfigError: There is no CUDA, too few GPUs, more workers than rows of a batch, or an extra is missing.
     """
+    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError("tensorboard is not installed; run: pip install 'dkan[tensorboard]'")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = config.device if config.device != "auto" else ("cuda" if gpus else "cpu")
     if device == "cuda" and not gpus:
@@ -63,4 +66,4 @@ def _epochs(rows: int, batch_size: int) -> int:
 
 def threads_per_worker(workers: int) -> int:
     """Return how many threads each worker may use on the cores this process may run on."""
-    return max(1, len(os.sched_getaffinity(0)) // workers) if hasattr(os, "sched_getaffinity") else 1
+    return max(1, available_cores() // workers)

@@ -10,7 +10,6 @@ from typing import Any, Self
 from rich.progress import TextColumn
 
 from dkan_core.config import TrainConfig
-from dkan_core.errors import ConfigError
 from dkan_core.progress import make_progress, on_terminal
 from dkan_core.training.channel import Message
 
@@ -84,8 +83,6 @@ class Reporter:
 
 
 def _tensorboard(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ConfigError("tensorboard is not installed; run: pip install 'dkan[tensorboard]'") from None
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(str(folder))

@@ -74,14 +74,14 @@ class Snapshots:
             self.free += [message["done"]] if "done" in message else []
             self.stop_requested |= message.get("stop", False)
 
-    def publish(self, *, final: bool, **facts: float) -> None:
+    def publish(self, *, final: bool, time_is_up: bool, **facts: float) -> None:
         """Hand the parameters as they are now to the evaluator."""
         if len(self.free) <= (0 if final else 1):
             logger.warning("evaluation lags behind: snapshot at step %d skipped", facts["step"])
             return
         slot = self.free.pop(0)
         self.memory.snapshots_SP[slot] = self.memory.values_P
-        self.evaluator.send(slot=slot, final=final, **facts)
+        self.evaluator.send(slot=slot, final=final, time_is_up=time_is_up, **facts)
 
     def outlive_evaluator(self) -> None:
         """Keep this end of the channel open until the evaluator has worked through what lies in it."""
@@ -142,9 +142,10 @@ class Server:
             tally.add(pushes)
             step += 1
             self.snapshots.collect()
-            stop = step == self.schedule.steps or self.snapshots.stop_requested or self._time_is_up()
+            time_is_up = self._time_is_up()
+            stop = step == self.schedule.steps or self.snapshots.stop_requested or time_is_up
             if stop or self.schedule.is_evaluated(step):
-                self.snapshots.publish(final=stop, **self._facts(step, tally))
+                self.snapshots.publish(final=stop, time_is_up=time_is_up, **self._facts(step, tally))
             self._report(step, tally, last=stop)
             if self.schedule.is_evaluated(step):
                 tally = Tally()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dkan_core.data.hashing import salted
 from dkan_core.data.shards import Arrays
 from dkan_core.metrics import NOT_MEASURED
 from dkan_core.model.tabular import TabularFastKAN
@@ -92,4 +93,4 @@ def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor]) -> tuple[f
 
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed what is random inside a step (dropout), so that a step is a function of seed, step and rank alone."""
-    torch.manual_seed((seed * 1_000_003 + step) * 1_009 + rank)
+    torch.manual_seed(salted(seed, f"{step}/{rank}"))

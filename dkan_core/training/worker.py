@@ -22,6 +22,8 @@ def work(job: Job) -> None:
     """Train until the server says stop or every epoch is done."""
     torch.set_num_threads(job.threads)
     device = torch.device("cuda", job.rank) if job.config.device == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     model = TabularFastKAN(ModelConfig.from_dict(job.model)).to(device)
     exchange = Exchange(job.open_memory(), job.rank, device, inherited(job.peers[0]))
     bind(model, exchange.values_P, exchange.gradients_P)
@@ -39,16 +41,16 @@ def work(job: Job) -> None:
 def _batches(job: Job) -> Iterator[Arrays]:
     folder, config = Path(job.prepared), job.config
     assert config.epochs is not None and config.batch_size is not None and config.workers is not None
-    reader = open_split(folder, read_manifest(folder), "train")
-    for epoch in range(config.epochs):
-        yield from train_batches(
-            reader,
-            seed=config.seed,
-            epoch=epoch,
-            batch_size=config.batch_size,
-            rank=job.rank,
-            workers=config.workers,
-        )
+    with open_split(folder, read_manifest(folder), "train") as reader:
+        for epoch in range(config.epochs):
+            yield from train_batches(
+                reader,
+                seed=config.seed,
+                epoch=epoch,
+                batch_size=config.batch_size,
+                rank=job.rank,
+                workers=config.workers,
+            )
 
 
 class Exchange:

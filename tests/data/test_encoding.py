@@ -184,3 +184,12 @@ def test_column_of_nulls_only_is_all_missing_when_scoring() -> None:
     arrays = preprocessor.transform(pa.table({"x": pa.nulls(2), "c": pa.nulls(2)}), "rows")
     assert np.isnan(arrays["numeric"]).all()
     assert (arrays["categorical"] == encoding.MISSING).all()
+
+
+@pytest.mark.parametrize(
+    "values", [10.0 ** -np.linspace(0, 322, 3000), np.linspace(0, 1e-320, 3000), np.array([-1.7e308, 0, 1.7e308] * 9)]
+)
+def test_values_too_close_or_too_far_for_a_float_keep_finite_ordered_scores(values: np.ndarray) -> None:
+    feature = encoding._fit_numeric(values, "p", "here")
+    scores = encoding.normal_scores(np.sort(values), feature)
+    assert np.isfinite(scores).all() and np.abs(scores).max() <= 3 and (np.diff(scores) >= 0).all()

@@ -11,16 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from dkan_core import DataError, OutputError, TrainConfig, TrainingError, TrainResult, train
+from dkan_core import DataError, OutputError, TrainConfig, TrainingError, TrainResult, evaluate, train
 from dkan_core.data.loader import open_split, steps_per_epoch, train_batches
 from dkan_core.data.manifest import read_manifest
 from dkan_core.model.checkpoint import SavedModel
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.training.evaluator import MAX_BACKLOG, is_behind
 from dkan_core.training.optimizer import FlatAdamW, learning_rate
 from dkan_core.training.step import bind, compute_gradient, decayed_ranges, flatten, seed_step, to_tensors
 from tests.training.processes import alive, children, kill, wait_until
@@ -249,7 +251,63 @@ def test_training_never_waits_for_evaluation(prepared: Path, tmp_path: Path) -> 
     code, _ = background.wait()
     history = [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()]
     assert code == 0 and history[-1]["seconds"] >= 4.0
-    assert len(history) > stopped_at and history[-1]["step"] > 2 * history[stopped_at - 1]["step"]
+    # The time was up: of what waited, the newest snapshot alone was still scored.
+    assert len(history) <= stopped_at + 2 and history[-1]["step"] > 2 * history[stopped_at - 1]["step"]
+
+
+def test_stopped_launcher_unwinds(running: Background) -> None:
+    processes = children(running.process.pid)
+    kill(running.process.pid, signal.SIGTERM)
+    code, _ = running.wait()
+    assert code == 143 and not any(alive(pid) for pid in processes.values())
+
+
+def test_hung_worker_does_not_outlive_its_launcher(running: Background) -> None:
+    processes = children(running.process.pid)
+    kill(processes["worker-0"], signal.SIGSTOP)
+    kill(running.process.pid, signal.SIGKILL)
+    running.wait()
+    wait_until(lambda: not any(alive(pid) for pid in processes.values()), seconds=10)
+
+
+def test_what_a_killed_run_left_is_replaced(prepared: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for name in (".model.partial", ".model.old"):
+        (run / name).mkdir(parents=True)
+    (run / ".metrics.json.partial").write_text("{")
+    train(prepared, run, replace(SMALL, epochs=1, seed=2**63 - 1))
+    assert not list(run.glob(".*"))
+
+
+def test_caller_keeps_its_random_state(prepared: Path, tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    train(prepared, tmp_path / "run", replace(SMALL, epochs=1))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_impossible_run_folder_is_named(prepared: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="file/run"):
+        train(prepared, tmp_path / "file" / "run", SMALL)
+
+
+def test_remote_run_is_uploaded_and_replaced_as_a_whole(prepared: Path, tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/runs/first/metrics.json", b"{}")
+    fs.pipe_file("/runs/first/model/stale.bin", b"")
+    result = train(prepared, "memory://runs/first", replace(SMALL, epochs=2), overwrite=True)
+    assert result.model == "memory://runs/first/model" and not fs.exists("/runs/first/model/stale.bin")
+    evaluation = evaluate(result.model, prepared, tmp_path / "eval")
+    assert 0 < evaluation.metrics["average_precision"] <= 1
+    assert "Validation average precision" in (tmp_path / "eval" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("waiting", "behind"), [(1, False), (MAX_BACKLOG, False), (MAX_BACKLOG + 1, True)])
+def test_evaluator_keeps_the_order_until_it_is_far_behind(waiting: int, behind: bool) -> None:
+    assert is_behind([{"time_is_up": False}] * waiting) is behind
+    assert is_behind([{"time_is_up": False}] * waiting + [{"time_is_up": True}])
 
 
 @pytest.mark.gpu

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from dkan_core import ConfigError, TrainConfig
+from dkan_core.training import recipe
 from dkan_core.training.recipe import resolve
 
 
@@ -43,3 +44,9 @@ def test_more_workers_than_rows_or_gpus_are_refused(config: TrainConfig, message
 def test_cuda_without_a_gpu_is_refused() -> None:
     with pytest.raises(ConfigError, match="no GPU is visible"):
         resolve(TrainConfig(device="cuda"), 10)
+
+
+def test_tensorboard_without_its_extra_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"dkan\[tensorboard\]"):
+        resolve(TrainConfig(device="cpu", tensorboard=True), 10)

@@ -52,7 +52,7 @@ def train_fastkan(
         "patience": patience,
         "max_seconds": max_seconds or None,
         "device": "auto" if num_gpus in ("", "0") else "cuda",
-        "workers": workers or None if num_gpus in ("", "0") else int(num_gpus),
+        "workers": int(num_gpus) if num_gpus.isdecimal() and num_gpus != "0" else workers or None,
         "seed": seed,
     }
     result = train(prepared.path, model.path, build_config(TrainConfig, settings))

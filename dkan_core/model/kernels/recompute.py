@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TILE_BYTES = 4 << 20
+TILE_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
 MIN_TILE_ROWS = 64
 
 
@@ -25,10 +25,8 @@ def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: flo
 
 
 def _tiles(x_BI: Tensor, num_centers: int) -> list[slice]:
-    rows = len(x_BI)
-    if x_BI.is_cuda:
-        return [slice(0, rows)]
-    step = max(MIN_TILE_ROWS, TILE_BYTES // (x_BI.element_size() * num_centers * x_BI.shape[1]))
+    rows, tile_bytes = len(x_BI), TILE_BYTES.get(x_BI.device.type, TILE_BYTES["cpu"])
+    step = max(MIN_TILE_ROWS, tile_bytes // (x_BI.element_size() * num_centers * x_BI.shape[1]))
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
