@@ -13,9 +13,9 @@ from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding import Preprocessor, fit_preprocessor
 from dkan_core.data.hashing import salted, splitmix64
 from dkan_core.data.manifest import MANIFEST, PreparedData, SplitInfo
-from dkan_core.data.schema import Schema, SourceFile, assign_roles, read_batches, read_sources
+from dkan_core.data.schema import Schema, SourceFile, assign_roles, read_sources
 from dkan_core.data.shards import ShardWriter
-from dkan_core.data.splits import SPLITS, assign_splits
+from dkan_core.data.splits import SPLITS, read_split_batches
 from dkan_core.data.statistics import Statistics, check_labels, collect_statistics
 from dkan_core.errors import DataError
 from dkan_core.metrics import NOT_MEASURED
@@ -102,17 +102,12 @@ def _write_splits(
     layout = _layout(preprocessor, schema)
     writers = {index: ShardWriter(folder / SPLITS[index], statistics.rows[index], layout) for index in present}
     shuffle_seed = salted(config.seed, "shuffle")
-    first = 0
-    for file in files:
-        for batch in read_batches(file.path, schema.columns, advance):
-            row_ids = np.arange(first, first + batch.num_rows, dtype=np.uint64)
-            first += batch.num_rows
-            arrays = encode_rows(batch, preprocessor, schema, file.path)
-            keys = splitmix64(row_ids, seed=shuffle_seed)
-            split = assign_splits(batch, row_ids, config, file.path)
-            for index, writer in writers.items():
-                rows = np.flatnonzero(split == index)
-                writer.add(keys[rows], {name: array[rows] for name, array in arrays.items()})
+    for batch in read_split_batches(files, schema, config, advance):
+        arrays = encode_rows(batch.rows, preprocessor, schema, batch.path)
+        keys = splitmix64(batch.row_ids, seed=shuffle_seed)
+        for index, writer in writers.items():
+            rows = np.flatnonzero(batch.split == index)
+            writer.add(keys[rows], {name: array[rows] for name, array in arrays.items()})
     splits = {
         SPLITS[index]: SplitInfo(
             rows=statistics.rows[index], classes=_classes(statistics, index), shards=list(writer.finish())

@@ -1,6 +1,8 @@
 """Which split each row belongs to: by a column, by the hash of a group, or by the hash of its row number."""
 
 import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -9,9 +11,43 @@ import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.hashing import UInt64, splitmix64, value_keys
+from dkan_core.data.schema import Schema, SourceFile, read_batches
 from dkan_core.errors import DataError
 
 SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class SplitBatch:
+    """Consecutive rows of a source file, N of them.
+
+    Shape:
+        - row_ids: ``(N,)``, counted through all files; split: ``(N,)``, the index in ``SPLITS``
+    """
+
+    path: str
+    rows: pa.RecordBatch
+    row_ids: UInt64
+    split: npt.NDArray[np.int8]
+
+
+def read_split_batches(
+    files: Sequence[SourceFile], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
+) -> Iterator[SplitBatch]:
+    """Yield every row once, in the order of the files, with its number and its split.
+
+    Args:
+        files: Source files in a fixed order.
+        schema: Which columns to read.
+        config: How rows are split.
+        on_rows: Called with the number of rows after each batch.
+    """
+    first = 0
+    for file in files:
+        for batch in read_batches(file.path, schema.columns, on_rows):
+            row_ids = np.arange(first, first + batch.num_rows, dtype=np.uint64)
+            first += batch.num_rows
+            yield SplitBatch(file.path, batch, row_ids, assign_splits(batch, row_ids, config, file.path))
 
 
 def assign_splits(batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig, path: str) -> npt.NDArray[np.int8]:

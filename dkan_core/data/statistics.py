@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.hashing import UInt64, salted, splitmix64
-from dkan_core.data.schema import Schema, SourceFile, read_batches
-from dkan_core.data.splits import SPLITS, assign_splits
+from dkan_core.data.schema import Schema, SourceFile
+from dkan_core.data.splits import SPLITS, read_split_batches
 from dkan_core.errors import DataError
 
 SAMPLE_ROWS = 1 << 18
@@ -71,24 +71,19 @@ def collect_statistics(
     labels: dict[str, list[Counter[object]]] = {name: [Counter() for _ in SPLITS] for name in schema.labels}
     invalid: dict[str, dict[str, int]] = {}
     weight = 0.0
-    first = 0
-    for file in files:
-        for batch in read_batches(file.path, schema.columns, on_rows):
-            row_ids = np.arange(first, first + batch.num_rows, dtype=np.uint64)
-            first += batch.num_rows
-            split = assign_splits(batch, row_ids, config, file.path)
-            for index in range(len(SPLITS)):
-                mask = pa.array(split == index)
-                rows[index] += pc.sum(mask).as_py() or 0
-                for name in schema.labels:
-                    _count_values(labels[name][index], batch.column(name).filter(mask))
+    for batch in read_split_batches(files, schema, config, on_rows):
+        for index in range(len(SPLITS)):
+            mask = pa.array(batch.split == index)
+            rows[index] += pc.sum(mask).as_py() or 0
             for name in schema.labels:
-                if any(len(counter) > VALUES_REMEMBERED for counter in labels[name]):
-                    raise _not_binary(name, labels[name], file.path)
-            if schema.weight is not None:
-                weight += _train_weight(batch.column(schema.weight), split == 0, schema.weight, file.path)
-            _count_invalid(invalid, batch, schema.numeric)
-            sample.add(batch.select(features), row_ids, split == 0)
+                _count_values(labels[name][index], batch.rows.column(name).filter(mask))
+        for name in schema.labels:
+            if any(len(counter) > VALUES_REMEMBERED for counter in labels[name]):
+                raise _not_binary(name, labels[name], batch.path)
+        if schema.weight is not None:
+            weight += _train_weight(batch.rows.column(schema.weight), batch.split == 0, schema.weight, batch.path)
+        _count_invalid(invalid, batch.rows, schema.numeric)
+        sample.add(batch.rows.select(features), batch.row_ids, batch.split == 0)
     if schema.weight is not None and weight == 0:
         raise DataError(f"{files[0].path}: weight column {schema.weight!r} is 0 in every row of train")
     return Statistics(sample=sample.table(), rows=rows, labels=labels, invalid=invalid)

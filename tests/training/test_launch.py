@@ -217,7 +217,7 @@ def test_killed_process_ends_the_run_and_is_named(running: Background, name: str
     role = name.split("-")[0]
     assert code == 1 and f"error: {role}" in output and "killed by signal 9" in output
     wait_until(lambda: not any(alive(pid) for pid in processes.values()), seconds=10)
-    SavedModel(running.run)
+    assert SavedModel(running.run).metrics["split"] == "valid"
 
 
 def test_killed_launcher_leaves_a_whole_model_and_no_process(running: Background) -> None:
@@ -225,7 +225,7 @@ def test_killed_launcher_leaves_a_whole_model_and_no_process(running: Background
     kill(running.process.pid, signal.SIGKILL)
     running.wait()
     wait_until(lambda: not any(alive(pid) for pid in processes.values()), seconds=15)
-    SavedModel(running.run)
+    assert SavedModel(running.run).metrics["split"] == "valid"
 
 
 def test_interrupt_ends_the_run_and_keeps_the_best(running: Background) -> None:
@@ -234,7 +234,7 @@ def test_interrupt_ends_the_run_and_keeps_the_best(running: Background) -> None:
     code, output = running.wait()
     assert code == 130 and "interrupted" in output and "Traceback" not in output
     wait_until(lambda: not any(alive(pid) for pid in processes.values()), seconds=10)
-    SavedModel(running.run)
+    assert SavedModel(running.run).metrics["split"] == "valid"
 
 
 def test_training_never_waits_for_evaluation(prepared: Path, tmp_path: Path) -> None:
@@ -268,6 +268,7 @@ def test_hung_worker_does_not_outlive_its_launcher(running: Background) -> None:
     kill(running.process.pid, signal.SIGKILL)
     running.wait()
     wait_until(lambda: not any(alive(pid) for pid in processes.values()), seconds=10)
+    assert len(processes) == 4
 
 
 def test_what_a_killed_run_left_is_replaced(prepared: Path, tmp_path: Path) -> None:
