@@ -176,7 +176,7 @@ def test_everything_is_plain_json(dtype: type[np.floating]) -> None:
             metrics.threshold_table(labels * 0, scores, 2.0),
             metrics.best_f1_threshold(labels, scores),
         ):
-            json.dumps(value, allow_nan=False)
+            assert json.dumps(value, allow_nan=False)
 
 
 def test_calibration_bins_hold_equal_counts_and_every_row() -> None:

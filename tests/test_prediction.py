@@ -51,9 +51,9 @@ def test_probabilities_are_those_of_the_evaluated_model(
     assert manifest.preprocessor == read_manifest(prepared).preprocessor
     predicted = scored(trained, source, tmp_path / "scores.parquet")["label_probability"].to_numpy()
     for split in manifest.splits:
-        reader = open_split(tmp_path / "data", manifest, split)
-        numbers = reader.gather(shard_extents(reader.starts.tolist()))["weight"].astype(int)
-        labels, probabilities = score_split(saved.module, reader, torch.device("cpu"))
+        with open_split(tmp_path / "data", manifest, split) as reader:
+            numbers = reader.gather(shard_extents(reader.starts.tolist()))["weight"].astype(int)
+            labels, probabilities = score_split(saved.module, reader, torch.device("cpu"))
         np.testing.assert_allclose(predicted[numbers], probabilities[:, 0], rtol=1e-4, atol=1e-6)
         np.testing.assert_array_equal(labels[:, 0], table["label"].to_numpy()[numbers])
 

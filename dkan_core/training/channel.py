@@ -3,8 +3,8 @@
 A socket tells at once when the process at its other end has died, whatever killed it.
 """
 
+import contextlib
 import json
-import select
 import socket
 from typing import Any
 
@@ -56,11 +56,9 @@ class Channel:
 
     def waiting(self) -> list[Message]:
         """Return the messages that have arrived, without waiting; a closed end shows as ``lost``."""
-        while not self._lost and select.select([self._socket], [], [], 0)[0]:
-            try:
-                self._fill()
-            except PeerLostError:
-                break
+        with contextlib.suppress(BlockingIOError, PeerLostError):
+            while not self._lost:
+                self._fill(socket.MSG_DONTWAIT)
         *lines, self._buffer = self._buffer.split(b"\n")
         return [json.loads(line) for line in lines]
 
@@ -69,9 +67,11 @@ class Channel:
         """Whether the other end was found closed."""
         return self._lost
 
-    def _fill(self) -> None:
+    def _fill(self, flags: int = 0) -> None:
         try:
-            data = self._socket.recv(1 << 16)
+            data = self._socket.recv(1 << 16, flags)
+        except BlockingIOError:
+            raise
         except OSError:
             data = b""
         if not data:

@@ -81,7 +81,7 @@ def train(
         TrainingError: A process died; the message has its name and traceback.
     """
     check_free(run, ours=OUTPUTS, overwrite=overwrite)
-    with local_copy(prepared) as data, _run_folder(run) as folder:
+    with local_copy(prepared) as data:
         manifest = read_manifest(data)
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
@@ -94,13 +94,12 @@ def train(
             resolved.learning_rate,
             resolved.epochs,
         )
-        for name in [name for output in reversed(OUTPUTS) for name in (output, *leftovers(output))]:
-            remove(folder / name)
-        (folder / LOGS).mkdir(parents=True)
-        history = _Run(data, manifest, folder, resolved).execute()
-        metrics = json.loads((folder / MODEL_FOLDER / METRICS).read_text(encoding="utf-8"))
-        metrics["training"] = _training_facts(resolved, history)
-        write_json(folder / METRICS, metrics)
+        with _run_folder(run) as folder:
+            _clear(folder)
+            history = _Run(data, manifest, folder, resolved).execute()
+            metrics = json.loads((folder / MODEL_FOLDER / METRICS).read_text(encoding="utf-8"))
+            metrics["training"] = _training_facts(resolved, history)
+            write_json(folder / METRICS, metrics)
     best = float(metrics["average_precision"])
     logger.info("best validation average precision %.4f; model in %s/%s", best, run, MODEL_FOLDER)
     return TrainResult(average_precision=best, model=f"{run}/{MODEL_FOLDER}", metrics=metrics, history=history)
@@ -124,6 +123,14 @@ def _run_folder(run: str | Path) -> Iterator[Path]:
                 replace_remote(Path(folder), str(run), OUTPUTS)
             raise
         replace_remote(Path(folder), str(run), OUTPUTS)
+
+
+def _clear(folder: Path) -> None:
+    """Remove an earlier run, first what says that it is whole, and make the folders of a new one."""
+    for name in reversed(OUTPUTS):
+        for entry in (name, *leftovers(name)):
+            remove(folder / entry)
+    (folder / LOGS).mkdir(parents=True)
 
 
 def _training_facts(config: TrainConfig, history: list[dict[str, Any]]) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def read(folder: Path, split: str) -> dict[str, npt.NDArray[Any]]:
-    batches = list(all_batches(open_split(folder, read_manifest(folder), split), 1000))
+    with open_split(folder, read_manifest(folder), split) as reader:
+        batches = list(all_batches(reader, 1000))
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 

@@ -39,8 +39,8 @@ def test_prepared_data_on_s3_equal_those_on_disk(s3: str, uploaded: str, prepare
     with local_copy(f"{s3}/out") as folder:
         manifest = read_manifest(folder)
         for split, info in manifest.splits.items():
-            rows = sum(len(batch["labels"]) for batch in all_batches(open_split(folder, manifest, split), 100))
-            assert rows == info.rows
+            with open_split(folder, manifest, split) as reader:
+                assert sum(len(batch["labels"]) for batch in all_batches(reader, 100)) == info.rows
             for shard in info.shards:
                 assert hashlib.sha256((folder / shard.path).read_bytes()).hexdigest() == shard.sha256
 

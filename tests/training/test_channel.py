@@ -1,9 +1,14 @@
 """Messages arrive whole and in order, and a dead peer is noticed."""
 
+import os
+import resource
 import threading
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from dkan_core.machine import allow_open_files
 from dkan_core.training.channel import Channel, PeerLostError, channel_pair
 
 
@@ -38,6 +43,19 @@ def test_closed_peer_is_noticed_after_its_last_message() -> None:
         right.receive()
     with pytest.raises(PeerLostError):
         right.send(nobody="there" * 1_000_000)
+
+
+def test_works_with_more_open_files_than_select_can_count() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        allow_open_files(1200)
+        for _ in range(1100):
+            stack.enter_context(Path(os.devnull).open())
+        left, right = pair()
+        assert left.fileno() > 1024
+        left.send(number=1)
+        assert right.waiting() == [{"number": 1}]
 
 
 def test_waiting_does_not_wait() -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dkan_core import DataError, OutputError, TrainConfig, TrainingError, TrainResult, evaluate, train
+from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainingError, TrainResult, evaluate, train
 from dkan_core.data.loader import open_split, steps_per_epoch, train_batches
 from dkan_core.data.manifest import read_manifest
 from dkan_core.model.checkpoint import SavedModel
@@ -303,6 +303,14 @@ def test_remote_run_is_uploaded_and_replaced_as_a_whole(prepared: Path, tmp_path
     evaluation = evaluate(result.model, prepared, tmp_path / "eval")
     assert 0 < evaluation.metrics["average_precision"] <= 1
     assert "Validation average precision" in (tmp_path / "eval" / "report.html").read_text()
+
+
+def test_mistake_leaves_an_earlier_remote_run_alone(prepared: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/runs/kept/metrics.json", b"{}")
+    with pytest.raises(ConfigError):
+        train(prepared, "memory://runs/kept", replace(SMALL, workers=1000), overwrite=True)
+    assert fs.cat_file("/runs/kept/metrics.json") == b"{}"
 
 
 @pytest.mark.parametrize(("waiting", "behind"), [(1, False), (MAX_BACKLOG, False), (MAX_BACKLOG + 1, True)])
