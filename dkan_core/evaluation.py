@@ -15,8 +15,8 @@ from dkan_core import metrics as metric
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, read_manifest
 from dkan_core.errors import DataError
-from dkan_core.model.checkpoint import SavedModel, best_device
-from dkan_core.prediction import probability_column, score_split
+from dkan_core.model.checkpoint import SavedModel
+from dkan_core.prediction import best_device, probability_column, score_split
 from dkan_core.report import render_report
 from dkan_core.storage import local_copy, read_if_there, staged_folder, write_atomic, write_json
 

@@ -61,7 +61,6 @@ def main(
         DataError: Shapes do not fit, or labels hold anything else.
     """
     _speak()
-    folder = local_path(run) if run is not None else Path(tempfile.mkdtemp(prefix="dkan-run-"))
     train_x, train_y = _collect(train_loader, "train_loader")
     test_x, test_y = _collect(test_loader, "test_loader")
     if train_x.shape[1] != test_x.shape[1] or train_y.shape[1] != test_y.shape[1]:
@@ -70,6 +69,7 @@ def main(
             f"test_loader has {test_x.shape[1]} and {test_y.shape[1]}"
         )
     labels = ["label"] if train_y.shape[1] == 1 else [f"label_{index}" for index in range(train_y.shape[1])]
+    folder = local_path(run) if run is not None else Path(tempfile.mkdtemp(prefix="dkan-run-"))
     with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
         source, prepared = Path(scratch) / "rows.parquet", Path(scratch) / "prepared"
         pq.write_table(

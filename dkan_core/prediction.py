@@ -15,7 +15,7 @@ from dkan_core.data.schema import column_types, open_parquet, read_batches
 from dkan_core.data.shards import Arrays, ShardReader
 from dkan_core.data.sources import find_parquet
 from dkan_core.errors import DataError, OutputError
-from dkan_core.model.checkpoint import SavedModel, best_device
+from dkan_core.model.checkpoint import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.progress import progress
 from dkan_core.storage import is_remote, local_copy, local_path, staged_file
@@ -23,6 +23,11 @@ from dkan_core.storage import is_remote, local_copy, local_path, staged_file
 SCORING_ROWS = 16_384
 
 logger = logging.getLogger(__name__)
+
+
+def best_device() -> torch.device:
+    """Return CUDA where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @torch.inference_mode()

@@ -1,9 +1,5 @@
-"""Bad input through the real command: exit code 2, a message that names what is wrong, nothing left behind."""
+"""Bad sources and settings through ``dkan prepare``: exit code 2, the wrong thing named, nothing left behind."""
 
-import json
-import os
-import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import PrepareConfig, TrainResult, cli, prepare
+from tests.command import check, dkan
 
 ROWS = 400
 Change = Callable[[Path], object]
@@ -278,21 +274,6 @@ def raw(tmp_path: Path) -> Path:
     return folder
 
 
-def dkan(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run the command in this process; return its exit code."""
-    monkeypatch.setattr(sys, "argv", ["dkan", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    return int(stopped.value.code or 0)
-
-
-def check(code: int, error: str, message: str) -> None:
-    assert code == 2, error
-    plain = " ".join(error.replace("│", " ").split())
-    assert "Traceback" not in error
-    assert re.search(message, plain), plain
-
-
 @pytest.mark.parametrize("case", PREPARE)
 def test_prepare(case: str, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     change, options, source, message = PREPARE[case]
@@ -336,69 +317,6 @@ def test_out_that_is_a_file_is_left_alone(raw: Path, tmp_path: Path, monkeypatch
     code = dkan("prepare", raw, "--out", tmp_path / "out", *LABEL, monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, r"out: is a file; expected a folder")
     assert (tmp_path / "out").read_text() == "mine"
-
-
-def first_shard(data: Path) -> Path:
-    return min((data / "train").iterdir())
-
-
-def other_format(data: Path) -> None:
-    plain = json.loads((data / "manifest.json").read_text())
-    (data / "manifest.json").write_text(json.dumps({**plain, "format_version": 2}))
-
-
-PREPARED: dict[str, tuple[Change, str]] = {
-    "no manifest": (
-        lambda data: (data / "manifest.json").unlink(),
-        r"data: no manifest\.json there; expected a folder",
-    ),
-    "half a manifest": (
-        lambda data: (data / "manifest.json").write_text('{"format'),
-        r"manifest\.json: cannot be read",
-    ),
-    "other format": (other_format, r"manifest\.json: has format version 2; this dkan reads 1"),
-    "vanished shard": (lambda data: first_shard(data).unlink(), r"train/00000-of-00001\.safetensors: .*No such file"),
-    "truncated shard": (
-        lambda data: os.truncate(first_shard(data), 99),
-        r"train/00000-of-00001\.safetensors: has 99 bytes",
-    ),
-    "no such folder": (shutil.rmtree, r"data: no manifest\.json there"),
-}
-
-
-@pytest.mark.parametrize("case", PREPARED)
-def test_train_on_damaged_data(case: str, raw: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    change, message = PREPARED[case]
-    prepare(raw, tmp_path / "data", PrepareConfig(label=("label",)))
-    change(tmp_path / "data")
-    code = dkan("train", tmp_path / "data", "--out", tmp_path / "run", monkeypatch=monkeypatch)
-    check(code, capsys.readouterr().err, message)
-    assert not (tmp_path / "run").exists()
-
-
-PREDICT: dict[str, tuple[list[str], str]] = {
-    "no such model": (["{tmp}/none", "{raw}"], r"none"),
-    "no such source": (["{model}", "{raw}/none"], r"raw/none: no such file or folder"),
-    "column missing": (
-        ["{model}", "{raw}"],
-        r"a\.parquet: column 'mean_radius' is missing; the model was trained with it",
-    ),
-    "column to pass missing": (
-        ["{model}", "{raw}", "--column", "key"],
-        r"a\.parquet: column 'key' is missing; it was to be",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", PREDICT)
-def test_predict(case: str, trained: TrainResult, raw: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    arguments, message = PREDICT[case]
-    places = {"{tmp}": tmp_path, "{raw}": raw, "{model}": trained.model}
-    for place, path in places.items():
-        arguments = [argument.replace(place, str(path)) for argument in arguments]
-    code = dkan("predict", *arguments, "--out", tmp_path / "scores.parquet", monkeypatch=monkeypatch)
-    check(code, capsys.readouterr().err, message)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["raw"]
 
 
 @pytest.mark.parametrize("case", ["truncated", "label with 2", "unknown setting"])

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
@@ -130,8 +129,3 @@ class SavedModel:
     def parameters(self) -> int:
         """Return the number of trained numbers."""
         return sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
-
-
-def best_device() -> torch.device:
-    """Return CUDA where there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

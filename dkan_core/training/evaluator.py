@@ -110,7 +110,7 @@ class Evaluator:
             threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index])
             metrics["labels"][name]["threshold"] = threshold
         metrics.update(split="valid", epoch=facts["epoch"], step=facts["step"], data=self.prepared.fingerprint)
-        save_model(self.job.run_folder / MODEL_FOLDER, self.model, self.config, self.prepared.preprocessor, metrics)
+        save_model(Path(self.job.run) / MODEL_FOLDER, self.model, self.config, self.prepared.preprocessor, metrics)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from dkan_core.config import TrainConfig, build_config
@@ -75,11 +74,6 @@ class Job:
     def to_json(self) -> str:
         """Return the text that goes to the child."""
         return json.dumps(asdict(self))
-
-    @property
-    def run_folder(self) -> Path:
-        """The run's folder."""
-        return Path(self.run)
 
 
 def run_child(work: Callable[[Job], None]) -> None:
