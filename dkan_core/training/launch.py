@@ -87,7 +87,7 @@ def train(
             open_split(data, manifest, split).close()
         resolved = resolve(config or TrainConfig(), manifest.splits["train"].rows)
         logger.info(
-            "training on %s with %d workers, %d rows a step, learning rate %.2g, at most %d epochs",
+            "training: device %s, workers %d, rows a step %d, learning rate %.2g, epochs %d",
             resolved.device,
             resolved.workers,
             resolved.batch_size,
