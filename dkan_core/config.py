@@ -18,6 +18,7 @@ from dkan_core.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", "PrepareConfig", "TrainConfig")
 NUMERIC_DTYPES = ("uint8", "float16", "float32")
+MODELS = ("auto", "fastkan")
 INPUT_NORMS = ("none", "layer")
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -83,8 +84,14 @@ class PrepareConfig:
 class TrainConfig:
     """How a model is built and trained. ``None`` means: chosen from the data (``dkan_core.training.recipe``)."""
 
-    hidden: tuple[int, ...] = (64,)
-    """Width of a hidden layer; several make a deeper network."""
+    model: Literal["auto", "fastkan"] = "auto"
+    """"auto" adds to FastKAN what tabular data needs, chosen from the data; "fastkan" is one plain network."""
+
+    members: int | None = None
+    """Networks trained as one, whose probabilities are averaged. Default: from the number of rows."""
+
+    hidden: tuple[int, ...] | None = None
+    """Width of a member's hidden layer; several make it deeper. Default: from the number of rows."""
 
     num_centers: int = 8
     """Gaussian basis functions on each edge."""
@@ -100,6 +107,9 @@ class TrainConfig:
 
     dropout: float = 0.2
     """Share of hidden units dropped while training."""
+
+    input_dropout: float = 0.2
+    """Share of binary inputs dropped while training."""
 
     embedding_dim: int = 8
     """Width of a categorical column's embedding."""
@@ -119,8 +129,11 @@ class TrainConfig:
     learning_rate: float | None = None
     """AdamW's learning rate at its peak. Default: from the batch size."""
 
-    weight_decay: float = 0.3
+    weight_decay: float = 1.0
     """AdamW's decoupled weight decay."""
+
+    pos_weight: float = 1.0
+    """Weight of positives in the loss; probabilities are corrected for it."""
 
     warmup_fraction: float = 0.05
     """Share of the steps over which the learning rate rises; after it, it falls along a cosine."""
@@ -142,9 +155,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_types(self)
+        _check_choice("model", self.model, MODELS)
         _check_choice("input_norm", self.input_norm, INPUT_NORMS)
         _check_choice("device", self.device, DEVICES)
-        if any(width < 1 for width in self.hidden):
+        if self.model == "fastkan" and (self.members or 1) != 1:
+            raise ConfigError(f"members must be 1 with model fastkan, got {self.members}")
+        if any(width < 1 for width in self.hidden or ()):
             raise ConfigError(f"hidden must hold positive widths, got {self.hidden}")
         if not self.grid_max > self.grid_min:
             raise ConfigError(f"grid_max must be above grid_min, got {self.grid_min} to {self.grid_max}")
@@ -157,12 +173,15 @@ class TrainConfig:
 _TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("num_centers", 2, 256),
     ("dropout", 0, 0.99),
+    ("input_dropout", 0, 0.99),
+    ("members", 1, 1024),
     ("embedding_dim", 1, 1024),
     ("workers", 1, 1024),
     ("epochs", 1, 1e9),
     ("batch_size", 1, 1e9),
     ("learning_rate", 1e-12, 1e3),
     ("weight_decay", 0, 1e3),
+    ("pos_weight", 1e-6, 1e6),
     ("warmup_fraction", 0, 1),
     ("evaluations_per_epoch", 1, 1e6),
     ("patience", 1, 1e9),

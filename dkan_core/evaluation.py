@@ -16,7 +16,7 @@ from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, read_manifest
 from dkan_core.errors import DataError
 from dkan_core.model.checkpoint import SavedModel
-from dkan_core.prediction import best_device, probability_column, score_split
+from dkan_core.prediction import best_device, probability_column, score_split, to_probability
 from dkan_core.report import render_report
 from dkan_core.storage import local_copy, read_if_there, staged_folder, write_atomic, write_json
 
@@ -88,7 +88,8 @@ def evaluate(
             _check_match(saved, manifest, prepared)
             device = best_device()
             with open_split(data, manifest, split) as reader:
-                labels_NL, probabilities_NL = score_split(saved.module.to(device), reader, device)
+                labels_NL, log_odds_NL = score_split(saved.module.to(device), reader, device)
+        probabilities_NL = to_probability(log_odds_NL)
         metrics = metric.compute_metrics(labels_NL, probabilities_NL, manifest.labels)
         metrics["split"] = split
         report = render_report(

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from torch import Tensor
 
 from dkan_core.data.loader import all_batches, prefetched
 from dkan_core.data.schema import column_types, open_parquet, read_batches
@@ -30,9 +31,29 @@ def best_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@torch.inference_mode()
 def score(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> npt.NDArray[np.float32]:
     """Return the probability of each label.
+
+    Shape:
+        - Input: ``numeric`` (N, F), ``categorical`` (N, C)
+        - Output: ``(N, L)``
+    """
+    return to_probability(log_odds(model, arrays, device).cpu().numpy())
+
+
+def to_probability(log_odds_NL: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the probabilities that log-odds stand for.
+
+    Shape:
+        - Input and output: ``(N, L)``
+    """
+    probabilities: npt.NDArray[np.float32] = torch.from_numpy(log_odds_NL).sigmoid().numpy()
+    return probabilities
+
+
+@torch.inference_mode()
+def log_odds(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> Tensor:
+    """Return the calibrated log-odds of each label, on the device.
 
     Shape:
         - Input: ``numeric`` (N, F), ``categorical`` (N, C)
@@ -43,23 +64,22 @@ def score(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> npt.ND
         model(**{name: tensor[start : start + SCORING_ROWS].to(device) for name, tensor in inputs.items()})
         for start in range(0, max(1, len(next(iter(inputs.values())))), SCORING_ROWS)
     ]
-    probabilities: npt.NDArray[np.float32] = torch.sigmoid(torch.cat(scored)).cpu().numpy()
-    return probabilities
+    return torch.cat(scored)
 
 
 def score_split(
     model: TabularFastKAN, reader: ShardReader, device: torch.device
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    """Score every row of a prepared split in stored order.
+    """Return the log-odds of every row of a prepared split in stored order.
 
     Shape:
-        - Output: labels ``(N, L)``, probabilities ``(N, L)``
+        - Output: labels ``(N, L)``, log-odds ``(N, L)``
     """
-    labels, probabilities = [], []
+    labels, scored = [], []
     for arrays in prefetched(all_batches(reader, SCORING_ROWS)):
         labels.append(arrays["labels"])
-        probabilities.append(score(model, arrays, device))
-    return np.concatenate(labels), np.concatenate(probabilities)
+        scored.append(log_odds(model, arrays, device).cpu().numpy())
+    return np.concatenate(labels), np.concatenate(scored)
 
 
 def probability_column(label: str) -> str:

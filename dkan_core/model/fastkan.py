@@ -6,12 +6,21 @@ Shape suffixes: B rows, I inputs, G centers, O outputs.
 """
 
 import itertools
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dkan_core.model.kernels import radial_linear
+
+
+class Basis(TypedDict):
+    """Settings of the radial basis, which every layer of a network shares."""
+
+    num_centers: int
+    grid_min: float
+    grid_max: float
 
 
 class RadialBasis(nn.Module):
@@ -86,7 +95,7 @@ class FastKAN(nn.Module):
         dropout: Share of each hidden layer's units dropped while training.
 
     Shape:
-        - Input: ``(B, widths[0])``; optional shift of the first layer's output: ``(B, widths[1])``
+        - Input: ``(B, widths[0])``
         - Output: ``(B, widths[-1])``
 
     >>> FastKAN([3, 16, 1])(torch.zeros(4, 3)).shape
@@ -119,9 +128,7 @@ class FastKAN(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, first_shift: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         for index, layer in enumerate(self.layers):
             x = layer(x if index == 0 else self.dropout(x))
-            if index == 0 and first_shift is not None:
-                x = x + first_shift
         return x

@@ -1,18 +1,30 @@
-"""The model that is trained: an input encoder for prepared rows, then FastKAN.
+"""The model that is trained: an input encoder for prepared rows, then one FastKAN or an ensemble of them.
 
-Shape suffixes: B rows, F numeric features, C coded features, H width of the first layer's output, L labels.
+Shape suffixes: B rows, F numeric features, C coded features, T indicator groups, M members, H the first layer's
+outputs over all members, L labels.
 """
 
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.encoding import SCORE_LIMIT, STEPS
 from dkan_core.data.manifest import PreparedData
-from dkan_core.model.fastkan import FastKAN
+from dkan_core.model.ensemble import FastKANEnsemble
+from dkan_core.model.fastkan import Basis, FastKAN
+
+MAX_BINARY_KNOTS = 2
+BINARY_SCALE = 3.0
+"""A binary input has one weight where a curved one has nine that learn together: it is larger instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,37 +32,59 @@ class ModelConfig:
     """A model's architecture; saved as ``config.json``."""
 
     labels: tuple[str, ...]
+    model: str
+    """"auto": an ensemble with indicators and a linear path for binary columns; "fastkan": one plain FastKAN."""
+
     num_numeric: int
+    binary: tuple[int, ...]
+    """Which numeric features hold at most two values: those skip the basis."""
+
     cardinalities: tuple[int, ...]
     """Number of codes of each coded feature."""
 
     embedded: tuple[int, ...]
     """Which coded features are categories: those are also embedded and go through the basis."""
 
+    indicators: tuple[tuple[int, ...], ...]
+    """Groups of coded features whose joint value has weights of its own at the first layer."""
+
     embedding_dim: int
+    members: int
     hidden: tuple[int, ...]
     num_centers: int
     grid_min: float
     grid_max: float
     input_norm: str
     dropout: float
+    input_dropout: float
 
     @classmethod
-    def for_data(cls, prepared: PreparedData, config: TrainConfig) -> "ModelConfig":
-        """Return the architecture for a prepared data set."""
+    def for_data(
+        cls, prepared: PreparedData, config: TrainConfig, indicators: Sequence[tuple[int, ...]] = ()
+    ) -> "ModelConfig":
+        """Return the architecture for a prepared data set and a resolved config."""
         coded = prepared.preprocessor.coded
+        numeric = prepared.preprocessor.numeric
+        plain = config.model == "fastkan"
+        binary = [index for index, feature in enumerate(numeric) if len(feature.knots) <= MAX_BINARY_KNOTS]
+        assert config.hidden is not None and config.members is not None
         return cls(
             labels=tuple(prepared.labels),
-            num_numeric=len(prepared.preprocessor.numeric),
+            model=config.model,
+            num_numeric=len(numeric),
+            binary=() if plain else tuple(binary),
             cardinalities=tuple(feature.cardinality for feature in coded),
             embedded=tuple(index for index, feature in enumerate(coded) if feature.kind == "category"),
+            indicators=() if plain else tuple(indicators),
             embedding_dim=config.embedding_dim,
+            members=config.members,
             hidden=config.hidden,
             num_centers=config.num_centers,
             grid_min=config.grid_min,
             grid_max=config.grid_max,
             input_norm=config.input_norm,
             dropout=config.dropout,
+            input_dropout=config.input_dropout,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,10 +94,11 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "ModelConfig":
         """Rebuild an architecture from its plain form."""
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()
-        }
-        return cls(**values)
+        return cls(**{key: _tuples(value) for key, value in plain.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def decode_scores(numeric_BF: Tensor) -> Tensor:
@@ -82,6 +117,48 @@ def decode_scores(numeric_BF: Tensor) -> Tensor:
     return scores_BF.masked_fill_(numeric_BF == 0, 0.0)
 
 
+class Indicators(nn.Module):
+    """A vector for every joint value of each group of coded features, summed over the groups.
+
+    Args:
+        cardinalities: Number of codes of each coded feature.
+        groups: Indexes of coded features.
+        width: Numbers of a vector, 0 at the start.
+
+    Shape:
+        - Input: ``(B, C)`` int32
+        - Output: ``(B, width)``
+
+    >>> Indicators((3, 4), [(0,), (0, 1)], 2).weight.shape
+    torch.Size([15, 2])
+    """
+
+    features: Tensor
+    strides: Tensor
+    offsets: Tensor
+
+    def __init__(self, cardinalities: Sequence[int], groups: Sequence[tuple[int, ...]], width: int) -> None:
+        super().__init__()
+        order = max(map(len, groups))
+        self.sizes = sizes = [math.prod(cardinalities[index] for index in group) for group in groups]
+        strides = [
+            [math.prod(cardinalities[index] for index in group[place + 1 :]) for place in range(len(group))]
+            for group in groups
+        ]
+        # A group shorter than the longest is filled up with its first feature at stride 0.
+        full = [group + group[:1] * (order - len(group)) for group in groups]
+        filled = [stride + [0] * (order - len(stride)) for stride in strides]
+        self.register_buffer("features", torch.tensor(full), persistent=False)
+        self.register_buffer("strides", torch.tensor(filled), persistent=False)
+        offsets = [0, *itertools.accumulate(sizes)]
+        self.register_buffer("offsets", torch.tensor(offsets[:-1]), persistent=False)
+        self.weight = nn.Parameter(torch.zeros(offsets[-1], width))
+
+    def forward(self, codes_BC: Tensor) -> Tensor:
+        places_BT = (codes_BC.long()[:, self.features] * self.strides).sum(-1) + self.offsets
+        return F.embedding_bag(places_BT, self.weight, mode="sum")
+
+
 def _embedding(cardinality: int, dim: int) -> nn.Embedding:
     embedding = nn.Embedding(cardinality, min(dim, (cardinality + 1) // 2))
     nn.init.normal_(embedding.weight, std=0.5)
@@ -91,60 +168,123 @@ def _embedding(cardinality: int, dim: int) -> nn.Embedding:
 class InputEncoder(nn.Module):
     """Prepared arrays to the inputs of FastKAN and a shift of its first layer's output.
 
-    Numeric features are decoded and category codes embedded; both go through the basis. Every code has besides a
-    vector of its own, added to the first layer's output: an exact-value indicator at one weight an output.
+    Numeric features are decoded and category codes embedded; both go through the basis. Binary features and the
+    chosen indicators are added to the first layer's output, at one weight an output each.
 
     Shape:
         - Input: ``numeric`` (B, F), ``categorical`` (B, C) int32
-        - Output: (B, F + embeddings), (B, H)
+        - Output: (B, inputs), (B, H)
     """
 
-    offsets: Tensor
+    curved: Tensor
+    binary: Tensor
 
     def __init__(self, config: ModelConfig, first_width: int) -> None:
         super().__init__()
-        self.embedded = config.embedded
+        self.cardinalities, self.embedded = config.cardinalities, config.embedded
+        self.input_dropout = config.input_dropout
         embeddings = [_embedding(config.cardinalities[index], config.embedding_dim) for index in config.embedded]
         self.embeddings = nn.ModuleList(embeddings)
-        self.width = config.num_numeric + sum(embedding.embedding_dim for embedding in embeddings)
-        ends = torch.tensor(config.cardinalities, dtype=torch.long).cumsum(0)
-        self.register_buffer("offsets", ends - torch.tensor(config.cardinalities), persistent=False)
+        curved = sorted({*range(config.num_numeric)} - {*config.binary})
+        self.register_buffer("curved", torch.tensor(curved, dtype=torch.long), persistent=False)
+        self.register_buffer("binary", torch.tensor(config.binary, dtype=torch.long), persistent=False)
+        self.width = len(curved) + sum(embedding.embedding_dim for embedding in embeddings)
+        self.binary_linear = nn.Linear(len(config.binary), first_width, bias=False) if config.binary else None
         self.indicators = None
-        if config.cardinalities:
-            self.indicators = nn.EmbeddingBag(sum(config.cardinalities), first_width, mode="sum")
-            nn.init.zeros_(self.indicators.weight)
+        if config.indicators:
+            self.indicators = Indicators(config.cardinalities, config.indicators, first_width)
 
-    def forward(self, numeric: Tensor | None, categorical: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        inputs = [] if numeric is None else [decode_scores(numeric)]
-        if categorical is None or self.indicators is None:
-            return torch.cat(inputs, dim=1), None
-        codes_BC = categorical.long()
-        inputs += [layer(codes_BC[:, index]) for index, layer in zip(self.embedded, self.embeddings, strict=True)]
-        return torch.cat(inputs, dim=1), self.indicators(codes_BC + self.offsets)
+    def code_tables(self) -> dict[str, list[int]]:
+        """Return the parameters whose rows stand for codes, and the sizes of the features or groups they hold."""
+        tables = {f"embeddings.{place}.weight": [self.cardinalities[i]] for place, i in enumerate(self.embedded)}
+        return tables if self.indicators is None else {**tables, "indicators.weight": self.indicators.sizes}
+
+    def forward(self, numeric: Tensor | None, categorical: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+        inputs, shifts = [], []
+        if numeric is not None:
+            scores_BF = decode_scores(numeric)
+            if self.binary_linear is not None:
+                binary = F.dropout(scores_BF[:, self.binary], self.input_dropout, self.training)
+                shifts.append(self.binary_linear(BINARY_SCALE * binary))
+                scores_BF = scores_BF[:, self.curved]
+            inputs.append(scores_BF)
+        if categorical is not None:
+            inputs += [
+                layer(categorical[:, index]) for index, layer in zip(self.embedded, self.embeddings, strict=True)
+            ]
+            if self.indicators is not None:
+                shifts.append(self.indicators(categorical))
+        return torch.cat(inputs, dim=1), shifts
 
 
 class TabularFastKAN(nn.Module):
-    """Input encoder and FastKAN.
+    """Input encoder, networks and calibration.
 
     Shape:
         - Input: ``numeric`` (B, F) and ``categorical`` (B, C) int32; None where there are no such features
-        - Output: logits ``(B, L)``
+        - Output: calibrated log-odds ``(B, L)`` of the members' mean probability
     """
+
+    calibration_scale: Tensor
+    calibration_shift: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         widths = [*config.hidden, len(config.labels)]
-        self.encoder = InputEncoder(config, widths[0])
-        self.network = FastKAN(
-            [self.encoder.width, *widths],
-            num_centers=config.num_centers,
-            grid_min=config.grid_min,
-            grid_max=config.grid_max,
-            input_norm=config.input_norm,
-            dropout=config.dropout,
-        )
+        self.encoder = InputEncoder(config, config.members * widths[0])
+        widths = [self.encoder.width, *widths]
+        basis = Basis(num_centers=config.num_centers, grid_min=config.grid_min, grid_max=config.grid_max)
+        self.network: FastKAN | FastKANEnsemble
+        if config.model == "fastkan":
+            self.network = FastKAN(widths, input_norm=config.input_norm, dropout=config.dropout, **basis)
+        else:
+            self.network = FastKANEnsemble(
+                config.members, widths, input_norm=config.input_norm, dropout=config.dropout, **basis
+            )
+        self.bias = nn.Parameter(torch.zeros(len(config.labels)))
+        self.register_buffer("calibration_scale", torch.ones(len(config.labels)))
+        self.register_buffer("calibration_shift", torch.zeros(len(config.labels)))
+
+    def member_logits(self, numeric: Tensor | None = None, categorical: Tensor | None = None) -> Tensor:
+        """Return each member's log-odds ``(M, B, L)``, before calibration: what the loss looks at."""
+        inputs, shifts = self.encoder(numeric, categorical)
+        if isinstance(self.network, FastKAN):
+            logits_MBL: Tensor = self.network(inputs).unsqueeze(0)
+        else:
+            logits_MBL = self.network(inputs, shifts)
+        return logits_MBL + self.bias
+
+    @torch.no_grad()
+    def start_at(self, log_odds_L: Sequence[float]) -> None:
+        """Let the untrained model answer about the labels' prior log-odds to every row."""
+        self.bias.copy_(torch.tensor(log_odds_L))
+
+    @contextmanager
+    def calibrated(self, scale_L: npt.NDArray[Any], shift_L: npt.NDArray[Any]) -> Iterator[None]:
+        """Stretch and shift the log-odds for as long as the context lasts."""
+        self.calibration_scale.copy_(torch.from_numpy(scale_L))
+        self.calibration_shift.copy_(torch.from_numpy(shift_L))
+        try:
+            yield
+        finally:
+            self.calibration_scale.fill_(1)
+            self.calibration_shift.fill_(0)
 
     def forward(self, numeric: Tensor | None = None, categorical: Tensor | None = None) -> Tensor:
-        inputs, shift = self.encoder(numeric, categorical)
-        logits: Tensor = self.network(inputs, shift)
-        return logits
+        logits_MBL = self.member_logits(numeric, categorical)
+        return mean_log_odds(logits_MBL) * self.calibration_scale + self.calibration_shift
+
+
+def mean_log_odds(logits_MBL: Tensor) -> Tensor:
+    """Return the log-odds of the mean of the members' probabilities.
+
+    Shape:
+        - Input: ``(M, B, L)``
+        - Output: ``(B, L)``
+
+    >>> mean_log_odds(torch.tensor([-1.0, 1.0, 40.0]).view(3, 1, 1)).round(decimals=4).item()
+    0.6931
+    """
+    if len(logits_MBL) == 1:
+        return logits_MBL[0]
+    return F.logsigmoid(logits_MBL).logsumexp(0) - F.logsigmoid(-logits_MBL).logsumexp(0)

@@ -19,9 +19,10 @@ import torch
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, read_manifest
 from dkan_core.metrics import best_f1_threshold, compute_metrics, macro_average_precision
+from dkan_core.model.calibration import fit_calibration
 from dkan_core.model.checkpoint import save_model
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
-from dkan_core.prediction import score_split
+from dkan_core.prediction import score_split, to_probability
 from dkan_core.training.channel import Message, inherited
 from dkan_core.training.job import Job, run_child
 from dkan_core.training.step import bind
@@ -92,25 +93,31 @@ class Evaluator:
     def evaluate(self, snapshot: Message) -> dict[str, Any]:
         """Score a snapshot, save it if it is the best, and return a line of history."""
         self.values_P.copy_(torch.from_numpy(self.memory.snapshots_SP[snapshot["slot"]]))
-        labels_NL, probabilities_NL = score_split(self.model, self.reader, self.device)
-        value = macro_average_precision(labels_NL, probabilities_NL)
+        labels_NL, log_odds_NL = score_split(self.model, self.reader, self.device)
+        value = macro_average_precision(labels_NL, log_odds_NL)
         better = value > self.best
         self.without_gain = 0 if better else self.without_gain + 1
         facts = {key: snapshot[key] for key in ("epoch", "step", "seconds", "loss", "rows_per_second")}
         if better:
             self.best = value
-            self._save(labels_NL, probabilities_NL, facts)
+            self._save(labels_NL, log_odds_NL, facts)
         return {**facts, "average_precision": value, "best_average_precision": self.best, "best": better}
 
     def _save(
-        self, labels_NL: npt.NDArray[np.uint8], probabilities_NL: npt.NDArray[np.float32], facts: dict[str, Any]
+        self, labels_NL: npt.NDArray[np.uint8], log_odds_NL: npt.NDArray[np.float32], facts: dict[str, Any]
     ) -> None:
+        prior = math.log(self.job.config.pos_weight)
+        scale_L, shift_L = fit_calibration(labels_NL, log_odds_NL - prior)
+        shift_L = shift_L - scale_L * prior
+        probabilities_NL = to_probability(log_odds_NL * scale_L + shift_L)
         metrics = compute_metrics(labels_NL, probabilities_NL, self.prepared.labels)
         for index, name in enumerate(self.prepared.labels):
             threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index])
             metrics["labels"][name]["threshold"] = threshold
         metrics.update(split="valid", epoch=facts["epoch"], step=facts["step"], data=self.prepared.fingerprint)
-        save_model(Path(self.job.run) / MODEL_FOLDER, self.model, self.config, self.prepared.preprocessor, metrics)
+        folder = Path(self.job.run) / MODEL_FOLDER
+        with self.model.calibrated(scale_L, shift_L):
+            save_model(folder, self.model, self.config, self.prepared.preprocessor, metrics)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from dkan_core.config import TrainConfig, build_config
 from dkan_core.errors import UserError
 from dkan_core.training.channel import PeerLostError, inherited
 from dkan_core.training.memory import SharedMemory
+from dkan_core.training.optimizer import Decayed
 
 PEER_LOST_EXIT_CODE = 70
 
@@ -42,8 +43,8 @@ class Job:
     parameters: int
     """Trained numbers of the model."""
 
-    decayed: tuple[tuple[int, int], ...]
-    """Which stretches of them decay."""
+    decayed: tuple[Decayed, ...]
+    """Which stretches of them decay, and how much."""
 
     memory: int
     """Handle of the shared memory."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Float32 = npt.NDArray[np.float32]
+Decayed = tuple[int, int, float]
 
 FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
 
@@ -19,17 +20,17 @@ class FlatAdamW:
 
     Args:
         values_P: The parameters.
-        weight_decay: Decoupled decay, multiplied by the learning rate.
-        decayed: Stretches (start, stop) of the parameters that decay.
+        decayed: Stretches of the parameters that decay: start, stop, and the decoupled decay, which the learning rate
+            multiplies.
 
     >>> values = np.ones(2, np.float32)
-    >>> FlatAdamW(values, weight_decay=0.5, decayed=[(1, 2)]).step(np.ones(2, np.float32), rate=0.1)
+    >>> FlatAdamW(values, decayed=[(1, 2, 0.5)]).step(np.ones(2, np.float32), rate=0.1)
     >>> values.round(2).tolist()
     [0.8999999761581421, 0.8500000238418579]
     """
 
-    def __init__(self, values_P: Float32, *, weight_decay: float, decayed: Sequence[tuple[int, int]]) -> None:
-        self.values_P, self.weight_decay, self.decayed = values_P, weight_decay, decayed
+    def __init__(self, values_P: Float32, *, decayed: Sequence[Decayed]) -> None:
+        self.values_P, self.decayed = values_P, decayed
         self.first_P, self.second_P = np.zeros_like(values_P), np.zeros_like(values_P)
         self._scratch_P = np.empty_like(values_P)
         self.steps = 0
@@ -37,8 +38,8 @@ class FlatAdamW:
     def step(self, gradient_P: Float32, *, rate: float) -> None:
         """Take one step; ``gradient_P`` (P,) is used up as scratch space."""
         self.steps += 1
-        for start, stop in self.decayed:
-            self.values_P[start:stop] *= 1 - rate * self.weight_decay
+        for start, stop, decay in self.decayed:
+            self.values_P[start:stop] *= 1 - rate * decay
         np.multiply(gradient_P, gradient_P, out=self._scratch_P)
         self._scratch_P *= 1 - SECOND_DECAY
         self.second_P *= SECOND_DECAY

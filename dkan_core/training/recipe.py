@@ -14,6 +14,7 @@ MIN_BATCH, MAX_BATCH = 128, 65_536
 BASE_BATCH, BASE_RATE, MAX_RATE = 512, 2e-3, 1e-2
 ROWS_TO_SEE, STEPS_TO_TAKE = 1_200_000, 800
 MIN_EPOCHS, MAX_EPOCHS = 3, 20
+MEMBERS, MEMBER_WIDTH, PLAIN_WIDTH = 8, 32, 64
 
 
 def resolve(config: TrainConfig, rows: int) -> TrainConfig:
@@ -43,8 +44,12 @@ def resolve(config: TrainConfig, rows: int) -> TrainConfig:
     if workers > batch_size:
         raise ConfigError(f"workers {workers}: more than the {batch_size} rows of a batch")
     rate = min(MAX_RATE, BASE_RATE * max(1.0, batch_size / BASE_BATCH) ** 0.5)
+    plain = config.model == "fastkan"
+    members = config.members or (1 if plain else MEMBERS)
     return replace(
         config,
+        members=members,
+        hidden=(PLAIN_WIDTH if plain else MEMBER_WIDTH,) if config.hidden is None else config.hidden,
         device=device,
         workers=workers,
         batch_size=batch_size,

@@ -28,7 +28,7 @@ def work(job: Job) -> None:
     """Serve until every epoch is done, the evaluator asks to stop, or the time is up."""
     memory = job.open_memory()
     *workers, evaluator = (inherited(handle) for handle in job.peers)
-    optimizer = FlatAdamW(memory.values_P, weight_decay=job.config.weight_decay, decayed=job.decayed)
+    optimizer = FlatAdamW(memory.values_P, decayed=job.decayed)
     schedule = Schedule.of(job.config, job.train_rows)
     Server(
         memory, workers, Snapshots(memory, evaluator), inherited(job.launcher), optimizer, job.config, schedule

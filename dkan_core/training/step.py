@@ -1,16 +1,35 @@
 """A worker's part of one step: the model on flat buffers, the loss, and its gradient.
 
-Shape suffixes: B rows, L labels, P trained numbers of the model.
+Shape suffixes: M members, B rows, L labels, P trained numbers of the model.
 """
+
+import itertools
+import math
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dkan_core.config import TrainConfig
 from dkan_core.data.hashing import salted
+from dkan_core.data.manifest import PreparedData
 from dkan_core.data.shards import Arrays
 from dkan_core.metrics import NOT_MEASURED
-from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.training.optimizer import Decayed
+
+MIN_CODE_DECAY, MAX_CODE_DECAY, EVEN_CODE_ROWS = 0.1, 3.0, 540
+
+
+def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: TrainConfig) -> TabularFastKAN:
+    """Return the model that training starts from: a function of the seed, at the labels' prior log-odds."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = TabularFastKAN(architecture)
+    classes = [prepared.splits["train"].classes[label] for label in prepared.labels]
+    positives = [config.pos_weight * counts["1"] for counts in classes]
+    model.start_at([math.log((p + 0.5) / (counts["0"] + 0.5)) for p, counts in zip(positives, classes, strict=True)])
+    return model
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -23,15 +42,41 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in trained_parameters(model))
 
 
-def decayed_ranges(model: nn.Module) -> list[tuple[int, int]]:
-    """Return the stretches of the flat parameters that decay: matrices do, vectors such as biases and norms do not."""
-    ranges, start = [], 0
-    for parameter in trained_parameters(model):
-        stop = start + parameter.numel()
-        if parameter.ndim > 1:
-            ranges.append((start, stop))
-        start = stop
+def decayed_ranges(model: TabularFastKAN, config: TrainConfig, rows: int) -> list[Decayed]:
+    """Return the stretches of the flat parameters that decay, and how much.
+
+    Matrices do; vectors such as biases and norms do not. What stands for single codes (embeddings and indicators)
+    decays by the rows that a code has on average: the fewer, the more.
+
+    Args:
+        model: The model.
+        config: Settings.
+        rows: Rows of the train split.
+    """
+    sizes = {f"encoder.{name}": sizes for name, sizes in model.encoder.code_tables().items()}
+    ranges: list[Decayed] = []
+    start = 0
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if name in sizes:
+            width = parameter.shape[1]
+            ends = itertools.accumulate((size * width for size in sizes[name]), initial=start)
+            decays = [code_decay(config.weight_decay, rows / size) for size in sizes[name]]
+            ranges += [(*stretch, decay) for stretch, decay in zip(itertools.pairwise(ends), decays, strict=True)]
+        elif name.endswith("weight") and "norm" not in name:
+            ranges.append((start, start + parameter.numel(), config.weight_decay))
+        start += parameter.numel()
     return ranges
+
+
+def code_decay(weight_decay: float, rows_per_code: float) -> float:
+    """Return the decay of weights that stand for one code each: more than others' where a code has few rows.
+
+    >>> [round(code_decay(1.0, rows), 2) for rows in (10, 135, 540, 54_000)]
+    [3.0, 2.0, 1.0, 0.1]
+    """
+    return weight_decay * min(MAX_CODE_DECAY, max(MIN_CODE_DECAY, math.sqrt(EVEN_CODE_ROWS / rows_per_code)))
 
 
 def bind(model: nn.Module, values_P: Tensor, gradients_P: Tensor | None = None) -> None:
@@ -63,30 +108,35 @@ def to_tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
 
 
-def masked_loss(logits_BL: Tensor, labels_BL: Tensor, weight_B: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the weighted mean binary cross-entropy over the measured labels, and the sum of their weights.
+def masked_loss(
+    logits_MBL: Tensor, labels_BL: Tensor, weight_B: Tensor | None, pos_weight: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Return the weighted mean binary cross-entropy over members and measured labels, and the labels' weight.
 
     Shape:
-        - Input: ``(B, L)``, ``(B, L)`` uint8, ``(B,)``
+        - Input: ``(M, B, L)``, ``(B, L)`` uint8, ``(B,)``
         - Output: two scalars
     """
-    weight_BL = (labels_BL != NOT_MEASURED).to(logits_BL.dtype)
+    target_BL = labels_BL.to(logits_MBL.dtype)
+    weight_BL = (labels_BL != NOT_MEASURED).to(logits_MBL.dtype)
     if weight_B is not None:
         weight_BL = weight_BL * weight_B.unsqueeze(1)
-    loss_BL = F.binary_cross_entropy_with_logits(logits_BL, labels_BL.to(logits_BL.dtype), reduction="none")
+    loss_MBL = F.binary_cross_entropy_with_logits(
+        logits_MBL, target_BL.expand_as(logits_MBL), reduction="none", pos_weight=torch.tensor(pos_weight)
+    )
     total = weight_BL.sum()
-    return (loss_BL * weight_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total
+    return (loss_MBL.mean(0) * weight_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total
 
 
-def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor]) -> tuple[float, float]:
+def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor], pos_weight: float = 1.0) -> tuple[float, float]:
     """Put the gradient of a batch's mean loss into the parameters' ``grad``; return that loss and its weight."""
     for parameter in trained_parameters(model):
         if parameter.grad is not None:
             parameter.grad.zero_()
     if len(batch["labels"]) == 0:
         return 0.0, 0.0
-    logits_BL = model(batch.get("numeric"), batch.get("categorical"))
-    loss, weight = masked_loss(logits_BL, batch["labels"], batch.get("weight"))
+    logits_MBL = model.member_logits(batch.get("numeric"), batch.get("categorical"))
+    loss, weight = masked_loss(logits_MBL, batch["labels"], batch.get("weight"), pos_weight)
     torch.autograd.backward(loss)
     return loss.item(), weight.item()
 

@@ -30,7 +30,7 @@ def work(job: Job) -> None:
     exchange.pull()
     for step, arrays in enumerate(prefetched(_batches(job))):
         seed_step(job.config.seed, step, job.rank)
-        loss, weight = compute_gradient(model, to_tensors(arrays, device))
+        loss, weight = compute_gradient(model, to_tensors(arrays, device), job.config.pos_weight)
         if not math.isfinite(loss):
             raise TrainingError(f"loss became {loss} at step {step}; lower learning_rate or check the weights")
         if not exchange.push(step, loss=loss, weight=weight, rows=len(arrays["labels"])):

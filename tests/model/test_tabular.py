@@ -2,24 +2,31 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN, decode_scores
+from dkan_core.model.tabular import Indicators, ModelConfig, TabularFastKAN, decode_scores
 
 CONFIG = ModelConfig(
     labels=("a", "b"),
+    model="auto",
     num_numeric=3,
+    binary=(1,),
     cardinalities=(5, 4),
     embedded=(0,),
+    indicators=((0,), (0, 1)),
     embedding_dim=2,
+    members=3,
     hidden=(6,),
     num_centers=4,
     grid_min=-2.0,
     grid_max=2.0,
     input_norm="none",
     dropout=0.0,
+    input_dropout=0.0,
 )
+PLAIN = replace(CONFIG, model="fastkan", members=1, binary=(), indicators=())
 
 
 def test_uint8_decodes_to_evenly_spaced_scores_and_zero_where_missing() -> None:
@@ -39,12 +46,15 @@ def test_floats_decode_to_themselves_and_zero_where_missing(dtype: torch.dtype) 
     ("config", "numeric", "categorical"),
     [
         (CONFIG, True, True),
-        (replace(CONFIG, cardinalities=(), embedded=()), True, False),
-        (replace(CONFIG, num_numeric=0), False, True),
+        (replace(CONFIG, cardinalities=(), embedded=(), indicators=()), True, False),
+        (replace(CONFIG, num_numeric=0, binary=()), False, True),
+        (replace(CONFIG, binary=(0, 1, 2), cardinalities=(), embedded=(), indicators=()), True, False),
+        (replace(CONFIG, members=1), True, True),
+        (PLAIN, True, True),
         (replace(CONFIG, hidden=()), True, True),
         (replace(CONFIG, hidden=(6, 5), input_norm="layer", labels=("a",)), True, True),
     ],
-    ids=["both", "numeric", "categorical", "no-hidden", "deep"],
+    ids=["both", "numeric", "categorical", "all-binary", "one-member", "plain", "no-hidden", "deep"],
 )
 def test_one_logit_a_label(config: ModelConfig, numeric: bool, categorical: bool) -> None:
     rows = torch.randint(0, 256, (7, 3), dtype=torch.uint8) if numeric else None
@@ -52,18 +62,40 @@ def test_one_logit_a_label(config: ModelConfig, numeric: bool, categorical: bool
     assert TabularFastKAN(config)(rows, codes).shape == (7, len(config.labels))
 
 
-def test_every_code_has_a_weight_of_its_own() -> None:
-    model = TabularFastKAN(CONFIG)
-    assert model.encoder.indicators is not None and model.encoder.indicators.weight.shape == (9, 6)
-    numeric = torch.zeros(1, 3, dtype=torch.uint8)
-    before = model(numeric, torch.tensor([[4, 3]]))
+def test_each_joint_value_of_a_group_has_a_vector_of_its_own() -> None:
+    indicators = Indicators((2, 3, 4), [(1,), (0, 2), (2, 1, 0)], 5)
+    codes = torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(4))
+    assert indicators.weight.shape == (3 + 8 + 24, 5)
     with torch.no_grad():
-        model.encoder.indicators.weight[5 + 3] += 1.0
-    assert not torch.equal(model(numeric, torch.tensor([[4, 3]])), before)
-    untouched = model(numeric, torch.tensor([[4, 2]]))
-    with torch.no_grad():
-        model.encoder.indicators.weight[5 + 3] += 1.0
-    assert torch.equal(model(numeric, torch.tensor([[4, 2]])), untouched)
+        indicators.weight[:, 0] = torch.arange(35.0)
+    a, b, c = codes.T
+    expected = b + (3 + a * 4 + c) + (11 + (c * 3 + b) * 2 + a)
+    assert torch.equal(indicators(codes.int())[:, 0], expected.float())
+
+
+def test_a_binary_column_costs_one_weight_an_output() -> None:
+    def parameters(binary: tuple[int, ...]) -> int:
+        config = replace(CONFIG, num_numeric=100, binary=binary, cardinalities=(), embedded=(), indicators=())
+        return sum(parameter.numel() for parameter in TabularFastKAN(config).parameters() if parameter.requires_grad)
+
+    outputs = CONFIG.members * CONFIG.hidden[0]
+    assert parameters(()) - parameters(tuple(range(50))) == 50 * outputs * CONFIG.num_centers
+
+
+def test_calibration_holds_as_long_as_its_context() -> None:
+    model = TabularFastKAN(CONFIG).eval()
+    rows = torch.randint(0, 256, (7, 3), dtype=torch.uint8), torch.randint(0, 4, (7, 2), dtype=torch.int32)
+    before = model(*rows)
+    with model.calibrated(np.float32([2, 3]), np.float32([1, -1])):
+        torch.testing.assert_close(model(*rows), before * torch.tensor([2.0, 3.0]) + torch.tensor([1.0, -1.0]))
+    assert torch.equal(model(*rows), before)
+
+
+def test_binary_inputs_are_dropped_in_training_alone() -> None:
+    model = TabularFastKAN(replace(CONFIG, input_dropout=0.5))
+    rows = torch.full((200, 3), 255, dtype=torch.uint8), torch.zeros(200, 2, dtype=torch.int32)
+    assert len(model.train()(*rows).unique(dim=0)) == 2
+    assert len(model.eval()(*rows).unique(dim=0)) == 1
 
 
 def test_architecture_survives_its_plain_form() -> None:

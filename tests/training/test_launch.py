@@ -21,10 +21,20 @@ from dkan_core import ConfigError, DataError, OutputError, TrainConfig, Training
 from dkan_core.data.loader import open_split, steps_per_epoch, train_batches
 from dkan_core.data.manifest import read_manifest
 from dkan_core.model.checkpoint import SavedModel
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.architecture import choose_architecture
 from dkan_core.training.evaluator import MAX_BACKLOG, is_behind
 from dkan_core.training.optimizer import FlatAdamW, learning_rate
-from dkan_core.training.step import bind, compute_gradient, decayed_ranges, flatten, seed_step, to_tensors
+from dkan_core.training.recipe import resolve
+from dkan_core.training.step import (
+    bind,
+    compute_gradient,
+    decayed_ranges,
+    flatten,
+    seed_step,
+    to_tensors,
+    untrained_model,
+)
 from tests.training.processes import alive, children, kill, wait_until
 
 SMALL = TrainConfig(epochs=3, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, dropout=0.3)
@@ -39,12 +49,12 @@ def plain_training(prepared: Path, config: TrainConfig) -> TabularFastKAN:
     """Train in this process, without server, workers or evaluator."""
     manifest = read_manifest(prepared)
     reader = open_split(prepared, manifest, "train")
-    torch.manual_seed(config.seed)
-    model = TabularFastKAN(ModelConfig.for_data(manifest, config))
+    config = resolve(config, reader.rows)
+    model = untrained_model(choose_architecture(reader, manifest, config), manifest, config)
     values = flatten(model).numpy()
     gradient = np.zeros_like(values)
     bind(model, torch.from_numpy(values), torch.from_numpy(gradient))
-    optimizer = FlatAdamW(values, weight_decay=config.weight_decay, decayed=decayed_ranges(model))
+    optimizer = FlatAdamW(values, decayed=decayed_ranges(model, config, reader.rows))
     assert config.epochs and config.batch_size and config.learning_rate
     steps = config.epochs * steps_per_epoch(reader.rows, config.batch_size)
     step = 0

@@ -1,37 +1,56 @@
 """The parts of a step: loss, gradient, flat buffers, optimizer."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from dkan_core import FastKAN
+from dkan_core import FastKAN, TrainConfig
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.optimizer import FlatAdamW, learning_rate
-from dkan_core.training.step import bind, decayed_ranges, flatten, masked_loss, seed_step
+from dkan_core.training.step import (
+    bind,
+    code_decay,
+    decayed_ranges,
+    flatten,
+    masked_loss,
+    parameter_count,
+    seed_step,
+    untrained_model,
+)
+from tests.model.test_tabular import CONFIG
 
 
 def test_loss_is_the_mean_over_measured_labels() -> None:
-    logits = torch.randn(50, 3)
+    logits = torch.randn(2, 50, 3)
     labels = torch.randint(0, 2, (50, 3), dtype=torch.uint8)
     labels[torch.rand(50, 3) < 0.3] = 255
     measured = labels != 255
     loss, weight = masked_loss(logits, labels, None)
-    expected = F.binary_cross_entropy_with_logits(logits[measured], labels[measured].float())
+    expected = F.binary_cross_entropy_with_logits(logits[:, measured], labels[measured].float().expand(2, -1))
     torch.testing.assert_close(loss, expected)
     assert weight == measured.sum()
 
 
 def test_row_of_weight_two_counts_as_two_rows() -> None:
-    logits, labels = torch.randn(4, 1), torch.tensor([[0], [1], [1], [0]], dtype=torch.uint8)
+    logits, labels = torch.randn(1, 4, 1), torch.tensor([[0], [1], [1], [0]], dtype=torch.uint8)
     weighted, total = masked_loss(logits, labels, torch.tensor([1.0, 2.0, 0.0, 1.0]))
-    repeated, _ = masked_loss(logits[[0, 1, 1, 3]], labels[[0, 1, 1, 3]], None)
+    repeated, _ = masked_loss(logits[:, [0, 1, 1, 3]], labels[[0, 1, 1, 3]], None)
     torch.testing.assert_close(weighted, repeated)
     assert total == 4
 
 
+def test_positives_of_weight_three_count_as_three_rows() -> None:
+    logits, labels = torch.randn(1, 4, 1), torch.tensor([[0], [1], [1], [0]], dtype=torch.uint8)
+    weighted, _ = masked_loss(logits, labels, None, pos_weight=3.0)
+    repeated, _ = masked_loss(logits[:, [0, 1, 1, 1, 2, 2, 2, 3]], labels[[0, 1, 1, 1, 2, 2, 2, 3]], None)
+    torch.testing.assert_close(weighted * 4, repeated * 8)
+
+
 def test_nothing_measured_gives_no_loss_and_no_nan() -> None:
-    logits = torch.randn(4, 2, requires_grad=True)
+    logits = torch.randn(1, 4, 2, requires_grad=True)
     loss, weight = masked_loss(logits, torch.full((4, 2), 255, dtype=torch.uint8), None)
     (gradient,) = torch.autograd.grad(loss, logits)
     assert loss == 0 and weight == 0 and not gradient.any()
@@ -50,9 +69,36 @@ def test_bound_model_computes_the_same_and_writes_its_gradient_into_the_buffer()
     assert not model(x).any()
 
 
-def test_matrices_decay_and_vectors_do_not() -> None:
-    model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3))
-    assert decayed_ranges(model) == [(0, 6)]
+def test_weights_decay_and_biases_and_norms_do_not() -> None:
+    model = TabularFastKAN(CONFIG)
+    found = torch.zeros(parameter_count(model))
+    for start, stop, decay in decayed_ranges(model, TrainConfig(weight_decay=0.5), rows=540):
+        found[start:stop] += decay
+    bind(model, found)
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad or name.startswith("encoder"):
+            continue
+        expected = 0.5 if name.endswith("weight") and "norm" not in name else 0.0
+        assert (parameter == expected).all(), name
+
+
+def test_codes_with_few_rows_decay_most() -> None:
+    model = TabularFastKAN(CONFIG)
+    found = torch.zeros(parameter_count(model))
+    for start, stop, decay in decayed_ranges(model, TrainConfig(weight_decay=1.0), rows=5400):
+        found[start:stop] = decay
+    bind(model, found)
+    category, cross = model.encoder.indicators.weight.split([5, 20])
+    assert (category == code_decay(1.0, 5400 / 5)).all() and (cross == code_decay(1.0, 5400 / 20)).all()
+    assert (model.encoder.embeddings[0].weight == category[0, 0]).all() and cross[0, 0] > category[0, 0]
+
+
+def test_untrained_model_says_the_prior_of_each_label() -> None:
+    classes = {"a": {"0": 900, "1": 100, "missing": 0}, "b": {"0": 10, "1": 990, "missing": 0}}
+    prepared = SimpleNamespace(labels=["a", "b"], splits={"train": SimpleNamespace(classes=classes)})
+    model = untrained_model(CONFIG, prepared, TrainConfig(seed=3))
+    torch.testing.assert_close(model.bias.sigmoid(), torch.tensor([0.1, 0.99]), atol=1e-3, rtol=0)
+    assert torch.equal(flatten(model), flatten(untrained_model(CONFIG, prepared, TrainConfig(seed=3))))
 
 
 def test_optimizer_equals_torch() -> None:
@@ -61,7 +107,7 @@ def test_optimizer_equals_torch() -> None:
     decayed, plain = torch.tensor(start[:60], requires_grad=True), torch.tensor(start[60:], requires_grad=True)
     groups = [{"params": [decayed], "weight_decay": 0.1}, {"params": [plain], "weight_decay": 0.0}]
     theirs, values = torch.optim.AdamW(groups, lr=0.0), start.copy()
-    ours = FlatAdamW(values, weight_decay=0.1, decayed=[(0, 60)])
+    ours = FlatAdamW(values, decayed=[(0, 60, 0.1)])
     for step in range(50):
         gradient = rng.normal(size=100).astype(np.float32)
         rate = learning_rate(step, steps=50, peak=0.01, warmup_fraction=0.1)

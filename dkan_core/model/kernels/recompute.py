@@ -17,29 +17,30 @@ def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: flo
     """Return the same as ``eager.radial_linear``.
 
     Shape:
-        - x_BI: ``(B, I)``; weight_OK: ``(O, I * G)``; centers_G: ``(G,)``
-        - Output: ``(B, O)``
+        - x_BI: ``(*, B, I)``; weight_OK: ``(*, O, I * G)``; centers_G: ``(G,)``; * for networks side by side
+        - Output: ``(*, B, O)``
     """
     out: Tensor = _RadialLinear.apply(x_BI, weight_OK, centers_G, width)
     return out
 
 
 def _tiles(x_BI: Tensor, num_centers: int) -> list[slice]:
-    rows, tile_bytes = len(x_BI), TILE_BYTES.get(x_BI.device.type, TILE_BYTES["cpu"])
-    step = max(MIN_TILE_ROWS, tile_bytes // (x_BI.element_size() * num_centers * x_BI.shape[1]))
+    rows, tile_bytes = x_BI.shape[-2], TILE_BYTES.get(x_BI.device.type, TILE_BYTES["cpu"])
+    row_bytes = x_BI.element_size() * num_centers * max(1, x_BI.numel() // max(1, rows))
+    step = max(MIN_TILE_ROWS, tile_bytes // row_bytes)
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 def _center_major(weight_OK: Tensor, num_centers: int) -> Tensor:
-    return weight_OK.view(len(weight_OK), -1, num_centers).transpose(1, 2).flatten(1)
+    return weight_OK.view(*weight_OK.shape[:-1], -1, num_centers).mT.flatten(-2)
 
 
 def _feature_major(weight_OK: Tensor, num_centers: int) -> Tensor:
-    return weight_OK.view(len(weight_OK), num_centers, -1).transpose(1, 2).flatten(1)
+    return weight_OK.view(*weight_OK.shape[:-1], num_centers, -1).mT.flatten(-2)
 
 
 def _offsets(x_BI: Tensor, centers_G: Tensor, width: float) -> Tensor:
-    return x_BI.unsqueeze(1).sub(centers_G.unsqueeze(1)).mul_(1 / width)
+    return x_BI.unsqueeze(-2).sub(centers_G.unsqueeze(1)).mul_(1 / width)
 
 
 class _RadialLinear(torch.autograd.Function):
@@ -47,11 +48,11 @@ class _RadialLinear(torch.autograd.Function):
     def forward(ctx: Any, x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
         ctx.save_for_backward(x_BI, weight_OK, centers_G)
         ctx.width = width
-        weight_KO = _center_major(weight_OK, len(centers_G)).t()
-        out_BO = x_BI.new_empty(len(x_BI), len(weight_OK))
+        weight_KO = _center_major(weight_OK, len(centers_G)).mT
+        out_BO = x_BI.new_empty(*x_BI.shape[:-1], weight_OK.shape[-2])
         for tile in _tiles(x_BI, len(centers_G)):
-            basis_BGI = _offsets(x_BI[tile], centers_G, width).square_().neg_().exp_()
-            torch.mm(basis_BGI.flatten(1), weight_KO, out=out_BO[tile])
+            basis_BGI = _offsets(x_BI[..., tile, :], centers_G, width).square_().neg_().exp_()
+            out_BO[..., tile, :] = torch.matmul(basis_BGI.flatten(-2), weight_KO)
         return out_BO
 
     @staticmethod
@@ -62,12 +63,13 @@ class _RadialLinear(torch.autograd.Function):
         grad_weight_OK = torch.zeros_like(weight_OK)
         grad_x_BI = torch.empty_like(x_BI) if ctx.needs_input_grad[0] else None
         for tile in _tiles(x_BI, len(centers_G)):
-            offset_BGI = _offsets(x_BI[tile], centers_G, ctx.width)
+            grad_tile_BO = grad_BO[..., tile, :]
+            offset_BGI = _offsets(x_BI[..., tile, :], centers_G, ctx.width)
             basis_BGI = offset_BGI.square().neg_().exp_()
-            grad_weight_OK.addmm_(grad_BO[tile].t(), basis_BGI.flatten(1))
+            grad_weight_OK += torch.matmul(grad_tile_BO.mT, basis_BGI.flatten(-2))
             if grad_x_BI is not None:
-                grad_basis_BGI = torch.mm(grad_BO[tile], weight_OK).view_as(basis_BGI)
-                torch.sum(grad_basis_BGI.mul_(basis_BGI).mul_(offset_BGI), dim=1, out=grad_x_BI[tile])
+                grad_basis_BGI = torch.matmul(grad_tile_BO, weight_OK).view_as(basis_BGI)
+                grad_x_BI[..., tile, :] = grad_basis_BGI.mul_(basis_BGI).mul_(offset_BGI).sum(dim=-2)
         if grad_x_BI is not None:
             grad_x_BI.mul_(-2 / ctx.width)
         return grad_x_BI, _feature_major(grad_weight_OK, len(centers_G)), None, None

@@ -1,0 +1,107 @@
+"""Several FastKANs trained as one: their first layers are one wide layer, the rest runs side by side.
+
+The basis of the inputs, which is most of the work, is computed once for all members. Members differ by their
+initialization and dropout alone; the mean of their probabilities is better than any one of them, as it is for the
+members of an MLP (TabM: Gorishniy et al. 2024, arXiv:2410.24210).
+
+Shape suffixes: M members, B rows, I inputs, O outputs, G centers.
+"""
+
+import functools
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dkan_core.model.fastkan import Basis, FastKANLayer, RadialBasis
+from dkan_core.model.kernels import radial_linear
+
+
+class MemberLayer(nn.Module):
+    """FastKAN layers side by side, one a member, each with inputs and weights of its own.
+
+    Shape:
+        - Input: ``(M, B, I)``
+        - Output: ``(M, B, O)``
+
+    >>> MemberLayer(2, 3, 5)(torch.zeros(2, 4, 3)).shape
+    torch.Size([2, 4, 5])
+    """
+
+    def __init__(
+        self,
+        members: int,
+        inputs: int,
+        outputs: int,
+        *,
+        num_centers: int = 8,
+        grid_min: float = -2.0,
+        grid_max: float = 2.0,
+    ) -> None:
+        super().__init__()
+        self.rbf = RadialBasis(num_centers=num_centers, grid_min=grid_min, grid_max=grid_max)
+        self.norm_weight = nn.Parameter(torch.ones(members, 1, inputs))
+        self.norm_bias = nn.Parameter(torch.zeros(members, 1, inputs))
+        self.spline_weight = nn.Parameter(torch.empty(members, outputs, inputs * num_centers))
+        self.base_weight = nn.Parameter(torch.empty(members, outputs, inputs))
+        self.base_bias = nn.Parameter(torch.zeros(members, 1, outputs))
+        nn.init.trunc_normal_(self.spline_weight, std=0.1)
+        nn.init.uniform_(self.base_weight, -(inputs**-0.5), inputs**-0.5)
+
+    def forward(self, x_MBI: Tensor) -> Tensor:
+        normed_MBI = F.layer_norm(x_MBI, x_MBI.shape[-1:]) * self.norm_weight + self.norm_bias
+        spline_MBO = radial_linear(normed_MBI, self.spline_weight, self.rbf.grid, self.rbf.width)
+        return spline_MBO + torch.matmul(F.silu(x_MBI), self.base_weight.mT) + self.base_bias
+
+
+class FastKANEnsemble(nn.Module):
+    """Members of the same widths, trained on the same rows.
+
+    Args:
+        members: How many.
+        widths: Inputs (maybe none), a member's hidden widths and outputs.
+        num_centers: Basis functions on each edge.
+        grid_min: Position of the first one.
+        grid_max: Position of the last one.
+        input_norm: "layer" normalizes the inputs row by row; "none" does not.
+        dropout: Share of each hidden layer's units dropped while training.
+
+    Shape:
+        - Input: ``(B, widths[0])``; terms to be added to the first layer's output: ``(B, M * widths[1])`` each
+        - Output: ``(M, B, widths[-1])``
+
+    >>> FastKANEnsemble(5, [3, 16, 1])(torch.zeros(4, 3)).shape
+    torch.Size([5, 4, 1])
+    """
+
+    def __init__(
+        self,
+        members: int,
+        widths: list[int],
+        *,
+        num_centers: int = 8,
+        grid_min: float = -2.0,
+        grid_max: float = 2.0,
+        input_norm: str = "none",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.members = members
+        inputs, first, *_ = widths
+        basis = Basis(num_centers=num_centers, grid_min=grid_min, grid_max=grid_max)
+        norm = input_norm == "layer"
+        self.first = FastKANLayer(inputs, members * first, norm=norm, **basis) if inputs else None
+        self.rest = nn.ModuleList(
+            MemberLayer(members, inputs, outputs, **basis) for inputs, outputs in itertools.pairwise(widths[1:])
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x_BI: Tensor, shifts: Sequence[Tensor] = ()) -> Tensor:
+        terms = [*shifts] if self.first is None else [self.first(x_BI), *shifts]
+        first_BO = functools.reduce(torch.add, terms)
+        hidden_MBO: Tensor = first_BO.unflatten(1, (self.members, -1)).transpose(0, 1)
+        for layer in self.rest:
+            hidden_MBO = layer(self.dropout(hidden_MBO))
+        return hidden_MBO

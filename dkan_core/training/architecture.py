@@ -1,0 +1,29 @@
+"""The model's architecture for a data set: by the settings, and by a look at a sample of the train split."""
+
+import logging
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.manifest import PreparedData
+from dkan_core.data.shards import ShardReader
+from dkan_core.model.tabular import ModelConfig
+from dkan_core.training.indicators import choose_indicators, sample_rows
+
+logger = logging.getLogger(__name__)
+
+
+def choose_architecture(reader: ShardReader, prepared: PreparedData, config: TrainConfig) -> ModelConfig:
+    """Return the architecture for a data set.
+
+    Args:
+        reader: The train split.
+        prepared: The data set.
+        config: Resolved settings.
+    """
+    indicators: tuple[tuple[int, ...], ...] = ()
+    if config.model == "auto":
+        sample = sample_rows(reader, len(prepared.labels))
+        indicators = choose_indicators(prepared.preprocessor, sample, reader.rows)
+        names = [feature.name for feature in prepared.preprocessor.coded]
+        crosses = [" x ".join(names[index] for index in group) for group in indicators if len(group) > 1]
+        logger.info("crosses that pay on unseen rows: %s", ", ".join(crosses) or "none")
+    return ModelConfig.for_data(prepared, config, indicators)
