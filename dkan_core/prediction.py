@@ -1,7 +1,8 @@
 """Scoring: prepared splits in memory, and raw Parquet to a file of probabilities."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from torch import Tensor
 
-from dkan_core.data.loader import all_batches, prefetched
+from dkan_core.data.loader import RowReader, all_batches, prefetched
 from dkan_core.data.schema import column_types, open_parquet, read_batches
-from dkan_core.data.shards import Arrays, ShardReader
+from dkan_core.data.shards import Arrays
 from dkan_core.data.sources import find_parquet
 from dkan_core.errors import DataError, OutputError
 from dkan_core.model.checkpoint import SavedModel
@@ -21,6 +23,7 @@ from dkan_core.progress import progress
 from dkan_core.storage import is_remote, local_copy, local_path, staged_file
 
 SCORING_ROWS = 16_384
+TILE_ROWS = 64
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +31,17 @@ logger = logging.getLogger(__name__)
 def best_device() -> torch.device:
     """Return CUDA where there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch compute with ``count`` threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @torch.inference_mode()
@@ -39,16 +53,28 @@ def score(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> npt.ND
         - Output: ``(N, L)``
     """
     inputs = {name: torch.from_numpy(arrays[name]) for name in ("numeric", "categorical") if name in arrays}
-    scored = [
-        model(**{name: tensor[start : start + SCORING_ROWS].to(device) for name, tensor in inputs.items()})
-        for start in range(0, max(1, len(next(iter(inputs.values())))), SCORING_ROWS)
-    ]
+    rows = len(next(iter(inputs.values())))
+    scored = []
+    for start in range(0, max(1, rows), SCORING_ROWS):
+        chunk = {name: tensor[start : start + SCORING_ROWS] for name, tensor in inputs.items()}
+        logits_NL = model(**{name: _whole_tiles(tensor).to(device) for name, tensor in chunk.items()})
+        scored.append(logits_NL[: min(SCORING_ROWS, rows - start)])
     probabilities: npt.NDArray[np.float32] = torch.sigmoid(torch.cat(scored)).cpu().numpy()
     return probabilities
 
 
+def _whole_tiles(rows_NX: Tensor) -> Tensor:
+    """Add rows up to a multiple of ``TILE_ROWS``.
+
+    Matrix products sum the last few rows in another order: without this, a row's last bit would depend on its
+    neighbours.
+    """
+    lacking = -len(rows_NX) % TILE_ROWS
+    return torch.cat([rows_NX, rows_NX.new_zeros(lacking, rows_NX.shape[1])]) if lacking else rows_NX
+
+
 def score_split(
-    model: TabularFastKAN, reader: ShardReader, device: torch.device
+    model: TabularFastKAN, reader: RowReader, device: torch.device
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
     """Score every row of a prepared split in stored order.
 

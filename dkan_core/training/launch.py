@@ -15,13 +15,11 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-import torch
-
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, read_manifest
 from dkan_core.errors import OutputError
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.model.tabular import ModelConfig
 from dkan_core.storage import (
     check_free,
     is_remote,
@@ -40,7 +38,7 @@ from dkan_core.training.memory import create_memory
 from dkan_core.training.processes import Child, watch
 from dkan_core.training.recipe import resolve, threads_per_worker
 from dkan_core.training.reporting import Reporter
-from dkan_core.training.step import decayed_ranges, flatten
+from dkan_core.training.step import decayed_ranges, flatten, initial_model
 
 METRICS, HISTORY, LOGS, TENSORBOARD = "metrics.json", "history.jsonl", "logs", "tensorboard"
 OUTPUTS = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, METRICS)
@@ -156,9 +154,7 @@ class _Run:
         self.data, self.manifest, self.folder, self.config = data, manifest, folder, config
         self.workers = config.workers
         self.architecture = ModelConfig.for_data(manifest, config)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            model = TabularFastKAN(self.architecture)
+        model = initial_model(self.architecture, config.seed)
         start_P = flatten(model).numpy()
         self.decayed = tuple(decayed_ranges(model))
         self.memory = create_memory(parameters=len(start_P), workers=self.workers)

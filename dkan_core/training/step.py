@@ -3,14 +3,24 @@
 Shape suffixes: B rows, L labels, P trained numbers of the model.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dkan_core.data.hashing import salted
 from dkan_core.data.shards import Arrays
+from dkan_core.errors import TrainingError
 from dkan_core.metrics import NOT_MEASURED
-from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+
+
+def initial_model(config: ModelConfig, seed: int) -> TabularFastKAN:
+    """Return the model that a run starts from, on the CPU; torch's random state is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return TabularFastKAN(config)
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -94,3 +104,18 @@ def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor]) -> tuple[f
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed what is random inside a step (dropout), so that a step is a function of seed, step and rank alone."""
     torch.manual_seed(salted(seed, f"{step}/{rank}"))
+
+
+def worker_step(
+    model: TabularFastKAN, arrays: Arrays, device: torch.device, *, seed: int, step: int, rank: int
+) -> tuple[float, float]:
+    """Put the gradient of a worker's part of a step into the parameters' ``grad``; return mean loss and weight.
+
+    Raises:
+        TrainingError: The loss is no number any more.
+    """
+    seed_step(seed, step, rank)
+    loss, weight = compute_gradient(model, to_tensors(arrays, device))
+    if not math.isfinite(loss):
+        raise TrainingError(f"loss became {loss} at step {step}; lower learning_rate or check the weights")
+    return loss, weight
