@@ -57,17 +57,17 @@ def score(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> npt.ND
     scored = []
     for start in range(0, max(1, rows), SCORING_ROWS):
         chunk = {name: tensor[start : start + SCORING_ROWS] for name, tensor in inputs.items()}
-        logits_NL = model(**{name: _whole_tiles(tensor).to(device) for name, tensor in chunk.items()})
-        scored.append(logits_NL[: min(SCORING_ROWS, rows - start)])
-    probabilities: npt.NDArray[np.float32] = torch.sigmoid(torch.cat(scored)).cpu().numpy()
+        scored_NL = torch.sigmoid(model(**{name: _whole_tiles(tensor).to(device) for name, tensor in chunk.items()}))
+        scored.append(scored_NL[: min(SCORING_ROWS, rows - start)])
+    probabilities: npt.NDArray[np.float32] = torch.cat(scored).cpu().numpy()
     return probabilities
 
 
 def _whole_tiles(rows_NX: Tensor) -> Tensor:
     """Add rows up to a multiple of ``TILE_ROWS``.
 
-    Matrix products sum the last few rows in another order: without this, a row's last bit would depend on its
-    neighbours.
+    Kernels treat the last few rows of a batch in another way: without this, the last bit of a row's probability would
+    depend on how many rows are scored with it.
     """
     lacking = -len(rows_NX) % TILE_ROWS
     return torch.cat([rows_NX, rows_NX.new_zeros(lacking, rows_NX.shape[1])]) if lacking else rows_NX
