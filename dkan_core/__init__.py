@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dkan_core.data.manifest import PreparedData
     from dkan_core.data.prepare import prepare
     from dkan_core.errors import ConfigError, DataError, DkanError, OutputError, TrainingError, UserError
+    from dkan_core.estimator import FastKANClassifier
     from dkan_core.evaluation import Evaluation, evaluate
     from dkan_core.model.fastkan import FastKAN
     from dkan_core.notebook import MainResult, main
@@ -25,6 +26,7 @@ _HOMES = {
     "DkanError": "errors",
     "Evaluation": "evaluation",
     "FastKAN": "model.fastkan",
+    "FastKANClassifier": "estimator",
     "MainResult": "notebook",
     "OutputError": "errors",
     "PrepareConfig": "config",
@@ -47,6 +49,7 @@ __all__ = [
     "DkanError",
     "Evaluation",
     "FastKAN",
+    "FastKANClassifier",
     "MainResult",
     "OutputError",
     "PrepareConfig",

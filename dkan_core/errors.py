@@ -6,6 +6,8 @@ DkanError
 │   ├── DataError        a source file, column or row is not what was expected
 │   └── OutputError      the output folder cannot take the result
 └── TrainingError        a process of a running training died: exit code 1
+
+ConfigError and DataError are ValueErrors too, as scikit-learn's callers expect.
 """
 
 
@@ -21,11 +23,11 @@ class UserError(DkanError):
     exit_code = 2
 
 
-class ConfigError(UserError):
+class ConfigError(UserError, ValueError):
     """A setting is unknown or out of range."""
 
 
-class DataError(UserError):
+class DataError(UserError, ValueError):
     """A source file, column or row is not what was expected."""
 
 

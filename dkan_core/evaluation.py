@@ -88,8 +88,8 @@ def evaluate(
             _check_match(saved, manifest, prepared)
             device = best_device()
             with open_split(data, manifest, split) as reader:
-                labels_NL, log_odds_NL = score_split(saved.module.to(device), reader, device)
-        probabilities_NL = to_probability(log_odds_NL)
+                scored = score_split(saved.module.to(device), reader, device)
+        labels_NL, probabilities_NL = scored.labels_NL, to_probability(scored.log_odds_NL)
         metrics = metric.compute_metrics(labels_NL, probabilities_NL, manifest.labels)
         metrics["split"] = split
         report = render_report(

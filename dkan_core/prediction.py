@@ -1,7 +1,9 @@
 """Scoring: prepared splits in memory, and raw Parquet to a file of probabilities."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,9 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from dkan_core.data.loader import all_batches, prefetched
+from dkan_core.data.loader import RowReader, all_batches, prefetched
 from dkan_core.data.schema import column_types, open_parquet, read_batches
-from dkan_core.data.shards import Arrays, ShardReader
+from dkan_core.data.shards import Arrays
 from dkan_core.data.sources import find_parquet
 from dkan_core.errors import DataError, OutputError
 from dkan_core.model.checkpoint import SavedModel
@@ -22,6 +24,7 @@ from dkan_core.progress import progress
 from dkan_core.storage import is_remote, local_copy, local_path, staged_file
 
 SCORING_ROWS = 16_384
+TILE_ROWS = 64
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +32,17 @@ logger = logging.getLogger(__name__)
 def best_device() -> torch.device:
     """Return CUDA where there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch compute with ``count`` threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def score(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> npt.NDArray[np.float32]:
@@ -47,7 +61,8 @@ def to_probability(log_odds_NL: npt.NDArray[np.float32]) -> npt.NDArray[np.float
     Shape:
         - Input and output: ``(N, L)``
     """
-    probabilities: npt.NDArray[np.float32] = torch.from_numpy(log_odds_NL).sigmoid().numpy()
+    # In float64, so that rounding does not depend on where in an array a row stands.
+    probabilities: npt.NDArray[np.float32] = (1 / (1 + np.exp(-log_odds_NL.astype(np.float64)))).astype(np.float32)
     return probabilities
 
 
@@ -60,26 +75,43 @@ def log_odds(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> Ten
         - Output: ``(N, L)``
     """
     inputs = {name: torch.from_numpy(arrays[name]) for name in ("numeric", "categorical") if name in arrays}
-    scored = [
-        model(**{name: tensor[start : start + SCORING_ROWS].to(device) for name, tensor in inputs.items()})
-        for start in range(0, max(1, len(next(iter(inputs.values())))), SCORING_ROWS)
-    ]
+    rows = len(next(iter(inputs.values())))
+    scored = []
+    for start in range(0, max(1, rows), SCORING_ROWS):
+        chunk = {name: tensor[start : start + SCORING_ROWS] for name, tensor in inputs.items()}
+        scored_NL = model(**{name: _whole_tiles(tensor).to(device) for name, tensor in chunk.items()})
+        scored.append(scored_NL[: min(SCORING_ROWS, rows - start)])
     return torch.cat(scored)
 
 
-def score_split(
-    model: TabularFastKAN, reader: ShardReader, device: torch.device
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    """Return the log-odds of every row of a prepared split in stored order.
+def _whole_tiles(rows_NX: Tensor) -> Tensor:
+    """Add rows up to a multiple of ``TILE_ROWS``.
 
-    Shape:
-        - Output: labels ``(N, L)``, log-odds ``(N, L)``
+    Kernels treat the last few rows of a batch in another way: without this, the last bit of a row's probability would
+    depend on how many rows are scored with it.
     """
-    labels, scored = [], []
-    for arrays in prefetched(all_batches(reader, SCORING_ROWS)):
-        labels.append(arrays["labels"])
-        scored.append(log_odds(model, arrays, device).cpu().numpy())
-    return np.concatenate(labels), np.concatenate(scored)
+    lacking = -len(rows_NX) % TILE_ROWS
+    return torch.cat([rows_NX, rows_NX.new_zeros(lacking, rows_NX.shape[1])]) if lacking else rows_NX
+
+
+@dataclass(frozen=True)
+class ScoredSplit:
+    """Labels ``(N, L)``, log-odds ``(N, L)`` and, where there are any, weights ``(N,)`` of a split's rows."""
+
+    labels_NL: npt.NDArray[np.uint8]
+    log_odds_NL: npt.NDArray[np.float32]
+    weight_N: npt.NDArray[np.float32] | None
+
+
+def score_split(model: TabularFastKAN, reader: RowReader, device: torch.device) -> ScoredSplit:
+    """Score every row of a prepared split in stored order."""
+    batches = [
+        (arrays["labels"], log_odds(model, arrays, device).cpu().numpy(), arrays.get("weight"))
+        for arrays in prefetched(all_batches(reader, SCORING_ROWS))
+    ]
+    labels, scored, weights = zip(*batches, strict=True)
+    weighted = weights[0] is not None
+    return ScoredSplit(np.concatenate(labels), np.concatenate(scored), np.concatenate(weights) if weighted else None)
 
 
 def probability_column(label: str) -> str:

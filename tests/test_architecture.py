@@ -21,7 +21,7 @@ LAYERS = [
     {"model", "report"},
     {"prediction"},
     {"evaluation", "training"},
-    {"notebook"},
+    {"estimator", "notebook"},
     {"cli"},
 ]
 """Lowest first: a module imports from its own part or from a lower layer."""

@@ -131,7 +131,7 @@ def test_kfp_code_fits_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("flights")
-@pytest.mark.parametrize("index", [0, 1], ids=["main", "steps"])
+@pytest.mark.parametrize("index", [0, 1, 2], ids=["main", "classifier", "steps"])
 def test_python_code_runs(folder: Path, index: int) -> None:
     code = [block for block in blocks("python") if "dkan_core" in block][index]
     (folder / "code.py").write_text(code)

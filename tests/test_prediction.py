@@ -16,7 +16,7 @@ from dkan_core.data import schema
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.model.checkpoint import SavedModel
-from dkan_core.prediction import score_split
+from dkan_core.prediction import score_split, to_probability
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +53,10 @@ def test_probabilities_are_those_of_the_evaluated_model(
     for split in manifest.splits:
         with open_split(tmp_path / "data", manifest, split) as reader:
             numbers = reader.gather(shard_extents(reader.starts.tolist()))["weight"].astype(int)
-            labels, probabilities = score_split(saved.module, reader, torch.device("cpu"))
-        np.testing.assert_allclose(predicted[numbers], probabilities[:, 0], rtol=1e-4, atol=1e-6)
-        np.testing.assert_array_equal(labels[:, 0], table["label"].to_numpy()[numbers])
+            found = score_split(saved.module, reader, torch.device("cpu"))
+        probabilities = to_probability(found.log_odds_NL)[:, 0]
+        np.testing.assert_allclose(predicted[numbers], probabilities, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(found.labels_NL[:, 0], table["label"].to_numpy()[numbers])
 
 
 def shard_extents(starts: list[int]) -> list[tuple[int, int]]:

@@ -9,6 +9,7 @@ Shape suffixes: N rows, F numeric features, C coded features.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal
@@ -38,6 +39,11 @@ MIN_REPEATED_SHARE = 0.1
 MAX_VALUE_CODED_COLUMNS = 256
 
 Float64 = npt.NDArray[np.float64]
+
+
+class _UselessColumnError(DataError):
+    """A column says nothing about a row."""
+
 
 # NumPy and Arrow let go of the interpreter on whole columns, so columns are encoded side by side.
 _columns_pool = ThreadPoolExecutor(available_cores(), thread_name_prefix="dkan-encode")
@@ -142,19 +148,33 @@ def fit_preprocessor(
     categorical: Sequence[str],
     numeric_dtype: Literal["uint8", "float16", "float32"],
     where: str,
+    *,
+    useless: Literal["refuse", "leave out"] = "refuse",
 ) -> Preprocessor:
     """Choose knots and vocabularies from a sample of the train split.
 
+    Args:
+        sample: Rows of the train split.
+        numeric: Columns of numbers.
+        categorical: Columns of strings or booleans.
+        numeric_dtype: How normal scores are stored.
+        where: The rows, as messages should call them.
+        useless: What becomes of a column that holds no value at all, or of a category column no value of which repeats.
+
     Raises:
-        DataError: A column holds no value at all, or a category column no value that repeats.
+        DataError: There is a useless column, and it is to be refused.
     """
-    scored, coded = [], [_fit_category(_column(sample, name, where), name, where) for name in categorical]
+    scored, coded = [], []
+    passed_over = [_UselessColumnError] if useless == "leave out" else []
+    for name in categorical:
+        with suppress(*passed_over):
+            coded.append(_fit_category(_column(sample, name, where), name, where))
     for name in numeric:
         values = numbers(sample, name, where)
-        scored.append(_fit_numeric(values, name, where))
-        codes = _fit_value_codes(values, name) if len(numeric) <= MAX_VALUE_CODED_COLUMNS else None
-        if codes is not None:
-            coded.append(codes)
+        with suppress(*passed_over):
+            scored.append(_fit_numeric(values, name, where))
+            codes = _fit_value_codes(values, name) if len(numeric) <= MAX_VALUE_CODED_COLUMNS else None
+            coded += [codes] if codes is not None else []
     return Preprocessor(numeric=scored, coded=coded, numeric_dtype=numeric_dtype)
 
 
@@ -196,15 +216,17 @@ def _fit_category(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> 
         raise _no_value(name, len(column), where)
     repeated = sorted((-entry["counts"], entry["values"]) for entry in counts if entry["counts"] >= MIN_CATEGORY_ROWS)
     if not repeated:
-        raise DataError(
+        raise _UselessColumnError(
             f"{where}: column {name!r} looks like an identifier ({len(counts):,} values, none repeats); "
             f"leave it out with --drop {name}"
         )
     return CodedFeature(name=name, kind="category", vocabulary=[value for _, value in repeated[:MAX_VOCABULARY]])
 
 
-def _no_value(name: str, rows: int, where: str) -> DataError:
-    return DataError(f"{where}: column {name!r} holds no value in {rows:,} rows of train; leave it out: --drop {name}")
+def _no_value(name: str, rows: int, where: str) -> _UselessColumnError:
+    return _UselessColumnError(
+        f"{where}: column {name!r} holds no value in {rows:,} rows of train; leave it out: --drop {name}"
+    )
 
 
 def _column(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.ChunkedArray | pa.Array:

@@ -8,12 +8,14 @@ each of those into one slice a worker: any number of workers sees the same globa
 import itertools
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from dkan_core.config import TrainConfig
 from dkan_core.data.manifest import PreparedData
 from dkan_core.data.shards import Arrays, ShardReader
 from dkan_core.errors import DataError
@@ -24,6 +26,27 @@ MIN_PIECES = 2048
 PREFETCH = 2
 
 Int64 = npt.NDArray[np.int64]
+
+
+class RowReader(Protocol):
+    """Rows of a split by their number, on disk (``ShardReader``) or in memory (``ArraysReader``)."""
+
+    starts: Int64
+    """First row of each shard, and the number of rows at the end."""
+
+    @property
+    def rows(self) -> int:
+        """Rows in all shards."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row over all arrays."""
+
+    def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
+        """Read the rows of ``extents`` (first, past the last), none of which crosses a shard, one after the other."""
+
+    def close(self) -> None:
+        """Let go of the rows."""
 
 
 def open_split(folder: Path, prepared: PreparedData, split: str) -> ShardReader:
@@ -97,7 +120,7 @@ def slice_of(rows: int, step: int, *, batch_size: int, rank: int, workers: int) 
 
 
 def train_batches(
-    reader: ShardReader, *, seed: int, epoch: int, batch_size: int, rank: int = 0, workers: int = 1
+    reader: RowReader, *, seed: int, epoch: int, batch_size: int, rank: int = 0, workers: int = 1
 ) -> Iterator[Arrays]:
     """Yield a worker's part of each global batch of an epoch; a part may have no rows in the last one."""
     piece = piece_rows(reader.rows, reader.row_bytes)
@@ -107,12 +130,26 @@ def train_batches(
         yield reader.gather(order.extents(start, stop))
 
 
+def run_batches(reader: RowReader, config: TrainConfig, rank: int = 0) -> Iterator[Arrays]:
+    """Yield a worker's part of each global batch of a whole run; ``config`` is resolved."""
+    assert config.epochs is not None and config.batch_size is not None and config.workers is not None
+    for epoch in range(config.epochs):
+        yield from train_batches(
+            reader,
+            seed=config.seed,
+            epoch=epoch,
+            batch_size=config.batch_size,
+            rank=rank,
+            workers=config.workers,
+        )
+
+
 def steps_per_epoch(rows: int, batch_size: int) -> int:
     """Return the number of global batches in an epoch, the last one smaller."""
     return -(-rows // batch_size)
 
 
-def all_batches(reader: ShardReader, batch_size: int) -> Iterator[Arrays]:
+def all_batches(reader: RowReader, batch_size: int) -> Iterator[Arrays]:
     """Yield every row of a split in stored order."""
     order = RowStream(reader.starts[:-1], reader.starts)
     for start in range(0, reader.rows, batch_size):

@@ -157,20 +157,30 @@ def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: st
             raise DataError(f"{where}: {setting} column {name!r} does not exist{hint}")
     _check_types(types, config, where)
     taken = {*config.label, *config.drop, *filter(None, special.values())}
-    features = {name: kind for name, kind in types.items() if name not in taken}
-    for name, kind in features.items():
-        if not (is_number(kind) or is_text(kind) or pa.types.is_boolean(kind)):
-            raise DataError(f"{where}: column {name!r} is {kind}; a feature is a number, string or boolean (--drop it)")
-    if not features:
-        raise DataError(f"{where}: no feature column is left")
+    numeric, categorical = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
     return Schema(
-        numeric=tuple(name for name, kind in features.items() if is_number(kind)),
-        categorical=tuple(name for name, kind in features.items() if not is_number(kind)),
+        numeric=numeric,
+        categorical=categorical,
         labels=config.label,
         group=config.group,
         split_column=config.split_column,
         weight=config.weight,
     )
+
+
+def feature_columns(types: dict[str, pa.DataType], where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the numeric and the categorical feature columns.
+
+    Raises:
+        DataError: A feature has a type that is no feature, or there is none.
+    """
+    for name, kind in types.items():
+        if not (is_number(kind) or is_text(kind) or pa.types.is_boolean(kind)):
+            raise DataError(f"{where}: column {name!r} is {kind}; a feature is a number, string or boolean (--drop it)")
+    if not types:
+        raise DataError(f"{where}: no feature column is left")
+    numeric = tuple(name for name, kind in types.items() if is_number(kind))
+    return numeric, tuple(name for name in types if name not in set(numeric))
 
 
 def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:

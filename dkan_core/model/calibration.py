@@ -17,38 +17,47 @@ NEWTON_STEPS = 50
 MIN_SCALE, MAX_SCALE = 0.1, 10.0
 
 
+Calibration = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+"""Scale and shift of each label's log-odds, ``(L,)`` each."""
+
+
 def fit_calibration(
-    labels_NL: npt.NDArray[np.uint8], log_odds_NL: npt.NDArray[Any]
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    labels_NL: npt.NDArray[np.uint8], log_odds_NL: npt.NDArray[Any], weight_N: npt.NDArray[Any] | None = None
+) -> Calibration:
     """Return scale and shift of each label, fitted on validation rows.
 
     A label without both classes measured keeps scale 1 and shift 0.
 
     Shape:
-        - Input: ``(N, L)`` uint8, ``(N, L)``
+        - Input: ``(N, L)`` uint8, ``(N, L)``, ``(N,)``
         - Output: ``(L,)``, ``(L,)``
     """
-    fitted = [_fit(labels, log_odds) for labels, log_odds in zip(labels_NL.T, log_odds_NL.T, strict=True)]
+    weight_N = np.ones(len(labels_NL)) if weight_N is None else weight_N.astype(np.float64)
+    fitted = [
+        _fit(labels_N, log_odds_N, np.where(labels_N == NOT_MEASURED, 0.0, weight_N))
+        for labels_N, log_odds_N in zip(labels_NL.T, log_odds_NL.T, strict=True)
+    ]
     scale_L, shift_L = np.array(fitted, dtype=np.float32).reshape(-1, 2).T
     return scale_L, shift_L
 
 
-def _fit(labels_N: npt.NDArray[np.uint8], log_odds_N: npt.NDArray[Any]) -> tuple[float, float]:
-    positive_N = labels_N == 1
-    positives, negatives = int(positive_N.sum()), int((labels_N == 0).sum())
+def _fit(
+    labels_N: npt.NDArray[np.uint8], log_odds_N: npt.NDArray[Any], weight_N: npt.NDArray[np.float64]
+) -> tuple[float, float]:
+    kept_N = weight_N > 0
+    positive_N, weight_N, input_N = labels_N[kept_N] == 1, weight_N[kept_N], log_odds_N[kept_N].astype(np.float64)
+    positives, negatives = weight_N[positive_N].sum(), weight_N[~positive_N].sum()
     if not positives or not negatives:
         return 1.0, 0.0
-    measured_N = labels_N != NOT_MEASURED
-    target_N = np.where(positive_N, (positives + 1) / (positives + 2), 1 / (negatives + 2))[measured_N]
-    input_N = log_odds_N[measured_N].astype(np.float64)
+    target_N = np.where(positive_N, (positives + 1) / (positives + 2), 1 / (negatives + 2))
     center, spread = input_N.mean(), input_N.std() + 1e-6
     design_N2 = np.stack([(input_N - center) / spread, np.ones_like(input_N)], axis=1)
     slope_and_level = np.array([spread, center])
     for _ in range(NEWTON_STEPS):
         probability_N = 1 / (1 + np.exp(-design_N2 @ slope_and_level))
-        curvature_N = probability_N * (1 - probability_N)
+        curvature_N = weight_N * probability_N * (1 - probability_N)
         curvature = design_N2.T @ (design_N2 * curvature_N[:, None]) + 1e-6 * np.eye(2)
-        step = np.linalg.solve(curvature, design_N2.T @ (target_N - probability_N)).clip(-1, 1)
+        step = np.linalg.solve(curvature, design_N2.T @ (weight_N * (target_N - probability_N))).clip(-1, 1)
         slope_and_level += step
         if np.abs(step).max() < 1e-7:
             break

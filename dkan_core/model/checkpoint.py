@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,27 @@ WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD = (
     "metrics.json",
     "README.md",
 )
+MODEL_FILES = (WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD)
 
 
 def save_model(
-    folder: Path, model: TabularFastKAN, config: ModelConfig, preprocessor: Preprocessor, metrics: dict[str, Any]
+    folder: Path,
+    model: TabularFastKAN,
+    config: ModelConfig,
+    preprocessor: Preprocessor,
+    metrics: dict[str, Any],
+    *,
+    also: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a model so that ``folder`` always holds a whole one: aside first, then swapped in.
+
+    Args:
+        folder: Where it goes, in the place of an earlier one.
+        model: Its parameters.
+        config: Its architecture.
+        preprocessor: Its encoding of raw rows.
+        metrics: What is known of its quality.
+        also: Further JSON files, by name.
 
     Raises:
         OutputError: The disk is full or not writable; an earlier model stays.
@@ -40,6 +56,8 @@ def save_model(
         write_json(aside / CONFIG, config.to_dict())
         write_json(aside / PREPROCESSOR, preprocessor.to_dict())
         write_json(aside / METRICS, metrics)
+        for name, content in (also or {}).items():
+            write_json(aside / name, content)
         write_atomic(aside / CARD, _card(config, preprocessor, metrics))
         _swap(aside, folder)
     except OSError as error:
@@ -102,9 +120,9 @@ class SavedModel:
         if not (folder / CONFIG).exists() and (folder / "model" / CONFIG).exists():
             folder = folder / "model"
         self.folder = folder
-        self.config = ModelConfig.from_dict(self._json(CONFIG))
-        self.preprocessor = Preprocessor.from_dict(self._json(PREPROCESSOR))
-        self.metrics = self._json(METRICS)
+        self.config = ModelConfig.from_dict(self.read(CONFIG))
+        self.preprocessor = Preprocessor.from_dict(self.read(PREPROCESSOR))
+        self.metrics = self.read(METRICS)
         self.module = TabularFastKAN(self.config)
         try:
             self.module.load_state_dict(load_file(folder / WEIGHTS))
@@ -112,7 +130,8 @@ class SavedModel:
             raise DataError(f"{folder / WEIGHTS}: does not fit {CONFIG} ({error})") from error
         self.module.eval()
 
-    def _json(self, name: str) -> dict[str, Any]:
+    def read(self, name: str) -> dict[str, Any]:
+        """Read a JSON file of the folder."""
         try:
             plain: dict[str, Any] = json.loads((self.folder / name).read_text(encoding="utf-8"))
             return plain

@@ -6,8 +6,7 @@ outputs over all members, L labels.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -259,16 +258,10 @@ class TabularFastKAN(nn.Module):
         """Let the untrained model answer about the labels' prior log-odds to every row."""
         self.bias.copy_(torch.tensor(log_odds_L))
 
-    @contextmanager
-    def calibrated(self, scale_L: npt.NDArray[Any], shift_L: npt.NDArray[Any]) -> Iterator[None]:
-        """Stretch and shift the log-odds for as long as the context lasts."""
-        self.calibration_scale.copy_(torch.from_numpy(scale_L))
-        self.calibration_shift.copy_(torch.from_numpy(shift_L))
-        try:
-            yield
-        finally:
-            self.calibration_scale.fill_(1)
-            self.calibration_shift.fill_(0)
+    def calibrate(self, scale_L: float | npt.NDArray[Any] = 1.0, shift_L: float | npt.NDArray[Any] = 0.0) -> None:
+        """Stretch and shift the log-odds from now on; without numbers, leave them as they are."""
+        self.calibration_scale.copy_(torch.as_tensor(scale_L))
+        self.calibration_shift.copy_(torch.as_tensor(shift_L))
 
     def forward(self, numeric: Tensor | None = None, categorical: Tensor | None = None) -> Tensor:
         logits_MBL = self.member_logits(numeric, categorical)
@@ -282,7 +275,7 @@ def mean_log_odds(logits_MBL: Tensor) -> Tensor:
         - Input: ``(M, B, L)``
         - Output: ``(B, L)``
 
-    >>> mean_log_odds(torch.tensor([-1.0, 1.0, 40.0]).view(3, 1, 1)).round(decimals=4).item()
+    >>> round(mean_log_odds(torch.tensor([-1.0, 1.0, 40.0]).view(3, 1, 1)).item(), 4)
     0.6931
     """
     if len(logits_MBL) == 1:

@@ -3,15 +3,15 @@
 import logging
 
 from dkan_core.config import TrainConfig
+from dkan_core.data.loader import RowReader
 from dkan_core.data.manifest import PreparedData
-from dkan_core.data.shards import ShardReader
 from dkan_core.model.tabular import ModelConfig
 from dkan_core.training.indicators import choose_indicators, sample_rows
 
 logger = logging.getLogger(__name__)
 
 
-def choose_architecture(reader: ShardReader, prepared: PreparedData, config: TrainConfig) -> ModelConfig:
+def choose_architecture(reader: RowReader, prepared: PreparedData, config: TrainConfig) -> ModelConfig:
     """Return the architecture for a data set.
 
     Args:

@@ -6,25 +6,22 @@ newest snapshot win and the stale ones are skipped.
 """
 
 import logging
-import math
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, read_manifest
-from dkan_core.metrics import best_f1_threshold, compute_metrics, macro_average_precision
-from dkan_core.model.calibration import fit_calibration
+from dkan_core.metrics import macro_average_precision
 from dkan_core.model.checkpoint import save_model
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
-from dkan_core.prediction import score_split, to_probability
+from dkan_core.prediction import ScoredSplit, score_split
 from dkan_core.training.channel import Message, inherited
 from dkan_core.training.job import Job, run_child
+from dkan_core.training.selection import Selection, describe_best
 from dkan_core.training.step import bind
 
 MODEL_FOLDER = "model"
@@ -47,13 +44,13 @@ def work(job: Job) -> None:
                 "evaluation lags behind: %d snapshots up to step %d skipped", len(skipped), skipped[-1]["step"]
             )
             for snapshot in skipped:
-                server.send(done=snapshot["slot"], stop=evaluator.exhausted)
+                server.send(done=snapshot["slot"], stop=evaluator.selection.exhausted)
         snapshot = snapshots.popleft()
-        if not evaluator.exhausted:
+        if not evaluator.selection.exhausted:
             launcher.send(kind="evaluation", **evaluator.evaluate(snapshot))
         if snapshot["final"]:
             return
-        server.send(done=snapshot["slot"], stop=evaluator.exhausted)
+        server.send(done=snapshot["slot"], stop=evaluator.selection.exhausted)
 
 
 def is_behind(snapshots: Sequence[Message]) -> bool:
@@ -83,41 +80,27 @@ class Evaluator:
         self.memory = job.open_memory()
         self.values_P = torch.empty(job.parameters, device=self.device)
         bind(self.model, self.values_P)
-        self.best, self.without_gain = -math.inf, 0
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether patience is used up."""
-        return self.without_gain >= self.job.config.patience
+        self.selection = Selection(job.config.patience)
 
     def evaluate(self, snapshot: Message) -> dict[str, Any]:
         """Score a snapshot, save it if it is the best, and return a line of history."""
         self.values_P.copy_(torch.from_numpy(self.memory.snapshots_SP[snapshot["slot"]]))
-        labels_NL, log_odds_NL = score_split(self.model, self.reader, self.device)
-        value = macro_average_precision(labels_NL, log_odds_NL)
-        better = value > self.best
-        self.without_gain = 0 if better else self.without_gain + 1
+        scored = score_split(self.model, self.reader, self.device)
+        value = macro_average_precision(scored.labels_NL, scored.log_odds_NL)
+        better = self.selection.take(value)
         facts = {key: snapshot[key] for key in ("epoch", "step", "seconds", "loss", "rows_per_second")}
         if better:
-            self.best = value
-            self._save(labels_NL, log_odds_NL, facts)
-        return {**facts, "average_precision": value, "best_average_precision": self.best, "best": better}
+            self._save(scored, facts)
+        return {**facts, "average_precision": value, "best_average_precision": self.selection.best, "best": better}
 
-    def _save(
-        self, labels_NL: npt.NDArray[np.uint8], log_odds_NL: npt.NDArray[np.float32], facts: dict[str, Any]
-    ) -> None:
-        prior = math.log(self.job.config.pos_weight)
-        scale_L, shift_L = fit_calibration(labels_NL, log_odds_NL - prior)
-        shift_L = shift_L - scale_L * prior
-        probabilities_NL = to_probability(log_odds_NL * scale_L + shift_L)
-        metrics = compute_metrics(labels_NL, probabilities_NL, self.prepared.labels)
-        for index, name in enumerate(self.prepared.labels):
-            threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index])
-            metrics["labels"][name]["threshold"] = threshold
-        metrics.update(split="valid", epoch=facts["epoch"], step=facts["step"], data=self.prepared.fingerprint)
-        folder = Path(self.job.run) / MODEL_FOLDER
-        with self.model.calibrated(scale_L, shift_L):
-            save_model(folder, self.model, self.config, self.prepared.preprocessor, metrics)
+    def _save(self, scored: ScoredSplit, facts: dict[str, Any]) -> None:
+        calibration, metrics = describe_best(
+            scored, self.prepared.labels, self.job.config, epoch=facts["epoch"], step=facts["step"]
+        )
+        metrics["data"] = self.prepared.fingerprint
+        self.model.calibrate(*calibration)
+        save_model(Path(self.job.run) / MODEL_FOLDER, self.model, self.config, self.prepared.preprocessor, metrics)
+        self.model.calibrate()
 
 
 if __name__ == "__main__":

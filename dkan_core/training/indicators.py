@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.data.encoding import SCORE_LIMIT, STEPS, Preprocessor
-from dkan_core.data.shards import Arrays, ShardReader
+from dkan_core.data.loader import RowReader
+from dkan_core.data.shards import Arrays
 from dkan_core.metrics import NOT_MEASURED
 
 SAMPLE_CELLS = 200_000
@@ -47,7 +48,7 @@ Float64 = npt.NDArray[np.float64]
 Group = tuple[int, ...]
 
 
-def sample_rows(reader: ShardReader, labels: int) -> Arrays:
+def sample_rows(reader: RowReader, labels: int) -> Arrays:
     """Return the first rows of a split, which ``prepare`` has shuffled, as many as the search looks at."""
     rows = min(reader.rows, SAMPLE_CELLS // labels)
     starts = [*reader.starts.tolist()]

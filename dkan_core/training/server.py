@@ -8,16 +8,15 @@ hands a snapshot to the evaluator, and it never waits for one: with all slots ta
 import contextlib
 import logging
 import time
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from dkan_core.config import TrainConfig
-from dkan_core.data.loader import steps_per_epoch
 from dkan_core.training.channel import Channel, Message, PeerLostError, inherited
 from dkan_core.training.job import Job, run_child
 from dkan_core.training.memory import SharedMemory
-from dkan_core.training.optimizer import FlatAdamW, learning_rate
+from dkan_core.training.optimizer import FlatAdamW
+from dkan_core.training.schedule import Pace, Schedule
 
 PROGRESS_SECONDS = 0.2
 
@@ -33,31 +32,6 @@ def work(job: Job) -> None:
     Server(
         memory, workers, Snapshots(memory, evaluator), inherited(job.launcher), optimizer, job.config, schedule
     ).run()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """How many steps there are and when to snapshot."""
-
-    steps: int
-    steps_per_epoch: int
-    evaluations_per_epoch: int
-
-    @classmethod
-    def of(cls, config: TrainConfig, rows: int) -> "Schedule":
-        """Return the schedule of a resolved config."""
-        assert config.epochs is not None and config.batch_size is not None
-        per_epoch = steps_per_epoch(rows, config.batch_size)
-        return cls(
-            steps=config.epochs * per_epoch,
-            steps_per_epoch=per_epoch,
-            evaluations_per_epoch=min(config.evaluations_per_epoch, per_epoch),
-        )
-
-    def is_evaluated(self, step: int) -> bool:
-        """Tell whether a snapshot is due after ``step`` steps."""
-        part = step % self.steps_per_epoch * self.evaluations_per_epoch
-        return part % self.steps_per_epoch < self.evaluations_per_epoch
 
 
 class Snapshots:
@@ -90,27 +64,6 @@ class Snapshots:
                 self.evaluator.receive()
 
 
-@dataclass
-class Tally:
-    """Loss and rows since the last snapshot."""
-
-    loss: float = 0.0
-    weight: float = 0.0
-    rows: int = 0
-    since: float = field(default_factory=time.monotonic)
-
-    def add(self, pushes: list[Message]) -> None:
-        """Count one step's pushes."""
-        self.loss += sum(push["loss"] * push["weight"] for push in pushes)
-        self.weight += sum(push["weight"] for push in pushes)
-        self.rows += sum(push["rows"] for push in pushes)
-
-    def facts(self) -> dict[str, float]:
-        """Return mean loss and rows per second."""
-        seconds = max(1e-9, time.monotonic() - self.since)
-        return {"loss": self.loss / max(self.weight, 1e-30), "rows_per_second": self.rows / seconds}
-
-
 class Server:
     """The loop over steps."""
 
@@ -127,28 +80,28 @@ class Server:
         self.memory, self.workers, self.snapshots, self.launcher = memory, workers, snapshots, launcher
         self.optimizer, self.config, self.schedule = optimizer, config, schedule
         self.gradient_P, self._scratch_P = np.empty_like(memory.values_P), np.empty_like(memory.values_P)
-        self.started = time.monotonic()
+        self.pace = Pace(schedule, config.max_seconds)
         self.reported = 0.0
 
     def run(self) -> None:
         """Run every step, then publish the final snapshot."""
-        tally = Tally()
         step = 0
         while step < self.schedule.steps:
             pushes = [worker.receive() for worker in self.workers]
             if step == 0:
-                self.started = tally.since = time.monotonic()
+                self.pace.begin()
             self._apply(step, pushes)
-            tally.add(pushes)
+            for push in pushes:
+                self.pace.add(loss=push["loss"], weight=push["weight"], rows=push["rows"])
             step += 1
             self.snapshots.collect()
-            time_is_up = self._time_is_up()
+            time_is_up = self.pace.time_is_up
             stop = step == self.schedule.steps or self.snapshots.stop_requested or time_is_up
             if stop or self.schedule.is_evaluated(step):
-                self.snapshots.publish(final=stop, time_is_up=time_is_up, **self._facts(step, tally))
-            self._report(step, tally, last=stop)
+                self.snapshots.publish(final=stop, time_is_up=time_is_up, **self.pace.facts(step))
+            self._report(step, last=stop)
             if self.schedule.is_evaluated(step):
-                tally = Tally()
+                self.pace.restart()
             for worker in self.workers:
                 worker.send(go=not stop)
             if stop:
@@ -165,28 +118,13 @@ class Server:
         for rank, share in enumerate(others, start=1):
             np.multiply(self.memory.gradients_WP[rank], share, out=self._scratch_P)
             self.gradient_P += self._scratch_P
-        assert self.config.learning_rate is not None
-        rate = learning_rate(
-            step, steps=self.schedule.steps, peak=self.config.learning_rate, warmup_fraction=self.config.warmup_fraction
-        )
-        self.optimizer.step(self.gradient_P, rate=rate)
+        self.optimizer.step(self.gradient_P, rate=self.schedule.learning_rate(step))
 
-    def _time_is_up(self) -> bool:
-        return self.config.max_seconds is not None and time.monotonic() - self.started >= self.config.max_seconds
-
-    def _facts(self, step: int, tally: Tally) -> dict[str, float]:
-        return {
-            "step": step,
-            "epoch": step / self.schedule.steps_per_epoch,
-            "seconds": time.monotonic() - self.started,
-            **tally.facts(),
-        }
-
-    def _report(self, step: int, tally: Tally, *, last: bool) -> None:
+    def _report(self, step: int, *, last: bool) -> None:
         now = time.monotonic()
         if last or now - self.reported >= PROGRESS_SECONDS:
             self.reported = now
-            self.launcher.send(kind="progress", steps=self.schedule.steps, **self._facts(step, tally))
+            self.launcher.send(kind="progress", steps=self.schedule.steps, **self.pace.facts(step))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.hashing import salted
 from dkan_core.data.manifest import PreparedData
 from dkan_core.data.shards import Arrays
+from dkan_core.errors import TrainingError
 from dkan_core.metrics import NOT_MEASURED
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
 from dkan_core.training.optimizer import Decayed
@@ -144,3 +145,18 @@ def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor], pos_weight
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed what is random inside a step (dropout), so that a step is a function of seed, step and rank alone."""
     torch.manual_seed(salted(seed, f"{step}/{rank}"))
+
+
+def worker_step(
+    model: TabularFastKAN, arrays: Arrays, device: torch.device, config: TrainConfig, *, step: int, rank: int
+) -> tuple[float, float]:
+    """Put the gradient of a worker's part of a step into the parameters' ``grad``; return mean loss and weight.
+
+    Raises:
+        TrainingError: The loss is no number any more.
+    """
+    seed_step(config.seed, step, rank)
+    loss, weight = compute_gradient(model, to_tensors(arrays, device), config.pos_weight)
+    if not math.isfinite(loss):
+        raise TrainingError(f"loss became {loss} at step {step}; lower learning_rate or check the weights")
+    return loss, weight

@@ -1,21 +1,19 @@
 """A worker process: takes its slice of each global batch, computes the gradient, pushes it, pulls the parameters."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from dkan_core.data.loader import open_split, prefetched, train_batches
+from dkan_core.data.loader import open_split, prefetched, run_batches
 from dkan_core.data.manifest import read_manifest
 from dkan_core.data.shards import Arrays
-from dkan_core.errors import TrainingError
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
 from dkan_core.training.channel import Channel, inherited
 from dkan_core.training.job import Job, run_child
 from dkan_core.training.memory import SharedMemory
-from dkan_core.training.step import bind, compute_gradient, seed_step, to_tensors
+from dkan_core.training.step import bind, worker_step
 
 
 def work(job: Job) -> None:
@@ -29,28 +27,16 @@ def work(job: Job) -> None:
     bind(model, exchange.values_P, exchange.gradients_P)
     exchange.pull()
     for step, arrays in enumerate(prefetched(_batches(job))):
-        seed_step(job.config.seed, step, job.rank)
-        loss, weight = compute_gradient(model, to_tensors(arrays, device), job.config.pos_weight)
-        if not math.isfinite(loss):
-            raise TrainingError(f"loss became {loss} at step {step}; lower learning_rate or check the weights")
+        loss, weight = worker_step(model, arrays, device, job.config, step=step, rank=job.rank)
         if not exchange.push(step, loss=loss, weight=weight, rows=len(arrays["labels"])):
             return
         exchange.pull()
 
 
 def _batches(job: Job) -> Iterator[Arrays]:
-    folder, config = Path(job.prepared), job.config
-    assert config.epochs is not None and config.batch_size is not None and config.workers is not None
+    folder = Path(job.prepared)
     with open_split(folder, read_manifest(folder), "train") as reader:
-        for epoch in range(config.epochs):
-            yield from train_batches(
-                reader,
-                seed=config.seed,
-                epoch=epoch,
-                batch_size=config.batch_size,
-                rank=job.rank,
-                workers=config.workers,
-            )
+        yield from run_batches(reader, job.config, job.rank)
 
 
 class Exchange:

@@ -42,6 +42,14 @@ def test_labels_are_apart_and_not_measured_cells_left_out() -> None:
     np.testing.assert_allclose(shift, 0, atol=0.1)
 
 
+def test_weights_count_as_copies_of_rows() -> None:
+    labels, truth = draw(5000)
+    times = np.where(labels[:, 0] == 1, 3, 1)
+    weighted = fit_calibration(labels, truth, times)
+    copied = fit_calibration(np.repeat(labels, times, axis=0), np.repeat(truth, times, axis=0))
+    np.testing.assert_allclose(weighted, copied, rtol=1e-4)
+
+
 @pytest.mark.parametrize("labels", [[0, 0, 255], [1, 1, 1], [255, 255, 255]])
 def test_one_class_alone_changes_nothing(labels: list[int]) -> None:
     scale, shift = fit_calibration(np.array([labels], np.uint8).T, np.array([[0.5], [1.0], [2.0]]))

@@ -82,12 +82,13 @@ def test_a_binary_column_costs_one_weight_an_output() -> None:
     assert parameters(()) - parameters(tuple(range(50))) == 50 * outputs * CONFIG.num_centers
 
 
-def test_calibration_holds_as_long_as_its_context() -> None:
+def test_calibration_holds_until_it_is_taken_back() -> None:
     model = TabularFastKAN(CONFIG).eval()
     rows = torch.randint(0, 256, (7, 3), dtype=torch.uint8), torch.randint(0, 4, (7, 2), dtype=torch.int32)
     before = model(*rows)
-    with model.calibrated(np.float32([2, 3]), np.float32([1, -1])):
-        torch.testing.assert_close(model(*rows), before * torch.tensor([2.0, 3.0]) + torch.tensor([1.0, -1.0]))
+    model.calibrate(np.float32([2, 3]), np.float32([1, -1]))
+    torch.testing.assert_close(model(*rows), before * torch.tensor([2.0, 3.0]) + torch.tensor([1.0, -1.0]))
+    model.calibrate()
     assert torch.equal(model(*rows), before)
 
 

@@ -18,23 +18,13 @@ import torch
 from safetensors.torch import load_file
 
 from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainingError, TrainResult, evaluate, train
-from dkan_core.data.loader import open_split, steps_per_epoch, train_batches
+from dkan_core.data.loader import open_split, steps_per_epoch
 from dkan_core.data.manifest import read_manifest
 from dkan_core.model.checkpoint import SavedModel
-from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.architecture import choose_architecture
+from dkan_core.prediction import torch_threads
 from dkan_core.training.evaluator import MAX_BACKLOG, is_behind
-from dkan_core.training.optimizer import FlatAdamW, learning_rate
-from dkan_core.training.recipe import resolve
-from dkan_core.training.step import (
-    bind,
-    compute_gradient,
-    decayed_ranges,
-    flatten,
-    seed_step,
-    to_tensors,
-    untrained_model,
-)
+from dkan_core.training.recipe import resolve, threads_per_worker
+from dkan_core.training.single import SingleResult, train_single
 from tests.training.processes import alive, children, kill, wait_until
 
 SMALL = TrainConfig(epochs=3, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, dropout=0.3)
@@ -45,27 +35,16 @@ def weights(result: TrainResult) -> dict[str, torch.Tensor]:
     return load_file(Path(result.model) / "model.safetensors")
 
 
-def plain_training(prepared: Path, config: TrainConfig) -> TabularFastKAN:
+def plain_training(prepared: Path, config: TrainConfig) -> SingleResult:
     """Train in this process, without server, workers or evaluator."""
     manifest = read_manifest(prepared)
-    reader = open_split(prepared, manifest, "train")
-    config = resolve(config, reader.rows)
-    model = untrained_model(choose_architecture(reader, manifest, config), manifest, config)
-    values = flatten(model).numpy()
-    gradient = np.zeros_like(values)
-    bind(model, torch.from_numpy(values), torch.from_numpy(gradient))
-    optimizer = FlatAdamW(values, decayed=decayed_ranges(model, config, reader.rows))
-    assert config.epochs and config.batch_size and config.learning_rate
-    steps = config.epochs * steps_per_epoch(reader.rows, config.batch_size)
-    step = 0
-    for epoch in range(config.epochs):
-        for arrays in train_batches(reader, seed=config.seed, epoch=epoch, batch_size=config.batch_size):
-            seed_step(config.seed, step, 0)
-            compute_gradient(model, to_tensors(arrays, torch.device("cpu")))
-            rate = learning_rate(step, steps=steps, peak=config.learning_rate, warmup_fraction=config.warmup_fraction)
-            optimizer.step(gradient.copy(), rate=rate)
-            step += 1
-    return model
+    config = resolve(replace(config, workers=1), manifest.splits["train"].rows)
+    with (
+        torch_threads(threads_per_worker(1)),
+        open_split(prepared, manifest, "train") as train_rows,
+        open_split(prepared, manifest, "valid") as valid_rows,
+    ):
+        return train_single(train_rows, valid_rows, manifest, config)
 
 
 def last_is_best(prepared: Path, run: Path, config: TrainConfig) -> TrainResult:
@@ -77,18 +56,34 @@ def last_is_best(prepared: Path, run: Path, config: TrainConfig) -> TrainResult:
 
 
 def test_one_worker_equals_plain_training_to_the_bit(prepared: Path, tmp_path: Path) -> None:
-    result = last_is_best(prepared, tmp_path / "run", SMALL)
-    expected = plain_training(prepared, replace(SMALL, epochs=1)).state_dict()
+    config = replace(SMALL, epochs=MAX_BACKLOG // 2, evaluations_per_epoch=2, patience=4)
+    result, expected = train(prepared, tmp_path / "run", config), plain_training(prepared, config)
     for name, value in weights(result).items():
-        assert torch.equal(value, expected[name]), name
+        assert torch.equal(value, expected.model.state_dict()[name]), name
+    timed = ("seconds", "rows_per_second")
+    for found, wanted in zip(result.history, expected.history, strict=True):
+        assert {key: found[key] for key in found if key not in timed} == pytest.approx(
+            {key: wanted[key] for key in wanted if key not in timed}
+        )
+    for name, value in expected.metrics.items():
+        assert name == "labels" or result.metrics[name] == pytest.approx(value), name
 
 
 def test_more_workers_compute_the_same_global_batches(prepared: Path, tmp_path: Path) -> None:
     config = replace(SMALL, dropout=0.0, workers=3, batch_size=50)
     result = last_is_best(prepared, tmp_path / "run", config)
-    expected = plain_training(prepared, replace(config, epochs=1)).state_dict()
+    expected = plain_training(prepared, replace(config, epochs=1)).model.state_dict()
     for name, value in weights(result).items():
         torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-4)
+
+
+def test_training_in_this_process_ends_in_time_and_keeps_the_random_state(prepared: Path) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    result = plain_training(prepared, replace(ENDLESS, max_seconds=0.5))
+    assert torch.equal(torch.rand(3), expected)
+    assert 0.5 <= result.history[-1]["seconds"] < 10 and result.metrics["average_precision"] > 0.5
 
 
 def test_same_seed_gives_the_same_bits_and_another_seed_does_not(prepared: Path, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from dkan_core.training.recipe import resolve
 @pytest.mark.parametrize("rows", [1, 10, 5_525, 34_126, 229_250, 10_000_000, 100_000_000])
 def test_everything_is_filled_in(rows: int) -> None:
     config = resolve(TrainConfig(device="cpu"), rows)
-    assert None not in (config.workers, config.epochs, config.batch_size, config.learning_rate)
+    open_settings = ("workers", "members", "hidden", "epochs", "batch_size", "learning_rate")
+    assert None not in [getattr(config, name) for name in open_settings]
     assert config.batch_size <= rows
 
 
@@ -23,7 +24,7 @@ def test_more_rows_give_larger_batches_and_fewer_epochs() -> None:
 
 
 def test_what_the_user_sets_stays() -> None:
-    config = TrainConfig(device="cpu", workers=3, epochs=7, batch_size=99, learning_rate=0.5)
+    config = TrainConfig(device="cpu", workers=3, epochs=7, batch_size=99, learning_rate=0.5, members=5, hidden=(3, 2))
     assert resolve(config, 1000) == config
 
 

@@ -1,0 +1,429 @@
+"""``FastKANClassifier``: FastKAN as a scikit-learn classifier, for tables that are in memory."""
+
+import math
+import warnings
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags, check_array, check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from dkan_core.config import PrepareConfig, TrainConfig, build_config
+from dkan_core.data.encoding import Preprocessor, fit_preprocessor
+from dkan_core.data.frames import is_frame, to_table
+from dkan_core.data.manifest import PreparedData, SplitInfo
+from dkan_core.data.memory import ArraysReader
+from dkan_core.data.schema import column_types, feature_columns
+from dkan_core.data.shards import Arrays
+from dkan_core.data.splits import hold_out
+from dkan_core.data.statistics import sample_rows
+from dkan_core.errors import DataError
+from dkan_core.machine import available_cores
+from dkan_core.metrics import NOT_MEASURED
+from dkan_core.model.checkpoint import MODEL_FILES, SavedModel, save_model
+from dkan_core.prediction import best_device, log_odds, to_probability, torch_threads
+from dkan_core.storage import check_free, local_copy, local_path
+from dkan_core.training.recipe import resolve
+from dkan_core.training.single import train_single
+
+ESTIMATOR = "estimator.json"
+
+Array = npt.NDArray[Any]
+
+
+class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """FastKAN classifier of tabular rows, for one binary label or several.
+
+    Numbers may be on any scale, and values may be missing (NaN, None; infinity counts as missing). Columns of strings,
+    booleans and pandas categories are encoded as categories, by the type of their values: a category of numbers is
+    numbers. Columns that say nothing are left out with a warning: those without any value, and those of strings of
+    which none repeats. The encoding is that of ``dkan prepare``, the training that of ``dkan train`` with one worker,
+    inside this process.
+
+    A part of the rows is held out to choose the best epoch by average precision and to stop early. Where a setting is
+    None, the default of ``TrainConfig`` holds, or what is chosen from the number of rows.
+
+    Args:
+        hidden: Width of each hidden layer.
+        num_centers: Gaussian basis functions on each edge.
+        dropout: Share of hidden units dropped while training.
+        embedding_dim: Width of a categorical column's embedding.
+        epochs: Passes over the training rows at most.
+        batch_size: Rows of one step.
+        learning_rate: AdamW's learning rate at its peak.
+        weight_decay: AdamW's decoupled weight decay.
+        warmup_fraction: Share of the steps over which the learning rate rises.
+        patience: Evaluations without a better average precision after which training stops; one is made each epoch.
+        max_seconds: Seconds after which training stops.
+        validation_fraction: Share of the rows to hold out, stratified, where ``fit`` gets no ``eval_set``.
+        device: "auto", "cpu" or "cuda"; "auto" takes CUDA where there is one.
+        n_jobs: Threads that torch may use, counted as joblib does; None: every core this process may run on.
+        random_state: Decides the rows held out, initialization, batch order and dropout.
+
+    Attributes:
+        classes_: The two classes, in order; of several labels, their indices.
+        n_features_in_: Number of columns in ``fit``.
+        feature_names_in_: Their names, where all are strings.
+        n_iter_: Epochs begun.
+        validation_average_precision_: Average precision of the chosen model on the validation rows; the mean over
+            labels.
+        history_: Loss, average precision and more for each evaluation.
+
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = FastKANClassifier(hidden=(8,), epochs=5, random_state=0, n_jobs=1).fit(X, y)
+    >>> model.predict_proba(X[:3]).shape
+    (3, 2)
+    >>> bool(model.validation_average_precision_ > 0.95)
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden: int | tuple[int, ...] | None = None,
+        num_centers: int | None = None,
+        dropout: float | None = None,
+        embedding_dim: int | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        weight_decay: float | None = None,
+        warmup_fraction: float | None = None,
+        patience: int | None = None,
+        max_seconds: float | None = None,
+        validation_fraction: float = 0.1,
+        device: str | None = None,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.hidden = hidden
+        self.num_centers = num_centers
+        self.dropout = dropout
+        self.embedding_dim = embedding_dim
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.warmup_fraction = warmup_fraction
+        self.patience = patience
+        self.max_seconds = max_seconds
+        self.validation_fraction = validation_fraction
+        self.device = device
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.multi_label = True
+        tags.input_tags.allow_nan = True
+        # Not tags.input_tags.string: that promises to take columns of any objects, too.
+        tags.input_tags.categorical = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: tuple[Any, Any] | None = None) -> Self:
+        """Train.
+
+        Args:
+            X: Frame or array of rows.
+            y: The class of each row; or 0, 1 or NaN (not measured) for each of several labels.
+            sample_weight: Weight of each row in the loss and in the calibration of probabilities; a row of weight 0
+                counts as left out everywhere. The encoding and the validation metrics do not look at weights.
+            eval_set: Rows and labels ``(X, y)`` to validate on; by default a part of the rows is held out.
+
+        Shape:
+            - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight: ``(N,)``
+        """
+        table = self._table(X, fitting=True)
+        self.classes_, names = _find_classes(y)
+        labels_NL = self._labels(y)
+        check_consistent_length(table, labels_NL)
+        weight_N = None if sample_weight is None else _weights(sample_weight, labels_NL)
+        rows = np.arange(len(labels_NL)) if weight_N is None else np.flatnonzero(weight_N)
+        _check_classes(labels_NL[rows], "y")
+
+        random = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
+        if eval_set is None:
+            train, held_out = self._hold_out(rows, labels_NL, random)
+            valid_table, valid = table.take(held_out), _labelled(labels_NL, weight_N, held_out)
+        else:
+            train = random.permutation(rows)
+            valid_table, valid = self._table(eval_set[0], fitting=False), {"labels": self._labels(eval_set[1])}
+            check_consistent_length(valid_table, valid["labels"])
+            _check_classes(valid["labels"], "eval_set")
+        train_table = table.take(train)
+        self.preprocessor_ = _fit_encoding(train_table)
+        self._train(
+            names,
+            {**self._encode(train_table), **_labelled(labels_NL, weight_N, train)},
+            {**self._encode(valid_table), **valid},
+            seed=int(random.integers(2**31)),
+        )
+        return self
+
+    def _hold_out(
+        self, rows: npt.NDArray[np.int64], labels_NL: npt.NDArray[np.uint8], random: np.random.Generator
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return those of ``rows`` to train on, and those to validate on."""
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction must be between 0 and 1, got {self.validation_fraction}")
+        train, held_out = (rows[part] for part in hold_out(labels_NL[rows], self.validation_fraction, random))
+        for name, part in (("rows to train on", train), ("validation rows held out", held_out)):
+            _check_classes(labels_NL[part], name, "; give fit an eval_set")
+        return train, held_out
+
+    def _table(self, X: Any, *, fitting: bool) -> pa.Table:
+        """Check rows as scikit-learn's own estimators do, and return them with the names of the features."""
+        if is_frame(X):
+            validate_data(self, X, reset=fitting, skip_check_array=True)
+            if len(X) == 0:
+                raise ValueError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
+        else:
+            X = validate_data(self, X, reset=fitting, dtype=None, ensure_all_finite=False)
+        return to_table(X, getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)]))
+
+    def _labels(self, y: Any) -> npt.NDArray[np.uint8]:
+        """Return labels (N, L) of 0, 1 and 255 for not measured."""
+        if not _is_multilabel(y):
+            y = column_or_1d(y, warn=True)
+            unknown = np.setdiff1d(y, self.classes_)
+            if len(unknown):
+                raise ValueError(f"y holds {unknown[0]!r}; the classes are {self.classes_.tolist()}")
+            ones_N = np.asarray(y == self.classes_[-1])
+            return ones_N.astype(np.uint8)[:, None]
+        values_NL = check_array(y, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
+        if values_NL.shape[1] != len(self.classes_):
+            raise ValueError(f"y has {values_NL.shape[1]} labels; expected {len(self.classes_)}")
+        measured_NL = ~np.isnan(values_NL)
+        wrong = np.setdiff1d(values_NL[measured_NL], [0, 1])
+        if len(wrong):
+            raise ValueError(f"Of several labels each must be 0, 1 or NaN (not measured); y holds {wrong[0]:g}")
+        return np.where(measured_NL, values_NL, NOT_MEASURED).astype(np.uint8)
+
+    def _encode(self, table: pa.Table) -> Arrays:
+        return self.preprocessor_.transform(table, "X")
+
+    def _train_config(self, seed: int) -> TrainConfig:
+        """Return the settings as ``TrainConfig`` holds them; its defaults stand in for None."""
+        known = {field.name for field in fields(TrainConfig)}
+        given = {name: value for name, value in self._plain_params().items() if name in known and value is not None}
+        if isinstance(given.get("hidden"), int):
+            given["hidden"] = [given["hidden"]]
+        return build_config(TrainConfig, {**given, "workers": 1, "seed": seed})
+
+    def _plain_params(self) -> dict[str, Any]:
+        """Return the parameters as JSON holds them; a random state that is no number is None."""
+        plain = {
+            name: value.tolist() if hasattr(value, "tolist") else value for name, value in self.get_params().items()
+        }
+        if not isinstance(plain["random_state"], int):
+            plain["random_state"] = None
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+    def _train(self, names: list[str], train: Arrays, valid: Arrays, seed: int) -> None:
+        arrays = {"train": train, "valid": valid}
+        prepared = PreparedData(
+            preprocessor=self.preprocessor_,
+            labels=names,
+            weight="sample_weight" if "weight" in train else None,
+            splits={name: _split_info(part["labels"], names) for name, part in arrays.items()},
+            split_rule={"by": "estimator"},
+            seed=seed,
+            invalid={},
+            sources=[],
+        )
+        config = resolve(self._train_config(seed), len(train["labels"]))
+        with torch_threads(_threads(self.n_jobs)):
+            result = train_single(ArraysReader(train), ArraysReader(valid), prepared, config)
+        self.module_, self.architecture_ = result.model, result.architecture
+        self.metrics_ = {**result.metrics, "data": prepared.fingerprint}
+        self._take_history(result.history)
+
+    def _take_history(self, history: list[dict[str, Any]]) -> None:
+        self.history_ = history
+        self.n_iter_ = math.ceil(history[-1]["epoch"])
+        self.validation_average_precision_ = float(history[-1]["best_average_precision"])
+
+    def _log_odds(self, X: Any) -> npt.NDArray[np.float32]:
+        """Return the log-odds of each label, (N, L)."""
+        check_is_fitted(self)
+        arrays = self._encode(self._table(X, fitting=False))
+        device = best_device() if self.device in (None, "auto") else torch.device(self.device)
+        with torch_threads(_threads(self.n_jobs)):
+            log_odds_NL: npt.NDArray[np.float32] = log_odds(self.module_.to(device), arrays, device).cpu().numpy()
+        return log_odds_NL
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float32]:
+        """Return probabilities.
+
+        Shape:
+            - Output: ``(N, 2)``, one column a class; of several labels ``(N, L)``, each label's probability of 1
+        """
+        probabilities_NL = to_probability(self._log_odds(X))
+        return np.hstack([1 - probabilities_NL, probabilities_NL]) if self._is_binary else probabilities_NL
+
+    def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
+        """Return log-odds.
+
+        Shape:
+            - Output: ``(N,)``, those of the second class; of several labels ``(N, L)``
+        """
+        log_odds_NL = self._log_odds(X)
+        return log_odds_NL[:, 0] if self._is_binary else log_odds_NL
+
+    def predict(self, X: Any) -> Array:
+        """Return the class of each row, or 0 and 1 for each of several labels: 1 above a probability of one half.
+
+        Shape:
+            - Output: ``(N,)`` or ``(N, L)``
+        """
+        ones_NL = (self._log_odds(X) > 0).astype(np.int64)
+        return self.classes_[ones_NL[:, 0]] if self._is_binary else ones_NL
+
+    @property
+    def _is_binary(self) -> bool:
+        return len(self.architecture_.labels) == 1
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write a model folder, without pickle, that ``load``, ``dkan predict`` and ``dkan evaluate`` read.
+
+        Args:
+            folder: Local folder that is absent or empty, or holds an earlier model.
+            overwrite: Whether an earlier model may be replaced.
+
+        Raises:
+            OutputError: ``folder`` cannot take the model; what was there stays.
+        """
+        check_is_fitted(self)
+        classes = self.classes_.tolist()
+        if not all(isinstance(value, bool | int | float | str) for value in classes):
+            raise TypeError(f"classes must be strings, numbers or booleans to be saved, got {classes}")
+        plain = {
+            "parameters": self._plain_params(),
+            "classes": classes,
+            "class_dtype": self.classes_.dtype.str,
+            "n_features": self.n_features_in_,
+            "feature_names": self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None,
+            "history": self.history_,
+        }
+        check_free(folder, ours=(*MODEL_FILES, ESTIMATOR), overwrite=overwrite)
+        save_model(
+            local_path(folder),
+            self.module_,
+            self.architecture_,
+            self.preprocessor_,
+            self.metrics_,
+            also={ESTIMATOR: plain},
+        )
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read a classifier that ``save`` wrote.
+
+        Args:
+            folder: Path or fsspec URI.
+
+        Raises:
+            DataError: The folder is no model, or holds none of a classifier.
+        """
+        with local_copy(folder) as path:
+            saved = SavedModel(path)
+            if not (path / ESTIMATOR).exists():
+                raise DataError(f"{folder}: no {ESTIMATOR} there; expected what FastKANClassifier.save wrote")
+            plain = saved.read(ESTIMATOR)
+        parameters = plain["parameters"]
+        if isinstance(parameters["hidden"], list):
+            parameters["hidden"] = tuple(parameters["hidden"])
+        model = cls(**parameters)
+        model.module_, model.architecture_, model.preprocessor_ = saved.module, saved.config, saved.preprocessor
+        model.metrics_ = saved.metrics
+        model.classes_ = np.array(plain["classes"], dtype=plain["class_dtype"])
+        model.n_features_in_ = plain["n_features"]
+        if plain["feature_names"] is not None:
+            model.feature_names_in_ = np.array(plain["feature_names"], dtype=object)
+        model._take_history(plain["history"])
+        return model
+
+
+def _labelled(labels_NL: npt.NDArray[np.uint8], weight_N: Array | None, rows: npt.NDArray[np.int64]) -> Arrays:
+    """Return the labels of ``rows``, and their weights where there are any."""
+    labels = {"labels": labels_NL[rows]}
+    return labels if weight_N is None else {**labels, "weight": weight_N[rows]}
+
+
+def _is_multilabel(y: Any) -> bool:
+    shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
+    return len(shape) == 2 and shape[1] > 1
+
+
+def _find_classes(y: Any) -> tuple[Array, list[str]]:
+    """Return the classes, of several labels their indices, and the names of the labels."""
+    if _is_multilabel(y):
+        count = np.asarray(y).shape[1]
+        return np.arange(count), [str(name) for name in getattr(y, "columns", [f"label_{n}" for n in range(count)])]
+    name = getattr(y, "name", None)
+    y = column_or_1d(y, warn=False)
+    check_classification_targets(y)
+    kind = type_of_target(y, input_name="y", raise_unknown=True)
+    if kind != "binary":
+        raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
+    return np.unique(y), [name if isinstance(name, str) else "label"]
+
+
+def _weights(sample_weight: Any, labels_NL: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    weight_N = _check_sample_weight(sample_weight, labels_NL, dtype=np.float32, ensure_non_negative=True)
+    if not weight_N.any():
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    return np.asarray(weight_N, dtype=np.float32)
+
+
+def _check_classes(labels_NL: npt.NDArray[np.uint8], where: str, hint: str = "") -> None:
+    """Raise ValueError unless a label has both classes; of several labels the others need not."""
+    if any({0, 1} <= {*labels_N.tolist()} for labels_N in labels_NL.T):
+        return
+    lacking = "no label with both classes" if labels_NL.shape[1] > 1 else "one class only"
+    raise ValueError(f"{where} ({len(labels_NL)} rows): {lacking}; the two classes of a label are needed{hint}")
+
+
+def _fit_encoding(table: pa.Table) -> Preprocessor:
+    """Choose the encoding as ``prepare`` does; columns that say nothing are left out with a warning."""
+    numeric, categorical = feature_columns(column_types("X", table.schema), "X")
+    dtype = PrepareConfig(label=("label",)).numeric_dtype
+    sample = table.slice(0, sample_rows(table.num_columns))
+    preprocessor = fit_preprocessor(sample, numeric, categorical, dtype, "X", useless="leave out")
+    used = preprocessor.columns
+    left_out = [name for name in table.column_names if name not in set(used)]
+    if not used:
+        raise ValueError(
+            f"No column of X says anything about its rows: {left_out} hold no value, or none that repeats."
+        )
+    if left_out:
+        warnings.warn(f"columns {left_out} of X hold no value, or none that repeats: left out", stacklevel=3)
+    return preprocessor
+
+
+def _split_info(labels_NL: npt.NDArray[np.uint8], names: list[str]) -> SplitInfo:
+    values = {"0": 0, "1": 1, "null": NOT_MEASURED}
+    classes = {
+        name: {key: int(np.count_nonzero(labels_N == value)) for key, value in values.items()}
+        for name, labels_N in zip(names, labels_NL.T, strict=True)
+    }
+    return SplitInfo(rows=len(labels_NL), classes=classes, shards=[])
+
+
+def _threads(n_jobs: int | None) -> int:
+    """Return how many threads ``n_jobs`` stands for: as joblib counts, -1 is all cores, -2 all but one."""
+    cores = available_cores()
+    if n_jobs is None:
+        return cores
+    if n_jobs == 0:
+        raise ValueError("n_jobs must not be 0")
+    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)

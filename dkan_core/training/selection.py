@@ -1,0 +1,55 @@
+"""Which evaluation of a run is the best, when to stop looking, and what is said about the best."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dkan_core.config import TrainConfig
+from dkan_core.metrics import best_f1_threshold, compute_metrics
+from dkan_core.model.calibration import Calibration, fit_calibration
+from dkan_core.prediction import ScoredSplit, to_probability
+
+
+class Selection:
+    """Remembers the best validation AP, and how many evaluations ago that was.
+
+    >>> selection = Selection(patience=2)
+    >>> [selection.take(value) for value in (0.5, 0.7, 0.6, 0.7)], selection.exhausted
+    ([True, True, False, False], True)
+    """
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.best, self.without_gain = -math.inf, 0
+
+    def take(self, value: float) -> bool:
+        """Take in an evaluation; True when it is the best so far."""
+        better = value > self.best
+        self.without_gain = 0 if better else self.without_gain + 1
+        self.best = value if better else self.best
+        return better
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether patience is used up."""
+        return self.without_gain >= self.patience
+
+
+def describe_best(
+    scored: ScoredSplit, names: Sequence[str], config: TrainConfig, *, epoch: float, step: float
+) -> tuple[Calibration, dict[str, Any]]:
+    """Calibrate a model on validation; return the calibration and what a model folder says about its model.
+
+    That is the metrics on validation, and each label's threshold by F1. Where a label has one class alone, the
+    calibration still undoes what the weight of positives did to the odds.
+    """
+    prior = math.log(config.pos_weight)
+    labels_NL = scored.labels_NL
+    scale_L, shift_L = fit_calibration(labels_NL, scored.log_odds_NL - prior, scored.weight_N)
+    shift_L = shift_L - scale_L * prior
+    probabilities_NL = to_probability(scored.log_odds_NL * scale_L + shift_L)
+    metrics = compute_metrics(labels_NL, probabilities_NL, names)
+    for index, name in enumerate(names):
+        threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index])
+        metrics["labels"][name]["threshold"] = threshold
+    return (scale_L, shift_L), {**metrics, "split": "valid", "epoch": epoch, "step": step}

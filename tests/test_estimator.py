@@ -1,0 +1,306 @@
+"""``FastKANClassifier`` behaves as scikit-learn's own classifiers do, on frames and arrays in memory."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.metrics import average_precision_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dkan_core import ConfigError, DataError, FastKANClassifier, OutputError, predict
+from dkan_core.data.splits import hold_out
+from dkan_core.metrics import NOT_MEASURED
+from dkan_core.model.checkpoint import SavedModel
+
+ROWS = 600
+
+
+def small(**settings: Any) -> FastKANClassifier:
+    defaults = {"hidden": (8,), "epochs": 4, "batch_size": 64, "learning_rate": 0.02, "random_state": 0, "n_jobs": 1}
+    return FastKANClassifier(**{**defaults, "device": "cpu", **settings})
+
+
+def frame(rows: int = ROWS, seed: int = 0) -> tuple[pd.DataFrame, pd.Series]:
+    """Return rows with numbers, categories, strings, booleans and missing values, and a label that needs them."""
+    rng = np.random.default_rng(seed)
+    site = rng.choice(["north", "south", "west"], rows)
+    X = pd.DataFrame(
+        {
+            "size": np.where(rng.random(rows) < 0.1, np.nan, rng.normal(size=rows)),
+            "count": rng.integers(0, 5, rows),
+            "site": pd.Categorical(site),
+            "note": np.where(rng.random(rows) < 0.2, None, rng.choice(["a", "b"], rows)),
+            "flag": rng.random(rows) < 0.5,
+            "constant": 1.5,
+        }
+    )
+    chance = (site == "north") * 2.0 + X["size"].fillna(0) + X["flag"]
+    return X, pd.Series(np.where(chance > 1, "late", "on time"), name="arrival")
+
+
+def several(rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
+    X = np.random.default_rng(0).normal(size=(rows, 4))
+    y = np.stack([X[:, 0] > 0, X[:, 1] + X[:, 2] > 0, X[:, 3] > 1.5], axis=1).astype(np.float64)
+    y[::3, 1] = np.nan
+    return X, y
+
+
+WEIGHTS_ARE_NO_COPIES = (
+    "a row of weight 2 stands in one batch of a step, two copies of it in two; and rows, not weights, are held out"
+)
+
+
+@parametrize_with_checks(
+    [FastKANClassifier(n_jobs=1)],
+    expected_failed_checks=lambda _: {"check_sample_weight_equivalence_on_dense_data": WEIGHTS_ARE_NO_COPIES},
+)
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learns_checks(estimator: FastKANClassifier, check: Any) -> None:
+    check(estimator)
+
+
+def test_frame_with_categories_and_missing_values_is_learned() -> None:
+    X, y = frame()
+    fresh, truth = frame(seed=1)
+    model = small(epochs=20).fit(X, y)
+    assert model.classes_.tolist() == ["late", "on time"] and model.feature_names_in_.tolist() == list(X)
+    assert average_precision_score(truth == "on time", model.predict_proba(fresh)[:, 1]) > 0.9
+    assert model.score(fresh, truth) > 0.85 and set(model.predict(fresh)) == {"late", "on time"}
+    assert model.validation_average_precision_ == max(entry["average_precision"] for entry in model.history_)
+    assert model.n_iter_ == len(model.history_)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "objects"])
+def test_tables_of_other_kinds_give_the_same_model(kind: str) -> None:
+    X, y = frame()
+    other = pa.Table.from_pandas(X) if kind == "arrow" else X.to_numpy(dtype=object)
+    expected = small().fit(X, y).predict_proba(X)
+    np.testing.assert_array_equal(small().fit(other, y).predict_proba(other), expected)
+
+
+@pytest.mark.parametrize("classes", [(False, True), (-1, 1), ("no", "yes"), (2.0, 3.0)])
+def test_classes_may_be_anything_that_has_an_order(classes: tuple[Any, Any], tmp_path: Path) -> None:
+    X, y = frame(200)
+    y = np.where(y == "late", *classes)
+    model = small().fit(X, y)
+    model.save(tmp_path / "model")
+    loaded = FastKANClassifier.load(tmp_path / "model")
+    assert model.classes_.tolist() == loaded.classes_.tolist() == list(classes)
+    assert model.classes_.dtype == loaded.classes_.dtype == y.dtype
+
+
+def test_columns_that_say_nothing_are_left_out_with_a_warning() -> None:
+    X, y = frame(200)
+    expected = small().fit(X, y).predict_proba(X)
+    X = X.assign(empty=None, nan=np.nan, number=[f"row {index}" for index in range(len(X))])
+    with pytest.warns(UserWarning, match=r"columns \['empty', 'nan', 'number'\] of X hold no value, or none that rep"):
+        model = small().fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), expected)
+    with pytest.raises(ValueError, match=r"No column of X says anything .*'number'"):
+        small().fit(X[["empty", "number"]], y)
+
+
+def test_several_labels_may_be_unmeasured() -> None:
+    X, y = several()
+    model = small(epochs=15).fit(X, y)
+    probabilities = model.predict_proba(X)
+    assert probabilities.shape == y.shape and model.predict(X).tolist() == (probabilities > 0.5).astype(int).tolist()
+    for index in range(y.shape[1]):
+        measured = ~np.isnan(y[:, index])
+        assert average_precision_score(y[measured, index], probabilities[measured, index]) > 0.9
+    assert np.array_equal(model.decision_function(X) > 0, probabilities > 0.5)
+
+
+def test_unmeasured_labels_change_nothing() -> None:
+    X, y = several()
+    y[:, 2] = np.nan
+    extended = small().fit(X, y)
+    assert extended.predict_proba(X).shape == y.shape
+    assert set(extended.metrics_["labels"]) == {"label_0", "label_1", "label_2"}
+
+
+def test_rows_of_weight_zero_count_as_left_out() -> None:
+    X, y = frame()
+    weight = np.random.default_rng(0).integers(0, 2, len(X))
+    left_out = small().fit(X[weight > 0], y[weight > 0], sample_weight=np.ones(weight.sum()))
+    np.testing.assert_array_equal(small().fit(X, y, sample_weight=weight).predict_proba(X), left_out.predict_proba(X))
+
+
+def test_weights_draw_probabilities_as_copies_of_rows_do() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1000, 1))
+    y = rng.random(1000) < 1 / (1 + np.exp(1 - 2 * X[:, 0]))
+    times = np.where(y, 4, 1)
+    rows = np.repeat(np.arange(len(X)), times)
+    model = small(epochs=8, learning_rate=0.05)
+    plain, weighted, copied = (
+        model.fit(X[chosen], y[chosen], sample_weight=weight).decision_function(X).mean()
+        for chosen, weight in ((slice(None), None), (slice(None), times), (rows, None))
+    )
+    assert weighted - plain == pytest.approx(np.log(4), abs=0.4)
+    assert copied - plain == pytest.approx(np.log(4), abs=0.4)
+
+
+def test_eval_set_is_what_decides_the_best() -> None:
+    X, y = frame()
+    held_out = frame(200, seed=1)
+    model = small(patience=1, epochs=50).fit(X, y, eval_set=held_out)
+    found = average_precision_score(held_out[1] == "on time", model.predict_proba(held_out[0])[:, 1])
+    assert model.validation_average_precision_ == pytest.approx(found)
+    assert model.n_iter_ < 50
+    with pytest.raises(ValueError, match=r"y holds 'early'; the classes are \['late', 'on time'\]"):
+        small().fit(X, y, eval_set=(X, y.replace("late", "early")))
+    with pytest.raises(ValueError, match=r"eval_set \(5 rows\): one class only"):
+        small().fit(X, y, eval_set=(X[y == "late"][:5], y[y == "late"][:5]))
+
+
+def test_works_with_scikit_learns_tools() -> None:
+    X, y = frame(300)
+    assert cross_val_score(small(), X, y == "late", cv=2, scoring="average_precision").mean() > 0.6
+    search = GridSearchCV(small(), {"hidden": [(4,), (8,)], "dropout": np.array([0.0, 0.2])}, cv=2).fit(X, y)
+    assert set(search.best_params_) == {"hidden", "dropout"}
+    columns = make_column_transformer(
+        (OneHotEncoder(sparse_output=False), ["site"]),
+        (make_pipeline(SimpleImputer(), StandardScaler()), ["size", "count"]),
+    ).set_output(transform="pandas")
+    pipeline = make_pipeline(columns, small()).fit(X, y)
+    assert pipeline.score(X, y) > 0.6 and "onehotencoder__site_north" in pipeline[-1].feature_names_in_
+
+
+def test_clone_and_pickle() -> None:
+    X, y = frame(200)
+    model = small(hidden=[8, 4]).fit(X, y)
+    copied = clone(model)
+    assert copied.get_params() == model.get_params() and not hasattr(copied, "classes_")
+    expected = model.predict_proba(X)
+    np.testing.assert_array_equal(copied.fit(X, y).predict_proba(X), expected)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), expected)
+
+
+def test_saved_model_scores_the_same_rows_the_same(tmp_path: Path) -> None:
+    X, y = frame()
+    model = small(random_state=np.random.RandomState(0)).fit(X, y)
+    model.save(tmp_path / "model")
+    loaded = FastKANClassifier.load(tmp_path / "model")
+    expected = model.predict_proba(X)
+    np.testing.assert_array_equal(loaded.predict_proba(X), expected)
+    assert loaded.get_params() == {**model.get_params(), "random_state": None}
+    assert (loaded.history_, loaded.n_iter_, loaded.validation_average_precision_) == (
+        model.history_,
+        model.n_iter_,
+        model.validation_average_precision_,
+    )
+    X.to_parquet(tmp_path / "rows.parquet")
+    predict(tmp_path / "model", tmp_path / "rows.parquet", tmp_path / "scores.parquet")
+    scores = pq.read_table(tmp_path / "scores.parquet")["arrival_probability"].to_numpy()
+    np.testing.assert_array_equal(scores, expected[:, 1])
+    assert 0 < SavedModel(tmp_path / "model").thresholds["arrival"] < 1
+
+
+def test_several_labels_are_saved_with_their_names(tmp_path: Path) -> None:
+    X, y = several()
+    model = small().fit(X, pd.DataFrame(y, columns=["first", "second", "third"]))
+    model.save(tmp_path / "model")
+    loaded = FastKANClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+    assert SavedModel(tmp_path / "model").config.labels == ("first", "second", "third")
+
+
+def test_save_replaces_only_a_model_and_only_when_told_to(tmp_path: Path) -> None:
+    X, y = frame(200)
+    model = small().fit(X, y)
+    model.save(tmp_path / "model")
+    with pytest.raises(OutputError, match="already holds an earlier result"):
+        model.save(tmp_path / "model")
+    model.save(tmp_path / "model", overwrite=True)
+    with pytest.raises(OutputError, match="already holds something else"):
+        model.save(tmp_path, overwrite=True)
+    (tmp_path / "model" / "estimator.json").unlink()
+    with pytest.raises(DataError, match=r"no estimator\.json there"):
+        FastKANClassifier.load(tmp_path / "model")
+
+
+def test_random_state_decides_everything() -> None:
+    X, y = frame(200)
+    first, same, other = (small(random_state=seed).fit(X, y).predict_proba(X) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, same)
+    assert np.abs(first - other).max() > 0
+
+
+def test_torch_is_left_as_it_was() -> None:
+    X, y = frame(200)
+    before = torch.get_num_threads()
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    state = np.random.get_state()[1].tolist()
+    small(n_jobs=before + 1).fit(X, y).predict(X)
+    assert torch.get_num_threads() == before and torch.equal(torch.rand(3), expected)
+    assert np.random.get_state()[1].tolist() == state
+
+
+def test_threads_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dkan_core.estimator.available_cores", lambda: 6)
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    X, y = frame(200)
+    for n_jobs in (None, -1, -2, 3):
+        small(n_jobs=n_jobs, epochs=1).fit(X, y)
+    assert asked[::2] == [6, 6, 5, 3]
+
+
+def test_wrong_input_is_named() -> None:
+    X, y = frame(200)
+    model = small().fit(X, y)
+    with pytest.raises(ValueError, match=r"Feature names seen at fit time, yet now missing:\n- size"):
+        model.predict(X.drop(columns="size"))
+    with pytest.raises(ValueError, match=r"feature names should match"):
+        model.predict(X[list(X)[::-1]])
+    with pytest.raises(ValueError, match=r"X: column 'size' is string; the model was trained with numbers there"):
+        model.predict(X.assign(size="large"))
+    with pytest.raises(ValueError, match=r"X: column 'day' is timestamp.*; a feature is a number, string or boolean"):
+        small().fit(X.assign(day=pd.Timestamp("2024-01-01")), y)
+    with pytest.raises(TypeError, match=r"argument must be a string or a number"):
+        small().fit(X.assign(mixed=["a", 1] * 100), y)
+    with pytest.raises(ValueError, match=r"each must be 0, 1 or NaN .*; y holds 2"):
+        small().fit(X, np.full((200, 2), 2))
+    with pytest.raises(ConfigError, match=r"dropout must be from 0 to 0\.99, got 2"):
+        small(dropout=2.0).fit(X, y)
+    with pytest.raises(ValueError, match=r"validation_fraction must be between 0 and 1, got 1"):
+        small(validation_fraction=1.0).fit(X, y)
+    with pytest.raises(
+        ValueError, match=r"validation rows held out \(10 rows\): one class only; .*give fit an eval_set"
+    ):
+        small().fit(X[:100], np.arange(100) == 0)
+
+
+def test_row_hardly_depends_on_its_neighbours() -> None:
+    X, y = frame()
+    model = small(hidden=16).fit(X, y)
+    order = np.random.default_rng(0).permutation(ROWS)
+    probabilities = model.predict_proba(X)
+    np.testing.assert_allclose(model.predict_proba(X.iloc[order]), probabilities[order], rtol=1e-5)
+    np.testing.assert_allclose(model.predict_proba(X[7:8]), probabilities[7:8], rtol=1e-5)
+
+
+def test_every_class_is_held_out_by_its_share() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.where(rng.random((1000, 3)) < 0.3, NOT_MEASURED, rng.random((1000, 3)) < [0.5, 0.1, 0.01])
+    train, held_out = hold_out(labels.astype(np.uint8), 0.2, rng)
+    assert sorted([*train, *held_out]) == list(range(1000))
+    for label in range(3):
+        for value in (0, 1):
+            count = np.count_nonzero(labels[:, label] == value)
+            assert np.count_nonzero(labels[held_out, label] == value) == pytest.approx(0.2 * count, rel=0.35, abs=1)
