@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from dkan_core.data.prepare import prepare
     from dkan_core.errors import ConfigError, DataError, DkanError, OutputError, TrainingError, UserError
     from dkan_core.evaluation import Evaluation, evaluate
+    from dkan_core.explanation.explain import explain
+    from dkan_core.explanation.learned import Explanation
     from dkan_core.model.fastkan import FastKAN
     from dkan_core.notebook import MainResult, main
     from dkan_core.prediction import predict
@@ -24,6 +26,7 @@ _HOMES = {
     "DataError": "errors",
     "DkanError": "errors",
     "Evaluation": "evaluation",
+    "Explanation": "explanation.learned",
     "FastKAN": "model.fastkan",
     "MainResult": "notebook",
     "OutputError": "errors",
@@ -35,6 +38,7 @@ _HOMES = {
     "UserError": "errors",
     "build_config": "config",
     "evaluate": "evaluation",
+    "explain": "explanation.explain",
     "main": "notebook",
     "predict": "prediction",
     "prepare": "data.prepare",
@@ -46,6 +50,7 @@ __all__ = [
     "DataError",
     "DkanError",
     "Evaluation",
+    "Explanation",
     "FastKAN",
     "MainResult",
     "OutputError",
@@ -57,6 +62,7 @@ __all__ = [
     "UserError",
     "build_config",
     "evaluate",
+    "explain",
     "main",
     "predict",
     "prepare",
