@@ -48,6 +48,12 @@ class Column:
         return "category" if self.scored is None else "numeric"
 
     @property
+    def places(self) -> list[tuple[str, int]]:
+        """Return the arrays that hold the column, each with the column's index in it."""
+        both = (("numeric", self.score_index), ("categorical", self.code_index))
+        return [(name, index) for name, index in both if index >= 0]
+
+    @property
     def knots(self) -> Float64:
         """Return the values between which a numeric column's scores are linear."""
         return np.asarray(self.scored.knots if self.scored else [], dtype=np.float64)
@@ -161,10 +167,9 @@ def read_codes(column: Column, arrays: Arrays) -> Array:
 def redrawn(arrays: Arrays, column: Column, order_N: Array) -> Arrays:
     """Return the arrays with each row holding another row's value of ``column``."""
     changed = dict(arrays)
-    for name, index in (("numeric", column.score_index), ("categorical", column.code_index)):
-        if index >= 0:
-            changed[name] = arrays[name].copy()
-            changed[name][:, index] = arrays[name][order_N, index]
+    for name, index in column.places:
+        changed[name] = arrays[name].copy()
+        changed[name][:, index] = arrays[name][order_N, index]
     return changed
 
 

@@ -41,6 +41,8 @@ def draw(size: tuple[float, float], paint: Callable[[Figure], None], *, png: boo
         paint(figure)
         svg, target = svg_text(figure), io.BytesIO()
         if png:
+            # The places found for the SVG hold.
+            figure.set_layout_engine("none")
             figure.savefig(target, format="png", dpi=DPI, facecolor="white", metadata={"Software": None})
     return Drawing(svg, target.getvalue())
 

@@ -15,6 +15,7 @@ from dkan_core.explanation.response import LogOdds, affordable_rows, first_rows,
 from dkan_core.metrics import Array, macro_average_precision
 
 Advance = Callable[[int], None]
+LEAST_ROWS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class Importance:
     """Standard error of ``effect`` over rows."""
 
     effect_rows: int
-    """Rows that ``effect`` was measured on."""
+    """Rows, of those whose value changed, that ``effect`` was measured on."""
 
     precision_drop: float | None = None
     """Average precision lost when the column is shuffled; None where it was not measured."""
@@ -51,43 +52,57 @@ def rank_by_effect(
     analysis of variance in Jansen's form (Saltelli et al. 2010, doi:10.1016/j.cpc.2009.09.018). It is one definition,
     in one unit, for numbers and categories, and needs no gradient, which says nothing about codes and 0/1 columns.
 
-    Where all rows would cost too much, every column is measured on a part of them, and the ``2 * top`` best on more.
+    Only rows whose value changes are scored, as the others do not move. Where all would cost too much, every column is
+    measured on a part of them, and the ``2 * top`` best on more.
     """
-    few = affordable_rows(arrays, len(columns), cells)
-    found = _effects(function, first_rows(arrays, few), columns, seed, advance)
-    many = affordable_rows(arrays, 2 * top, cells)
+    few = affordable_rows(arrays, len(columns), cells, least=LEAST_ROWS)
+    found = _effects(function, arrays, columns, few, seed, advance)
+    many = affordable_rows(arrays, 2 * top, cells, least=LEAST_ROWS)
     ranked = sorted(zip(found, columns, strict=True), key=lambda pair: -pair[0].effect)
     if many > few:
         again = [column for _, column in ranked[: 2 * top]]
-        better = _effects(function, first_rows(arrays, many), again, seed, lambda _: None)
+        better = _effects(function, arrays, again, many, seed, lambda _: None)
         rest = [importance for importance, _ in ranked[2 * top :]]
         return sorted(better, key=lambda importance: -importance.effect) + rest
     return [importance for importance, _ in ranked]
 
 
 def _effects(
-    function: LogOdds, arrays: Arrays, columns: Sequence[Column], seed: int, advance: Advance
+    function: LogOdds, arrays: Arrays, columns: Sequence[Column], rows: int, seed: int, advance: Advance
 ) -> list[Importance]:
+    """Measure each column on ``rows`` of those rows whose value changes; the others do not move."""
     before_NL, found = function(arrays), []
     for column in columns:
-        order_N = _orders(seed, column, row_count(arrays), 1)[0]
-        moved_NL = np.square(function(redrawn(arrays, column, order_N)) - before_NL) / 2
-        effect, error = _root_mean(moved_NL)
+        swapped = redrawn(arrays, column, _orders(seed, column, row_count(arrays), 1)[0])
+        changed_N = np.zeros(row_count(arrays), dtype=bool)
+        for name, index in column.places:
+            changed_N |= swapped[name][:, index] != arrays[name][:, index]
+        chosen = np.flatnonzero(changed_N)[:rows]
+        effect, error = 0.0, 0.0
+        if len(chosen):
+            after_NL = function({name: array[chosen] for name, array in swapped.items()})
+            squares_NL = np.square(after_NL - before_NL[chosen]) / 2
+            effect, error = _root_mean(squares_NL, float(changed_N.mean()), row_count(arrays))
         found.append(
-            Importance(
-                name=column.name, kind=column.kind, effect=effect, effect_error=error, effect_rows=len(before_NL)
-            )
+            Importance(name=column.name, kind=column.kind, effect=effect, effect_error=error, effect_rows=len(chosen))
         )
         advance(1)
     return found
 
 
-def _root_mean(squares_NL: Float64) -> tuple[float, float]:
-    """Return the root of each label's mean, averaged over labels, and its standard error over rows."""
-    roots_L = np.sqrt(squares_NL.mean(axis=0))
+def _root_mean(squares_NL: Float64, share: float, total: int) -> tuple[float, float]:
+    """Return the root of each label's mean, averaged over labels, and its standard error.
+
+    Args:
+        squares_NL: Of some rows that changed.
+        share: Share of the rows that changed; the squares of the others are zero.
+        total: All rows.
+    """
+    roots_L = np.sqrt(share * squares_NL.mean(axis=0))
     slopes_L = np.divide(0.5, roots_L, out=np.zeros_like(roots_L), where=roots_L > 0)
-    shares_N = (squares_NL * slopes_L).mean(axis=1)
-    return float(roots_L.mean()), float(shares_N.std() / np.sqrt(len(shares_N)))
+    parts_N = (squares_NL * slopes_L).mean(axis=1)
+    variance = share**2 * parts_N.var() / len(parts_N) + share * (1 - share) * parts_N.mean() ** 2 / total
+    return float(roots_L.mean()), float(np.sqrt(variance))
 
 
 def _orders(seed: int, column: Column, rows: int, count: int) -> list[Array]:

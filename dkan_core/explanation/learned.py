@@ -48,7 +48,7 @@ class Effort:
     map_bins: int = 16
     """Values of a column in a map."""
 
-    cells: float = 4e8
+    cells: float = 1e8
     """Stored values that each step may read, which is what bounds wide data."""
 
 

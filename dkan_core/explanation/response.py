@@ -16,7 +16,6 @@ from dkan_core.prediction import score
 
 CHUNK_ROWS = 32_768
 CHUNK_CELLS = 1 << 25
-MIN_ROWS = 64
 SMALLEST = 1e-7
 
 LogOdds = Callable[[Arrays], Float64]
@@ -74,6 +73,6 @@ def first_rows(arrays: Arrays, count: int) -> Arrays:
     return {name: array[:count] for name, array in arrays.items()}
 
 
-def affordable_rows(arrays: Arrays, passes: int, cells: float) -> int:
-    """Return how many rows to take so that ``passes`` over them read some ``cells`` values, at least 64."""
-    return min(row_count(arrays), max(MIN_ROWS, int(cells / max(1, passes * width(arrays)))))
+def affordable_rows(arrays: Arrays, passes: int, cells: float, least: int = 64) -> int:
+    """Return how many rows to take so that ``passes`` over them read some ``cells`` values, but ``least`` of them."""
+    return min(row_count(arrays), max(least, int(cells / max(1, passes * width(arrays)))))

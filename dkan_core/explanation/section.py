@@ -26,7 +26,15 @@ def render_explanation(
         page.tiles(_facts(found)),
         "<h2>Which columns count</h2>",
         page.note(_importance_note()),
-        page.cards([("Importance", _of_labels(found, len(found.curves)), page_element(importance.svg, "importance", "Importance"))]),
+        page.cards(
+            [
+                (
+                    "Importance",
+                    _of_labels(found, len(found.curves)),
+                    page_element(importance.svg, "importance", "Importance"),
+                )
+            ]
+        ),
         _importance_table(found.importance),
         "<h2>What each column does</h2>",
         page.note(_curve_note(found)),
@@ -82,13 +90,10 @@ def _columns_for(squares: Sequence[float], share: float = 0.9) -> int:
 
 
 def _of_labels(found: Explanation, bars: int) -> str:
-    return (
-        f"The strongest {min(len(found.importance), bars)} of {len(found.importance):,} columns, "
-        + (
-            f"mean over {len(found.importance_labels)} labels."
-            if len(found.importance_labels) > 1
-            else f"for {html.escape(found.importance_labels[0])}."
-        )
+    return f"The strongest {min(len(found.importance), bars)} of {len(found.importance):,} columns, " + (
+        f"mean over {len(found.importance_labels)} labels."
+        if len(found.importance_labels) > 1
+        else f"for {html.escape(found.importance_labels[0])}."
     )
 
 
