@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from dkan_core.errors import ConfigError, DataError, DkanError, OutputError, TrainingError, UserError
     from dkan_core.estimator import FastKANClassifier
     from dkan_core.evaluation import Evaluation, evaluate
+    from dkan_core.explanation.explain import explain
+    from dkan_core.explanation.learned import Explanation
     from dkan_core.model.fastkan import FastKAN
     from dkan_core.notebook import MainResult, main
     from dkan_core.prediction import predict
@@ -25,6 +27,7 @@ _HOMES = {
     "DataError": "errors",
     "DkanError": "errors",
     "Evaluation": "evaluation",
+    "Explanation": "explanation.learned",
     "FastKAN": "model.fastkan",
     "FastKANClassifier": "estimator",
     "MainResult": "notebook",
@@ -37,6 +40,7 @@ _HOMES = {
     "UserError": "errors",
     "build_config": "config",
     "evaluate": "evaluation",
+    "explain": "explanation.explain",
     "main": "notebook",
     "predict": "prediction",
     "prepare": "data.prepare",
@@ -48,6 +52,7 @@ __all__ = [
     "DataError",
     "DkanError",
     "Evaluation",
+    "Explanation",
     "FastKAN",
     "FastKANClassifier",
     "MainResult",
@@ -60,6 +65,7 @@ __all__ = [
     "UserError",
     "build_config",
     "evaluate",
+    "explain",
     "main",
     "predict",
     "prepare",

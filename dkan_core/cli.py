@@ -21,13 +21,15 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Train FastKAN on huge tabular data: prepare, train, evaluate, predict.",
+    help="Train FastKAN on huge tabular data: prepare, train, evaluate, explain, predict.",
 )
 
 Sources = Annotated[list[str], typer.Argument(metavar="SRC...", help="Parquet files, folders, globs or fsspec URIs.")]
 Out = Annotated[str, typer.Option("--out", help="Folder or fsspec URI for the results.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier result in --out.")]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML or JSON file of settings; options go before.")]
+Prepared = Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI that `dkan prepare` wrote.")]
+Split = Annotated[str, typer.Option(help="train, valid or test.")]
 Model = Annotated[str, typer.Argument(metavar="RUN/model", help="Model that `dkan train` wrote.")]
 
 
@@ -80,7 +82,7 @@ def prepare(
 @app.command()
 @_with_settings(TrainConfig)
 def train(
-    prepared: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI that `dkan prepare` wrote.")],
+    prepared: Prepared,
     out: Out,
     overwrite: Overwrite = False,
     config: ConfigFile = None,
@@ -97,13 +99,29 @@ def train(
 @app.command()
 def evaluate(
     model: Model,
-    prepared: Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI that `dkan prepare` wrote.")],
+    prepared: Prepared,
     out: Out,
-    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
+    split: Split = "test",
     save_predictions: Annotated[bool, typer.Option("--save-predictions", help="Write predictions.parquet.")] = False,
+    no_explain: Annotated[bool, typer.Option("--no-explain", help="Leave out what the model learned.")] = False,
 ) -> None:
     """Write metrics.json and report.html for a split."""
-    dkan_core.evaluate(model, prepared, out, split=split, save_predictions=save_predictions)
+    dkan_core.evaluate(model, prepared, out, split=split, save_predictions=save_predictions, explain=not no_explain)
+
+
+@app.command()
+def explain(
+    model: Model,
+    prepared: Prepared,
+    out: Out,
+    split: Split = "valid",
+    top: Annotated[int, typer.Option(help="Columns that are shuffled and whose curve is drawn.")] = 12,
+    rows: Annotated[int, typer.Option(help="Rows of the split to read.")] = 20_000,
+    label: Annotated[str | None, typer.Option(help="Label to explain; by default the most frequent one.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides the shuffles.")] = 0,
+) -> None:
+    """Write what the model learned: importances, curves and interactions, as a page and as figures."""
+    dkan_core.explain(model, prepared, out, split=split, top=top, rows=rows, label=label, seed=seed)
 
 
 @app.command()

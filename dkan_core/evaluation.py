@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from dkan_core import metrics as metric
 from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import PreparedData, read_manifest
-from dkan_core.errors import DataError
+from dkan_core.data.manifest import read_manifest
+from dkan_core.explanation.explain import QUICK_ROWS, learned_section, read_rows
 from dkan_core.model.checkpoint import SavedModel
-from dkan_core.prediction import best_device, probability_column, score_split, to_probability
+from dkan_core.prediction import best_device, check_match, probability_column, score_split, to_probability
 from dkan_core.report import render_report
 from dkan_core.storage import local_copy, read_if_there, staged_folder, write_atomic, write_json
 
@@ -66,7 +66,13 @@ class Evaluation:
 
 
 def evaluate(
-    model: str | Path, prepared: str | Path, out: str | Path, *, split: str = "test", save_predictions: bool = False
+    model: str | Path,
+    prepared: str | Path,
+    out: str | Path,
+    *,
+    split: str = "test",
+    save_predictions: bool = False,
+    explain: bool = True,
 ) -> Evaluation:
     """Score a prepared split and write ``metrics.json`` and ``report.html``.
 
@@ -76,6 +82,7 @@ def evaluate(
         out: Folder or URI for the results; those of an earlier evaluation are replaced.
         split: "train", "valid" or "test".
         save_predictions: Also write ``predictions.parquet``: label and probability of each row, in stored order.
+        explain: Show what the model learned in the report; takes a few seconds.
 
     Raises:
         DataError: The model or the data cannot be read, or do not belong together.
@@ -85,11 +92,14 @@ def evaluate(
         with local_copy(model) as model_folder, local_copy(prepared) as data:
             saved, manifest = SavedModel(model_folder), read_manifest(data)
             history = _read_history(model)
-            _check_match(saved, manifest, prepared)
+            check_match(saved, manifest, prepared)
             device = best_device()
             with open_split(data, manifest, split) as reader:
                 scored = score_split(saved.module.to(device), reader, device)
-        labels_NL, probabilities_NL = scored.labels_NL, to_probability(scored.log_odds_NL)
+            labels_NL, probabilities_NL = scored.labels_NL, to_probability(scored.log_odds_NL)
+            learned = ""
+            if explain and len(labels_NL) > 1:
+                learned = learned_section(saved, manifest, read_rows(data, manifest, split, QUICK_ROWS), split)
         metrics = metric.compute_metrics(labels_NL, probabilities_NL, manifest.labels)
         metrics["split"] = split
         report = render_report(
@@ -102,6 +112,7 @@ def evaluate(
             history=history,
             data_summary=manifest.summary(),
             model_summary=_model_summary(saved),
+            learned=learned,
         )
         write_atomic(folder / REPORT, report)
         if save_predictions:
@@ -109,16 +120,6 @@ def evaluate(
         write_json(folder / METRICS, metrics)
     logger.info("%s average precision %s; report in %s/%s", split, metrics["average_precision"], out, REPORT)
     return Evaluation(metrics=metrics, labels=labels_NL, probabilities=probabilities_NL, thresholds=saved.thresholds)
-
-
-def _check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path) -> None:
-    if list(saved.config.labels) != manifest.labels:
-        raise DataError(f"{prepared}: has labels {manifest.labels}; the model was trained for {saved.config.labels}")
-    if saved.preprocessor != manifest.preprocessor:
-        raise DataError(
-            f"{prepared}: is encoded otherwise than the model's training data; "
-            "evaluate on the data it was trained with, or score raw Parquet with `dkan predict`"
-        )
 
 
 def _read_history(model: str | Path) -> list[dict[str, Any]]:

@@ -35,6 +35,7 @@ VARIABLES = {
     PAPER: "--card",
 }
 DASHED = (0, (4, 3))
+NO_METADATA: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "dkan",
@@ -189,12 +190,17 @@ def _render(key: str, title: str, xlabel: str, ylabel: str, draw: Callable[[Axes
         axes = figure.add_subplot()
         draw(axes)
         axes.set(xlabel=xlabel, ylabel=ylabel)
-        target = io.StringIO()
-        figure.savefig(target, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    return _for_page(target.getvalue(), key, title)
+        return page_element(svg_text(figure), key, title)
 
 
-def _for_page(svg: str, key: str, title: str) -> str:
+def svg_text(figure: Figure) -> str:
+    """Return a figure, drawn under ``STYLE``, as the text of an SVG file."""
+    target = io.StringIO()
+    figure.savefig(target, format="svg", metadata=NO_METADATA)
+    return target.getvalue()
+
+
+def page_element(svg: str, key: str, title: str) -> str:
     """Cut an SVG file down to an element that shares a page with others: own ids, colors of the page."""
     svg = svg[svg.index("<svg") :].strip()
     svg = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{key}-", svg)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dkan_core.data.loader import RowReader, all_batches, prefetched
+from dkan_core.data.manifest import PreparedData
 from dkan_core.data.schema import column_types, open_parquet, read_batches
 from dkan_core.data.shards import Arrays
 from dkan_core.data.sources import find_parquet
@@ -112,6 +113,17 @@ def score_split(model: TabularFastKAN, reader: RowReader, device: torch.device) 
     labels, scored, weights = zip(*batches, strict=True)
     weighted = weights[0] is not None
     return ScoredSplit(np.concatenate(labels), np.concatenate(scored), np.concatenate(weights) if weighted else None)
+
+
+def check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path) -> None:
+    """Raise DataError unless the data at ``prepared`` has the model's labels and its encoding."""
+    if list(saved.config.labels) != manifest.labels:
+        raise DataError(f"{prepared}: has labels {manifest.labels}; the model was trained for {saved.config.labels}")
+    if saved.preprocessor != manifest.preprocessor:
+        raise DataError(
+            f"{prepared}: is encoded otherwise than the model's training data; "
+            "use the data it was trained with, or score raw Parquet with `dkan predict`"
+        )
 
 
 def probability_column(label: str) -> str:

@@ -8,14 +8,12 @@ Shape suffixes: N rows, L labels.
 import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import resources
 from numbers import Integral, Real
-from string import Template
 from typing import Any
 
 import numpy as np
 
-from dkan_core import figures
+from dkan_core import figures, page
 from dkan_core.metrics import Array, confusion_matrix, threshold_table
 
 LABEL_SECTIONS = 30
@@ -34,6 +32,7 @@ def render_report(
     history: History,
     data_summary: Mapping[str, Any],
     model_summary: Mapping[str, Any],
+    learned: str = "",
 ) -> str:
     """Render the evaluation of a model on one split as a self-contained HTML page.
 
@@ -48,9 +47,10 @@ def render_report(
             ``average_precision``, ``rows_per_second`` and ``seconds``; may be empty.
         data_summary: Facts about the data, nested as they are.
         model_summary: Facts about the model, nested as they are.
+        learned: Section on what the model learned, HTML as it is.
 
     Returns:
-        The page. Every string given is escaped.
+        The page. Every other string given is escaped.
     """
     single = len(names) == 1
     body = [_tiles(metrics, single)]
@@ -59,18 +59,10 @@ def render_report(
     else:
         body += [_label_table(metrics, names, thresholds), _pooled(labels, probabilities)]
         body += [_label_sections(labels, probabilities, names, metrics, thresholds)]
-    body += [_training(history), _summaries(data_summary, model_summary)]
+    body += [learned, _training(history), _summaries(data_summary, model_summary)]
     rows, what = f"{len(labels):,} rows", "one label" if single else f"{len(names)} labels"
-    return Template(_packaged("report.html")).substitute(
-        title=html.escape(title),
-        lead=f"{rows}, {what}" + (f": {html.escape(names[0])}" if single else ""),
-        style=_packaged("report.css"),
-        body="\n".join(filter(None, body)),
-    )
-
-
-def _packaged(name: str) -> str:
-    return resources.files("dkan_core").joinpath(name).read_text(encoding="utf-8")
+    lead = f"{rows}, {what}" + (f": {names[0]}" if single else "")
+    return page.render_page(title=title, lead=lead, body="\n".join(filter(None, body)))
 
 
 def _tiles(metrics: Mapping[str, Any], single: bool) -> str:
@@ -83,7 +75,7 @@ def _tiles(metrics: Mapping[str, Any], single: bool) -> str:
     lift = f", lift {precision / no_skill:.3g}" if precision and no_skill else ""
     measured = sum(label["rows"] for label in by_label)
     positives = sum(round((label["prevalence"] or 0) * label["rows"]) for label in by_label)
-    tiles = [
+    shown = [
         ("Average precision", _score(precision), f"no skill {_score(no_skill)}{lift}"),
         ("ROC AUC", _score(metrics["roc_auc"]), "no skill 0.5000"),
         ("Log loss", _score(metrics["log_loss"]), f"constant guess {_score(constant_loss)}"),
@@ -92,20 +84,14 @@ def _tiles(metrics: Mapping[str, Any], single: bool) -> str:
         ("Rows", f"{metrics['rows']:,}", f"{measured:,} labels measured"),
     ]
     if not single:
-        tiles.insert(1, ("AP, pooled", _score(metrics["average_precision_micro"]), "all labels as one ranking"))
-    cells = [
-        f'<div class="tile{" first" if place == 0 else ""}"><div class="name">{name}</div>'
-        f'<div class="value">{value}</div><div class="beside">{beside}</div></div>'
-        for place, (name, value, beside) in enumerate(tiles)
-    ]
-    note = "" if single else '<p class="note">Means over the labels that define the metric.</p>'
-    return f'<div class="tiles">{"".join(cells)}</div>{note}'
+        shown.insert(1, ("AP, pooled", _score(metrics["average_precision_micro"]), "all labels as one ranking"))
+    return page.tiles(shown) + page.note("Means over the labels that define the metric.", not single)
 
 
 def _single_label(labels_N: Array, scores_N: Array, threshold: float | None) -> str:
     return (
         "<h2>How well it ranks and how far it can be trusted</h2>"
-        + _note("The dot is the operating threshold, chosen on the validation split.", threshold is not None)
+        + page.note("The dot is the operating threshold, chosen on the validation split.", threshold is not None)
         + _curves("label", labels_N, scores_N, threshold)
         + "<h2>Choosing a threshold</h2>"
         + _threshold_rows(labels_N, scores_N, threshold)
@@ -114,7 +100,9 @@ def _single_label(labels_N: Array, scores_N: Array, threshold: float | None) -> 
 
 def _pooled(labels_NL: Array, scores_NL: Array) -> str:
     labels, scores = labels_NL.ravel(), scores_NL.ravel()
-    return "<h2>All labels pooled</h2>" + _note("Every measured cell is one row.") + _curves("pooled", labels, scores)
+    return (
+        "<h2>All labels pooled</h2>" + page.note("Every measured cell is one row.") + _curves("pooled", labels, scores)
+    )
 
 
 def _label_table(metrics: Mapping[str, Any], names: Sequence[str], thresholds: Mapping[str, float]) -> str:
@@ -133,8 +121,8 @@ def _label_table(metrics: Mapping[str, Any], names: Sequence[str], thresholds: M
     heads = ("Label", "Average precision", "Prevalence", "ROC AUC", "Log loss", "Brier", "Threshold", "Rows")
     return (
         "<h2>Labels</h2>"
-        + _note("Prevalence is the average precision of no skill. Thresholds were chosen on the validation split.")
-        + _table(heads, rows)
+        + page.note("Prevalence is the average precision of no skill. Thresholds were chosen on the validation split.")
+        + page.table(heads, rows)
     )
 
 
@@ -158,13 +146,13 @@ def _label_sections(
         )
     left_out = len(names) - len(sections)
     note = f"The first {len(sections)} labels; {left_out} more are in the table above only."
-    return "<h2>Label by label</h2>" + _note(note, left_out > 0) + "".join(sections)
+    return "<h2>Label by label</h2>" + page.note(note, left_out > 0) + "".join(sections)
 
 
 def _curves(key: str, labels_N: Array, scores_N: Array, threshold: float | None = None) -> str:
     positives, negatives = (int(np.count_nonzero(labels_N == value)) for value in (1, 0))
     if not positives or not negatives:
-        return _note("The curves need both a positive and a negative row; this split has no such pair.")
+        return page.note("The curves need both a positive and a negative row; this split has no such pair.")
     no_skill = positives / (positives + negatives)
     cards = [
         (
@@ -188,7 +176,7 @@ def _curves(key: str, labels_N: Array, scores_N: Array, threshold: float | None 
             figures.score_figure(f"{key}-scores", labels_N, scores_N),
         ),
     ]
-    return _cards(cards)
+    return page.cards(cards)
 
 
 def _threshold_rows(labels_N: Array, scores_N: Array, threshold: float | None) -> str:
@@ -205,9 +193,8 @@ def _threshold_rows(labels_N: Array, scores_N: Array, threshold: float | None) -
             f" The operating threshold of {_score(threshold)} finds {found:,} positives and misses {missed:,}; "
             f"it alerts on {false_alerts:,} negatives and leaves {rejected:,} alone."
         )
-    return (
-        f"<div>{_note(note)}{_table(('Alerts per 1,000 rows', 'Threshold', 'Precision', 'Recall', 'F1'), rows)}</div>"
-    )
+    heads = ("Alerts per 1,000 rows", "Threshold", "Precision", "Recall", "F1")
+    return f"<div>{page.note(note)}{page.table(heads, rows)}</div>"
 
 
 def _training(history: History) -> str:
@@ -230,7 +217,7 @@ def _training(history: History) -> str:
             label = (axis or "evaluation").capitalize()
             figure = figures.history_figure(f"history-{key}", name, x, y, xlabel=label, mark_best=best)
             cards.append((name, f"{explanation} The dot is the best, {max(y):.4f}." if best else explanation, figure))
-    return "<h2>Training</h2>" + _note(_pace(history)) + _cards(cards)
+    return "<h2>Training</h2>" + page.note(_pace(history)) + page.cards(cards)
 
 
 def _pace(history: History) -> str:
@@ -250,23 +237,6 @@ def _summaries(data_summary: Mapping[str, Any], model_summary: Mapping[str, Any]
         if summary
     ]
     return f'<div class="columns">{"".join(parts)}</div>'
-
-
-def _note(text: str, shown: bool = True) -> str:
-    return f'<p class="note">{html.escape(text)}</p>' if shown else ""
-
-
-def _cards(cards: Sequence[tuple[str, str, str]]) -> str:
-    items = [
-        f'<figure class="card"><figcaption><h3>{name}</h3><span>{explanation}</span></figcaption>{figure}</figure>'
-        for name, explanation, figure in cards
-    ]
-    return f'<div class="figures">{"".join(items)}</div>'
-
-
-def _table(heads: Sequence[str], rows: Sequence[str]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in heads)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
 
 
 def _value(value: Any) -> str:

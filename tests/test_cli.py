@@ -34,7 +34,7 @@ def dkan(tmp_path: Path) -> Dkan:
     return run
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "predict"])
+@pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "explain", "predict"])
 def test_every_command_has_help(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
     assert result.exit_code == 0 and "--out" in result.output

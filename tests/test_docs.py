@@ -62,7 +62,7 @@ def flights(folder: Path) -> Path:
 @pytest.mark.usefixtures("flights")
 def test_commands_run_in_their_order(folder: Path) -> None:
     commands = lines_starting("dkan ")
-    assert [command.split()[1] for command in commands] == ["prepare", "train", "evaluate", "predict"]
+    assert [command.split()[1] for command in commands] == ["prepare", "train", "evaluate", "explain", "predict"]
     for command in commands:
         run(command, folder)
     assert (folder / "eval/report.html").exists() and (folder / "scores.parquet").exists()

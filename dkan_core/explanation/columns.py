@@ -1,0 +1,189 @@
+"""Source columns: what a column became in the prepared arrays, and how its values are read and set there.
+
+A numeric column has a normal score and often, besides, a code of its own for each frequent value. Both always change
+together: a column is set to a value with the functions that encoded the data.
+
+Shape suffixes: N rows, P values of one column.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.data.encoding import (
+    FIRST_CODE,
+    SCORE_LIMIT,
+    STEPS,
+    CodedFeature,
+    Float64,
+    NumericFeature,
+    Preprocessor,
+    normal_scores,
+    quantize,
+    value_codes,
+)
+from dkan_core.data.shards import Arrays
+from dkan_core.metrics import Array
+
+EXACT_KNOTS = 100
+"""A column with no more distinct values than this is read back value by value, others between their knots."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A source column and its places in the arrays ``numeric`` and ``categorical``."""
+
+    name: str
+    scored: NumericFeature | None = None
+    score_index: int = -1
+    coded: CodedFeature | None = None
+    code_index: int = -1
+    dtype: str = "uint8"
+
+    @property
+    def kind(self) -> str:
+        """Return "numeric" or "category"."""
+        return "category" if self.scored is None else "numeric"
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Return the arrays that hold the column, each with the column's index in it."""
+        both = (("numeric", self.score_index), ("categorical", self.code_index))
+        return [(name, index) for name, index in both if index >= 0]
+
+    @property
+    def knots(self) -> Float64:
+        """Return the values between which a numeric column's scores are linear."""
+        return np.asarray(self.scored.knots if self.scored else [], dtype=np.float64)
+
+    @property
+    def frequent(self) -> Float64:
+        """Return the values of a numeric column that have codes of their own."""
+        return np.asarray(self.coded.vocabulary if self.scored and self.coded else [], dtype=np.float64)
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether a numeric column holds whole numbers alone."""
+        return bool(np.all(self.knots == np.rint(self.knots)))
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What the arrays hold for P values of a column; None where the column has no such feature."""
+
+    scores_P: Array | None
+    codes_P: Array | None
+
+    def __len__(self) -> int:
+        return len(self.scores_P if self.scores_P is not None else self.codes_P if self.codes_P is not None else ())
+
+
+def source_columns(preprocessor: Preprocessor) -> list[Column]:
+    """Return every source column that the model reads, each once."""
+    value_coded = {feature.name: place for place, feature in enumerate(preprocessor.coded) if feature.kind == "value"}
+    columns = []
+    for place, feature in enumerate(preprocessor.numeric):
+        code = value_coded.get(feature.name, -1)
+        coded = preprocessor.coded[code] if code >= 0 else None
+        dtype = preprocessor.numeric_dtype
+        columns.append(
+            Column(name=feature.name, scored=feature, score_index=place, coded=coded, code_index=code, dtype=dtype)
+        )
+    return columns + [
+        Column(name=coded.name, coded=coded, code_index=place)
+        for place, coded in enumerate(preprocessor.coded)
+        if coded.kind == "category"
+    ]
+
+
+def encode_values(column: Column, values_P: Float64) -> Cells:
+    """Encode values of a numeric column as ``prepare`` does, NaN as missing."""
+    assert column.scored is not None
+    values_P = np.asarray(values_P, dtype=np.float64)
+    scores_P = quantize(normal_scores(values_P, column.scored), column.dtype)
+    return Cells(scores_P, None if column.coded is None else value_codes(values_P, column.coded))
+
+
+def read_values(column: Column, arrays: Arrays) -> Float64:
+    """Return a numeric column in its original unit, NaN where missing.
+
+    Frequent values and those of columns with few distinct values are exact. Others are as exact as the stored score:
+    the rows of one uint8 step are spread evenly over the values that the step stands for.
+
+    Shape:
+        - Output: ``(N,)``
+    """
+    assert column.scored is not None
+    stored_N, scores = arrays["numeric"][:, column.score_index], np.asarray(column.scored.scores)
+    exact = len(column.knots) <= EXACT_KNOTS
+    missing_N = stored_N == 0 if stored_N.dtype == np.uint8 else np.isnan(stored_N)
+    scores_N = stored_N.astype(np.float64)
+    if stored_N.dtype == np.uint8:
+        within_N = 0.0 if exact else _even_offsets(stored_N)
+        scores_N = (scores_N + within_N - 1) * (2 * SCORE_LIMIT / STEPS) - SCORE_LIMIT
+    if exact:
+        values_N = column.knots[np.searchsorted((scores[1:] + scores[:-1]) / 2, scores_N)]
+    else:
+        # Extreme values share the scores ±3: the one nearest the middle stands for them.
+        first, last = np.diff(scores, prepend=-np.inf) > 0, np.diff(scores, append=np.inf) > 0
+        kept = np.where(scores < 0, last, first)
+        values_N = np.interp(scores_N, scores[kept], column.knots[kept])
+        values_N = np.rint(values_N) if column.whole else values_N
+    if len(column.frequent):
+        codes_N = arrays["categorical"][:, column.code_index]
+        known_N = codes_N >= FIRST_CODE
+        values_N[known_N] = column.frequent[codes_N[known_N] - FIRST_CODE]
+    values_N[missing_N] = np.nan
+    return values_N
+
+
+def _even_offsets(levels_N: npt.NDArray[np.uint8]) -> Float64:
+    """Spread the rows of each level evenly over -0.5 to 0.5.
+
+    >>> _even_offsets(np.array([7, 9, 7], np.uint8)).tolist()
+    [-0.25, 0.0, 0.25]
+    """
+    order = np.argsort(levels_N, kind="stable")
+    counts = np.bincount(levels_N, minlength=256)
+    starts = np.cumsum(counts) - counts
+    offsets_N = np.empty(len(levels_N))
+    ranks = np.arange(len(levels_N)) - starts[levels_N[order]]
+    offsets_N[order] = (ranks + 0.5) / counts[levels_N[order]] - 0.5
+    return offsets_N
+
+
+def read_codes(column: Column, arrays: Arrays) -> Array:
+    """Return a category column's codes.
+
+    Shape:
+        - Output: ``(N,)``
+    """
+    codes_N: Array = arrays["categorical"][:, column.code_index]
+    return codes_N
+
+
+def redrawn(arrays: Arrays, column: Column, order_N: Array) -> Arrays:
+    """Return the arrays with each row holding another row's value of ``column``."""
+    changed = dict(arrays)
+    for name, index in column.places:
+        changed[name] = arrays[name].copy()
+        changed[name][:, index] = arrays[name][order_N, index]
+    return changed
+
+
+def placed(arrays: Arrays, settings: Sequence[tuple[Column, Cells]]) -> Arrays:
+    """Repeat all rows P times, with each column of ``settings`` at its value 0 in the first copy, 1 in the next, ...
+
+    Shape:
+        - Output: the arrays with ``P * N`` rows
+    """
+    rows, copies = len(next(iter(arrays.values()))), len(settings[0][1])
+    changed = {name: np.tile(array, (copies, 1)) for name, array in arrays.items()}
+    for column, cells in settings:
+        if cells.scores_P is not None:
+            changed["numeric"][:, column.score_index] = np.repeat(cells.scores_P, rows)
+        if cells.codes_P is not None:
+            changed["categorical"][:, column.code_index] = np.repeat(cells.codes_P, rows)
+    return changed

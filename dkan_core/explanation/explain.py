@@ -1,0 +1,156 @@
+"""``explain``: what a model learned, as numbers, as a page, and as figures for slides."""
+
+import logging
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from dkan_core.data.loader import all_batches, open_split
+from dkan_core.data.manifest import PreparedData, read_manifest
+from dkan_core.data.shards import Arrays
+from dkan_core.errors import ConfigError, DataError
+from dkan_core.explanation.drawings import Drawing, draw_curve, draw_importance
+from dkan_core.explanation.heatmaps import draw_map
+from dkan_core.explanation.learned import Effort, Explanation, explain_rows
+from dkan_core.explanation.section import render_explanation, render_section
+from dkan_core.model.checkpoint import SavedModel
+from dkan_core.prediction import best_device, check_match
+from dkan_core.storage import local_copy, staged_folder, write_atomic, write_json
+
+NUMBERS, PAGE, IMPORTANCE, CURVES, INTERACTIONS = (
+    "explanation.json",
+    "explanation.html",
+    "importance",
+    "curves",
+    "interactions",
+)
+OUTPUTS = (f"{IMPORTANCE}.svg", f"{IMPORTANCE}.png", CURVES, INTERACTIONS, PAGE, NUMBERS)
+QUICK = Effort(top=7, shuffles=0, curve_rows=150, maps=0, cells=2e7)
+QUICK_ROWS, QUICK_BARS = 2000, 10
+NAME_LENGTH = 80
+
+logger = logging.getLogger(__name__)
+
+
+def explain(
+    model: str | Path,
+    prepared: str | Path,
+    out: str | Path,
+    *,
+    split: str = "valid",
+    top: int = 12,
+    rows: int = 20_000,
+    label: str | None = None,
+    seed: int = 0,
+) -> Explanation:
+    """Read what a model learned off a prepared split; write ``explanation.json``, ``explanation.html`` and figures.
+
+    Args:
+        model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
+        prepared: Folder or URI that ``prepare`` wrote, with the encoding the model was trained with.
+        out: Folder or URI for the results; those of an earlier explanation are replaced.
+        split: "train", "valid" or "test".
+        top: Columns that are shuffled and whose curve is drawn.
+        rows: Rows of the split to read, its first ones; ``prepare`` has shuffled them.
+        label: Label to explain. Default: curves of the one with the most positives, importances averaged over all.
+        seed: Decides the shuffles; the same seed gives the same files.
+
+    Raises:
+        ConfigError: A setting is out of range, or there is no such label.
+        DataError: The model or the data cannot be read, or do not belong together.
+        OutputError: ``out`` cannot take the result.
+    """
+    for name, value, low in (("top", top, 1), ("rows", rows, 2), ("seed", seed, 0)):
+        if value < low:
+            raise ConfigError(f"{name} must be {low} or more, got {value}")
+    with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
+        with local_copy(model) as model_folder, local_copy(prepared) as data:
+            saved, manifest = SavedModel(model_folder), read_manifest(data)
+            check_match(saved, manifest, prepared)
+            if label is not None and label not in manifest.labels:
+                raise ConfigError(f"label must be one of {', '.join(manifest.labels)}, got {label!r}")
+            arrays = read_rows(data, manifest, split, rows)
+        found = _explain(saved, manifest, arrays, split, label, Effort(top=top), seed)
+        _write(found, folder)
+        write_json(folder / NUMBERS, found.to_dict())
+    logger.info("%s counts most for %s; page in %s/%s", found.importance[0].name, found.label, out, PAGE)
+    return found
+
+
+def learned_section(saved: SavedModel, manifest: PreparedData, arrays: Arrays, split: str) -> str:
+    """Return a report's section on what a model learned, from a few rows, within seconds.
+
+    Args:
+        saved: The model.
+        manifest: The data it was trained with.
+        arrays: Rows of the split, as ``read_rows`` returns them.
+        split: The split's name.
+    """
+    found = _explain(saved, manifest, arrays, split, None, QUICK, 0)
+    curves = [draw_curve(curve, found.label, png=False) for curve in found.curves]
+    return render_section(found, draw_importance(found.importance[:QUICK_BARS], png=False), QUICK_BARS, curves)
+
+
+def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Arrays:
+    """Return the first rows of a split.
+
+    Raises:
+        DataError: There is no such split, or no two rows in it.
+    """
+    with open_split(folder, manifest, split) as reader:
+        if reader.rows < 2:
+            raise DataError(f"{folder}: its {split} split has {reader.rows} rows; explaining takes two or more")
+        return next(all_batches(reader, min(rows, reader.rows)))
+
+
+def _explain(
+    saved: SavedModel, manifest: PreparedData, arrays: Arrays, split: str, label: str | None, effort: Effort, seed: int
+) -> Explanation:
+    device = best_device()
+    positives = {name: counts["1"] for name, counts in manifest.splits[split].classes.items()}
+    return explain_rows(
+        saved.module.to(device),
+        device,
+        saved.preprocessor,
+        arrays,
+        names=manifest.labels,
+        label=label or max(manifest.labels, key=lambda name: positives[name]),
+        averaged=label is None,
+        split=split,
+        effort=effort,
+        seed=seed,
+    )
+
+
+def _write(found: Explanation, folder: Path) -> None:
+    importance = draw_importance(found.importance[: len(found.curves)])
+    curves = [draw_curve(curve, found.label) for curve in found.curves]
+    maps = [draw_map(pair) for pair in found.maps]
+    _save(folder / IMPORTANCE, importance)
+    for name, drawing in zip(safe_names(curve.name for curve in found.curves), curves, strict=True):
+        _save(folder / CURVES / name, drawing)
+    pairs = safe_names(f"{pair.first.name}--{pair.second.name}" for pair in found.maps)
+    for name, drawing in zip(pairs, maps, strict=True):
+        _save(folder / INTERACTIONS / name, drawing)
+    write_atomic(folder / PAGE, render_explanation(found, importance, curves, maps))
+
+
+def _save(path: Path, drawing: Drawing) -> None:
+    path.parent.mkdir(exist_ok=True)
+    write_atomic(path.with_name(f"{path.name}.svg"), drawing.svg)
+    write_atomic(path.with_name(f"{path.name}.png"), drawing.png)
+
+
+def safe_names(names: Iterable[str]) -> list[str]:
+    """Return a file name for each name, no two alike on any file system.
+
+    >>> safe_names(["a/b", "A_b", "../..", "x"])
+    ['a_b', 'A_b-2', 'column', 'x']
+    """
+    taken: dict[str, int] = {}
+    found = []
+    for name in names:
+        safe = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:NAME_LENGTH].strip("._-") or "column"
+        taken[safe.lower()] = count = taken.get(safe.lower(), 0) + 1
+        found.append(safe if count == 1 else f"{safe}-{count}")
+    return found

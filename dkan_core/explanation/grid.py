@@ -1,0 +1,227 @@
+"""Where a column's curve is read: values that exist, in the column's own unit, each with its share of the rows.
+
+Shape suffixes: N rows, P points, K bins.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.data.encoding import FIRST_CODE, MISSING, Float64
+from dkan_core.data.shards import Arrays
+from dkan_core.explanation.columns import EXACT_KNOTS, Cells, Column, encode_values, read_codes, read_values
+
+MAX_LEVELS = 12
+MAX_MARKS = 16
+EVEN_POINTS, QUANTILE_POINTS = 24, 16
+TAIL = 0.005
+LONG_TAIL = 20.0
+
+Role = Literal["curve", "mark", "level", "missing"]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How an axis shows values: evenly, by their logarithm, or, around zero, by their inverse hyperbolic sine."""
+
+    kind: Literal["linear", "log", "asinh"] = "linear"
+    width: float = 1.0
+
+    def forward(self, values: Float64) -> Float64:
+        """Return where values lie on the axis."""
+        if self.kind == "linear":
+            return values
+        found: Float64 = np.log(values) if self.kind == "log" else np.arcsinh(values / self.width)
+        return found
+
+    def inverse(self, places: Float64) -> Float64:
+        """Return the values at places on the axis."""
+        if self.kind == "linear":
+            return places
+        found: Float64 = np.exp(places) if self.kind == "log" else np.sinh(places) * self.width
+        return found
+
+    def even(self, low: float, high: float, count: int) -> Float64:
+        """Return values from ``low`` to ``high`` that lie evenly on the axis."""
+        first, last = self.forward(np.array([low, high]))
+        values = self.inverse(np.linspace(first, last, count))
+        values[[0, -1]] = low, high
+        return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The points at which a column's curve is read, those of the axis first, missing last."""
+
+    column: Column
+    shape: Literal["curve", "levels"]
+    scale: Scale
+    values_P: Float64
+    """Numbers in the column's unit; nan for categories and missing."""
+
+    names_P: list[str]
+    """How a person writes each point."""
+
+    roles_P: list[Role]
+    cells: Cells
+    point_N: npt.NDArray[np.int64]
+    """The point that stands for each row; -1 for a level that is not shown."""
+
+    row_values_N: Float64
+    """Each row's number, nan where missing; without rows for categories."""
+
+    @property
+    def rows_P(self) -> npt.NDArray[np.int64]:
+        """Return how many rows each point stands for."""
+        return np.bincount(self.point_N[self.point_N >= 0], minlength=len(self.roles_P)).astype(np.int64)
+
+    @property
+    def weights_P(self) -> Float64:
+        """Return each point's share of the rows."""
+        weights: Float64 = self.rows_P / max(1, self.rows_P.sum())
+        return weights
+
+
+def make_grid(column: Column, arrays: Arrays) -> Grid:
+    """Choose the points of a column's curve from the rows' values.
+
+    A number gets levels where it has at most 12 distinct values; else points evenly over the middle 99% of the rows and
+    at their quantiles, or all values where most are frequent. Frequent values amid others are marks beside the curve.
+    A category gets its 12 most frequent levels. Rows without a value are a point of their own.
+    """
+    return (
+        _category_grid(column, arrays) if column.scored is None else _numeric_grid(column, read_values(column, arrays))
+    )
+
+
+def _category_grid(column: Column, arrays: Arrays) -> Grid:
+    assert column.coded is not None
+    codes_N = read_codes(column, arrays)
+    counts = np.bincount(codes_N, minlength=column.coded.cardinality)
+    levels = [int(code) for code in np.argsort(-counts, kind="stable") if counts[code] and code != MISSING]
+    chosen = levels[:MAX_LEVELS] + [MISSING] * bool(counts[MISSING])
+    vocabulary = column.coded.vocabulary
+    point_of = np.full(column.coded.cardinality, -1)
+    point_of[chosen] = np.arange(len(chosen))
+    return Grid(
+        column=column,
+        shape="levels",
+        scale=Scale(),
+        values_P=np.full(len(chosen), np.nan),
+        names_P=[
+            "missing" if code == MISSING else str(vocabulary[code - FIRST_CODE]) if code >= FIRST_CODE else "(rare)"
+            for code in chosen
+        ],
+        roles_P=["missing" if code == MISSING else "level" for code in chosen],
+        cells=Cells(None, np.array(chosen, dtype=np.int32)),
+        point_N=point_of[codes_N],
+        row_values_N=np.empty(0),
+    )
+
+
+def _numeric_grid(column: Column, values_N: Float64) -> Grid:
+    present = np.sort(values_N[~np.isnan(values_N)])
+    distinct = np.unique(present)
+    scale, marks = Scale(), np.empty(0)
+    if len(distinct) <= MAX_LEVELS:
+        points, role = distinct, "level"
+    else:
+        low, high = shown_range(present)
+        scale = choose_scale(present, low)
+        points, marks, role = *_curve_points(column, present, low, high, scale), "curve"
+    values_P = np.concatenate([points, marks])
+    roles_P = [role] * len(points) + ["mark"] * len(marks)
+    point_N = _nearest(points, values_N, scale) if len(points) else np.full(len(values_N), -1)
+    for place, mark in enumerate(marks, len(points)):
+        point_N[values_N == mark] = place
+    missing_N = np.isnan(values_N)
+    point_N[missing_N] = len(values_P)
+    if missing_N.any():
+        values_P, roles_P = np.append(values_P, np.nan), [*roles_P, "missing"]
+    return Grid(
+        column=column,
+        shape="levels" if role == "level" else "curve",
+        scale=scale,
+        values_P=values_P,
+        names_P=["missing" if np.isnan(value) else written(value) for value in values_P],
+        roles_P=roles_P,  # type: ignore[arg-type]
+        cells=encode_values(column, values_P),
+        point_N=point_N,
+        row_values_N=values_N,
+    )
+
+
+def _curve_points(column: Column, present: Float64, low: float, high: float, scale: Scale) -> tuple[Float64, Float64]:
+    """Return the points of the curve and the marks beside it."""
+    inside = present[(present >= low) & (present <= high)]
+    frequent = column.frequent[(column.frequent >= low) & (column.frequent <= high)]
+    if len(column.knots) <= EXACT_KNOTS and (not len(frequent) or 2 * len(column.frequent) >= len(column.knots)):
+        return np.unique(inside), np.empty(0)
+    even = scale.even(low, high, EVEN_POINTS)
+    ranks = np.quantile(inside, np.linspace(0, 1, QUANTILE_POINTS), method="nearest")
+    points = np.unique(np.concatenate([np.rint(even) if column.whole else even, ranks]))
+    counts = np.array([np.count_nonzero(inside == value) for value in frequent])
+    marks = np.sort(frequent[np.argsort(-counts, kind="stable")][:MAX_MARKS][: np.count_nonzero(counts)])
+    uncoded = points[~np.isin(points, column.frequent)]
+    return (uncoded, marks) if len(uncoded) > 1 else (np.unique(np.concatenate([points, frequent])), np.empty(0))
+
+
+def shown_range(present: Float64) -> tuple[float, float]:
+    """Return the ends of the axis: the middle 99% of the sorted values, also of those that differ from the commonest.
+
+    >>> shown_range(np.array([0.0] * 1000 + [5.0, 6.0, 7.0]))
+    (0.0, 7.0)
+    """
+    values, counts = np.unique(present, return_counts=True)
+    rest = present[present != values[np.argmax(counts)]]
+    ends = [
+        np.quantile(part, [TAIL, 1 - TAIL], method="nearest")
+        for part in (present, rest)
+        if 1000 * len(part) >= len(present)
+    ]
+    return float(min(low for low, _ in ends)), float(max(high for _, high in ends))
+
+
+def choose_scale(present: Float64, low: float) -> Scale:
+    """Return a linear scale, or one that shows a long tail: logarithmic above zero, else like it on both sides."""
+    sizes = np.abs(present[present != 0])
+    if not len(sizes) or np.quantile(sizes, 1 - TAIL) <= LONG_TAIL * np.quantile(sizes, 0.25):
+        return Scale()
+    return Scale("log") if low > 0 else Scale("asinh", float(np.quantile(sizes, 0.1)))
+
+
+def _nearest(points: Float64, values_N: Float64, scale: Scale) -> npt.NDArray[np.int64]:
+    """Return the place of the point nearest to each value on the axis."""
+    between = scale.inverse((scale.forward(points)[1:] + scale.forward(points)[:-1]) / 2)
+    return np.searchsorted(between, values_N).astype(np.int64)
+
+
+def written(value: float) -> str:
+    """Write a number as a person would.
+
+    >>> written(2013.0), written(15024.0), written(0.12345), written(1234567.8)
+    ('2013', '15,024', '0.123', '1,234,568')
+    """
+    if value == round(value) and abs(value) < 10_000:
+        return f"{int(value)}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
+
+
+def histogram(grid: Grid, bins: int = 40) -> tuple[Float64, npt.NDArray[np.int64]]:
+    """Count the rows in bins that are even on the axis of a curve, over what the curve spans.
+
+    Shape:
+        - Output: edges ``(K + 1,)``, counts ``(K,)``
+    """
+    shown = grid.values_P[~np.isnan(grid.values_P)]
+    low, high = float(shown.min()), float(shown.max())
+    if grid.column.whole and grid.scale.kind == "linear":
+        step = max(1.0, np.ceil((high - low + 1) / bins))
+        edges = np.arange(low - 0.5, high + 0.5 + step, step)
+    else:
+        edges = grid.scale.even(low, high, bins + 1)
+    values_N = grid.row_values_N
+    counts = np.histogram(values_N[~np.isnan(values_N)], edges)[0]
+    return edges, counts.astype(np.int64)

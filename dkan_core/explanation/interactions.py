@@ -1,0 +1,242 @@
+"""What two columns do together beyond what each does alone.
+
+Shape suffixes: N rows, A and B bins of the two columns.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.data.encoding import FIRST_CODE, Float64
+from dkan_core.data.shards import Arrays
+from dkan_core.explanation.columns import Cells, Column, encode_values, read_codes, read_values
+from dkan_core.explanation.grid import MAX_LEVELS, Scale, choose_scale, shown_range, written
+from dkan_core.explanation.response import LogOdds, affordable_rows, first_rows, respond
+from dkan_core.metrics import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interaction:
+    """A pair of columns."""
+
+    first: str
+    second: str
+
+    strength: float
+    """Standard deviation of the pair's own part of the effect, in log-odds."""
+
+    share: float
+    """That variance as a share of the pair's whole variance: Friedman's H squared, over a grid."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairAxis:
+    """One side of a heat map."""
+
+    name: str
+    names: list[str]
+    """What stands for each bin: a value, or a level's name."""
+
+    edges: list[float]
+    """Ends of the bins of a number; empty for levels."""
+
+    scale: Literal["linear", "log", "asinh"]
+    scale_width: float
+
+    @property
+    def on_axis(self) -> Scale:
+        """Return where values lie on the axis."""
+        return Scale(self.scale, self.scale_width)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairMap:
+    """The effect of a pair over a grid, in log-odds against its average."""
+
+    first: PairAxis
+    second: PairAxis
+    joint: list[list[float]]
+    """Both columns' effect, a row for each bin of the first."""
+
+    own: list[list[float]]
+    """What is left of it without each column's own effect."""
+
+    rows: list[list[int]]
+    """Rows of the data in each bin; the model says little about a bin without any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bins:
+    """A column cut into bins, each with a value that stands for it."""
+
+    column: Column
+    cells: Cells
+    bin_N: npt.NDArray[np.int64]
+    """Bin of each row, -1 where it is missing or not shown."""
+
+    axis: PairAxis
+
+    @property
+    def weights_A(self) -> Float64:
+        counts = np.bincount(self.bin_N[self.bin_N >= 0], minlength=len(self.cells))
+        weights: Float64 = counts / max(1, counts.sum())
+        return weights
+
+
+def find_interactions(
+    function: LogOdds,
+    arrays: Arrays,
+    columns: Sequence[Column],
+    *,
+    label: int,
+    bins: int,
+    rows: int,
+    cells: float,
+    advance: Callable[[int], None],
+) -> list[Interaction]:
+    """Measure every pair of columns, the strongest first.
+
+    Both columns are set to every pair of some of their values in some rows; the mean over the rows is the partial
+    dependence of the pair. Taking away the mean over either column leaves the pair's own part. The values are weighted
+    by how often each occurs, as if the columns were independent, so that the parts are orthogonal.
+
+    Args:
+        function: The model.
+        arrays: Rows.
+        columns: Columns to pair.
+        label: Which of the function's labels.
+        bins: Values of a column.
+        rows: Rows to average over, at most.
+        cells: Values to read for all pairs, at most.
+        advance: Called with 1 after each pair.
+    """
+    cut = [_cut(column, arrays, bins, even=False) for column in columns]
+    cut = [part for part in cut if len(part.cells) > 1]
+    pairs = list(itertools.combinations(cut, 2))
+    passes = sum(len(first.cells) * len(second.cells) for first, second in pairs)
+    sample = first_rows(arrays, min(rows, affordable_rows(arrays, passes, cells)))
+    found = []
+    for first, second in pairs:
+        joint_AB, own_AB = _parts(function, sample, first, second, label)
+        weights_AB = np.outer(first.weights_A, second.weights_A)
+        own, joint = (float((weights_AB * np.square(part)).sum()) for part in (own_AB, joint_AB))
+        share = min(1.0, own / joint) if joint else 0.0
+        found.append(
+            Interaction(first=first.column.name, second=second.column.name, strength=float(np.sqrt(own)), share=share)
+        )
+        advance(1)
+    return sorted(found, key=lambda pair: -pair.strength)
+
+
+def map_pair(
+    function: LogOdds,
+    arrays: Arrays,
+    first: Column,
+    second: Column,
+    *,
+    label: int,
+    bins: int,
+    rows: int,
+    cells: float,
+) -> PairMap:
+    """Read a pair's effect over a grid that is even in the columns' own units."""
+    one, two = (_cut(column, arrays, bins, even=True) for column in (first, second))
+    count = min(rows, affordable_rows(arrays, len(one.cells) * len(two.cells), cells))
+    joint_AB, own_AB = _parts(function, first_rows(arrays, count), one, two, label)
+    shown_N = (one.bin_N >= 0) & (two.bin_N >= 0)
+    rows_AB: Array = np.zeros(joint_AB.shape, dtype=np.int64)
+    np.add.at(rows_AB, (one.bin_N[shown_N], two.bin_N[shown_N]), 1)
+    return PairMap(first=one.axis, second=two.axis, joint=joint_AB.tolist(), own=own_AB.tolist(), rows=rows_AB.tolist())
+
+
+def _parts(function: LogOdds, sample: Arrays, first: _Bins, second: _Bins, label: int) -> tuple[Float64, Float64]:
+    """Return the centred partial dependence of a pair and its own part.
+
+    Shape:
+        - Output: two of ``(A, B)``
+    """
+    one, two = np.divmod(np.arange(len(first.cells) * len(second.cells)), len(second.cells))
+    settings = [(first.column, _take(first.cells, one)), (second.column, _take(second.cells, two))]
+    effect_AB = respond(function, sample, settings, label).mean(axis=1).reshape(len(first.cells), len(second.cells))
+    over_second_A, over_first_B = effect_AB @ second.weights_A, first.weights_A @ effect_AB
+    mean = float(first.weights_A @ over_second_A)
+    return effect_AB - mean, effect_AB - over_second_A[:, None] - over_first_B + mean
+
+
+def _take(cells: Cells, places: Float64 | npt.NDArray[np.int64]) -> Cells:
+    return Cells(*(None if array is None else array[places] for array in (cells.scores_P, cells.codes_P)))
+
+
+def _cut(column: Column, arrays: Arrays, bins: int, *, even: bool) -> _Bins:
+    """Cut a column into at most ``bins`` bins, of equal width on its axis or of equal count."""
+    return (
+        _cut_category(column, read_codes(column, arrays), bins)
+        if column.scored is None
+        else _cut_number(column, read_values(column, arrays), bins, even)
+    )
+
+
+def _cut_category(column: Column, codes_N: npt.NDArray[np.int64], bins: int) -> _Bins:
+    assert column.coded is not None
+    counts = np.bincount(codes_N, minlength=column.coded.cardinality)
+    frequent = [int(code) for code in np.argsort(-counts, kind="stable") if counts[code] and code >= FIRST_CODE]
+    chosen = frequent[: min(bins, MAX_LEVELS)]
+    bin_of = np.full(column.coded.cardinality, -1)
+    bin_of[chosen] = np.arange(len(chosen))
+    names = [str(column.coded.vocabulary[code - FIRST_CODE]) for code in chosen]
+    return _Bins(
+        column=column,
+        cells=Cells(None, np.array(chosen, dtype=np.int32)),
+        bin_N=bin_of[codes_N],
+        axis=PairAxis(name=column.name, names=names, edges=[], scale="linear", scale_width=1.0),
+    )
+
+
+def _cut_number(column: Column, values_N: Float64, bins: int, even: bool) -> _Bins:
+    present = np.sort(values_N[~np.isnan(values_N)])
+    distinct = np.unique(present)
+    scale, edges = Scale(), np.empty(0)
+    if len(distinct) <= min(bins, MAX_LEVELS):
+        stand_ins = distinct
+    elif even:
+        low, high = shown_range(present)
+        scale = choose_scale(present, low)
+        edges = scale.even(low, high, bins + 1)
+        stand_ins = np.array([_stand_in(present, *ends, column.whole) for ends in itertools.pairwise(edges)])
+    else:
+        stand_ins = np.unique(np.quantile(present, _ranks(bins), method="nearest"))
+    between = edges[1:-1] if len(edges) else (stand_ins[1:] + stand_ins[:-1]) / 2
+    bin_N = np.searchsorted(between, values_N, side="right").astype(np.int64)
+    bin_N[np.isnan(values_N)] = -1
+    names = [written(value) for value in stand_ins]
+    return _Bins(
+        column=column,
+        cells=encode_values(column, stand_ins),
+        bin_N=bin_N,
+        axis=PairAxis(name=column.name, names=names, edges=edges.tolist(), scale=scale.kind, scale_width=scale.width),
+    )
+
+
+def _ranks(bins: int) -> list[float]:
+    """Return ranks whose normal scores have the variance 1 of all: those in the middle of bins would miss the tails.
+
+    >>> [round(rank, 2) for rank in _ranks(3)]
+    [0.11, 0.5, 0.89]
+    """
+    normal = NormalDist()
+    scores = np.array([normal.inv_cdf((place + 0.5) / bins) for place in range(bins)])
+    return [normal.cdf(score) for score in scores / scores.std()]
+
+
+def _stand_in(present: Float64, low: float, high: float, whole: bool) -> float:
+    """Return the median of the sorted values in a bin, or its middle where it has none."""
+    start, stop = np.searchsorted(present, [low, high])
+    if start < stop:
+        return float(present[(start + stop) // 2])
+    middle = (low + high) / 2
+    return float(np.rint(middle)) if whole else middle

@@ -1,0 +1,188 @@
+"""All that is read from a model: importances, curves, interactions."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.shards import Arrays
+from dkan_core.explanation.columns import source_columns
+from dkan_core.explanation.curves import Curve, read_curve
+from dkan_core.explanation.importance import Importance, add_precision_drops, rank_by_effect
+from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, map_pair
+from dkan_core.explanation.response import log_odds, row_count
+from dkan_core.metrics import Array, macro_average_precision
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.progress import progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much is computed; every count is a limit, so that the seconds are bounded whatever the data."""
+
+    top: int = 12
+    """Columns whose curve is read."""
+
+    shuffles: int = 4
+    """Shuffles of a column for its loss of average precision; 0 leaves it out."""
+
+    curve_rows: int = 500
+    """Individual curves behind each curve."""
+
+    paired: int = 8
+    """Columns of which every pair is measured."""
+
+    pair_bins: int = 7
+    """Values of a column in a pair."""
+
+    pair_rows: int = 100
+    """Rows over which a pair is averaged."""
+
+    maps: int = 3
+    """Pairs that are drawn."""
+
+    map_bins: int = 16
+    """Values of a column in a map."""
+
+    cells: float = 1e8
+    """Stored values that each step may read, which is what bounds wide data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What a model learned, as ``explanation.json`` holds it."""
+
+    split: str
+    rows: int
+    """Rows of the split that were read."""
+
+    label: str
+    """The label of curves and interactions."""
+
+    importance_labels: list[str]
+    """The labels over which importances are averaged."""
+
+    average_precision: float | None
+    """On the rows read, over ``importance_labels``."""
+
+    importance: list[Importance]
+    """Every source column, the largest effect first."""
+
+    curves: list[Curve]
+    """The curves of the most important columns, in that order."""
+
+    interactions: list[Interaction]
+    """Every pair of the most important columns, the strongest first."""
+
+    maps: list[PairMap]
+    """The strongest pairs over a grid, in that order."""
+
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON."""
+        return asdict(self)
+
+
+def explain_rows(
+    model: TabularFastKAN,
+    device: torch.device,
+    preprocessor: Preprocessor,
+    arrays: Arrays,
+    *,
+    names: Sequence[str],
+    label: str,
+    averaged: bool,
+    split: str,
+    effort: Effort,
+    seed: int,
+) -> Explanation:
+    """Read what a model learned off its answers on some rows.
+
+    Args:
+        model: The model, on ``device``.
+        device: Where to compute.
+        preprocessor: The encoding of the rows.
+        arrays: Prepared rows with their ``labels``.
+        names: The model's labels.
+        label: The label of curves and interactions.
+        averaged: Whether importances are means over all labels, not those of ``label``.
+        split: Where the rows are from.
+        effort: How much to compute.
+        seed: Decides the shuffles.
+    """
+    chosen = list(range(len(names))) if averaged else [names.index(label)]
+    place = chosen.index(names.index(label))
+    labels_NL: Array = arrays["labels"][:, chosen]
+    inputs: Arrays = {name: arrays[name] for name in ("numeric", "categorical") if name in arrays}
+    function = log_odds(model, device, chosen)
+    columns = source_columns(preprocessor)
+    by_name = {column.name: column for column in columns}
+    top, paired = min(effort.top, len(columns)), min(effort.paired, effort.top, len(columns))
+    steps = len(columns) + top * (1 + bool(effort.shuffles)) + math.comb(paired, 2) + effort.maps
+    with progress("explaining", steps, "steps") as advance:
+        ranked = rank_by_effect(
+            function, inputs, columns, top=effort.top, cells=effort.cells, seed=seed, advance=advance
+        )
+        best = [by_name[importance.name] for importance in ranked[:top]]
+        if effort.shuffles:
+            ranked = add_precision_drops(
+                function,
+                inputs,
+                labels_NL,
+                ranked,
+                best,
+                shuffles=effort.shuffles,
+                cells=effort.cells,
+                seed=seed,
+                advance=advance,
+            )
+        curves = []
+        for column in best:
+            limit = effort.cells / top
+            curves.append(read_curve(function, inputs, column, label=place, rows=effort.curve_rows, cells=limit))
+            advance(1)
+        pairs = find_interactions(
+            function,
+            inputs,
+            best[:paired] if effort.maps else [],
+            label=place,
+            bins=effort.pair_bins,
+            rows=effort.pair_rows,
+            cells=effort.cells,
+            advance=advance,
+        )
+        maps = []
+        for pair in pairs[: effort.maps]:
+            first, second = by_name[pair.first], by_name[pair.second]
+            limit = effort.cells / effort.maps
+            maps.append(
+                map_pair(
+                    function,
+                    inputs,
+                    first,
+                    second,
+                    label=place,
+                    bins=effort.map_bins,
+                    rows=effort.pair_rows,
+                    cells=limit,
+                )
+            )
+            advance(1)
+    precision = macro_average_precision(labels_NL, function(inputs))
+    return Explanation(
+        split=split,
+        rows=row_count(inputs),
+        label=label,
+        importance_labels=[names[index] for index in chosen],
+        average_precision=None if np.isnan(precision) else precision,
+        importance=ranked,
+        curves=curves,
+        interactions=pairs,
+        maps=maps,
+        seed=seed,
+    )
