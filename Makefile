@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UV := $(or $(shell command -v uv),.uv/bin/uv)
 DEMO := build/demo
+BENCH_VENV := build/bench-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test lint bench bench-quality clean
 
 help: ## Show the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 install: $(READY) ## Make the environment in .venv, with every extra
 
@@ -37,6 +38,11 @@ lint: $(READY) ## Check style and types
 
 bench: $(READY) ## Measure preparation, loading and training speed on this machine
 	$(BIN)/python -m benchmarks.speed
+
+# The comparators are a dependency group of its own, in an environment of its own: nothing else needs them.
+bench-quality: | $(UV) ## Compare quality and cost with other models: SRC="files or folders", ARGS="options"
+	UV_PROJECT_ENVIRONMENT=$(BENCH_VENV) $(UV) sync --quiet --frozen --extra demo --group bench
+	$(BENCH_VENV)/bin/python -m benchmarks.quality $(SRC) $(ARGS)
 
 clean: ## Remove what the targets above have made
 	rm -rf $(VENV) .uv build .pytest_cache .mypy_cache .ruff_cache .hypothesis

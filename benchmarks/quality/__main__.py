@@ -1,0 +1,153 @@
+"""The command line: ``python -m benchmarks.quality FILE_OR_FOLDER...``; without a file, on the demo's flights."""
+
+import logging
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow.parquet as pq
+import typer
+
+from benchmarks.quality.data import SPLIT, DataSet, find_files, stage
+from benchmarks.quality.models import MODELS
+from benchmarks.quality.picture import draw
+from benchmarks.quality.report import markdown
+from benchmarks.quality.runner import OK, ROOT, Cell, Results, Settings, cell_key, run_fit
+from benchmarks.quality.scores import bootstrap
+from benchmarks.quality.summary import add_differences, over_sets, set_rows
+from dkan_core import ConfigError, DataError, UserError
+from dkan_core.machine import available_cores
+from dkan_core.storage import write_atomic
+
+logger = logging.getLogger("benchmarks.quality")
+
+
+def main(
+    sources: Annotated[
+        list[Path] | None, typer.Argument(help="Parquet files, or folders of them; each file is a data set.")
+    ] = None,
+    models: Annotated[str, typer.Option(help="Models to compare, separated by commas.")] = ",".join(MODELS),
+    label: Annotated[str, typer.Option(help="Label columns, separated by commas; * stands for any text.")] = (
+        "label,label_*"
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="Fits of each model on each set.")] = 3,
+    max_cpu_seconds: Annotated[
+        float, typer.Option(min=0, help="CPU seconds that a fit may use, the same for every model; 0 for no limit.")
+    ] = 600,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of a fit.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder of results.json, results.md and results.png.")] = Path(
+        "build/bench-quality"
+    ),
+    force: Annotated[bool, typer.Option("--force", help="Fit again what has a result already.")] = False,
+) -> None:
+    """Compare dkan with other tabular learners on the same rows, with the same budget."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        chosen = _models(models)
+        out.mkdir(parents=True, exist_ok=True)
+        files = find_files(sources) if sources else [_flights(out.absolute())]
+        sets = [stage(path, out.absolute() / "data", label.split(",")) for path in files]
+    except UserError as error:
+        logger.error("error: %s", error)
+        raise typer.Exit(2) from None
+    settings = Settings(threads=min(threads, available_cores()), max_cpu_seconds=max_cpu_seconds or None)
+    results = Results(out.absolute())
+    cells = _run(sets, chosen, range(seeds), settings, results, force=force)
+    report(sets, chosen, cells, settings, results)
+    logger.info("%s", out / "results.md")
+
+
+def _models(text: str) -> list[str]:
+    chosen = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in chosen if name not in MODELS]
+    if unknown or not chosen:
+        raise ConfigError(f"--models: unknown model {unknown[:1] or ''}; known are {', '.join(MODELS)}")
+    return list(dict.fromkeys(chosen))
+
+
+def _flights(out: Path) -> Path:
+    """Write the demo's flights as one file, unless it is there already."""
+    path = out / "flights.parquet"
+    if not path.exists():
+        made = subprocess.run(
+            [sys.executable, ROOT / "examples/flights.py", out / "flights"], capture_output=True, text=True, check=False
+        )
+        if made.returncode:
+            raise DataError(f"the demo's flights: {made.stderr.strip()}; or name a Parquet file")
+        pq.write_table(pq.read_table(out / "flights").drop_columns(SPLIT), path)
+    return path
+
+
+def _run(
+    sets: list[DataSet], models: list[str], seeds: range, settings: Settings, results: Results, *, force: bool
+) -> dict[tuple[str, str, int], Cell]:
+    """Fit what has no result yet: seed by seed, so that a machine's slow hour falls on every model."""
+    cells: dict[tuple[str, str, int], Cell] = {}
+    for seed in seeds:
+        for data in sets:
+            for model in models:
+                key = cell_key(data, model, seed, settings)
+                cell = None if force else results.find(key)
+                if cell is None:
+                    cell = {**run_fit(data, model, seed, settings, results), "key": key}
+                    results.add(key, cell)
+                    logger.info("%s, seed %d, %s: %s", data.name, seed, model, _outcome(cell))
+                cells[data.name, model, seed] = cell
+    return cells
+
+
+def _outcome(cell: Cell) -> str:
+    if cell["status"] != OK:
+        return f"{cell['status']}, {cell['reason']}"
+    return f"AP {cell['metrics']['average_precision']:.4f}, {cell['cpu_seconds']:.0f} CPU seconds"
+
+
+def report(
+    sets: list[DataSet],
+    models: list[str],
+    cells: dict[tuple[str, str, int], Cell],
+    settings: Settings,
+    results: Results,
+) -> None:
+    """Write the tables and the picture of these cells."""
+    entries: list[dict[str, Any]] = []
+    for data in sets:
+        runs = {model: [cell for key, cell in cells.items() if key[:2] == (data.name, model)] for model in models}
+        good = {
+            model: [results.predictions(cell["key"]) for cell in found if cell["status"] == OK]
+            for model, found in runs.items()
+        }
+        labels_NL = data.labels_NL(data.read("test"))
+        rows = set_rows(runs, bootstrap(labels_NL, {model: scored for model, scored in good.items() if scored}))
+        add_differences(rows)
+        entries.append({"data": asdict(data), "rows": rows})
+    overall = over_sets([entry["rows"] for entry in entries])
+    facts = {
+        "machine": _machine(),
+        "settings": {**asdict(settings), "seeds": len({seed for _, _, seed in cells})},
+        "versions": {name: found for cell in cells.values() for name, found in _named(cell["versions"]).items()},
+    }
+    results.content |= {**facts, "sets": entries, "over_sets": overall}
+    results.write()
+    write_atomic(results.out / "results.md", markdown(entries, overall, facts))
+    write_atomic(results.out / "results.png", draw(entries))
+
+
+def _named(versions: dict[str, str | None]) -> dict[str, str]:
+    return {name: found for name, found in versions.items() if found is not None and name != "benchmark"}
+
+
+def _machine() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    processor = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    cores = f"{available_cores()} of {os.cpu_count()} cores usable"
+    return f"{processor or platform.machine()}, {cores}, Python {platform.python_version()}"
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,85 @@
+"""``results.png``: a row a data set, AP with its interval on the left, AP against CPU seconds on the right."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from benchmarks.quality.models import MODELS
+from benchmarks.quality.runner import OK
+from benchmarks.quality.summary import REFERENCE, Row
+from dkan_core.figures import ACCENT, MUTED, STYLE, WARM
+
+OTHERS = ("#3f8f5b", "#b0563f", "#8a62a8", "#4ba3b5", "#9a8534", "#8b94a0", "#5c6b7a")
+COLORS = {REFERENCE: ACCENT, "fastkan": WARM}
+COLORS |= dict(zip((name for name in MODELS if name not in COLORS), OTHERS, strict=False))
+MARKERS = dict(zip(MODELS, "oDs^vPX", strict=False))
+ROW_INCHES, WIDTH_INCHES = 2.7, 11.0
+
+
+def draw(sets: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return the picture as PNG.
+
+    Args:
+        sets: ``data`` and ``rows`` of each data set, as for the tables.
+    """
+    with rc_context({**STYLE, "figure.facecolor": "white", "savefig.facecolor": "white"}):
+        figure = Figure(figsize=(WIDTH_INCHES, 0.7 + ROW_INCHES * len(sets)), layout="constrained")
+        axes = figure.subplots(len(sets), 2, squeeze=False, sharey="row", width_ratios=[1, 1])
+        for (left, right), entry in zip(axes, sets, strict=True):
+            rows = [row for row in entry["rows"] if row["status"] == OK]
+            _intervals(left, rows)
+            _costs(right, rows)
+            left.set_title(entry["data"]["name"], loc="left", color="#222222", fontweight="bold")
+            left.set_ylabel("test AP")
+        axes[0][1].set_title("against the CPU seconds of the fit; hollow: the budget ran out", loc="left", fontsize=9.5)
+        axes[-1][0].set_xlabel("lines: 95% over test rows; dashed: " + REFERENCE)
+        axes[-1][1].set_xlabel("CPU seconds")
+        handles = {row["model"]: _handle(row["model"]) for entry in sets for row in entry["rows"]}
+        figure.legend(handles=list(handles.values()), loc="outside upper center", ncols=len(handles), frameon=False)
+        target = io.BytesIO()
+        figure.savefig(target, format="png", dpi=150)
+    return target.getvalue()
+
+
+def _intervals(axes: Axes, rows: Sequence[Row]) -> None:
+    for place, row in enumerate(rows):
+        axes.vlines(place, *row["interval"], color=COLORS.get(row["model"], MUTED), linewidth=1.6, alpha=0.55)
+        _point(axes, place, row)
+        if row["model"] == REFERENCE:
+            axes.axhline(row["average_precision"], color=ACCENT, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.6)
+    axes.set_xticks(range(len(rows)), [row["model"] for row in rows])
+    axes.set_xlim(-0.6, max(1, len(rows)) - 0.4)
+    axes.grid(visible=False, axis="x")
+
+
+def _costs(axes: Axes, rows: Sequence[Row]) -> None:
+    for row in rows:
+        _point(axes, row["cpu_seconds"], row)
+    axes.set_xscale("log")
+    axes.margins(x=0.12)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _point(axes: Axes, x: float, row: Row) -> None:
+    color, marker = COLORS.get(row["model"], MUTED), MARKERS.get(row["model"], "o")
+    axes.plot(
+        x,
+        row["average_precision"],
+        marker,
+        color=color,
+        markersize=7,
+        markerfacecolor="white" if row["capped"] else color,
+    )
+
+
+def _handle(model: str) -> Line2D:
+    color, marker = COLORS.get(model, MUTED), MARKERS.get(model, "o")
+    return Line2D([], [], linestyle="", color=color, marker=marker, markersize=7, label=model)

@@ -1,0 +1,122 @@
+"""``results.md``: the tables, and how to read them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.quality.runner import OK
+from benchmarks.quality.scores import CALIBRATION_BINS
+from benchmarks.quality.summary import CPU_REFERENCE, REFERENCE, Row
+
+NONE = "-"
+HOW_TO_READ = f"""\
+## How to read this
+
+- AP: average precision on the test split; with several labels the mean over labels. Best of the set in bold.
+- 95%: bootstrap interval over the test rows, the same resamples for every model, of the mean over seeds. It holds the
+  luck of the test rows; the luck of the seed is in "seeds +-", the standard deviation of the AP over seeds.
+- minus {REFERENCE}: the difference of the AP, with the 95% interval of the paired resamples: it holds 0 where the
+  test rows cannot tell the two apart.
+- ECE: mean gap between probability and share of positives over {CALIBRATION_BINS} bins of equally many rows.
+- CPU s: CPU seconds of the fit and all its processes, from the start of Python: imports, reading and preparing the
+  data are in it. `*`: the budget ran out, and the best model until then counts.
+- rows/s: test rows scored a second, from Parquet to probabilities; small sets measure the start more than the speed.
+- rounds: trees, epochs or iterations of the model kept; with a model a label, their mean.
+- rank: mean rank by AP over the sets. Normalised AP: 1 is the best model of a set, 0 the AP of a random order (the
+  prevalence). A model without a result on a set is last there, with 0.
+- CPU to {CPU_REFERENCE}: geometric mean over sets of the CPU seconds divided by those of {CPU_REFERENCE}.
+"""
+
+
+def markdown(sets: Sequence[Mapping[str, Any]], overall: Sequence[Row], facts: Mapping[str, Any]) -> str:
+    """Return the page.
+
+    Args:
+        sets: ``data`` (what is known of the data set) and ``rows`` (one a model) of each.
+        overall: The models over all sets.
+        facts: ``machine``, ``settings`` and ``versions``.
+    """
+    parts = ["# Quality benchmark", _facts(facts), "![AP and CPU seconds](results.png)"]
+    if len(sets) > 1:
+        parts += ["## Over all sets", overall_table(overall)]
+    for entry in sets:
+        parts += [f"## {entry['data']['name']}", _describe(entry["data"], entry["rows"]), set_table(entry["rows"])]
+        problems = [f"- {row['model']}: {problem}" for row in entry["rows"] for problem in row["problems"]]
+        if problems:
+            parts += ["Without a result:", "\n".join(problems)]
+    return "\n\n".join([*parts, HOW_TO_READ])
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    settings = facts["settings"]
+    budget = settings["max_cpu_seconds"]
+    versions = ", ".join(f"{name} {found}" for name, found in sorted(facts["versions"].items()))
+    return (
+        f"Seeds: {settings['seeds']}. Threads: {settings['threads']}. "
+        f"CPU seconds of a fit: {'no limit' if budget is None else f'at most {budget:g}'}. "
+        f"Machine: {facts['machine']}. Versions: {versions}."
+    )
+
+
+def _describe(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    counts = "/".join(f"{data['rows'][split]:,}" for split in ("train", "valid", "test"))
+    labels = f"{len(data['labels'])} labels" if len(data["labels"]) > 1 else "1 label"
+    prevalence = next((f", {row['prevalence']:.1%} positive in test" for row in rows if row["status"] == OK), "")
+    return (
+        f"{counts} rows (train/valid/test, by {data['split_by']}), {len(data['numeric'])} numeric and "
+        f"{len(data['categorical'])} categorical columns, {labels}{prevalence}."
+    )
+
+
+def overall_table(overall: Sequence[Row]) -> str:
+    """Return the models over all sets."""
+    header = ["model", "sets", "rank", "normalised AP", f"CPU to {CPU_REFERENCE}"]
+    return _table(
+        header,
+        [
+            [
+                row["model"],
+                str(row["sets"]),
+                f"{row['rank']:.2f}",
+                _number(row["normalised"], ".3f"),
+                _number(row["cpu_ratio"], ".2f"),
+            ]
+            for row in overall
+        ],
+    )
+
+
+def set_table(rows: Sequence[Row]) -> str:
+    """Return the models on one set, the best AP first, those without a result last."""
+    good = sorted((row for row in rows if row["status"] == OK), key=lambda row: -row["average_precision"])
+    header = ["model", "AP", "95%", f"minus {REFERENCE}", "seeds +-", "ROC AUC", "log loss", "ECE"]
+    header += ["CPU s", "rows/s", "rounds"]
+    lines = [_cells(row, best=row is good[0]) for row in good]
+    lines += [[row["model"], row["status"], *[NONE] * (len(header) - 2)] for row in rows if row["status"] != OK]
+    return _table(header, lines)
+
+
+def _cells(row: Row, *, best: bool) -> list[str]:
+    ap = f"{row['average_precision']:.4f}" + r"\*" * row["capped"]
+    difference = row["difference"]
+    return [
+        row["model"],
+        f"**{ap}**" if best else ap,
+        "{:.3f} to {:.3f}".format(*row["interval"]),
+        "{:+.4f} ({:+.3f} to {:+.3f})".format(difference["value"], *difference["interval"]) if difference else NONE,
+        _number(row["spread"], ".4f"),
+        f"{row['roc_auc']:.4f}",
+        f"{row['log_loss']:.4f}",
+        f"{row['calibration_error']:.4f}",
+        f"{row['cpu_seconds']:.0f}" + r"\*" * row["capped"],
+        f"{row['rows_per_second']:,.0f}",
+        f"{row['rounds']:.0f}",
+    ]
+
+
+def _number(value: float | None, form: str) -> str:
+    return NONE if value is None else format(value, form)
+
+
+def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = "|---|" + "---:|" * (len(header) - 1)
+    return "\n".join([f"| {' | '.join(header)} |", rule, *(f"| {' | '.join(line)} |" for line in lines)])
