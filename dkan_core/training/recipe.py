@@ -14,7 +14,11 @@ MIN_BATCH, MAX_BATCH = 128, 65_536
 BASE_BATCH, BASE_RATE, MAX_RATE = 512, 4e-3, 1e-2
 ROWS_TO_SEE, STEPS_TO_TAKE = 1_200_000, 800
 MIN_EPOCHS, MAX_EPOCHS = 3, 20
-MEMBERS, MEMBER_WIDTH, PLAIN_WIDTH = 2, 128, 64
+MEMBERS = ((16_000, 4), (128_000, 2))
+"""Rows below which there are so many members; one otherwise."""
+WIDTHS = ((500_000, 128),)
+"""Rows below which a member is so wide."""
+MAX_WIDTH, PLAIN_WIDTH = 256, 64
 
 
 def resolve(config: TrainConfig, rows: int) -> TrainConfig:
@@ -23,7 +27,9 @@ def resolve(config: TrainConfig, rows: int) -> TrainConfig:
     - device: CUDA where there is one.
     - workers: one a GPU; one on the CPU.
     - batch_size: the power of two at or below 2.8 times the root of the rows, from 128 to 65,536.
-    - learning_rate: 0.002 up to 512 rows a batch, growing with the root of the batch size, at most 0.01.
+    - members: 4 below 16,000 rows, 2 below 128,000, else 1: the more rows, the less two networks differ.
+    - hidden: one layer of 128 units below 500,000 rows, of 256 from there on.
+    - learning_rate: 0.004 up to 512 rows a batch, growing with the root of the batch size, at most 0.01.
     - epochs: enough to see 1.2 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
 
     Raises:
@@ -45,17 +51,21 @@ def resolve(config: TrainConfig, rows: int) -> TrainConfig:
         raise ConfigError(f"workers {workers}: more than the {batch_size} rows of a batch")
     rate = min(MAX_RATE, BASE_RATE * max(1.0, batch_size / BASE_BATCH) ** 0.5)
     plain = config.model == "fastkan"
-    members = config.members or (1 if plain else MEMBERS)
+    members, width = (1, PLAIN_WIDTH) if plain else (_by_rows(MEMBERS, rows, 1), _by_rows(WIDTHS, rows, MAX_WIDTH))
     return replace(
         config,
-        members=members,
-        hidden=(PLAIN_WIDTH if plain else MEMBER_WIDTH,) if config.hidden is None else config.hidden,
+        members=config.members or members,
+        hidden=(width,) if config.hidden is None else config.hidden,
         device=device,
         workers=workers,
         batch_size=batch_size,
         learning_rate=config.learning_rate or rate,
         epochs=config.epochs or _epochs(rows, batch_size),
     )
+
+
+def _by_rows(sizes: tuple[tuple[int, int], ...], rows: int, otherwise: int) -> int:
+    return next((size for below, size in sizes if rows < below), otherwise)
 
 
 def _batch_size(rows: int) -> int:

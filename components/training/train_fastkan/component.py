@@ -10,12 +10,15 @@ def train_fastkan(
     prepared: dsl.Input[dsl.Dataset],
     model: dsl.Output[dsl.Model],
     metrics: dsl.Output[dsl.Metrics],
-    hidden: str = "64",
+    hidden: str = "auto",
+    members: int = 0,
     num_centers: int = 8,
     dropout: float = 0.2,
     epochs: int = 0,
     batch_size: int = 0,
     learning_rate: float = 0.0,
+    weight_decay: float = 1.0,
+    pos_weight: float = 1.0,
     patience: int = 5,
     max_seconds: float = 0.0,
     num_gpus: str = "0",
@@ -28,12 +31,15 @@ def train_fastkan(
         prepared: Folder that prepare_parquet wrote.
         model: Run folder: the best model under model/, its metrics, the history and the logs.
         metrics: Validation average precision of the best model.
-        hidden: Width of the hidden layer; several separated by a comma make a deeper network.
+        hidden: Width of a member's hidden layer; several, by commas, make it deeper; auto chooses from the data.
+        members: Networks trained as one, whose probabilities are averaged; 0 chooses from the data.
         num_centers: Gaussian basis functions on each edge.
         dropout: Share of hidden units dropped while training.
         epochs: Passes over the train split at most; 0 chooses from the data.
         batch_size: Rows of one step over all workers; 0 chooses from the data.
         learning_rate: Peak learning rate of AdamW; 0 chooses from the data.
+        weight_decay: Weight decay of AdamW.
+        pos_weight: Weight of positives in the loss; probabilities are corrected for it.
         patience: Stop after this many evaluations without a better validation average precision.
         max_seconds: Stop after this many seconds of training, keeping the best model; 0 sets no limit.
         num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 takes what there is.
@@ -43,12 +49,15 @@ def train_fastkan(
     from dkan_core import TrainConfig, build_config, train
 
     settings = {
-        "hidden": hidden,
+        "hidden": None if hidden == "auto" else hidden,
+        "members": members or None,
         "num_centers": num_centers,
         "dropout": dropout,
         "epochs": epochs or None,
         "batch_size": batch_size or None,
         "learning_rate": learning_rate or None,
+        "weight_decay": weight_decay,
+        "pos_weight": pos_weight,
         "patience": patience,
         "max_seconds": max_seconds or None,
         "device": "auto" if num_gpus in ("", "0") else "cuda",

@@ -27,12 +27,15 @@ def fastkan_training(
     split: str = "70/10/20",
     weight: str = "",
     numeric_dtype: str = "uint8",
-    hidden: str = "64",
+    hidden: str = "auto",
+    members: int = 0,
     num_centers: int = 8,
     dropout: float = 0.2,
     epochs: int = 0,
     batch_size: int = 0,
     learning_rate: float = 0.0,
+    weight_decay: float = 1.0,
+    pos_weight: float = 1.0,
     patience: int = 5,
     max_seconds: float = 0.0,
     gpu_type: str = "nvidia.com/gpu",
@@ -53,12 +56,15 @@ def fastkan_training(
         split: Percent of rows (or groups) in train/valid/test when there is no split column.
         weight: Column holding a non-negative weight for each row; it is no feature. Empty: all rows weigh the same.
         numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
-        hidden: Width of the hidden layer; several separated by a comma make a deeper network.
+        hidden: Width of a member's hidden layer; several, by commas, make it deeper; auto chooses from the data.
+        members: Networks trained as one, whose probabilities are averaged; 0 chooses from the data.
         num_centers: Gaussian basis functions on each edge.
         dropout: Share of hidden units dropped while training.
         epochs: Passes over the train split at most; 0 chooses from the data.
         batch_size: Rows of one step over all workers; 0 chooses from the data.
         learning_rate: Peak learning rate of AdamW; 0 chooses from the data.
+        weight_decay: Weight decay of AdamW.
+        pos_weight: Weight of positives in the loss; probabilities are corrected for it.
         patience: Stop after this many evaluations without a better validation average precision.
         max_seconds: Stop after this many seconds of training, keeping the best model; 0 sets no limit.
         gpu_type: Resource name of the GPUs on the cluster.
@@ -89,11 +95,14 @@ def fastkan_training(
     trained = train_fastkan(
         prepared=prepared.outputs["prepared"],
         hidden=hidden,
+        members=members,
         num_centers=num_centers,
         dropout=dropout,
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        pos_weight=pos_weight,
         patience=patience,
         max_seconds=max_seconds,
         num_gpus=num_gpus,
