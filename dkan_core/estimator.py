@@ -51,14 +51,17 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     None, the default of ``TrainConfig`` holds, or what is chosen from the number of rows.
 
     Args:
-        hidden: Width of each hidden layer.
+        members: Networks trained as one, whose probabilities are averaged.
+        hidden: Width of each hidden layer of a member.
         num_centers: Gaussian basis functions on each edge.
         dropout: Share of hidden units dropped while training.
+        input_dropout: Share of binary inputs dropped while training.
         embedding_dim: Width of a categorical column's embedding.
         epochs: Passes over the training rows at most.
         batch_size: Rows of one step.
         learning_rate: AdamW's learning rate at its peak.
         weight_decay: AdamW's decoupled weight decay.
+        pos_weight: Weight of positives in the loss; probabilities are corrected for it.
         warmup_fraction: Share of the steps over which the learning rate rises.
         patience: Evaluations without a better average precision after which training stops; one is made each epoch.
         max_seconds: Seconds after which training stops.
@@ -88,14 +91,17 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
+        members: int | None = None,
         hidden: int | tuple[int, ...] | None = None,
         num_centers: int | None = None,
         dropout: float | None = None,
+        input_dropout: float | None = None,
         embedding_dim: int | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
         weight_decay: float | None = None,
+        pos_weight: float | None = None,
         warmup_fraction: float | None = None,
         patience: int | None = None,
         max_seconds: float | None = None,
@@ -104,14 +110,17 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
+        self.members = members
         self.hidden = hidden
         self.num_centers = num_centers
         self.dropout = dropout
+        self.input_dropout = input_dropout
         self.embedding_dim = embedding_dim
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
+        self.pos_weight = pos_weight
         self.warmup_fraction = warmup_fraction
         self.patience = patience
         self.max_seconds = max_seconds

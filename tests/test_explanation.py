@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from dkan_core import (
     ConfigError,
@@ -24,9 +25,10 @@ from dkan_core import (
     prepare,
     train,
 )
-from dkan_core.data.encoding import MISSING, SCORE_LIMIT, STEPS, Float64, normal_scores
+from dkan_core.data.encoding import MISSING, SCORE_LIMIT, STEPS, Float64, normal_scores, quantize
 from dkan_core.data.manifest import PreparedData, read_manifest
 from dkan_core.data.shards import Arrays
+from dkan_core.explanation import slopes
 from dkan_core.explanation.columns import Column, encode_values, placed, read_values, redrawn, source_columns
 from dkan_core.explanation.curves import Curve, read_curve
 from dkan_core.explanation.drawings import departing_marks
@@ -34,7 +36,8 @@ from dkan_core.explanation.explain import read_rows, safe_names
 from dkan_core.explanation.grid import make_grid
 from dkan_core.explanation.importance import rank_by_effect
 from dkan_core.explanation.interactions import find_interactions, map_pair
-from dkan_core.explanation.response import affordable_rows
+from dkan_core.explanation.response import affordable_rows, log_odds
+from dkan_core.explanation.slopes import measure_slopes
 from dkan_core.model.checkpoint import save_model
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
 from tests.command import check, dkan
@@ -126,6 +129,16 @@ def test_columns_that_matter_rank_over_noise(found: dict[str, Any]) -> None:
         assert column["precision_drop"] > 4 * column["precision_drop_error"] > 0
     assert abs(ranked[6]["precision_drop"]) < 0.02 < ranked[5]["precision_drop"]
     assert ranked[7]["precision_drop"] is None
+
+
+def test_slope_of_a_monotone_column_is_its_true_one(found: dict[str, Any], out: Path) -> None:
+    slope = {column["name"]: column["slope"] for column in found["importance"]}
+    assert slope["color"] is slope["letters"] is None
+    # the log-odds are 1.2 z; 15% of the rows have no value, which is a score of 0
+    assert slope["rising"] == pytest.approx(1.2 * 0.85**0.5, rel=0.25)
+    assert slope["rising"] > 3 * max(slope["noise"], slope["flag"]) and min(slope["noise"], slope["flag"]) >= 0
+    page = (out / "explanation.html").read_text()
+    assert f"<td>{slope['rising']:.3f}</td></tr>" in page and page.count("<td>–</td></tr>") == 2
 
 
 def test_curves_have_the_true_shape_in_the_column_s_unit(found: dict[str, Any]) -> None:
@@ -308,6 +321,52 @@ def test_curve_is_centred_and_its_points_stand_for_every_row(rows: tuple[Prepare
     assert not departing_marks(read)
 
 
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def small(rows: tuple[PreparedData, Arrays]) -> TabularFastKAN:
+    """Return an untrained model that reads scores on both paths, with missing values and a calibration."""
+    shape = ModelConfig.for_data(rows[0], TrainConfig(hidden=(8,), members=2))
+    assert shape.binary and shape.cardinalities
+    model = TabularFastKAN(shape).eval()
+    model.calibrate(1.7, -0.4)
+    return model
+
+
+def test_slope_is_what_finite_differences_find(rows: tuple[PreparedData, Arrays], small: TabularFastKAN) -> None:
+    _, arrays = rows
+    numeric, step = arrays["numeric"], 0.02
+    missing = np.isnan(numeric)
+    assert missing[:, 0].any() and not missing[:, 1:].any()
+    function = log_odds(small, CPU, [0])
+    measured = measure_slopes(small, CPU, arrays, [0], 1e9)
+    assert measured.shape == (numeric.shape[1],)
+    for place, slope in enumerate(measured):
+        shift = np.zeros_like(numeric)
+        shift[:, place] = step / 2
+        up, down = ({**arrays, "numeric": (numeric + sign * shift).astype(np.float32)} for sign in (1, -1))
+        steepness = np.abs(function(up) - function(down))[~missing[:, place]].mean() / step
+        assert slope == pytest.approx(steepness * np.nan_to_num(numeric[:, place]).std(), rel=0.01)
+
+
+def test_slope_is_the_same_however_rows_are_stored_and_cut(
+    rows: tuple[PreparedData, Arrays], small: TabularFastKAN, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, arrays = rows
+    whole = measure_slopes(small, CPU, arrays, [0], 1e9)
+    stored = {**arrays, "numeric": quantize(arrays["numeric"], "uint8")}
+    np.testing.assert_allclose(measure_slopes(small, CPU, stored, [0], 1e9), whole, rtol=0.02)
+    monkeypatch.setattr(slopes, "CHUNK_ROWS", 300)
+    np.testing.assert_allclose(measure_slopes(small, CPU, arrays, [0], 1e9), whole, rtol=1e-5)
+    first = {name: array[:64] for name, array in arrays.items()}
+    np.testing.assert_array_equal(
+        measure_slopes(small, CPU, arrays, [0], 1), measure_slopes(small, CPU, first, [0], 1e9)
+    )
+    empty = {**arrays, "numeric": np.full_like(arrays["numeric"], np.nan)}
+    assert (measure_slopes(small, CPU, empty, [0], 1e9) == 0).all()
+
+
 def test_wide_data_takes_fewer_rows() -> None:
     arrays = {"numeric": np.zeros((5000, 2000), np.uint8)}
     assert affordable_rows(arrays, 2000, 4e8) == 100
@@ -345,6 +404,9 @@ def test_many_labels_share_importances_and_one_has_the_curves(many: tuple[Path, 
     none = explain(*many, tmp_path / "none", top=2, label="never")
     assert none.average_precision is None and none.importance[0].precision_drop is None
     assert len(check_page((tmp_path / "none/explanation.html").read_text())) == 1 + 2 + 1
+    often = explain(*many, tmp_path / "often", top=1, label="often")
+    mean, *each = ({column.name: column.slope for column in found.importance} for found in (both, one, often, none))
+    assert mean == {name: pytest.approx(np.mean([slope[name] for slope in each]), rel=1e-4) for name in mean}
 
 
 def test_any_name_is_safe_in_files_and_page(many: tuple[Path, Path], tmp_path: Path) -> None:

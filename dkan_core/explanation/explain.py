@@ -25,7 +25,7 @@ NUMBERS, PAGE, IMPORTANCE, CURVES, INTERACTIONS = (
     "interactions",
 )
 OUTPUTS = (f"{IMPORTANCE}.svg", f"{IMPORTANCE}.png", CURVES, INTERACTIONS, PAGE, NUMBERS)
-QUICK = Effort(top=7, shuffles=0, curve_rows=150, maps=0, cells=2e7)
+QUICK = Effort(top=7, shuffles=0, slopes=False, curve_rows=150, maps=0, cells=2e7)
 QUICK_ROWS, QUICK_BARS = 2000, 10
 NAME_LENGTH = 80
 

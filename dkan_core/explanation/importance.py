@@ -41,6 +41,10 @@ class Importance:
     precision_drop_error: float | None = None
     """Standard error of ``precision_drop`` over shuffles."""
 
+    slope: float | None = None
+    """Gradient times spread: the mean absolute gradient of the log-odds by the column's normal score, times the score's
+    standard deviation; None for categories, whose codes have no gradient, and where it was not measured."""
+
 
 def rank_by_effect(
     function: LogOdds, arrays: Arrays, columns: Sequence[Column], *, top: int, cells: float, seed: int, advance: Advance

@@ -15,6 +15,7 @@ from dkan_core.explanation.curves import Curve, read_curve
 from dkan_core.explanation.importance import Importance, add_precision_drops, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, map_pair
 from dkan_core.explanation.response import log_odds, row_count
+from dkan_core.explanation.slopes import add_slopes, measure_slopes
 from dkan_core.metrics import Array, macro_average_precision
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.progress import progress
@@ -29,6 +30,9 @@ class Effort:
 
     shuffles: int = 4
     """Shuffles of a column for its loss of average precision; 0 leaves it out."""
+
+    slopes: bool = True
+    """Whether gradients are taken."""
 
     curve_rows: int = 500
     """Individual curves behind each curve."""
@@ -128,6 +132,9 @@ def explain_rows(
         ranked = rank_by_effect(
             function, inputs, columns, top=effort.top, cells=effort.cells, seed=seed, advance=advance
         )
+        if effort.slopes and "numeric" in inputs:
+            slopes_F = measure_slopes(model, device, inputs, chosen, effort.cells)
+            ranked = add_slopes(ranked, columns, slopes_F)
         best = [by_name[importance.name] for importance in ranked[:top]]
         if effort.shuffles:
             ranked = add_precision_drops(

@@ -101,7 +101,8 @@ def _importance_note() -> str:
     return (
         "Effect: how far the log-odds move when a row gets the value of another row, as a standard deviation; alone "
         "and together with other columns. Average precision lost: when the column is shuffled, mean and standard "
-        "error over shuffles. Columns that say the same share their importance."
+        "error over shuffles. Gradient × spread: how steep the log-odds are along a number's normal score, times the "
+        "score's standard deviation; codes have no gradient. Columns that say the same share their importance."
     )
 
 
@@ -126,14 +127,17 @@ def _importance_table(ranked: Sequence[Importance]) -> str:
         drop = "–"
         if importance.precision_drop is not None:
             drop = f"{importance.precision_drop:.4f} ± {importance.precision_drop_error:.4f}"
+        slope = "–" if importance.slope is None else f"{importance.slope:.3f}"
         bar = f'<span class="bar"><i style="width:{100 * importance.effect / largest:.1f}%"></i></span>'
         rows.append(
             f'<tr><td class="name">{place}. {html.escape(importance.name)}</td><td>{importance.kind}</td>'
-            f"<td>{bar}{importance.effect:.3f} ± {importance.effect_error:.3f}</td><td>{drop}</td></tr>"
+            f"<td>{bar}{importance.effect:.3f} ± {importance.effect_error:.3f}</td><td>{drop}</td>"
+            f"<td>{slope}</td></tr>"
         )
     left_out = len(ranked) - len(rows)
     more = page.note(f"{left_out:,} more columns are in explanation.json.", left_out > 0)
-    shown = page.table(("Column", "Kind", "Effect, in log-odds", "Average precision lost"), rows) + more
+    heads = ("Column", "Kind", "Effect, in log-odds", "Average precision lost", "Gradient × spread, in log-odds")
+    shown = page.table(heads, rows) + more
     summary = f"<summary><b>All columns</b><span>{len(ranked):,}</span></summary>"
     return f'<details>{summary}<div class="inside">{shown}</div></details>'
 

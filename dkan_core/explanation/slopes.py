@@ -1,9 +1,9 @@
 """Gradient times spread: how steeply the log-odds follow a number's score, times how far the scores spread.
 
-Shape suffixes: B rows of a chunk, F numeric features, L labels.
+Shape suffixes: N rows, B rows of a chunk, F numeric features, L labels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -13,7 +13,7 @@ from dkan_core.data.encoding import Float64
 from dkan_core.data.shards import Arrays
 from dkan_core.explanation.columns import Column
 from dkan_core.explanation.importance import Importance
-from dkan_core.explanation.response import LARGEST, affordable_rows, row_count, width
+from dkan_core.explanation.response import LARGEST, affordable_rows, first_rows, row_count, width
 from dkan_core.model.tabular import TabularFastKAN, decode_scores
 
 CHUNK_ROWS = 8192
@@ -31,32 +31,57 @@ def measure_slopes(
 ) -> Float64:
     """Return the mean absolute gradient of the log-odds by each score, times the scores' standard deviation.
 
-    For a term ``w * score`` of a sum this is the standard deviation of the term. The gradient is taken at the rows
-    alone and by scores alone. A category has none, as there is nothing between two of its codes. The code of a number's
-    frequent value, and the indicators of pairs it is in, stay as they are, so that what the model learned through them
-    is missing here. That is why ``effect`` ranks the columns.
+    For a term ``w * score`` of a sum, this is the term's standard deviation. The gradient is taken by scores alone, at
+    the values that rows have. A category has none: there is nothing between two codes. The code of a number's frequent
+    value, and crosses with it, stay as they are, so that what the model learned of the number through them is missing
+    here. That is why ``effect`` is what ranks.
 
-    A missing value has no score to differentiate by: such cells are left out of the mean gradient. They count in the
-    standard deviation as what the model reads, which is 0.
+    A missing value has no score to differentiate by: the mean gradient leaves such rows out. In the standard deviation
+    they count as the score that the model reads for them, which is 0.
 
     Args:
-        model: The model, on ``device``, in eval mode.
+        model: The model in eval mode, on ``device``.
         device: Where to compute.
         arrays: Rows with ``numeric``.
-        labels: The labels to average over; log-odds are cut off at ±16, as everywhere in an explanation.
-        cells: Values to read at most, for a forward pass and one backward pass a label, each as dear as two forward.
+        labels: The model's labels over which slopes are averaged; log-odds are cut off at ±16, as in ``effect``.
+        cells: Values to read at most; a label's backward pass counts as two forward ones.
 
     Shape:
         - Output: ``(F,)``, in log-odds
     """
-    rows = affordable_rows(arrays, 1 + 2 * len(labels), cells)
+    arrays = first_rows(arrays, affordable_rows(arrays, 1 + 2 * len(labels), cells))
+    numeric_NF = torch.from_numpy(arrays["numeric"])
+    steepness_F = torch.zeros(numeric_NF.shape[1], dtype=torch.float64, device=device)
+    for chunk in _chunks(arrays, device):
+        steepness_F += _summed_gradients(model, chunk, labels)
+    mean_F = steepness_F.cpu() / _present(numeric_NF).sum(dim=0).clamp(min=1)
+    slopes_F: Float64 = (mean_F * decode_scores(numeric_NF).double().std(dim=0, correction=0)).numpy()
+    return slopes_F
+
+
+def _chunks(arrays: Arrays, device: torch.device) -> Iterator[dict[str, Tensor]]:
     step = max(1, min(CHUNK_ROWS, CHUNK_CELLS // width(arrays)))
-    numeric = torch.from_numpy(arrays["numeric"][:rows])
-    steepness_LF = torch.zeros(len(labels), numeric.shape[1], dtype=torch.float64, device=device)
-    present_F, sum_F, squares_F = torch.zeros(3, numeric.shape[1], dtype=torch.float64, device=device)
-    for start in range(0, rows, step):
-        chunk = {name: torch.from_numpy(array[start : min(start + step, rows)]) for name, array in arrays.items()}
-        stored_BF = chunk["numeric"].to(device)
-        present_BF = stored_BF != 0 if stored_BF.dtype == torch.uint8 else ~stored_BF.isnan()
-        steepness_LF += ...
-    return steepness_LF.cpu().numpy()
+    for start in range(0, row_count(arrays), step):
+        yield {name: torch.from_numpy(array[start : start + step]).to(device) for name, array in arrays.items()}
+
+
+def _present(numeric_BF: Tensor) -> Tensor:
+    """Tell which stored scores are not missing."""
+    return numeric_BF != 0 if numeric_BF.dtype == torch.uint8 else ~numeric_BF.isnan()
+
+
+def _summed_gradients(model: TabularFastKAN, chunk: dict[str, Tensor], labels: Sequence[int]) -> Tensor:
+    """Return the sum over the rows with a value of the absolute gradient, averaged over labels.
+
+    Shape:
+        - Output: ``(F,)``
+    """
+    # As floats without NaN, scores pass through the model's own decoding unchanged.
+    scores_BF = decode_scores(chunk["numeric"]).requires_grad_()
+    odds_BL = model(scores_BF, chunk.get("categorical")).clamp(-LARGEST, LARGEST)
+    total_BF = torch.zeros_like(scores_BF)
+    for label in labels:
+        # Rows do not depend on each other, so the gradient of their sum holds each row's own.
+        (gradient_BF,) = torch.autograd.grad(odds_BL[:, label].sum(), scores_BF, retain_graph=True)
+        total_BF += gradient_BF.abs()
+    return (total_BF * _present(chunk["numeric"])).sum(dim=0, dtype=torch.float64) / len(labels)

@@ -18,6 +18,9 @@ from dkan_core.training.reporting import Reporter
 
 LOG_LINES_SHOWN = 40
 
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
+"""Settings of glibc: large arrays are freed and wanted again every step, and fresh pages are slow."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -38,6 +41,7 @@ class Child:
                 pass_fds=job.handles(),
                 env={
                     "OMP_WAIT_POLICY": "passive",
+                    **KEEP_MEMORY,
                     **os.environ,
                     "PYTHONPATH": path,
                     "OMP_NUM_THREADS": str(job.threads),
