@@ -12,7 +12,7 @@ from dkan_core.machine import available_cores
 BATCH_PER_ROOT = 2.8
 MIN_BATCH, MAX_BATCH = 128, 65_536
 BASE_BATCH, BASE_RATE, MAX_RATE = 512, 4e-3, 1e-2
-ROWS_TO_SEE, STEPS_TO_TAKE = 1_200_000, 800
+ROWS_TO_SEE, STEPS_TO_TAKE = 1_500_000, 800
 MIN_EPOCHS, MAX_EPOCHS = 3, 20
 MEMBERS = ((16_000, 4), (128_000, 2))
 """Rows below which there are so many members; one otherwise."""
@@ -30,7 +30,7 @@ def resolve(config: TrainConfig, rows: int) -> TrainConfig:
     - members: 4 below 16,000 rows, 2 below 128,000, else 1: the more rows, the less two networks differ.
     - hidden: one layer of 128 units below 500,000 rows, of 256 from there on.
     - learning_rate: 0.004 up to 512 rows a batch, growing with the root of the batch size, at most 0.01.
-    - epochs: enough to see 1.2 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
+    - epochs: enough to see 1.5 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
 
     Raises:
         ConfigError: There is no CUDA, too few GPUs, more workers than rows of a batch, or an extra is missing.

@@ -1,0 +1,173 @@
+"""What each ingredient of the default model is worth: validation AP with it left out, on other splits of each set.
+
+    python -m benchmarks.ablation FILE.parquet ... [--folds 3] [--out build/ablation]
+
+Every variant is trained in this process on the same prepared data, seeds and splits. Rows are dealt into ten parts by
+the hash of their number (of ``group_id`` where there is one), as ``dkan prepare`` does: the last two, its test split,
+are left out, and each fold validates on another one of the rest.
+"""
+
+import argparse
+import json
+import logging
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from dkan_core import PrepareConfig, TrainConfig, prepare
+from dkan_core.data.hashing import splitmix64, value_keys
+from dkan_core.data.loader import open_split
+from dkan_core.data.manifest import read_manifest
+from dkan_core.training.recipe import resolve
+from dkan_core.training.single import train_single
+
+PARTS, DEVELOPMENT_PARTS = 10, 8
+GROUP, SPLIT = "group_id", "split"
+Change = Callable[[TrainConfig], TrainConfig]
+
+logger = logging.getLogger("benchmarks.ablation")
+
+
+def _set(**settings: Any) -> Change:
+    return lambda config: replace(config, **settings)
+
+
+def _one_member(config: TrainConfig) -> TrainConfig:
+    assert config.members is not None and config.hidden is not None
+    return replace(config, members=1, hidden=(config.members * config.hidden[0],))
+
+
+def _half_width(config: TrainConfig) -> TrainConfig:
+    assert config.hidden is not None
+    return replace(config, hidden=tuple(width // 2 for width in config.hidden))
+
+
+def _scaled_rate(factor: float) -> Change:
+    return lambda config: replace(config, learning_rate=factor * (config.learning_rate or 0))
+
+
+INDICATORS, STEP, MODEL = "dkan_core.training.indicators", "dkan_core.training.step", "dkan_core.model.tabular"
+NO_VALUES = {f"{INDICATORS}.MIN_VALUE_GAIN": math.inf, f"{INDICATORS}.PLENTIFUL_ROWS": math.inf}
+VARIANTS: dict[str, tuple[Change, dict[str, Any]]] = {
+    "one member of the same total width": (_one_member, {}),
+    "members half as wide": (_half_width, {}),
+    "no weights for exact values": (_set(), NO_VALUES),
+    "weights for all exact values": (_set(), {f"{INDICATORS}.PLENTIFUL_ROWS": 0}),
+    "no crosses": (_set(), {f"{INDICATORS}.MAX_CROSSES": 0}),
+    "codes decay as other weights": (_set(), {f"{STEP}.MIN_CODE_DECAY": 1.0, f"{STEP}.MAX_CODE_DECAY": 1.0}),
+    "weight decay 0.1": (_set(weight_decay=0.1), {}),
+    "binary columns through the basis": (_set(), {f"{MODEL}.MAX_BINARY_KNOTS": 0}),
+    "no dropout of binary inputs": (_set(input_dropout=0.0), {}),
+    "no dropout of hidden units": (_set(dropout=0.0), {}),
+    "half the learning rate": (_scaled_rate(0.5), {}),
+    "16 centers": (_set(num_centers=16), {}),
+    "LayerNorm on the inputs": (_set(input_norm="layer"), {}),
+    "one plain FastKAN": (_set(model="fastkan", input_norm="layer", members=1, hidden=(64,)), {}),
+}
+
+
+def main() -> None:
+    """Run the ablation and write ``ablation.json`` and ``ablation.md``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--folds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("build/ablation"))
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logger.setLevel(logging.INFO)
+    torch.set_num_threads(options.threads)
+    options.out.mkdir(parents=True, exist_ok=True)
+    runs: list[dict[str, Any]] = []
+    for fold in range(options.folds):
+        for file in options.files:
+            runs += measure(file, fold)
+            (options.out / "ablation.json").write_text(json.dumps(runs, indent=1))
+            (options.out / "ablation.md").write_text(table(runs))
+
+
+def measure(file: Path, fold: int) -> Iterator[dict[str, Any]]:
+    """Yield AP and CPU seconds of the default and of each variant on one split of a file."""
+    labels = tuple(name for name in pq.read_schema(file).names if name == "label" or name.startswith("label_"))
+    with tempfile.TemporaryDirectory() as scratch:
+        source, folder = Path(scratch) / "rows.parquet", Path(scratch) / "prepared"
+        pq.write_table(without_test(pq.read_table(file), fold), source)
+        prepared = prepare(source, folder, PrepareConfig(label=labels, split_column=SPLIT, seed=fold))
+        base = resolve(TrainConfig(device="cpu", workers=1, seed=fold), prepared.splits["train"].rows)
+        for name, (change, constants) in {"default": (_set(), {}), **VARIANTS}.items():
+            with patched(constants):
+                found = fit(folder, change(base))
+            logger.info("%s, fold %d, %s: AP %.4f, %.0f CPU seconds", file.stem, fold, name, *found)
+            yield {"set": file.stem, "fold": fold, "variant": name, "average_precision": found[0], "cpu": found[1]}
+
+
+def without_test(rows: pa.Table, fold: int) -> pa.Table:
+    """Return the rows that are not for testing, with a column that says which fold they belong to."""
+    keys = np.arange(len(rows), dtype=np.uint64)
+    if GROUP in rows.column_names:
+        keys = value_keys(rows[GROUP].combine_chunks())
+        rows = rows.drop_columns(GROUP)
+    part = splitmix64(keys) % np.uint64(PARTS)
+    split = np.where(part == DEVELOPMENT_PARTS - 1 - fold, "valid", "train")
+    return rows.append_column(SPLIT, pa.array(split)).filter(pa.array(part < DEVELOPMENT_PARTS))
+
+
+@contextmanager
+def patched(constants: dict[str, Any]) -> Iterator[None]:
+    """Let the constants of modules have other values inside the block."""
+    with ExitStack() as stack:
+        for name, value in constants.items():
+            stack.enter_context(patch(name, value))
+        yield
+
+
+def fit(folder: Path, config: TrainConfig) -> tuple[float, float]:
+    """Return best validation AP and CPU seconds of one training."""
+    started, manifest = time.process_time(), read_manifest(folder)
+    with open_split(folder, manifest, "train") as train, open_split(folder, manifest, "valid") as valid:
+        result = train_single(train, valid, manifest, config)
+    return result.history[-1]["best_average_precision"], time.process_time() - started
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    """Return Markdown: what AP each variant loses against the default, by set and on average over sets."""
+    found = {(run["set"], run["fold"], run["variant"]): run for run in runs}
+    sets = sorted({run["set"] for run in runs})
+    lines = [
+        f"| left out or changed | {' | '.join(sets)} | mean loss (95% interval) | CPU |",
+        f"|---|{'---:|' * (len(sets) + 2)}",
+    ]
+    for variant in VARIANTS:
+        losses, ratios = {}, []
+        for name in sets:
+            pairs = [
+                (found[name, run["fold"], "default"], run)
+                for run in runs
+                if run["set"] == name and run["variant"] == variant
+            ]
+            losses[name] = [one["average_precision"] - other["average_precision"] for one, other in pairs]
+            ratios += [other["cpu"] / one["cpu"] for one, other in pairs]
+        if not ratios:
+            continue
+        means = [float(np.mean(values)) for values in losses.values() if values]
+        errors = [np.var(values, ddof=1) / len(values) for values in losses.values() if len(values) > 1]
+        half = 1.96 * math.sqrt(sum(errors)) / len(means) if len(errors) == len(means) else math.nan
+        cells = " | ".join(f"{np.mean(values):+.4f}" if values else "" for values in losses.values())
+        cpu = float(np.exp(np.mean(np.log(ratios))))
+        lines.append(f"| {variant} | {cells} | {np.mean(means):+.4f} (±{half:.4f}) | {cpu:.2f}x |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
