@@ -30,7 +30,9 @@ def main(
     sources: Annotated[
         list[Path] | None, typer.Argument(help="Parquet files, or folders of them; each file is a data set.")
     ] = None,
-    models: Annotated[str, typer.Option(help="Models to compare, separated by commas.")] = ",".join(MODELS),
+    models: Annotated[
+        str, typer.Option(help="Models to compare, separated by commas; NAME:1 fits one with the first seed alone.")
+    ] = ",".join(MODELS),
     label: Annotated[str, typer.Option(help="Label columns, separated by commas; * stands for any text.")] = (
         "label,label_*"
     ),
@@ -47,7 +49,7 @@ def main(
     """Compare dkan with other tabular learners on the same rows, with the same budget."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        chosen = _models(models)
+        chosen = _models(models, seeds)
         out.mkdir(parents=True, exist_ok=True)
         files = find_files(sources) if sources else [_flights(out.absolute())]
         sets = [stage(path, out.absolute() / "data", label.split(",")) for path in files]
@@ -56,17 +58,21 @@ def main(
         raise typer.Exit(2) from None
     settings = Settings(threads=min(threads, available_cores()), max_cpu_seconds=max_cpu_seconds or None)
     results = Results(out.absolute())
-    cells = _run(sets, chosen, range(seeds), settings, results, force=force)
-    report(sets, chosen, cells, settings, results)
+    cells = _run(sets, chosen, settings, results, force=force)
+    report(sets, list(chosen), cells, settings, results)
     logger.info("%s", out / "results.md")
 
 
-def _models(text: str) -> list[str]:
-    chosen = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in chosen if name not in MODELS]
-    if unknown or not chosen:
+def _models(text: str, seeds: int) -> dict[str, int]:
+    """Return the models and how many seeds each is fitted with."""
+    parts = [part.partition(":") for part in text.split(",") if part.strip()]
+    unknown = [name.strip() for name, _, _ in parts if name.strip() not in MODELS]
+    if unknown or not parts:
         raise ConfigError(f"--models: unknown model {unknown[:1] or ''}; known are {', '.join(MODELS)}")
-    return list(dict.fromkeys(chosen))
+    wrong = [count for _, colon, count in parts if colon and not (count.isdecimal() and 1 <= int(count) <= seeds)]
+    if wrong:
+        raise ConfigError(f"--models: {wrong[0]!r} seeds; expected 1 to {seeds}")
+    return {name.strip(): int(count) if colon else seeds for name, colon, count in parts}
 
 
 def _flights(out: Path) -> Path:
@@ -83,13 +89,13 @@ def _flights(out: Path) -> Path:
 
 
 def _run(
-    sets: list[DataSet], models: list[str], seeds: range, settings: Settings, results: Results, *, force: bool
+    sets: list[DataSet], models: dict[str, int], settings: Settings, results: Results, *, force: bool
 ) -> dict[tuple[str, str, int], Cell]:
     """Fit what has no result yet: seed by seed, so that a machine's slow hour falls on every model."""
     cells: dict[tuple[str, str, int], Cell] = {}
-    for seed in seeds:
+    for seed in range(max(models.values())):
         for data in sets:
-            for model in models:
+            for model in [name for name, seeds in models.items() if seed < seeds]:
                 key = cell_key(data, model, seed, settings)
                 cell = None if force else results.find(key)
                 if cell is None:
