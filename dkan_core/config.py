@@ -135,6 +135,9 @@ class TrainConfig:
     pos_weight: float = 1.0
     """Weight of positives in the loss; probabilities are corrected for it."""
 
+    label_weights: tuple[float, ...] = ()
+    """Weight of a label in the loss, one for each in the order of the labels. Default: all the same."""
+
     warmup_fraction: float = 0.05
     """Share of the steps over which the learning rate rises; after it, it falls along a cosine."""
 
@@ -162,6 +165,8 @@ class TrainConfig:
             raise ConfigError(f"members must be 1 with model fastkan, got {self.members}")
         if any(width < 1 for width in self.hidden or ()):
             raise ConfigError(f"hidden must hold positive widths, got {self.hidden}")
+        if any(not 0 <= weight < float("inf") for weight in self.label_weights):
+            raise ConfigError(f"label_weights must hold non-negative numbers, got {self.label_weights}")
         if not self.grid_max > self.grid_min:
             raise ConfigError(f"grid_max must be above grid_min, got {self.grid_min} to {self.grid_max}")
         for name, low, high in _TRAIN_BOUNDS:
@@ -219,12 +224,19 @@ def _listed(name: str, value: Any, expected: Any) -> Any:
         return value
     if isinstance(value, str):
         value = [part.strip() for part in value.replace("\n", ",").split(",") if part.strip()]
-        if "int" in str(expected):
+        number = _element(expected)
+        if number is not str:
             try:
-                value = [int(part) for part in value]
+                value = [number(part) for part in value]
             except ValueError:
-                raise ConfigError(f"{name} must be whole numbers separated by commas, got {value}") from None
+                what = "whole numbers" if number is int else "numbers"
+                raise ConfigError(f"{name} must be {what} separated by commas, got {value}") from None
     return tuple(value) if isinstance(value, list) else value
+
+
+def _element(expected: Any) -> type:
+    """Return the type of the values of a field of several."""
+    return int if "int" in str(expected) else float if "float" in str(expected) else str
 
 
 def _check_types(config: Any) -> None:
@@ -238,8 +250,8 @@ def _check_type(name: str, value: object, expected: Any) -> None:
     if value is None:
         fits = "None" in text
     elif text.startswith("tuple"):
-        element = int if "int" in text else str
-        fits = isinstance(value, tuple) and all(type(item) is element for item in value)
+        allowed = (int, float) if _element(expected) is float else (_element(expected),)
+        fits = isinstance(value, tuple) and all(type(item) in allowed for item in value)
     elif get_origin(expected) is Literal:
         fits = isinstance(value, str)
     elif "bool" in text:

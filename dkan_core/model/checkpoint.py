@@ -98,12 +98,13 @@ def _card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[str, An
         "|---|---:|",
         *(f"| {name} | {value} |" for name, value in metrics.items() if isinstance(value, int | float)),
         "",
-        f"- Layers: {[*config.hidden, len(config.labels)]}",
+        f"- Members: {config.members}",
+        f"- Layers of each: {[*config.hidden, len(config.labels)]}",
         f"- Centers: {config.num_centers} on [{config.grid_min}, {config.grid_max}]",
         f"- Numeric features: {numeric}",
         f"- Categories: {categories}",
         "",
-        "Probabilities are those of the training data's class balance. The model is no better than the data it saw.",
+        "Probabilities are calibrated on the validation split. The model is no better than the data it saw.",
         "",
     ]
     return "\n".join(lines)

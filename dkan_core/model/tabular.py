@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from dkan_core.config import TrainConfig
 from dkan_core.data.encoding import SCORE_LIMIT, STEPS
 from dkan_core.data.manifest import PreparedData
+from dkan_core.errors import ConfigError
 from dkan_core.model.ensemble import FastKANEnsemble
 from dkan_core.model.fastkan import Basis, FastKAN
 
@@ -67,6 +68,8 @@ class ModelConfig:
         plain = config.model == "fastkan"
         binary = [index for index, feature in enumerate(numeric) if len(feature.knots) <= MAX_BINARY_KNOTS]
         assert config.hidden is not None and config.members is not None
+        if config.label_weights and len(config.label_weights) != len(prepared.labels):
+            raise ConfigError(f"label_weights: {len(config.label_weights)} given; the labels are {prepared.labels}")
         return cls(
             labels=tuple(prepared.labels),
             model=config.model,

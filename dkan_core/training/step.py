@@ -5,6 +5,7 @@ Shape suffixes: M members, B rows, L labels, P trained numbers of the model.
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -110,26 +111,33 @@ def to_tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
 
 
 def masked_loss(
-    logits_MBL: Tensor, labels_BL: Tensor, weight_B: Tensor | None, pos_weight: float = 1.0
+    logits_MBL: Tensor,
+    labels_BL: Tensor,
+    weight_B: Tensor | None,
+    *,
+    pos_weight: float = 1.0,
+    label_weights: Sequence[float] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Return the weighted mean binary cross-entropy over members and measured labels, and the labels' weight.
+    """Return the weighted mean binary cross-entropy over members and measured labels, and the sum of their weights.
 
     Shape:
-        - Input: ``(M, B, L)``, ``(B, L)`` uint8, ``(B,)``
+        - Input: ``(M, B, L)``, ``(B, L)`` uint8, ``(B,)``; ``label_weights`` L numbers or none
         - Output: two scalars
     """
     target_BL = labels_BL.to(logits_MBL.dtype)
     weight_BL = (labels_BL != NOT_MEASURED).to(logits_MBL.dtype)
     if weight_B is not None:
         weight_BL = weight_BL * weight_B.unsqueeze(1)
+    if label_weights:
+        weight_BL = weight_BL * weight_BL.new_tensor(label_weights)
     loss_MBL = F.binary_cross_entropy_with_logits(
-        logits_MBL, target_BL.expand_as(logits_MBL), reduction="none", pos_weight=torch.tensor(pos_weight)
+        logits_MBL, target_BL.expand_as(logits_MBL), reduction="none", pos_weight=logits_MBL.new_tensor(pos_weight)
     )
     total = weight_BL.sum()
     return (loss_MBL.mean(0) * weight_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total
 
 
-def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor], pos_weight: float = 1.0) -> tuple[float, float]:
+def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor], config: TrainConfig) -> tuple[float, float]:
     """Put the gradient of a batch's mean loss into the parameters' ``grad``; return that loss and its weight."""
     for parameter in trained_parameters(model):
         if parameter.grad is not None:
@@ -137,7 +145,13 @@ def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor], pos_weight
     if len(batch["labels"]) == 0:
         return 0.0, 0.0
     logits_MBL = model.member_logits(batch.get("numeric"), batch.get("categorical"))
-    loss, weight = masked_loss(logits_MBL, batch["labels"], batch.get("weight"), pos_weight)
+    loss, weight = masked_loss(
+        logits_MBL,
+        batch["labels"],
+        batch.get("weight"),
+        pos_weight=config.pos_weight,
+        label_weights=config.label_weights,
+    )
     torch.autograd.backward(loss)
     return loss.item(), weight.item()
 
@@ -156,7 +170,7 @@ def worker_step(
         TrainingError: The loss is no number any more.
     """
     seed_step(config.seed, step, rank)
-    loss, weight = compute_gradient(model, to_tensors(arrays, device), config.pos_weight)
+    loss, weight = compute_gradient(model, to_tensors(arrays, device), config)
     if not math.isfinite(loss):
         raise TrainingError(f"loss became {loss} at step {step}; lower learning_rate or check the weights")
     return loss, weight

@@ -49,6 +49,14 @@ def test_positives_of_weight_three_count_as_three_rows() -> None:
     torch.testing.assert_close(weighted * 4, repeated * 8)
 
 
+def test_a_label_of_weight_zero_is_left_out() -> None:
+    logits, labels = torch.randn(2, 6, 3), torch.randint(0, 2, (6, 3), dtype=torch.uint8)
+    weighted, total = masked_loss(logits, labels, None, label_weights=(2.0, 0.0, 2.0))
+    rest, _ = masked_loss(logits[..., [0, 2]], labels[:, [0, 2]], None)
+    torch.testing.assert_close(weighted, rest)
+    assert total == 24
+
+
 def test_nothing_measured_gives_no_loss_and_no_nan() -> None:
     logits = torch.randn(1, 4, 2, requires_grad=True)
     loss, weight = masked_loss(logits, torch.full((4, 2), 255, dtype=torch.uint8), None)
