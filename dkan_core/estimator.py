@@ -11,22 +11,21 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import Tags, check_array, check_consistent_length, check_random_state, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils import Tags, check_consistent_length, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dkan_core.config import PrepareConfig, TrainConfig, build_config
 from dkan_core.data.encoding import Preprocessor, fit_preprocessor
 from dkan_core.data.frames import is_frame, to_table
-from dkan_core.data.manifest import PreparedData, SplitInfo
+from dkan_core.data.manifest import PreparedData
 from dkan_core.data.memory import ArraysReader
 from dkan_core.data.schema import column_types, feature_columns
 from dkan_core.data.shards import Arrays
 from dkan_core.data.splits import hold_out
 from dkan_core.data.statistics import sample_rows
+from dkan_core.data.targets import check_classes, check_weights, encode_labels, find_classes, labelled, split_info
 from dkan_core.errors import DataError
 from dkan_core.machine import available_cores
-from dkan_core.metrics import NOT_MEASURED
 from dkan_core.model.checkpoint import MODEL_FILES, SavedModel, save_model
 from dkan_core.prediction import best_device, log_odds, to_probability, torch_threads
 from dkan_core.storage import check_free, local_copy, local_path
@@ -152,27 +151,30 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight: ``(N,)``
         """
         table = self._table(X, fitting=True)
-        self.classes_, names = _find_classes(y)
-        labels_NL = self._labels(y)
+        self.classes_, names = find_classes(y)
+        labels_NL = encode_labels(y, self.classes_)
         check_consistent_length(table, labels_NL)
-        weight_N = None if sample_weight is None else _weights(sample_weight, labels_NL)
+        weight_N = None if sample_weight is None else check_weights(sample_weight, labels_NL)
         rows = np.arange(len(labels_NL)) if weight_N is None else np.flatnonzero(weight_N)
-        _check_classes(labels_NL[rows], "y")
+        check_classes(labels_NL[rows], "y")
 
         random = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
         if eval_set is None:
             train, held_out = self._hold_out(rows, labels_NL, random)
-            valid_table, valid = table.take(held_out), _labelled(labels_NL, weight_N, held_out)
+            valid_table, valid = table.take(held_out), labelled(labels_NL, weight_N, held_out)
         else:
             train = random.permutation(rows)
-            valid_table, valid = self._table(eval_set[0], fitting=False), {"labels": self._labels(eval_set[1])}
+            valid_table, valid = (
+                self._table(eval_set[0], fitting=False),
+                {"labels": encode_labels(eval_set[1], self.classes_)},
+            )
             check_consistent_length(valid_table, valid["labels"])
-            _check_classes(valid["labels"], "eval_set")
+            check_classes(valid["labels"], "eval_set")
         train_table = table.take(train)
         self.preprocessor_ = _fit_encoding(train_table)
         self._train(
             names,
-            {**self._encode(train_table), **_labelled(labels_NL, weight_N, train)},
+            {**self._encode(train_table), **labelled(labels_NL, weight_N, train)},
             {**self._encode(valid_table), **valid},
             seed=int(random.integers(2**31)),
         )
@@ -186,7 +188,7 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"validation_fraction must be between 0 and 1, got {self.validation_fraction}")
         train, held_out = (rows[part] for part in hold_out(labels_NL[rows], self.validation_fraction, random))
         for name, part in (("rows to train on", train), ("validation rows held out", held_out)):
-            _check_classes(labels_NL[part], name, "; give fit an eval_set")
+            check_classes(labels_NL[part], name, "; give fit an eval_set")
         return train, held_out
 
     def _table(self, X: Any, *, fitting: bool) -> pa.Table:
@@ -198,24 +200,6 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             X = validate_data(self, X, reset=fitting, dtype=None, ensure_all_finite=False)
         return to_table(X, getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)]))
-
-    def _labels(self, y: Any) -> npt.NDArray[np.uint8]:
-        """Return labels (N, L) of 0, 1 and 255 for not measured."""
-        if not _is_multilabel(y):
-            y = column_or_1d(y, warn=True)
-            unknown = np.setdiff1d(y, self.classes_)
-            if len(unknown):
-                raise ValueError(f"y holds {unknown[0]!r}; the classes are {self.classes_.tolist()}")
-            ones_N = np.asarray(y == self.classes_[-1])
-            return ones_N.astype(np.uint8)[:, None]
-        values_NL = check_array(y, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
-        if values_NL.shape[1] != len(self.classes_):
-            raise ValueError(f"y has {values_NL.shape[1]} labels; expected {len(self.classes_)}")
-        measured_NL = ~np.isnan(values_NL)
-        wrong = np.setdiff1d(values_NL[measured_NL], [0, 1])
-        if len(wrong):
-            raise ValueError(f"Of several labels each must be 0, 1 or NaN (not measured); y holds {wrong[0]:g}")
-        return np.where(measured_NL, values_NL, NOT_MEASURED).astype(np.uint8)
 
     def _encode(self, table: pa.Table) -> Arrays:
         return self.preprocessor_.transform(table, "X")
@@ -243,7 +227,7 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             preprocessor=self.preprocessor_,
             labels=names,
             weight="sample_weight" if "weight" in train else None,
-            splits={name: _split_info(part["labels"], names) for name, part in arrays.items()},
+            splits={name: split_info(part["labels"], names) for name, part in arrays.items()},
             split_rule={"by": "estimator"},
             seed=seed,
             invalid={},
@@ -362,46 +346,6 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return model
 
 
-def _labelled(labels_NL: npt.NDArray[np.uint8], weight_N: Array | None, rows: npt.NDArray[np.int64]) -> Arrays:
-    """Return the labels of ``rows``, and their weights where there are any."""
-    labels = {"labels": labels_NL[rows]}
-    return labels if weight_N is None else {**labels, "weight": weight_N[rows]}
-
-
-def _is_multilabel(y: Any) -> bool:
-    shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
-    return len(shape) == 2 and shape[1] > 1
-
-
-def _find_classes(y: Any) -> tuple[Array, list[str]]:
-    """Return the classes, of several labels their indices, and the names of the labels."""
-    if _is_multilabel(y):
-        count = np.asarray(y).shape[1]
-        return np.arange(count), [str(name) for name in getattr(y, "columns", [f"label_{n}" for n in range(count)])]
-    name = getattr(y, "name", None)
-    y = column_or_1d(y, warn=False)
-    check_classification_targets(y)
-    kind = type_of_target(y, input_name="y", raise_unknown=True)
-    if kind != "binary":
-        raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
-    return np.unique(y), [name if isinstance(name, str) else "label"]
-
-
-def _weights(sample_weight: Any, labels_NL: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    weight_N = _check_sample_weight(sample_weight, labels_NL, dtype=np.float32, ensure_non_negative=True)
-    if not weight_N.any():
-        raise ValueError("Sample weights must contain at least one non-zero number.")
-    return np.asarray(weight_N, dtype=np.float32)
-
-
-def _check_classes(labels_NL: npt.NDArray[np.uint8], where: str, hint: str = "") -> None:
-    """Raise ValueError unless a label has both classes; of several labels the others need not."""
-    if any({0, 1} <= {*labels_N.tolist()} for labels_N in labels_NL.T):
-        return
-    lacking = "no label with both classes" if labels_NL.shape[1] > 1 else "one class only"
-    raise ValueError(f"{where} ({len(labels_NL)} rows): {lacking}; the two classes of a label are needed{hint}")
-
-
 def _fit_encoding(table: pa.Table) -> Preprocessor:
     """Choose the encoding as ``prepare`` does; columns that say nothing are left out with a warning."""
     numeric, categorical = feature_columns(column_types("X", table.schema), "X")
@@ -417,15 +361,6 @@ def _fit_encoding(table: pa.Table) -> Preprocessor:
     if left_out:
         warnings.warn(f"columns {left_out} of X hold no value, or none that repeats: left out", stacklevel=3)
     return preprocessor
-
-
-def _split_info(labels_NL: npt.NDArray[np.uint8], names: list[str]) -> SplitInfo:
-    values = {"0": 0, "1": 1, "null": NOT_MEASURED}
-    classes = {
-        name: {key: int(np.count_nonzero(labels_N == value)) for key, value in values.items()}
-        for name, labels_N in zip(names, labels_NL.T, strict=True)
-    }
-    return SplitInfo(rows=len(labels_NL), classes=classes, shards=[])
 
 
 def _threads(n_jobs: int | None) -> int:

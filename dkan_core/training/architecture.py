@@ -21,9 +21,11 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Train
     """
     indicators: tuple[tuple[int, ...], ...] = ()
     if config.model == "auto":
-        sample = sample_rows(reader, len(prepared.labels))
-        indicators = choose_indicators(prepared.preprocessor, sample, reader.rows)
-        names = [feature.name for feature in prepared.preprocessor.coded]
+        encoding = prepared.preprocessor
+        columns = len(encoding.numeric) + len(encoding.coded)
+        sample = sample_rows(reader, columns=columns, labels=len(prepared.labels))
+        indicators = choose_indicators(encoding, sample, reader.rows)
+        names = [feature.name for feature in encoding.coded]
         crosses = [" x ".join(names[index] for index in group) for group in indicators if len(group) > 1]
         logger.info("crosses that pay on unseen rows: %s", ", ".join(crosses) or "none")
     return ModelConfig.for_data(prepared, config, indicators)

@@ -23,8 +23,8 @@ from dkan_core.data.loader import RowReader
 from dkan_core.data.shards import Arrays
 from dkan_core.metrics import NOT_MEASURED
 
-SAMPLE_CELLS = 200_000
-"""Rows times labels that are looked at."""
+SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000
+"""How many labels (rows times labels), and values (rows times columns), are looked at."""
 
 MAX_CROSSED = 64
 MAX_SHORTLIST = 24
@@ -48,11 +48,10 @@ Float64 = npt.NDArray[np.float64]
 Group = tuple[int, ...]
 
 
-def sample_rows(reader: RowReader, labels: int) -> Arrays:
+def sample_rows(reader: RowReader, *, columns: int, labels: int) -> Arrays:
     """Return the first rows of a split, which ``prepare`` has shuffled, as many as the search looks at."""
-    rows = min(reader.rows, SAMPLE_CELLS // labels)
-    starts = [*reader.starts.tolist()]
-    extents = [(start, min(stop, rows)) for start, stop in itertools.pairwise(starts) if start < rows]
+    rows = min(reader.rows, SAMPLE_LABELS // labels, SAMPLE_VALUES // columns)
+    extents = [(start, min(stop, rows)) for start, stop in itertools.pairwise(reader.starts.tolist()) if start < rows]
     return reader.gather(extents)
 
 
