@@ -68,7 +68,7 @@ VARIANTS: dict[str, tuple[Change, dict[str, Any]]] = {
     "codes decay as other weights": (_set(), {f"{STEP}.MIN_CODE_DECAY": 1.0, f"{STEP}.MAX_CODE_DECAY": 1.0}),
     "weight decay 0.1": (_set(weight_decay=0.1), {}),
     "binary columns through the basis": (_set(), {f"{MODEL}.MAX_BINARY_KNOTS": 0}),
-    "no dropout of binary inputs": (_set(input_dropout=0.0), {}),
+    "no dropout of binary inputs": (_set(binary_dropout=0.0), {}),
     "no dropout of hidden units": (_set(dropout=0.0), {}),
     "half the learning rate": (_scaled_rate(0.5), {}),
     "16 centers": (_set(num_centers=16), {}),

@@ -108,7 +108,7 @@ class TrainConfig:
     dropout: float = 0.2
     """Share of hidden units dropped while training."""
 
-    input_dropout: float = 0.2
+    binary_dropout: float = 0.2
     """Share of binary inputs dropped while training."""
 
     embedding_dim: int = 8
@@ -165,8 +165,9 @@ class TrainConfig:
             raise ConfigError(f"members must be 1 with model fastkan, got {self.members}")
         if any(width < 1 for width in self.hidden or ()):
             raise ConfigError(f"hidden must hold positive widths, got {self.hidden}")
-        if any(not 0 <= weight < float("inf") for weight in self.label_weights):
-            raise ConfigError(f"label_weights must hold non-negative numbers, got {self.label_weights}")
+        weights = self.label_weights
+        if any(not 0 <= weight < float("inf") for weight in weights) or (weights and not any(weights)):
+            raise ConfigError(f"label_weights must hold non-negative numbers, one above 0, got {weights}")
         if not self.grid_max > self.grid_min:
             raise ConfigError(f"grid_max must be above grid_min, got {self.grid_min} to {self.grid_max}")
         for name, low, high in _TRAIN_BOUNDS:
@@ -178,7 +179,7 @@ class TrainConfig:
 _TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("num_centers", 2, 256),
     ("dropout", 0, 0.99),
-    ("input_dropout", 0, 0.99),
+    ("binary_dropout", 0, 0.99),
     ("members", 1, 1024),
     ("embedding_dim", 1, 1024),
     ("workers", 1, 1024),

@@ -54,13 +54,14 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hidden: Width of each hidden layer of a member.
         num_centers: Gaussian basis functions on each edge.
         dropout: Share of hidden units dropped while training.
-        input_dropout: Share of binary inputs dropped while training.
+        binary_dropout: Share of binary inputs dropped while training.
         embedding_dim: Width of a categorical column's embedding.
         epochs: Passes over the training rows at most.
         batch_size: Rows of one step.
         learning_rate: AdamW's learning rate at its peak.
         weight_decay: AdamW's decoupled weight decay.
         pos_weight: Weight of positives in the loss; probabilities are corrected for it.
+        label_weights: Weight of each label in the loss.
         warmup_fraction: Share of the steps over which the learning rate rises.
         patience: Evaluations without a better average precision after which training stops; one is made each epoch.
         max_seconds: Seconds after which training stops.
@@ -94,13 +95,14 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         hidden: int | tuple[int, ...] | None = None,
         num_centers: int | None = None,
         dropout: float | None = None,
-        input_dropout: float | None = None,
+        binary_dropout: float | None = None,
         embedding_dim: int | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
         weight_decay: float | None = None,
         pos_weight: float | None = None,
+        label_weights: tuple[float, ...] | None = None,
         warmup_fraction: float | None = None,
         patience: int | None = None,
         max_seconds: float | None = None,
@@ -113,13 +115,14 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.hidden = hidden
         self.num_centers = num_centers
         self.dropout = dropout
-        self.input_dropout = input_dropout
+        self.binary_dropout = binary_dropout
         self.embedding_dim = embedding_dim
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.pos_weight = pos_weight
+        self.label_weights = label_weights
         self.warmup_fraction = warmup_fraction
         self.patience = patience
         self.max_seconds = max_seconds
@@ -233,7 +236,7 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             invalid={},
             sources=[],
         )
-        config = resolve(self._train_config(seed), len(train["labels"]))
+        config = resolve(self._train_config(seed), len(train["labels"]), len(names))
         with torch_threads(_threads(self.n_jobs)):
             result = train_single(ArraysReader(train), ArraysReader(valid), prepared, config)
         self.module_, self.architecture_ = result.model, result.architecture

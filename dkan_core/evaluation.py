@@ -130,8 +130,14 @@ def _read_history(model: str | Path) -> list[dict[str, Any]]:
 
 
 def _model_summary(saved: SavedModel) -> dict[str, Any]:
+    coded = saved.preprocessor.coded
+    crosses = [group for group in saved.config.indicators if len(group) > 1]
     return {
-        "layers": [saved.module.encoder.width, *saved.config.hidden, len(saved.config.labels)],
+        "model": saved.config.model,
+        "members": saved.config.members,
+        "layers of each": [saved.module.encoder.width, *saved.config.hidden, len(saved.config.labels)],
+        "binary inputs": len(saved.config.binary),
+        "crosses": [" x ".join(coded[index].name for index in group) for group in crosses] or "none",
         "parameters": saved.parameters(),
         "centers": f"{saved.config.num_centers} on [{saved.config.grid_min:g}, {saved.config.grid_max:g}]",
         "input norm": saved.config.input_norm,

@@ -25,6 +25,7 @@ from dkan_core.progress import progress
 from dkan_core.storage import is_remote, local_copy, local_path, staged_file
 
 SCORING_ROWS = 16_384
+MAX_LOG_ODDS = 700.0
 TILE_ROWS = 64
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ def to_probability(log_odds_NL: npt.NDArray[np.float32]) -> npt.NDArray[np.float
         - Input and output: ``(N, L)``
     """
     # In float64, so that rounding does not depend on where in an array a row stands.
-    probabilities: npt.NDArray[np.float32] = (1 / (1 + np.exp(-log_odds_NL.astype(np.float64)))).astype(np.float32)
+    exact_NL = 1 / (1 + np.exp(-log_odds_NL.astype(np.float64).clip(-MAX_LOG_ODDS, MAX_LOG_ODDS)))
+    probabilities: npt.NDArray[np.float32] = exact_NL.astype(np.float32)
     return probabilities
 
 

@@ -22,7 +22,10 @@ def find_classes(y: Any) -> tuple[Array, list[str]]:
     """Return the classes, of several labels their indices, and the names of the labels."""
     if is_multilabel(y):
         count = np.asarray(y).shape[1]
-        return np.arange(count), [str(name) for name in getattr(y, "columns", [f"label_{n}" for n in range(count)])]
+        names = [str(name) for name in getattr(y, "columns", [f"label_{n}" for n in range(count)])]
+        if len(set(names)) < count:
+            raise ValueError(f"labels must have names of their own, got {names}")
+        return np.arange(count), names
     name = getattr(y, "name", None)
     y = column_or_1d(y, warn=False)
     check_classification_targets(y)

@@ -15,6 +15,7 @@ from dkan_core.metrics import NOT_MEASURED
 
 NEWTON_STEPS = 50
 MIN_SCALE, MAX_SCALE = 0.1, 10.0
+BISECTIONS, MAX_LEVEL, MAX_LOG_ODDS = 60, 30.0, 700.0
 
 
 Calibration = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
@@ -46,6 +47,9 @@ def _fit(
 ) -> tuple[float, float]:
     kept_N = weight_N > 0
     positive_N, weight_N, input_N = labels_N[kept_N] == 1, weight_N[kept_N], log_odds_N[kept_N].astype(np.float64)
+    if not kept_N.any():
+        return 1.0, 0.0
+    weight_N = weight_N / weight_N.mean()
     positives, negatives = weight_N[positive_N].sum(), weight_N[~positive_N].sum()
     if not positives or not negatives:
         return 1.0, 0.0
@@ -54,7 +58,7 @@ def _fit(
     design_N2 = np.stack([(input_N - center) / spread, np.ones_like(input_N)], axis=1)
     slope_and_level = np.array([spread, center])
     for _ in range(NEWTON_STEPS):
-        probability_N = 1 / (1 + np.exp(-design_N2 @ slope_and_level))
+        probability_N = _chance(design_N2 @ slope_and_level)
         curvature_N = weight_N * probability_N * (1 - probability_N)
         curvature = design_N2.T @ (design_N2 * curvature_N[:, None]) + 1e-6 * np.eye(2)
         step = np.linalg.solve(curvature, design_N2.T @ (weight_N * (target_N - probability_N))).clip(-1, 1)
@@ -63,4 +67,23 @@ def _fit(
             break
     slope, level = slope_and_level
     scale = float(np.clip(slope / spread, MIN_SCALE, MAX_SCALE))
+    if scale != slope / spread:
+        level = _level(target_N, scale * (input_N - center), weight_N)
     return scale, float(level - scale * center)
+
+
+def _level(
+    target_N: npt.NDArray[np.float64], stretched_N: npt.NDArray[np.float64], weight_N: npt.NDArray[np.float64]
+) -> float:
+    """Return the shift with which the mean probability is that of the targets, by bisection."""
+    low, high = -stretched_N.max() - MAX_LEVEL, -stretched_N.min() + MAX_LEVEL
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        excess = (weight_N * (_chance(stretched_N + middle) - target_N)).sum()
+        low, high = (low, middle) if excess > 0 else (middle, high)
+    return float((low + high) / 2)
+
+
+def _chance(log_odds_N: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    chance_N: npt.NDArray[np.float64] = 1 / (1 + np.exp(-log_odds_N.clip(-MAX_LOG_ODDS, MAX_LOG_ODDS)))
+    return chance_N

@@ -121,7 +121,10 @@ class SavedModel:
         if not (folder / CONFIG).exists() and (folder / "model" / CONFIG).exists():
             folder = folder / "model"
         self.folder = folder
-        self.config = ModelConfig.from_dict(self.read(CONFIG))
+        try:
+            self.config = ModelConfig.from_dict(self.read(CONFIG))
+        except TypeError as error:
+            raise DataError(f"{folder / CONFIG}: was written by another version of dkan ({error})") from error
         self.preprocessor = Preprocessor.from_dict(self.read(PREPROCESSOR))
         self.metrics = self.read(METRICS)
         self.module = TabularFastKAN(self.config)

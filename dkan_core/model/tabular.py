@@ -4,6 +4,7 @@ Shape suffixes: B rows, F numeric features, C coded features, T indicator groups
 outputs over all members, L labels.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -16,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dkan_core.config import TrainConfig
-from dkan_core.data.encoding import SCORE_LIMIT, STEPS
+from dkan_core.data.encoding import FIRST_CODE, SCORE_LIMIT, STEPS, UNSEEN
 from dkan_core.data.manifest import PreparedData
-from dkan_core.errors import ConfigError
 from dkan_core.model.ensemble import FastKANEnsemble
 from dkan_core.model.fastkan import Basis, FastKAN
 
 MAX_BINARY_KNOTS = 2
+MAX_INDICATOR_CODES = 4096
 BINARY_SCALE = 3.0
 """A binary input has one weight where a curved one has nine that learn together: it is larger instead."""
 
@@ -48,6 +49,9 @@ class ModelConfig:
     indicators: tuple[tuple[int, ...], ...]
     """Groups of coded features whose joint value has weights of its own at the first layer."""
 
+    missing: tuple[int, ...]
+    """Coded features of which only whether they are missing has weights of its own."""
+
     embedding_dim: int
     members: int
     hidden: tuple[int, ...]
@@ -56,11 +60,16 @@ class ModelConfig:
     grid_max: float
     input_norm: str
     dropout: float
-    input_dropout: float
+    binary_dropout: float
 
     @classmethod
     def for_data(
-        cls, prepared: PreparedData, config: TrainConfig, indicators: Sequence[tuple[int, ...]] = ()
+        cls,
+        prepared: PreparedData,
+        config: TrainConfig,
+        *,
+        indicators: Sequence[tuple[int, ...]] = (),
+        missing: Sequence[int] = (),
     ) -> "ModelConfig":
         """Return the architecture for a prepared data set and a resolved config."""
         coded = prepared.preprocessor.coded
@@ -68,8 +77,6 @@ class ModelConfig:
         plain = config.model == "fastkan"
         binary = [index for index, feature in enumerate(numeric) if len(feature.knots) <= MAX_BINARY_KNOTS]
         assert config.hidden is not None and config.members is not None
-        if config.label_weights and len(config.label_weights) != len(prepared.labels):
-            raise ConfigError(f"label_weights: {len(config.label_weights)} given; the labels are {prepared.labels}")
         return cls(
             labels=tuple(prepared.labels),
             model=config.model,
@@ -78,6 +85,7 @@ class ModelConfig:
             cardinalities=tuple(feature.cardinality for feature in coded),
             embedded=tuple(index for index, feature in enumerate(coded) if feature.kind == "category"),
             indicators=() if plain else tuple(indicators),
+            missing=() if plain else tuple(missing),
             embedding_dim=config.embedding_dim,
             members=config.members,
             hidden=config.hidden,
@@ -86,7 +94,7 @@ class ModelConfig:
             grid_max=config.grid_max,
             input_norm=config.input_norm,
             dropout=config.dropout,
-            input_dropout=config.input_dropout,
+            binary_dropout=config.binary_dropout,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,42 +131,57 @@ class Indicators(nn.Module):
     """A vector for every joint value of each group of coded features, summed over the groups.
 
     Args:
-        cardinalities: Number of codes of each coded feature.
+        cardinalities: Number of codes of each coded feature; by itself a feature keeps its ``MAX_INDICATOR_CODES``
+            most frequent ones, and the others count as unseen.
         groups: Indexes of coded features.
+        missing: Coded features of which only whether they are missing counts.
         width: Numbers of a vector, 0 at the start.
 
     Shape:
         - Input: ``(B, C)`` int32
         - Output: ``(B, width)``
 
-    >>> Indicators((3, 4), [(0,), (0, 1)], 2).weight.shape
-    torch.Size([15, 2])
+    >>> Indicators((3, 4), [(0,), (0, 1)], [1], 2).weight.shape
+    torch.Size([17, 2])
     """
 
     features: Tensor
-    strides: Tensor
+    caps: Tensor
     offsets: Tensor
 
-    def __init__(self, cardinalities: Sequence[int], groups: Sequence[tuple[int, ...]], width: int) -> None:
+    def __init__(
+        self, cardinalities: Sequence[int], groups: Sequence[tuple[int, ...]], missing: Sequence[int], width: int
+    ) -> None:
         super().__init__()
-        order = max(map(len, groups))
-        self.sizes = sizes = [math.prod(cardinalities[index] for index in group) for group in groups]
-        strides = [
-            [math.prod(cardinalities[index] for index in group[place + 1 :]) for place in range(len(group))]
-            for group in groups
+        alone = [group[0] for group in groups if len(group) == 1]
+        caps = [min(cardinalities[index], MAX_INDICATOR_CODES) for index in alone] + [FIRST_CODE] * len(missing)
+        crosses = [group for group in groups if len(group) > 1]
+        self.crosses = [
+            [(index, math.prod(cardinalities[i] for i in rest)) for index, *rest in _tails(group)] for group in crosses
         ]
-        # A group shorter than the longest is filled up with its first feature at stride 0.
-        full = [group + group[:1] * (order - len(group)) for group in groups]
-        filled = [stride + [0] * (order - len(stride)) for stride in strides]
-        self.register_buffer("features", torch.tensor(full), persistent=False)
-        self.register_buffer("strides", torch.tensor(filled), persistent=False)
-        offsets = [0, *itertools.accumulate(sizes)]
-        self.register_buffer("offsets", torch.tensor(offsets[:-1]), persistent=False)
+        self.sizes = caps + [math.prod(cardinalities[index] for index in group) for group in crosses]
+        offsets = [0, *itertools.accumulate(self.sizes)]
+        self.register_buffer("features", torch.tensor([*alone, *missing], dtype=torch.long), persistent=False)
+        self.register_buffer("caps", torch.tensor(caps, dtype=torch.int32), persistent=False)
+        self.register_buffer("offsets", torch.tensor(offsets[:-1], dtype=torch.int32), persistent=False)
         self.weight = nn.Parameter(torch.zeros(offsets[-1], width))
 
     def forward(self, codes_BC: Tensor) -> Tensor:
-        places_BT = (codes_BC.long()[:, self.features] * self.strides).sum(-1) + self.offsets
-        return F.embedding_bag(places_BT, self.weight, mode="sum")
+        alone_BT = codes_BC[:, self.features]
+        places = [alone_BT.masked_fill(alone_BT >= self.caps, UNSEEN)]
+        for cross in self.crosses:
+            joint_B = functools.reduce(torch.add, (codes_BC[:, index] * stride for index, stride in cross))
+            places.append(joint_B.unsqueeze(1))
+        return F.embedding_bag(torch.cat(places, dim=1) + self.offsets, self.weight, mode="sum")
+
+
+def _tails(group: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the group from each of its places on.
+
+    >>> _tails((4, 2, 7))
+    [(4, 2, 7), (2, 7), (7,)]
+    """
+    return [group[place:] for place in range(len(group))]
 
 
 def _embedding(cardinality: int, dim: int) -> nn.Embedding:
@@ -184,7 +207,7 @@ class InputEncoder(nn.Module):
     def __init__(self, config: ModelConfig, first_width: int) -> None:
         super().__init__()
         self.cardinalities, self.embedded = config.cardinalities, config.embedded
-        self.input_dropout = config.input_dropout
+        self.binary_dropout = config.binary_dropout
         embeddings = [_embedding(config.cardinalities[index], config.embedding_dim) for index in config.embedded]
         self.embeddings = nn.ModuleList(embeddings)
         curved = sorted({*range(config.num_numeric)} - {*config.binary})
@@ -193,8 +216,8 @@ class InputEncoder(nn.Module):
         self.width = len(curved) + sum(embedding.embedding_dim for embedding in embeddings)
         self.binary_linear = nn.Linear(len(config.binary), first_width, bias=False) if config.binary else None
         self.indicators = None
-        if config.indicators:
-            self.indicators = Indicators(config.cardinalities, config.indicators, first_width)
+        if config.indicators or config.missing:
+            self.indicators = Indicators(config.cardinalities, config.indicators, config.missing, first_width)
 
     def code_tables(self) -> dict[str, list[int]]:
         """Return the parameters whose rows stand for codes, and the sizes of the features or groups they hold."""
@@ -206,7 +229,7 @@ class InputEncoder(nn.Module):
         if numeric is not None:
             scores_BF = decode_scores(numeric)
             if self.binary_linear is not None:
-                binary = F.dropout(scores_BF[:, self.binary], self.input_dropout, self.training)
+                binary = F.dropout(scores_BF[:, self.binary], self.binary_dropout, self.training)
                 shifts.append(self.binary_linear(BINARY_SCALE * binary))
                 scores_BF = scores_BF[:, self.curved]
             inputs.append(scores_BF)

@@ -6,7 +6,7 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.loader import RowReader
 from dkan_core.data.manifest import PreparedData
 from dkan_core.model.tabular import ModelConfig
-from dkan_core.training.indicators import choose_indicators, sample_rows
+from dkan_core.training.indicators import choose_indicators, choose_missing, search_sample
 
 logger = logging.getLogger(__name__)
 
@@ -20,12 +20,14 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Train
         config: Resolved settings.
     """
     indicators: tuple[tuple[int, ...], ...] = ()
+    missing: tuple[int, ...] = ()
     if config.model == "auto":
         encoding = prepared.preprocessor
         columns = len(encoding.numeric) + len(encoding.coded)
-        sample = sample_rows(reader, columns=columns, labels=len(prepared.labels))
+        sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
         indicators = choose_indicators(encoding, sample, reader.rows)
+        missing = choose_missing(encoding, sample, indicators)
         names = [feature.name for feature in encoding.coded]
         crosses = [" x ".join(names[index] for index in group) for group in indicators if len(group) > 1]
         logger.info("crosses that pay on unseen rows: %s", ", ".join(crosses) or "none")
-    return ModelConfig.for_data(prepared, config, indicators)
+    return ModelConfig.for_data(prepared, config, indicators=indicators, missing=missing)

@@ -2,9 +2,10 @@
 
 An additive model of every feature is fitted on one half of a sample of the train split and leaves residuals in the
 other half, and the other way round. A candidate is a coded numeric column (are its exact values more than its smooth
-curve?) or a cross of two or three coded columns (is the pair more than the sum?). Its effect is estimated on the
-residuals of one half and judged by the loss it saves in the other, so a candidate that only fits noise loses. The best
-one is taken, its effect joins the additive model, and the rest are judged again.
+curve?) or a cross of coded columns (is the pair more than the sum?). Its effect is estimated on the residuals of one
+half and judged by the loss it saves in the other, so a candidate that only fits noise loses. One that is taken joins
+the additive model, on top of which the next is judged. All pairs are looked at once and the best again and again; a
+pair that is taken may grow by a third column. The halves are made by row, also where splits are by group.
 
 The pairwise search is that of FAST (Lou et al. 2013, doi:10.1145/2487575.2487579), here cross-fitted and greedy.
 
@@ -13,15 +14,18 @@ Shape suffixes: N rows.
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from dkan_core.data.encoding import SCORE_LIMIT, STEPS, Preprocessor
+from dkan_core.data.encoding import MISSING, SCORE_LIMIT, UNSEEN, Preprocessor
 from dkan_core.data.loader import RowReader
 from dkan_core.data.shards import Arrays
 from dkan_core.metrics import NOT_MEASURED
+from dkan_core.model.tabular import MAX_INDICATOR_CODES, decode_scores
 
 SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000
 """How many labels (rows times labels), and values (rows times columns), are looked at."""
@@ -29,7 +33,6 @@ SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000
 MAX_CROSSED = 64
 MAX_SHORTLIST = 24
 MAX_CROSSES = 4
-MAX_CELLS = 4096
 MAX_ORDER = 3
 MIN_VALUE_GAIN, MIN_CROSS_GAIN = 3.0, 10.0
 """Log-likelihood, in nats over the sample, that exact values and a cross must save on unseen rows."""
@@ -48,17 +51,25 @@ Float64 = npt.NDArray[np.float64]
 Group = tuple[int, ...]
 
 
-def sample_rows(reader: RowReader, *, columns: int, labels: int) -> Arrays:
+def search_sample(reader: RowReader, *, columns: int, labels: int) -> Arrays:
     """Return the first rows of a split, which ``prepare`` has shuffled, as many as the search looks at."""
     rows = min(reader.rows, SAMPLE_LABELS // labels, SAMPLE_VALUES // columns)
     extents = [(start, min(stop, rows)) for start, stop in itertools.pairwise(reader.starts.tolist()) if start < rows]
     return reader.gather(extents)
 
 
+def choose_missing(preprocessor: Preprocessor, sample: Arrays, indicators: Sequence[Group]) -> tuple[int, ...]:
+    """Return the coded features that have missing values and no weights of their own in ``indicators``."""
+    alone = {group[0] for group in indicators if len(group) == 1}
+    left = [index for index in range(len(preprocessor.coded)) if index not in alone]
+    return tuple(index for index in left if (sample["categorical"][:, index] == MISSING).any())
+
+
 def choose_indicators(preprocessor: Preprocessor, sample: Arrays, train_rows: int) -> tuple[Group, ...]:
     """Return the groups of coded features whose joint value gets weights of its own.
 
-    A category is always a group; the values of a numeric column, and crosses, are where they predict unseen rows.
+    A category is always a group. The values of a numeric column are where they predict unseen rows, or have rows in
+    plenty; a cross is where it predicts unseen rows.
 
     Args:
         preprocessor: The encoding; a group holds indexes of its ``coded``.
@@ -71,12 +82,11 @@ def choose_indicators(preprocessor: Preprocessor, sample: Arrays, train_rows: in
     categories: list[Group] = [(index,) for index, feature in enumerate(coded) if feature.kind == "category"]
     values: list[Group] = [(index,) for index, feature in enumerate(coded) if feature.kind == "value"]
     columns = [
-        Column(codes.astype(np.int64), feature.cardinality)
-        for codes, feature in zip(sample["categorical"].T, coded, strict=True)
+        _column(codes, feature.cardinality) for codes, feature in zip(sample["categorical"].T, coded, strict=True)
     ]
     residuals = Residuals.of(_smooth(preprocessor, sample, columns), sample)
-    values = _take_all(residuals, columns, values, train_rows)
-    crosses = _take_best(residuals, columns) if len(coded) <= MAX_CROSSED else []
+    values = _choose_values(residuals, columns, values, train_rows)
+    crosses = _choose_crosses(residuals, columns) if len(coded) <= MAX_CROSSED else []
     return tuple(sorted([*categories, *values]) + crosses)
 
 
@@ -86,6 +96,11 @@ class Column:
 
     codes: Int64
     size: int
+
+
+def _column(codes: npt.NDArray[np.int32], size: int) -> Column:
+    kept = min(size, MAX_INDICATOR_CODES)
+    return Column(np.where(codes < kept, codes, UNSEEN).astype(np.int64), kept)
 
 
 def _joint(columns: list[Column], group: Group) -> Column:
@@ -98,13 +113,10 @@ def _joint(columns: list[Column], group: Group) -> Column:
 def _smooth(preprocessor: Preprocessor, sample: Arrays, columns: list[Column]) -> list[Column]:
     """Return what the network sees without indicators: binned scores, missing in the middle, and categories."""
     smooth = [column for column, feature in zip(columns, preprocessor.coded, strict=True) if feature.kind == "category"]
-    for stored in sample["numeric"].T if "numeric" in sample else ():
-        if stored.dtype == np.uint8:
-            scores = np.where(stored == 0, 0.0, (stored - 1.0) * (2 * SCORE_LIMIT / STEPS) - SCORE_LIMIT)
-        else:
-            scores = np.nan_to_num(stored.astype(np.float64), nan=0.0)
-        bins = (scores + SCORE_LIMIT) * (BINS / (2 * SCORE_LIMIT))
-        smooth.append(Column(bins.astype(np.int64).clip(0, BINS - 1), BINS))
+    for stored_N in sample["numeric"].T if "numeric" in sample else ():
+        scores_N = decode_scores(torch.from_numpy(np.ascontiguousarray(stored_N)[:, None])).numpy()[:, 0]
+        bins_N = (scores_N + SCORE_LIMIT) * (BINS / (2 * SCORE_LIMIT))
+        smooth.append(Column(bins_N.astype(np.int64).clip(0, BINS - 1), BINS))
     return smooth
 
 
@@ -124,6 +136,8 @@ class Residuals:
         for target_N in sample["labels"].T:
             measured_N = (target_N != NOT_MEASURED).astype(np.float64)
             weight_N = measured_N * sample["weight"] if "weight" in sample else measured_N
+            # Gains and shrinkage count rows: the scale of the weights must not matter.
+            weight_N = weight_N * (measured_N.sum() / max(weight_N.sum(), np.finfo(np.float64).tiny))
             if len(np.unique(target_N[weight_N > 0])) == 2:
                 fitted.append(cls(np.where(measured_N, target_N, 0).astype(np.float64), weight_N))
                 fitted[-1]._fit(smooth)
@@ -182,7 +196,7 @@ def _gain(residuals: list[Residuals], column: Column) -> float:
     return sum(residual.gain(column) for residual in residuals)
 
 
-def _take_all(
+def _choose_values(
     residuals: list[Residuals], columns: list[Column], candidates: list[Group], train_rows: int
 ) -> list[Group]:
     """Return the candidates that gain beside the better ones, or whose codes have rows in plenty."""
@@ -197,11 +211,11 @@ def _take_all(
     return sorted({*taken})
 
 
-def _take_best(residuals: list[Residuals], columns: list[Column]) -> list[Group]:
+def _choose_crosses(residuals: list[Residuals], columns: list[Column]) -> list[Group]:
     """Return the best cross, the best one after that, and so on; a taken cross may grow by a column."""
 
     def fits(group: Group) -> bool:
-        return len(group) <= MAX_ORDER and math.prod(columns[index].size for index in group) <= MAX_CELLS
+        return len(group) <= MAX_ORDER and math.prod(columns[index].size for index in group) <= MAX_INDICATOR_CODES
 
     pairs: list[Group] = [pair for pair in itertools.combinations(range(len(columns)), 2) if fits(pair)]
     gains = {pair: _gain(residuals, _joint(columns, pair)) for pair in pairs}

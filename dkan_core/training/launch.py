@@ -83,7 +83,7 @@ def train(
         manifest = read_manifest(data)
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
-        resolved = resolve(config or TrainConfig(), manifest.splits["train"].rows)
+        resolved = resolve(config or TrainConfig(), manifest.splits["train"].rows, len(manifest.labels))
         logger.info(
             "training: device %s, workers %d, rows a step %d, learning rate %.2g, epochs %d",
             resolved.device,
@@ -136,6 +136,8 @@ def _training_facts(config: TrainConfig, history: list[dict[str, Any]]) -> dict[
     return {
         "device": config.device,
         "workers": config.workers,
+        "members": config.members,
+        "hidden": list(config.hidden or ()),
         "batch_size": config.batch_size,
         "learning_rate": config.learning_rate,
         "epochs": config.epochs,

@@ -18,8 +18,9 @@ from dkan_core.training.reporting import Reporter
 
 LOG_LINES_SHOWN = 40
 
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
-"""Settings of glibc: large arrays are freed and wanted again every step, and fresh pages are slow."""
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+"""Settings of glibc: arrays are freed and wanted again every step, and fresh pages are slow. The first is the largest
+that every version takes."""
 
 logger = logging.getLogger(__name__)
 

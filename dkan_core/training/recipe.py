@@ -21,8 +21,8 @@ WIDTHS = ((500_000, 128),)
 MAX_WIDTH, PLAIN_WIDTH = 256, 64
 
 
-def resolve(config: TrainConfig, rows: int) -> TrainConfig:
-    """Fill in what is None and check the rest against the machine.
+def resolve(config: TrainConfig, rows: int, labels: int = 1) -> TrainConfig:
+    """Fill in what is None and check the rest against the data and the machine.
 
     - device: CUDA where there is one.
     - workers: one a GPU; one on the CPU.
@@ -33,8 +33,11 @@ def resolve(config: TrainConfig, rows: int) -> TrainConfig:
     - epochs: enough to see 1.5 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
 
     Raises:
-        ConfigError: There is no CUDA, too few GPUs, more workers than rows of a batch, or an extra is missing.
+        ConfigError: There is no CUDA, too few GPUs, more workers than rows of a batch, another number of label weights
+            than labels, or an extra is missing.
     """
+    if config.label_weights and len(config.label_weights) != labels:
+        raise ConfigError(f"label_weights: {len(config.label_weights)} numbers; the data has {labels} labels")
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("tensorboard is not installed; run: pip install 'dkan[tensorboard]'")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0

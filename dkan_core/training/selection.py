@@ -40,8 +40,8 @@ def describe_best(
 ) -> tuple[Calibration, dict[str, Any]]:
     """Calibrate a model on validation; return the calibration and what a model folder says about its model.
 
-    That is the metrics on validation, and each label's threshold by F1. Where a label has one class alone, the
-    calibration still undoes what the weight of positives did to the odds.
+    That is the metrics on validation, of the probabilities that were calibrated there, and each label's threshold by
+    F1. Where a label has one class alone, the calibration still undoes what the weight of positives did to the odds.
     """
     prior = math.log(config.pos_weight)
     labels_NL = scored.labels_NL

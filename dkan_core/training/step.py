@@ -24,7 +24,7 @@ MIN_CODE_DECAY, MAX_CODE_DECAY, EVEN_CODE_ROWS = 0.1, 3.0, 540
 
 
 def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: TrainConfig) -> TabularFastKAN:
-    """Return the model that training starts from: a function of the seed, at the labels' prior log-odds."""
+    """Return the model that training starts from: a function of the seed, at the labels' prior log-odds by rows."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = TabularFastKAN(architecture)
@@ -131,7 +131,10 @@ def masked_loss(
     if label_weights:
         weight_BL = weight_BL * weight_BL.new_tensor(label_weights)
     loss_MBL = F.binary_cross_entropy_with_logits(
-        logits_MBL, target_BL.expand_as(logits_MBL), reduction="none", pos_weight=logits_MBL.new_tensor(pos_weight)
+        logits_MBL,
+        target_BL.expand_as(logits_MBL),
+        reduction="none",
+        pos_weight=None if pos_weight == 1 else logits_MBL.new_tensor(pos_weight),
     )
     total = weight_BL.sum()
     return (loss_MBL.mean(0) * weight_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dkan_core.model.tabular import Indicators, ModelConfig, TabularFastKAN, decode_scores
+from dkan_core.model.tabular import MAX_INDICATOR_CODES, Indicators, ModelConfig, TabularFastKAN, decode_scores
 
 CONFIG = ModelConfig(
     labels=("a", "b"),
@@ -16,6 +16,7 @@ CONFIG = ModelConfig(
     cardinalities=(5, 4),
     embedded=(0,),
     indicators=((0,), (0, 1)),
+    missing=(1,),
     embedding_dim=2,
     members=3,
     hidden=(6,),
@@ -24,9 +25,9 @@ CONFIG = ModelConfig(
     grid_max=2.0,
     input_norm="none",
     dropout=0.0,
-    input_dropout=0.0,
+    binary_dropout=0.0,
 )
-PLAIN = replace(CONFIG, model="fastkan", members=1, binary=(), indicators=())
+PLAIN = replace(CONFIG, model="fastkan", members=1, binary=(), indicators=(), missing=())
 
 
 def test_uint8_decodes_to_evenly_spaced_scores_and_zero_where_missing() -> None:
@@ -46,9 +47,9 @@ def test_floats_decode_to_themselves_and_zero_where_missing(dtype: torch.dtype) 
     ("config", "numeric", "categorical"),
     [
         (CONFIG, True, True),
-        (replace(CONFIG, cardinalities=(), embedded=(), indicators=()), True, False),
+        (replace(CONFIG, cardinalities=(), embedded=(), indicators=(), missing=()), True, False),
         (replace(CONFIG, num_numeric=0, binary=()), False, True),
-        (replace(CONFIG, binary=(0, 1, 2), cardinalities=(), embedded=(), indicators=()), True, False),
+        (replace(CONFIG, binary=(0, 1, 2), cardinalities=(), embedded=(), indicators=(), missing=()), True, False),
         (replace(CONFIG, members=1), True, True),
         (PLAIN, True, True),
         (replace(CONFIG, hidden=()), True, True),
@@ -63,19 +64,29 @@ def test_one_logit_a_label(config: ModelConfig, numeric: bool, categorical: bool
 
 
 def test_each_joint_value_of_a_group_has_a_vector_of_its_own() -> None:
-    indicators = Indicators((2, 3, 4), [(1,), (0, 2), (2, 1, 0)], 5)
+    indicators = Indicators((2, 3, 4), [(1,), (0, 2), (2, 1, 0)], [2], 5)
     codes = torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(4))
-    assert indicators.weight.shape == (3 + 8 + 24, 5)
+    assert indicators.weight.shape == (3 + 2 + 8 + 24, 5)
     with torch.no_grad():
-        indicators.weight[:, 0] = torch.arange(35.0)
+        indicators.weight[:, 0] = torch.arange(37.0)
     a, b, c = codes.T
-    expected = b + (3 + a * 4 + c) + (11 + (c * 3 + b) * 2 + a)
+    expected = b + (3 + (c == 1).int()) + (5 + a * 4 + c) + (13 + (c * 3 + b) * 2 + a)
     assert torch.equal(indicators(codes.int())[:, 0], expected.float())
+
+
+def test_rare_codes_beyond_the_most_frequent_ones_count_as_unseen() -> None:
+    indicators = Indicators((MAX_INDICATOR_CODES + 10,), [(0,)], [], 1)
+    with torch.no_grad():
+        indicators.weight[:, 0] = torch.arange(float(MAX_INDICATOR_CODES))
+    codes = torch.tensor([[0], [MAX_INDICATOR_CODES - 1], [MAX_INDICATOR_CODES], [MAX_INDICATOR_CODES + 9]])
+    assert indicators(codes.int())[:, 0].tolist() == [0, MAX_INDICATOR_CODES - 1, 0, 0]
 
 
 def test_a_binary_column_costs_one_weight_an_output() -> None:
     def parameters(binary: tuple[int, ...]) -> int:
-        config = replace(CONFIG, num_numeric=100, binary=binary, cardinalities=(), embedded=(), indicators=())
+        config = replace(
+            CONFIG, num_numeric=100, binary=binary, cardinalities=(), embedded=(), indicators=(), missing=()
+        )
         return sum(parameter.numel() for parameter in TabularFastKAN(config).parameters() if parameter.requires_grad)
 
     outputs = CONFIG.members * CONFIG.hidden[0]
@@ -93,7 +104,7 @@ def test_calibration_holds_until_it_is_taken_back() -> None:
 
 
 def test_binary_inputs_are_dropped_in_training_alone() -> None:
-    model = TabularFastKAN(replace(CONFIG, input_dropout=0.5))
+    model = TabularFastKAN(replace(CONFIG, binary_dropout=0.5))
     rows = torch.full((200, 3), 255, dtype=torch.uint8), torch.zeros(200, 2, dtype=torch.int32)
     assert len(model.train()(*rows).unique(dim=0)) == 2
     assert len(model.eval()(*rows).unique(dim=0)) == 1

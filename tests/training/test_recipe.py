@@ -41,6 +41,11 @@ def test_more_workers_than_rows_or_gpus_are_refused(config: TrainConfig, message
         resolve(config, 10)
 
 
+def test_label_weights_must_be_as_many_as_labels() -> None:
+    with pytest.raises(ConfigError, match="label_weights: 3 numbers; the data has 2 labels"):
+        resolve(TrainConfig(device="cpu", label_weights=(1, 1, 1)), 100, labels=2)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_cuda_without_a_gpu_is_refused() -> None:
     with pytest.raises(ConfigError, match="no GPU is visible"):

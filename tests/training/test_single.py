@@ -1,13 +1,10 @@
-"""Training in one process: rare positives, weights of positives and labels."""
+"""Training in one process: rare positives, and weights."""
 
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
-from dkan_core import ConfigError, FastKANClassifier, TrainConfig
-from dkan_core.data.encoding import Preprocessor
-from dkan_core.data.manifest import PreparedData, SplitInfo
-from dkan_core.model.tabular import ModelConfig
+from dkan_core import FastKANClassifier
 
 ROWS, RATE = 60_000, 0.001
 
@@ -31,16 +28,13 @@ def test_one_positive_in_a_thousand_is_learned_and_its_probability_means_what_it
     assert 0.6 * truth.mean() < probability.mean() < 1.7 * truth.mean()
 
 
-def test_label_weights_must_fit_the_labels() -> None:
-    prepared = PreparedData(
-        preprocessor=Preprocessor(numeric=[], coded=[], numeric_dtype="uint8"),
-        labels=["a", "b"],
-        weight=None,
-        splits={"train": SplitInfo(rows=1, classes={}, shards=[])},
-        split_rule={},
-        seed=0,
-        invalid={},
-        sources=[],
+@pytest.mark.parametrize("scale", [1e-6, 1e4])
+def test_the_scale_of_the_weights_does_not_matter(scale: float) -> None:
+    X, y = rare(2)
+    X, y = X[:4000], X[:4000, 0] + X[:4000, 1] > 1
+    settings = {"members": 1, "hidden": (8,), "epochs": 2, "random_state": 0, "n_jobs": 1}
+    plain, weighted = (
+        FastKANClassifier(**settings).fit(X, y, sample_weight=weight).predict_proba(X)
+        for weight in (None, np.full(len(X), scale))
     )
-    with pytest.raises(ConfigError, match=r"label_weights: 3 given; the labels are \['a', 'b'\]"):
-        ModelConfig.for_data(prepared, TrainConfig(label_weights=(1, 1, 1), members=1, hidden=(4,)))
+    np.testing.assert_allclose(weighted, plain, atol=1e-3)

@@ -96,7 +96,7 @@ def test_codes_with_few_rows_decay_most() -> None:
     for start, stop, decay in decayed_ranges(model, TrainConfig(weight_decay=1.0), rows=5400):
         found[start:stop] = decay
     bind(model, found)
-    category, cross = model.encoder.indicators.weight.split([5, 20])
+    category, _, cross = model.encoder.indicators.weight.split([5, 2, 20])
     assert (category == code_decay(1.0, 5400 / 5)).all() and (cross == code_decay(1.0, 5400 / 20)).all()
     assert (model.encoder.embeddings[0].weight == category[0, 0]).all() and cross[0, 0] > category[0, 0]
 

@@ -19,6 +19,7 @@ def train_fastkan(
     learning_rate: float = 0.0,
     weight_decay: float = 1.0,
     pos_weight: float = 1.0,
+    label_weights: str = "",
     patience: int = 5,
     max_seconds: float = 0.0,
     num_gpus: str = "0",
@@ -40,6 +41,7 @@ def train_fastkan(
         learning_rate: Peak learning rate of AdamW; 0 chooses from the data.
         weight_decay: Weight decay of AdamW.
         pos_weight: Weight of positives in the loss; probabilities are corrected for it.
+        label_weights: Weight of each label in the loss, separated by commas; empty: all the same.
         patience: Stop after this many evaluations without a better validation average precision.
         max_seconds: Stop after this many seconds of training, keeping the best model; 0 sets no limit.
         num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 takes what there is.
@@ -58,6 +60,7 @@ def train_fastkan(
         "learning_rate": learning_rate or None,
         "weight_decay": weight_decay,
         "pos_weight": pos_weight,
+        "label_weights": label_weights,
         "patience": patience,
         "max_seconds": max_seconds or None,
         "device": "auto" if num_gpus in ("", "0") else "cuda",

@@ -36,6 +36,7 @@ def fastkan_training(
     learning_rate: float = 0.0,
     weight_decay: float = 1.0,
     pos_weight: float = 1.0,
+    label_weights: str = "",
     patience: int = 5,
     max_seconds: float = 0.0,
     gpu_type: str = "nvidia.com/gpu",
@@ -65,6 +66,7 @@ def fastkan_training(
         learning_rate: Peak learning rate of AdamW; 0 chooses from the data.
         weight_decay: Weight decay of AdamW.
         pos_weight: Weight of positives in the loss; probabilities are corrected for it.
+        label_weights: Weight of each label in the loss, separated by commas; empty: all the same.
         patience: Stop after this many evaluations without a better validation average precision.
         max_seconds: Stop after this many seconds of training, keeping the best model; 0 sets no limit.
         gpu_type: Resource name of the GPUs on the cluster.
@@ -103,6 +105,7 @@ def fastkan_training(
         learning_rate=learning_rate,
         weight_decay=weight_decay,
         pos_weight=pos_weight,
+        label_weights=label_weights,
         patience=patience,
         max_seconds=max_seconds,
         num_gpus=num_gpus,
