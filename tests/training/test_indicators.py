@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from dkan_core.data.encoding import Preprocessor, fit_preprocessor
-from dkan_core.training.indicators import PLENTIFUL_ROWS, choose_indicators
+from dkan_core.training.indicators import PLENTIFUL_ROWS, choose_indicators, choose_missing
 
 ROWS = 20_000
 Table = dict[str, np.ndarray]
@@ -58,6 +58,20 @@ def test_a_pair_that_is_more_than_its_sum_is_found() -> None:
 def test_pure_noise_gains_nothing_with_several_labels_either() -> None:
     assert chosen(columns(), np.full(ROWS, -1.0)) == {"color", "shape"}
     assert chosen(columns(), np.full(ROWS, -1.0), labels=4) == {"color", "shape"}
+
+
+def test_missing_values_keep_weights_where_exact_values_do_not_pay() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 50, ROWS).astype(float)
+    table = pa.table(
+        {"gappy": pa.array(np.where(rng.random(ROWS) < 0.2, np.nan, values), from_pandas=True), "full": values}
+    )
+    preprocessor = fit_preprocessor(table, ["gappy", "full"], [], "uint8", "rows")
+    sample = {**preprocessor.transform(table, "rows"), "labels": rng.integers(0, 2, (ROWS, 1)).astype(np.uint8)}
+    indicators = choose_indicators(preprocessor, sample, ROWS)
+    place = [feature.name for feature in preprocessor.coded].index("gappy")
+    assert indicators == () and choose_missing(preprocessor, sample, indicators) == (place,)
+    assert choose_missing(preprocessor, sample, [(place,)]) == ()
 
 
 def test_codes_with_rows_in_plenty_are_kept_anyhow() -> None:

@@ -132,6 +132,9 @@ def test_run_folder_in_use_is_refused_unless_it_may_be_overwritten(prepared: Pat
     train(prepared, run, SMALL)
     with pytest.raises(OutputError, match="--overwrite"):
         train(prepared, run, SMALL)
+    with pytest.raises(ConfigError, match="label_weights"):
+        train(prepared, run, replace(SMALL, label_weights=(1, 1)), overwrite=True)
+    assert SavedModel(run).metrics["average_precision"] > 0.5
     train(prepared, run, SMALL, overwrite=True)
     (run / "thesis.txt").write_text("do not touch")
     with pytest.raises(OutputError, match=r"thesis\.txt"):
