@@ -14,11 +14,10 @@ MIN_BATCH, MAX_BATCH = 128, 65_536
 BASE_BATCH, BASE_RATE, MAX_RATE = 512, 4e-3, 1e-2
 ROWS_TO_SEE, STEPS_TO_TAKE = 1_500_000, 800
 MIN_EPOCHS, MAX_EPOCHS = 3, 20
-MEMBERS = ((16_000, 4), (128_000, 2))
-"""Rows below which there are so many members; one otherwise."""
-WIDTHS = ((500_000, 128),)
-"""Rows below which a member is so wide."""
-MAX_WIDTH, PLAIN_WIDTH = 256, 64
+SIZES = ((16_000, 4, 128), (128_000, 2, 128))
+"""Rows below which there are so many members of so many hidden units."""
+LARGE, PLAIN = (1, 256), (1, 64)
+"""Members and hidden units for more rows, and for ``model="fastkan"``."""
 
 
 def resolve(config: TrainConfig, rows: int, labels: int = 1) -> TrainConfig:
@@ -27,8 +26,8 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1) -> TrainConfig:
     - device: CUDA where there is one.
     - workers: one a GPU; one on the CPU.
     - batch_size: the power of two at or below 2.8 times the root of the rows, from 128 to 65,536.
-    - members: 4 below 16,000 rows, 2 below 128,000, else 1: the more rows, the less two networks differ.
-    - hidden: one layer of 128 units below 500,000 rows, of 256 from there on.
+    - members and hidden: 4 of one layer of 128 units below 16,000 rows, 2 of 128 below 128,000, then 1 of 256: the more
+      rows, the less two networks differ.
     - learning_rate: 0.004 up to 512 rows a batch, growing with the root of the batch size, at most 0.01.
     - epochs: enough to see 1.5 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
 
@@ -53,8 +52,7 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1) -> TrainConfig:
     if workers > batch_size:
         raise ConfigError(f"workers {workers}: more than the {batch_size} rows of a batch")
     rate = min(MAX_RATE, BASE_RATE * max(1.0, batch_size / BASE_BATCH) ** 0.5)
-    plain = config.model == "fastkan"
-    members, width = (1, PLAIN_WIDTH) if plain else (_by_rows(MEMBERS, rows, 1), _by_rows(WIDTHS, rows, MAX_WIDTH))
+    members, width = PLAIN if config.model == "fastkan" else _size(rows)
     return replace(
         config,
         members=config.members or members,
@@ -67,8 +65,8 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1) -> TrainConfig:
     )
 
 
-def _by_rows(sizes: tuple[tuple[int, int], ...], rows: int, otherwise: int) -> int:
-    return next((size for below, size in sizes if rows < below), otherwise)
+def _size(rows: int) -> tuple[int, int]:
+    return next(((members, width) for below, members, width in SIZES if rows < below), LARGE)
 
 
 def _batch_size(rows: int) -> int:
