@@ -141,11 +141,14 @@ def fit(folder: Path, config: TrainConfig) -> tuple[float, float]:
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    """Return Markdown: what AP each variant loses against the default, by set and on average over sets."""
+    """Return Markdown: what AP each variant loses against the default, by set and on average over sets.
+
+    The interval is 1.96 standard errors over sets: it says how far the mean may be off on other sets like these.
+    """
     found = {(run["set"], run["fold"], run["variant"]): run for run in runs}
     sets = sorted({run["set"] for run in runs})
     lines = [
-        f"| left out or changed | {' | '.join(sets)} | mean loss (95% interval) | CPU |",
+        f"| left out or changed | {' | '.join(sets)} | mean loss, 95% over sets | CPU |",
         f"|---|{'---:|' * (len(sets) + 2)}",
     ]
     for variant in VARIANTS:
@@ -161,11 +164,10 @@ def table(runs: list[dict[str, Any]]) -> str:
         if not ratios:
             continue
         means = [float(np.mean(values)) for values in losses.values() if values]
-        errors = [np.var(values, ddof=1) / len(values) for values in losses.values() if len(values) > 1]
-        half = 1.96 * math.sqrt(sum(errors)) / len(means) if len(errors) == len(means) else math.nan
+        half = 1.96 * float(np.std(means, ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else math.nan
         cells = " | ".join(f"{np.mean(values):+.4f}" if values else "" for values in losses.values())
         cpu = float(np.exp(np.mean(np.log(ratios))))
-        lines.append(f"| {variant} | {cells} | {np.mean(means):+.4f} (±{half:.4f}) | {cpu:.2f}x |")
+        lines.append(f"| {variant} | {cells} | {np.mean(means):+.4f} ± {half:.4f} | {cpu:.2f}x |")
     return "\n".join(lines) + "\n"
 
 
