@@ -6,7 +6,7 @@ together: a column is set to a value with the functions that encoded the data.
 Shape suffixes: N rows, P values of one column.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ from dkan_core.data.encoding import (
 from dkan_core.data.shards import Arrays
 from dkan_core.metrics import Array
 
+FEW_VALUES = 16
 EXACT_KNOTS = 100
 """A column with no more distinct values than this is read back value by value, others between their knots."""
 
@@ -40,6 +41,9 @@ class Column:
     score_index: int = -1
     coded: CodedFeature | None = None
     code_index: int = -1
+    exact: bool = True
+    """Whether the model has weights for single values of a numeric column."""
+
     dtype: str = "uint8"
 
     @property
@@ -60,7 +64,12 @@ class Column:
 
     @property
     def frequent(self) -> Float64:
-        """Return the values of a numeric column that have codes of their own."""
+        """Return the values of a numeric column that stand apart: by weights of their own, or as a few among many."""
+        return self.coded_values if self.exact or len(self.coded_values) <= FEW_VALUES else np.empty(0)
+
+    @property
+    def coded_values(self) -> Float64:
+        """Return the values of a numeric column that have codes of their own in the data."""
         return np.asarray(self.coded.vocabulary if self.scored and self.coded else [], dtype=np.float64)
 
     @property
@@ -80,16 +89,28 @@ class Cells:
         return len(self.scores_P if self.scores_P is not None else self.codes_P if self.codes_P is not None else ())
 
 
-def source_columns(preprocessor: Preprocessor) -> list[Column]:
-    """Return every source column that the model reads, each once."""
+def source_columns(preprocessor: Preprocessor, exact: Collection[int] | None = None) -> list[Column]:
+    """Return every source column that the model reads, each once.
+
+    Args:
+        preprocessor: The encoding.
+        exact: Which of its coded features have weights for single values in the model; None for all.
+    """
     value_coded = {feature.name: place for place, feature in enumerate(preprocessor.coded) if feature.kind == "value"}
     columns = []
     for place, feature in enumerate(preprocessor.numeric):
         code = value_coded.get(feature.name, -1)
         coded = preprocessor.coded[code] if code >= 0 else None
-        dtype = preprocessor.numeric_dtype
         columns.append(
-            Column(name=feature.name, scored=feature, score_index=place, coded=coded, code_index=code, dtype=dtype)
+            Column(
+                name=feature.name,
+                scored=feature,
+                score_index=place,
+                coded=coded,
+                code_index=code,
+                exact=exact is None or code in exact,
+                dtype=preprocessor.numeric_dtype,
+            )
         )
     return columns + [
         Column(name=coded.name, coded=coded, code_index=place)
@@ -131,10 +152,10 @@ def read_values(column: Column, arrays: Arrays) -> Float64:
         kept = np.where(scores < 0, last, first)
         values_N = np.interp(scores_N, scores[kept], column.knots[kept])
         values_N = np.rint(values_N) if column.whole else values_N
-    if len(column.frequent):
+    if len(column.coded_values):
         codes_N = arrays["categorical"][:, column.code_index]
         known_N = codes_N >= FIRST_CODE
-        values_N[known_N] = column.frequent[codes_N[known_N] - FIRST_CODE]
+        values_N[known_N] = column.coded_values[codes_N[known_N] - FIRST_CODE]
     values_N[missing_N] = np.nan
     return values_N
 

@@ -124,7 +124,7 @@ def explain_rows(
     labels_NL: Array = arrays["labels"][:, chosen]
     inputs: Arrays = {name: arrays[name] for name in ("numeric", "categorical") if name in arrays}
     function = log_odds(model, device, chosen)
-    columns = source_columns(preprocessor)
+    columns = source_columns(preprocessor, {index for group in model.config.indicators for index in group})
     by_name = {column.name: column for column in columns}
     top, paired = min(effort.top, len(columns)), min(effort.paired, effort.top, len(columns))
     steps = len(columns) + top * (1 + bool(effort.shuffles)) + math.comb(paired, 2) + effort.maps

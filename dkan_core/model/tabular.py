@@ -255,6 +255,7 @@ class TabularFastKAN(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.config = config
         widths = [*config.hidden, len(config.labels)]
         self.encoder = InputEncoder(config, config.members * widths[0])
         widths = [self.encoder.width, *widths]
