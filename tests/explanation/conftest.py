@@ -1,0 +1,100 @@
+"""Data, models and explanations that several tests read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import (
+    PrepareConfig,
+    TrainConfig,
+    TrainResult,
+    explain,
+    prepare,
+    train,
+)
+from dkan_core.data.manifest import PreparedData
+from dkan_core.data.shards import Arrays
+from dkan_core.explanation.explain import read_rows
+from dkan_core.model.checkpoint import save_model
+from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from tests.explanation.known import HOSTILE, make_source
+
+
+@pytest.fixture(scope="session")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepare rows whose log-odds are known."""
+    folder = tmp_path_factory.mktemp("known")
+    pq.write_table(make_source()[0], folder / "rows.parquet")
+    prepare(folder / "rows.parquet", folder / "data", PrepareConfig(label=("label",)))
+    return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def learner(known: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """Train a small model on them."""
+    config = TrainConfig(epochs=10, hidden=(16,), workers=1, device="cpu", batch_size=128, learning_rate=0.02)
+    return train(known, tmp_path_factory.mktemp("learner") / "run", config)
+
+
+@pytest.fixture(scope="session")
+def out(known: Path, learner: TrainResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an explanation of the trained model."""
+    folder = tmp_path_factory.mktemp("explained") / "out"
+    explain(learner.model, known, folder, split="train", rows=3000, top=7)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def found(out: Path) -> dict[str, Any]:
+    """Return what its explanation.json holds; NaN and infinity are refused."""
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    plain: dict[str, Any] = json.loads((out / "explanation.json").read_text(), parse_constant=refuse)
+    return plain
+
+
+@pytest.fixture(scope="session")
+def rows(known: Path) -> tuple[PreparedData, Arrays]:
+    """Return rows that are stored exactly."""
+    config = PrepareConfig(label=("label",), numeric_dtype="float32")
+    manifest = prepare(known.parent / "rows.parquet", known.parent / "exact", config)
+    arrays = read_rows(known.parent / "exact", manifest, "train", 2000)
+    del arrays["labels"]
+    return manifest, arrays
+
+
+@pytest.fixture(scope="session")
+def small(rows: tuple[PreparedData, Arrays]) -> TabularFastKAN:
+    """Return an untrained model that reads scores on both paths, with missing values and a calibration."""
+    shape = ModelConfig.for_data(rows[0], TrainConfig(hidden=(8,), members=2))
+    assert shape.binary and shape.cardinalities
+    model = TabularFastKAN(shape).eval()
+    model.calibrate(1.7, -0.4)
+    return model
+
+
+@pytest.fixture(scope="session")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a model of three labels with cells not measured, untrained, and its data; a column has a hostile name."""
+    folder = tmp_path_factory.mktemp("many")
+    rng = np.random.default_rng(0)
+    columns: dict[str, Any] = {HOSTILE: rng.normal(size=800), "b": rng.integers(0, 2, 800), "c": rng.normal(size=800)}
+    split = np.array(["train"] * 500 + ["valid"] * 300)
+    for name, rate in (("rare", 0.1), ("often", 0.5), ("never", 0.2 * (split == "train"))):
+        labels = (rng.random(800) < rate).astype(float)
+        labels[rng.random(800) < 0.3] = np.nan
+        columns[name] = pa.array(labels, from_pandas=True)
+    pq.write_table(pa.table({**columns, "split": split}), folder / "rows.parquet")
+    config = PrepareConfig(label=("rare", "often", "never"), split_column="split")
+    prepared = prepare(folder / "rows.parquet", folder / "data", config)
+    shape = ModelConfig.for_data(prepared, TrainConfig(hidden=(8,), members=2))
+    metrics = {"labels": {name: {"threshold": 0.5} for name in prepared.labels}, "epoch": 1, "average_precision": 0.5}
+    save_model(folder / "model", TabularFastKAN(shape), shape, prepared.preprocessor, metrics)
+    return folder / "model", folder / "data"

@@ -1,0 +1,186 @@
+"""What a model trained on a known truth has learned is read back right; files, page and mistakes."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dkan_core import (
+    ConfigError,
+    DataError,
+    Explanation,
+    OutputError,
+    TrainResult,
+    evaluate,
+    explain,
+)
+from dkan_core.data.manifest import read_manifest
+from dkan_core.explanation.explain import read_rows, safe_names
+from tests.command import check, dkan
+from tests.explanation.known import NOISE, TRUE
+from tests.test_report import check_page
+
+
+def curve_of(found: dict[str, Any], name: str, *roles: str) -> list[dict[str, Any]]:
+    (curve,) = [curve for curve in found["curves"] if curve["name"] == name]
+    return [point for point in curve["points"] if point["role"] in roles]
+
+
+def test_columns_that_matter_rank_over_noise(found: dict[str, Any]) -> None:
+    ranked = found["importance"]
+    assert sorted(column["name"] for column in ranked[:6]) == sorted(TRUE)
+    assert sorted(column["name"] for column in ranked[6:]) == sorted(NOISE)
+    assert [column["effect"] for column in ranked] == sorted((column["effect"] for column in ranked), reverse=True)
+    for column in ranked[:6]:
+        assert column["precision_drop"] > 4 * column["precision_drop_error"] > 0
+    assert abs(ranked[6]["precision_drop"]) < 0.02 < ranked[5]["precision_drop"]
+    assert ranked[7]["precision_drop"] is None
+
+
+def test_slope_of_a_monotone_column_is_its_true_one(found: dict[str, Any], out: Path) -> None:
+    slope = {column["name"]: column["slope"] for column in found["importance"]}
+    assert slope["color"] is slope["letters"] is None
+    # the log-odds are 1.2 z; 15% of the rows have no value, which is a score of 0
+    assert slope["rising"] == pytest.approx(1.2 * 0.85**0.5, rel=0.25)
+    assert slope["rising"] > 3 * max(slope["noise"], slope["flag"]) and min(slope["noise"], slope["flag"]) >= 0
+    page = (out / "explanation.html").read_text()
+    assert f"<td>{slope['rising']:.3f}</td></tr>" in page and page.count("<td>–</td></tr>") == 2
+
+
+def test_curves_have_the_true_shape_in_the_column_s_unit(found: dict[str, Any]) -> None:
+    bowl = curve_of(found, "bowl", "curve")
+    x, effect = (np.array([point[key] for point in bowl]) for key in ("value", "mean"))
+    assert -30 <= x.min() < -28 and 28 < x.max() <= 30
+    assert abs(x[effect.argmin()]) < 10 and min(effect[0], effect[-1]) > effect.min() + 2
+    rising = curve_of(found, "rising", "curve")
+    effects = [point["mean"] for point in rising]
+    assert effects[-1] - effects[0] > 2 and np.corrcoef(effects, np.arange(len(effects)))[0, 1] > 0.9
+    assert 20 < rising[0]["value"] < 200 and 8_000 < rising[-1]["value"] < 40_000
+    red = max(curve_of(found, "color", "level"), key=lambda point: point["mean"])
+    assert red["name"] == "red" and red["low"] > 0
+
+
+def test_missing_and_frequent_values_stand_apart(found: dict[str, Any], known: Path) -> None:
+    (missing,) = curve_of(found, "rising", "missing")
+    arrays = read_rows(known, read_manifest(known), "train", 3000)
+    assert missing["rows"] == np.count_nonzero(arrays["numeric"][:, 0] == 0)
+    assert missing["value"] is None and missing["low"] > 0
+    (zero,) = curve_of(found, "spiked", "mark")
+    around = [point["mean"] for point in curve_of(found, "spiked", "curve") if abs(point["value"]) < 2]
+    assert zero["value"] == 0 and zero["mean"] > max(around) + 1
+    assert not curve_of(found, "bowl", "missing", "mark")
+
+
+def test_the_true_pair_is_the_strongest(found: dict[str, Any]) -> None:
+    pairs = found["interactions"]
+    assert {pairs[0]["first"], pairs[0]["second"]} == {"left", "right"}
+    assert pairs[0]["strength"] > 3 * pairs[1]["strength"] and pairs[0]["share"] > 0.5
+    own = np.array(found["maps"][0]["own"])
+    assert own[0, 0] > 0.5 < own[-1, -1] and own[0, -1] < -0.5 > own[-1, 0]
+
+
+def test_files_are_all_there_and_the_page_needs_no_network(out: Path, found: dict[str, Any]) -> None:
+    curves = {curve["name"] for curve in found["curves"]}
+    pairs = {f"{pair['first']['name']}--{pair['second']['name']}" for pair in found["maps"]}
+    wanted = {"importance", *(f"curves/{name}" for name in curves), *(f"interactions/{name}" for name in pairs)}
+    files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert files == {f"{name}.{kind}" for name in wanted for kind in ("svg", "png")} | {
+        "explanation.html",
+        "explanation.json",
+    }
+    for path in out.rglob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert len(check_page((out / "explanation.html").read_text())) == 1 + len(curves) + len(pairs) == 11
+
+
+def test_same_seed_gives_the_same_bytes(many: tuple[Path, Path], tmp_path: Path) -> None:
+    for name, seed in (("one", 3), ("two", 3), ("other", 4)):
+        explain(*many, tmp_path / name, top=1, seed=seed)
+    one, two, other = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+        for folder in (tmp_path / "one", tmp_path / "two", tmp_path / "other")
+    )
+    assert one == two and one[Path("explanation.json")] != other[Path("explanation.json")]
+
+
+def test_many_labels_share_importances_and_one_has_the_curves(many: tuple[Path, Path], tmp_path: Path) -> None:
+    both = explain(*many, tmp_path / "all", top=1)
+    assert both.label == "often" and both.importance_labels == ["rare", "often", "never"]
+    assert isinstance(both, Explanation) and both.average_precision is not None
+    one = explain(*many, tmp_path / "one", top=1, label="rare")
+    assert one.label == "rare" and one.importance_labels == ["rare"]
+    assert one.importance != both.importance and one.curves[0].points != both.curves[0].points
+    none = explain(*many, tmp_path / "none", top=2, label="never")
+    assert none.average_precision is None and none.importance[0].precision_drop is None
+    assert len(check_page((tmp_path / "none/explanation.html").read_text())) == 1 + 2 + 1
+    often = explain(*many, tmp_path / "often", top=1, label="often")
+    mean, *each = ({column.name: column.slope for column in found.importance} for found in (both, one, often, none))
+    assert mean == {name: pytest.approx(np.mean([slope[name] for slope in each]), rel=1e-4) for name in mean}
+
+
+def test_any_name_is_safe_in_files_and_page(many: tuple[Path, Path], tmp_path: Path) -> None:
+    explain(*many, tmp_path / "out")
+    names = sorted(path.name for path in (tmp_path / "out/curves").iterdir())
+    assert len(names) == 6 and all(re.fullmatch(r"[\w.-]+", name) for name in names)
+    page = (tmp_path / "out/explanation.html").read_text()
+    check_page(page)
+    assert "<script" not in page and "&lt;script&gt;" in page
+    assert safe_names(["a b", "a/b", "A_B", ""]) == ["a_b", "a_b-2", "A_B-3", "column"]
+
+
+def test_report_shows_what_was_learned_unless_told_not_to(known: Path, learner: TrainResult, tmp_path: Path) -> None:
+    pages = []
+    for wanted in (True, False):
+        evaluate(learner.model, known, tmp_path / str(wanted), explain=wanted)
+        pages.append((tmp_path / str(wanted) / "report.html").read_text())
+    assert "What the model learned" in pages[0] and "What the model learned" not in pages[1]
+    assert len(check_page(pages[0])) == len(check_page(pages[1])) + 8
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"split": "dev"}, DataError, "has no dev split"),
+        ({"label": "lable"}, ConfigError, "label must be one of label, got 'lable'"),
+        ({"top": 0}, ConfigError, "top must be 1 or more, got 0"),
+        ({"rows": 1}, ConfigError, "rows must be 2 or more, got 1"),
+        ({"seed": -1}, ConfigError, "seed must be 0 or more, got -1"),
+    ],
+)
+def test_mistakes_are_named_and_leave_nothing(
+    known: Path, learner: TrainResult, tmp_path: Path, options: dict[str, Any], error: type, message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        explain(learner.model, known, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_of_another_model_and_a_foreign_folder_are_refused(
+    prepared: Path, learner: TrainResult, known: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match="is encoded otherwise"):
+        explain(learner.model, prepared, tmp_path / "out")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("mine")
+    with pytest.raises(OutputError, match="already holds something else"):
+        explain(learner.model, known, tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+def test_command_explains_and_replaces(
+    many: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    for top in (2, 1):
+        words = ["explain", *many, "--out", out, "--split", "train", "--rows", 200, "--top", top, "--seed", 1]
+        assert dkan(*words, "--label", "rare", monkeypatch=monkeypatch) == 0
+    plain = json.loads((out / "explanation.json").read_text())
+    assert len(list((out / "curves").iterdir())) == 2 and not (out / "interactions").exists()
+    assert (plain["rows"], plain["split"], plain["label"], plain["seed"]) == (200, "train", "rare", 1)
+    capfd.readouterr()
+    code = dkan("explain", *many, "--out", tmp_path / "other", "--label", "x", monkeypatch=monkeypatch)
+    check(code, capfd.readouterr().err, "label must be one of rare, often, never, got 'x'")
+    assert not (tmp_path / "other").exists()

@@ -1,0 +1,187 @@
+"""Columns, curves, pairs and slopes of known functions are read back right."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dkan_core import (
+    PrepareConfig,
+    prepare,
+)
+from dkan_core.data.encoding import MISSING, SCORE_LIMIT, STEPS, Float64, normal_scores, quantize
+from dkan_core.data.manifest import PreparedData, read_manifest
+from dkan_core.data.shards import Arrays
+from dkan_core.explanation import slopes
+from dkan_core.explanation.columns import Column, encode_values, placed, read_values, redrawn, source_columns
+from dkan_core.explanation.curves import Curve, read_curve
+from dkan_core.explanation.drawings import departing_marks
+from dkan_core.explanation.explain import read_rows
+from dkan_core.explanation.grid import make_grid
+from dkan_core.explanation.importance import rank_by_effect
+from dkan_core.explanation.interactions import find_interactions, map_pair
+from dkan_core.explanation.response import affordable_rows, log_odds
+from dkan_core.explanation.slopes import measure_slopes
+from dkan_core.model.tabular import TabularFastKAN
+from tests.explanation.known import NOISE, TRUE, make_source
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
+def test_values_are_read_and_set_as_prepare_encodes_them(dtype: Any, tmp_path: Path) -> None:
+    table, _ = make_source(2000, seed=2)
+    pq.write_table(table, tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("label",), numeric_dtype=dtype))
+    preprocessor = read_manifest(tmp_path / "data").preprocessor
+    arrays = preprocessor.transform(table, "rows")
+    columns = source_columns(preprocessor)
+    assert [column.name for column in columns] == preprocessor.columns
+    for column in columns[:6]:
+        values = table[column.name].to_numpy(zero_copy_only=False).astype(float)
+        cells = encode_values(column, values)
+        np.testing.assert_array_equal(cells.scores_P, arrays["numeric"][:, column.score_index])
+        if column.coded:
+            np.testing.assert_array_equal(cells.codes_P, arrays["categorical"][:, column.code_index])
+        read = read_values(column, arrays)
+        np.testing.assert_array_equal(np.isnan(read), np.isnan(values))
+        assert column.scored is not None
+        apart = normal_scores(read, column.scored) - normal_scores(values, column.scored)
+        assert np.nanmax(np.abs(apart)) < 1.01 * 2 * SCORE_LIMIT / STEPS
+        if column.name in ("flag", "spiked"):
+            np.testing.assert_array_equal(read == 0, values == 0)
+
+
+def test_a_column_is_set_and_redrawn_as_a_whole(known: Path) -> None:
+    manifest = read_manifest(known)
+    arrays = read_rows(known, manifest, "valid", 50)
+    del arrays["labels"]
+    columns = {column.name: column for column in source_columns(manifest.preprocessor)}
+    column = columns["spiked"]
+    done = placed(arrays, [(column, encode_values(column, np.array([0.0, 7.0, np.nan])))])
+    read = read_values(column, done).reshape(3, 50)
+    assert (read[0] == 0).all() and np.isnan(read[2]).all()
+    np.testing.assert_allclose(read[1], 7.0, atol=0.5)
+    codes = done["categorical"][:, column.code_index].reshape(3, 50)
+    assert len(np.unique(codes[:, 0])) == 3 and (codes[2] == MISSING).all()
+    other = [index for index in range(arrays["numeric"].shape[1]) if index != column.score_index]
+    np.testing.assert_array_equal(done["numeric"][50:100, other], arrays["numeric"][:, other])
+    order = np.arange(50)[::-1]
+    swapped = redrawn(arrays, columns["rising"], order)
+    np.testing.assert_array_equal(
+        swapped["numeric"][:, columns["rising"].score_index], arrays["numeric"][order, columns["rising"].score_index]
+    )
+    np.testing.assert_array_equal(read_values(column, swapped), read_values(column, arrays))
+
+
+Formula = Callable[..., Float64]
+
+
+def columns_named(manifest: PreparedData, *names: str) -> list[Column]:
+    by_name = {column.name: column for column in source_columns(manifest.preprocessor)}
+    return [by_name[name] for name in names]
+
+
+def known_function(columns: list[Column], formula: Formula) -> Callable[[Arrays], Float64]:
+    """Return log-odds that are a formula of columns in their own units."""
+    return lambda arrays: formula(*(read_values(column, arrays) for column in columns))[:, None]
+
+
+def curve(function: Callable[[Arrays], Float64], arrays: Arrays, column: Column) -> Curve:
+    return read_curve(function, arrays, column, label=0, rows=300, cells=1e9)
+
+
+def test_sum_of_columns_has_bands_without_width_and_no_interaction(rows: tuple[PreparedData, Arrays]) -> None:
+    manifest, arrays = rows
+    left, right, bowl = columns_named(manifest, "left", "right", "bowl")
+    function = known_function([left, right, bowl], lambda a, b, c: 2 * a + b - np.abs(c) / 10)
+    ranked = rank_by_effect(
+        function, arrays, source_columns(manifest.preprocessor), top=3, cells=1e9, seed=0, advance=lambda _: None
+    )
+    effects = {importance.name: importance.effect for importance in ranked}
+    # of a term of a sum, the effect is the standard deviation
+    for column, formula in ((left, lambda x: 2 * x), (right, lambda x: x), (bowl, lambda x: np.abs(x) / 10)):
+        assert effects[column.name] == pytest.approx(formula(read_values(column, arrays)).std(), rel=0.08)
+    assert {name for name in effects if effects[name] > 0} == {"left", "right", "bowl"}
+    for point in curve(function, arrays, bowl).points:
+        assert point.high - point.low == pytest.approx(0, abs=1e-9)
+    pairs = find_interactions(
+        function, arrays, [left, right, bowl], label=0, bins=6, rows=50, cells=1e9, advance=lambda _: None
+    )
+    assert len(pairs) == 3 and max(pair.strength for pair in pairs) < 1e-9
+
+
+def test_strength_of_a_product_is_its_standard_deviation(rows: tuple[PreparedData, Arrays]) -> None:
+    manifest, arrays = rows
+    left, right = columns_named(manifest, "left", "right")
+    function = known_function([left, right], lambda a, b: 3 * a * b)
+    (pair,) = find_interactions(
+        function, arrays, [left, right], label=0, bins=12, rows=20, cells=1e9, advance=lambda _: None
+    )
+    assert pair.strength == pytest.approx(3, rel=0.15) and pair.share > 0.95
+    shown = map_pair(function, arrays, left, right, label=0, bins=10, rows=20, cells=1e9)
+    assert np.shape(shown.joint) == np.shape(shown.own) == np.shape(shown.rows) == (10, 10)
+    assert np.sum(shown.rows) == 2000
+    assert curve(function, arrays, left).points[0].high > 3
+
+
+def test_curve_is_centred_and_its_points_stand_for_every_row(rows: tuple[PreparedData, Arrays]) -> None:
+    manifest, arrays = rows
+    for column in columns_named(manifest, *TRUE, *NOISE):
+        grid = make_grid(column, arrays)
+        assert grid.rows_P.sum() == 2000 and grid.weights_P.sum() == pytest.approx(1)
+    flag, bowl = columns_named(manifest, "flag", "bowl")
+    function = known_function([flag, bowl], lambda a, b: 5 * a + b)
+    read = curve(function, arrays, flag)
+    assert [(point.role, point.name, point.value) for point in read.points] == [
+        ("level", "0", 0.0),
+        ("level", "1", 1.0),
+    ]
+    assert read.points[1].mean - read.points[0].mean == pytest.approx(5)
+    assert sum(point.mean * point.rows for point in read.points) == pytest.approx(0, abs=1e-6)
+    assert not departing_marks(read)
+
+
+CPU = torch.device("cpu")
+
+
+def test_slope_is_what_finite_differences_find(rows: tuple[PreparedData, Arrays], small: TabularFastKAN) -> None:
+    _, arrays = rows
+    numeric, step = arrays["numeric"], 0.02
+    missing = np.isnan(numeric)
+    assert missing[:, 0].any() and not missing[:, 1:].any()
+    function = log_odds(small, CPU, [0])
+    measured = measure_slopes(small, CPU, arrays, [0], 1e9)
+    assert measured.shape == (numeric.shape[1],)
+    for place, slope in enumerate(measured):
+        shift = np.zeros_like(numeric)
+        shift[:, place] = step / 2
+        up, down = ({**arrays, "numeric": (numeric + sign * shift).astype(np.float32)} for sign in (1, -1))
+        steepness = np.abs(function(up) - function(down))[~missing[:, place]].mean() / step
+        assert slope == pytest.approx(steepness * np.nan_to_num(numeric[:, place]).std(), rel=0.01)
+
+
+def test_slope_is_the_same_however_rows_are_stored_and_cut(
+    rows: tuple[PreparedData, Arrays], small: TabularFastKAN, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, arrays = rows
+    whole = measure_slopes(small, CPU, arrays, [0], 1e9)
+    stored = {**arrays, "numeric": quantize(arrays["numeric"], "uint8")}
+    np.testing.assert_allclose(measure_slopes(small, CPU, stored, [0], 1e9), whole, rtol=0.02)
+    monkeypatch.setattr(slopes, "CHUNK_ROWS", 300)
+    np.testing.assert_allclose(measure_slopes(small, CPU, arrays, [0], 1e9), whole, rtol=1e-5)
+    first = {name: array[:64] for name, array in arrays.items()}
+    np.testing.assert_array_equal(
+        measure_slopes(small, CPU, arrays, [0], 1), measure_slopes(small, CPU, first, [0], 1e9)
+    )
+    empty = {**arrays, "numeric": np.full_like(arrays["numeric"], np.nan)}
+    assert (measure_slopes(small, CPU, empty, [0], 1e9) == 0).all()
+
+
+def test_wide_data_takes_fewer_rows() -> None:
+    arrays = {"numeric": np.zeros((5000, 2000), np.uint8)}
+    assert affordable_rows(arrays, 2000, 4e8) == 100
+    assert affordable_rows(arrays, 10**6, 4e8) == 64
+    assert affordable_rows(arrays, 1, 4e8) == 5000
