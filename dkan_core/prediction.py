@@ -19,13 +19,13 @@ from dkan_core.data.schema import column_types, open_parquet, read_batches
 from dkan_core.data.shards import Arrays
 from dkan_core.data.sources import find_parquet
 from dkan_core.errors import DataError, OutputError
+from dkan_core.model.calibration import sigmoid
 from dkan_core.model.checkpoint import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.progress import progress
 from dkan_core.storage import is_remote, local_copy, local_path, staged_file
 
 SCORING_ROWS = 16_384
-MAX_LOG_ODDS = 700.0
 TILE_ROWS = 64
 
 logger = logging.getLogger(__name__)
@@ -64,9 +64,7 @@ def to_probability(log_odds_NL: npt.NDArray[np.float32]) -> npt.NDArray[np.float
         - Input and output: ``(N, L)``
     """
     # In float64, so that rounding does not depend on where in an array a row stands.
-    exact_NL = 1 / (1 + np.exp(-log_odds_NL.astype(np.float64).clip(-MAX_LOG_ODDS, MAX_LOG_ODDS)))
-    probabilities: npt.NDArray[np.float32] = exact_NL.astype(np.float32)
-    return probabilities
+    return sigmoid(log_odds_NL).astype(np.float32)
 
 
 @torch.inference_mode()

@@ -15,7 +15,7 @@ from dkan_core.metrics import NOT_MEASURED
 
 NEWTON_STEPS = 50
 MIN_SCALE, MAX_SCALE = 0.1, 10.0
-BISECTIONS, MAX_LEVEL, MAX_LOG_ODDS = 60, 30.0, 700.0
+BISECTIONS, MAX_LEVEL = 60, 30.0
 
 
 Calibration = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
@@ -58,7 +58,7 @@ def _fit(
     design_N2 = np.stack([(input_N - center) / spread, np.ones_like(input_N)], axis=1)
     slope_and_level = np.array([spread, center])
     for _ in range(NEWTON_STEPS):
-        probability_N = _chance(design_N2 @ slope_and_level)
+        probability_N = sigmoid(design_N2 @ slope_and_level)
         curvature_N = weight_N * probability_N * (1 - probability_N)
         curvature = design_N2.T @ (design_N2 * curvature_N[:, None]) + 1e-6 * np.eye(2)
         step = np.linalg.solve(curvature, design_N2.T @ (weight_N * (target_N - probability_N))).clip(-1, 1)
@@ -79,11 +79,16 @@ def _level(
     low, high = -stretched_N.max() - MAX_LEVEL, -stretched_N.min() + MAX_LEVEL
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        excess = (weight_N * (_chance(stretched_N + middle) - target_N)).sum()
+        excess = (weight_N * (sigmoid(stretched_N + middle) - target_N)).sum()
         low, high = (low, middle) if excess > 0 else (middle, high)
     return float((low + high) / 2)
 
 
-def _chance(log_odds_N: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    chance_N: npt.NDArray[np.float64] = 1 / (1 + np.exp(-log_odds_N.clip(-MAX_LOG_ODDS, MAX_LOG_ODDS)))
-    return chance_N
+def sigmoid(log_odds: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the probabilities that log-odds stand for, of any shape, without overflow.
+
+    >>> sigmoid(np.array([-1e4, 0.0, 1e4])).round(3).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    probabilities: npt.NDArray[np.float64] = 1 / (1 + np.exp(-log_odds.astype(np.float64).clip(-700, 700)))
+    return probabilities

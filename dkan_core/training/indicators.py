@@ -25,6 +25,7 @@ from dkan_core.data.encoding import MISSING, SCORE_LIMIT, UNSEEN, Preprocessor
 from dkan_core.data.loader import RowReader
 from dkan_core.data.shards import Arrays
 from dkan_core.metrics import NOT_MEASURED
+from dkan_core.model.calibration import sigmoid
 from dkan_core.model.tabular import MAX_INDICATOR_CODES, decode_scores
 
 SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000
@@ -44,7 +45,6 @@ BINS = 32
 ROUNDS = 8
 SHRINKAGE = 5.0
 LEARNING_RATE = 0.5
-MAX_LOG_ODDS = 30.0
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -157,7 +157,7 @@ class Residuals:
         self._update()
 
     def _derivatives(self, log_odds_N: Float64) -> tuple[Float64, Float64]:
-        probability_N = 1 / (1 + np.exp(-log_odds_N.clip(-MAX_LOG_ODDS, MAX_LOG_ODDS)))
+        probability_N = sigmoid(log_odds_N)
         return (
             self.weight_N * (self.target_N - probability_N),
             self.weight_N * probability_N * (1 - probability_N),
