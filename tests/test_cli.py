@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -23,15 +25,15 @@ Dkan = Callable[..., subprocess.CompletedProcess[str]]
 QUICK = ["--epochs", "2", "--hidden", "4", "--device", "cpu", "--batch-size", "64"]
 
 
+def run_in(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dkan_core", *map(str, words)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
 @pytest.fixture
 def dkan(tmp_path: Path) -> Dkan:
     """Run the command in an empty folder."""
-
-    def run(*words: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "dkan_core", *map(str, words)]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-
-    return run
+    return partial(run_in, tmp_path)
 
 
 @pytest.mark.parametrize("command", ["prepare", "train", "evaluate", "explain", "predict"])
@@ -52,30 +54,49 @@ def test_version_is_that_of_the_package(dkan: Dkan) -> None:
     assert dkan("--version").stdout == f"dkan {dkan_core.__version__}\n"
 
 
-def test_whole_way_from_raw_rows_to_predictions(dkan: Dkan, source: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole_way(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Go from raw rows to predictions; return the folder, and what each command wrote to stderr."""
+    folder = tmp_path_factory.mktemp("way")
+    log = {}
     for words in (
         ["prepare", source, "--out", "data", "--label", "label"],
-        ["train", "data", "--out", "run", *QUICK],
+        ["train", "data", "--out", "run", *QUICK, *(["--tensorboard"] if find_spec("tensorboard") else [])],
         ["evaluate", "run/model", "data", "--split", "test", "--out", "eval", "--save-predictions"],
         ["predict", "run/model", source, "--out", "scores.parquet", "--column", "site"],
     ):
-        done = dkan(*words)
+        done = run_in(folder, *words)
         assert done.returncode == 0, done.stderr
-        assert "Traceback" not in done.stderr and "\x1b" not in done.stderr
-    metrics = json.loads((tmp_path / "eval/metrics.json").read_text())
+        log[str(words[0])] = done.stderr
+    return folder, log
+
+
+def test_whole_way_from_raw_rows_to_predictions(whole_way: tuple[Path, dict[str, str]], source: Path) -> None:
+    folder, log = whole_way
+    for text in log.values():
+        assert "Traceback" not in text and "\x1b" not in text
+    metrics = json.loads((folder / "eval/metrics.json").read_text())
     assert 0.5 < metrics["average_precision"] <= 1 and metrics["split"] == "test"
-    assert "<svg" in (tmp_path / "eval/report.html").read_text()
-    predictions = pq.read_table(tmp_path / "eval/predictions.parquet")
+    assert "<svg" in (folder / "eval/report.html").read_text()
+    predictions = pq.read_table(folder / "eval/predictions.parquet")
     assert predictions.column_names == ["label", "label_probability"] and len(predictions) == metrics["rows"]
-    scores = pq.read_table(tmp_path / "scores.parquet")
+    scores = pq.read_table(folder / "scores.parquet")
     assert scores.column_names == ["site", "label_probability"]
     assert scores["site"].to_pylist() == pq.read_table(source)["site"].to_pylist()
 
 
-def test_log_has_one_plain_line_an_epoch(dkan: Dkan, prepared: Path) -> None:
-    done = dkan("train", prepared, "--out", "run", *QUICK)
-    lines = re.findall(r"epoch (\S+)  step \d+  \d+ rows/s  loss \S+  AP \S+  best \S+", done.stderr)
+def test_log_has_one_plain_line_an_epoch(whole_way: tuple[Path, dict[str, str]]) -> None:
+    log = whole_way[1]["train"]
+    lines = re.findall(r"epoch (\S+)  step \d+  \d+ rows/s  loss \S+  AP \S+  best \S+", log)
     assert lines == ["1.00/2", "2.00/2"]
+
+
+def test_tensorboard_writes_curves(whole_way: tuple[Path, dict[str, str]]) -> None:
+    pytest.importorskip("tensorboard", reason="needs the tensorboard extra")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(whole_way[0] / "run/tensorboard")).Reload()
+    assert len(events.Scalars("valid/average_precision")) == 2
 
 
 def test_terminal_shows_a_bar_with_speed_loss_and_average_precision(prepared: Path, tmp_path: Path) -> None:
@@ -129,12 +150,3 @@ def test_mistake_is_named_and_leaves_nothing(
     assert done.returncode == 2, done.stderr
     assert message in done.stderr and "Traceback" not in done.stderr
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_tensorboard_writes_curves(dkan: Dkan, prepared: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="needs the tensorboard extra")
-    assert dkan("train", prepared, "--out", "run", *QUICK, "--tensorboard").returncode == 0
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
-    assert len(events.Scalars("valid/average_precision")) == 2
