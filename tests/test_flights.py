@@ -66,9 +66,12 @@ def test_nothing_known_only_after_departure_is_kept(table: pa.Table) -> None:
 
 def test_same_bytes_every_time(folder: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
-    for _ in range(2):
-        assert write_flights(again).returncode == 0, "an earlier result is replaced"
+    again.mkdir()
+    for name in ("flights-00.parquet", "flights-99.parquet"):
+        (again / name).write_text("an earlier result")
+    assert write_flights(again).returncode == 0, "an earlier result is replaced"
     assert sorted(tmp_path.iterdir()) == [again], "nothing is left aside"
+    assert sorted(path.name for path in again.iterdir()) == sorted(path.name for path in folder.iterdir())
     for path in folder.iterdir():
         assert path.read_bytes() == (again / path.name).read_bytes()
 
