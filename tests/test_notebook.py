@@ -11,7 +11,7 @@ import torch
 from nbclient import NotebookClient
 from torch.utils.data import DataLoader, TensorDataset
 
-from dkan_core import DataError, TrainConfig, main
+from dkan_core import DataError, MainResult, TrainConfig, main
 
 CONFIG = TrainConfig(epochs=4, hidden=(8,), batch_size=64, device="cpu", learning_rate=0.02)
 
@@ -35,20 +35,22 @@ def rows(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return x, (x[:, 0] + x[:, 1] ** 2 > 1).astype(np.int64)
 
 
-def test_numpy_pairs_give_average_precision_model_and_path(tmp_path: Path) -> None:
-    result = main(rows(800), rows(200, seed=1), CONFIG, run=tmp_path / "run")
-    assert result.average_precision > 0.8
-    assert Path(result.path, "model.safetensors").exists()
-    assert result.model(torch.zeros(3, 4, dtype=torch.uint8)).shape == (3, 1)
+@pytest.fixture(scope="module")
+def from_arrays(tmp_path_factory: pytest.TempPathFactory) -> MainResult:
+    return main(rows(800), rows(200, seed=1), CONFIG, run=tmp_path_factory.mktemp("arrays") / "run")
 
 
-def test_loaders_and_arrays_give_the_same_model(tmp_path: Path) -> None:
-    pairs = [tuple(map(torch.from_numpy, rows(300, seed=seed))) for seed in (0, 1)]
-    loaders = [DataLoader(TensorDataset(*pair), batch_size=7) for pair in pairs]
-    first = main(*loaders, CONFIG, run=tmp_path / "loaders")
-    second = main(*pairs, CONFIG, run=tmp_path / "pairs")
-    assert first.average_precision == second.average_precision
-    for left, right in zip(first.model.parameters(), second.model.parameters(), strict=True):
+def test_numpy_pairs_give_average_precision_model_and_path(from_arrays: MainResult) -> None:
+    assert from_arrays.average_precision > 0.8
+    assert Path(from_arrays.path, "model.safetensors").exists()
+    assert from_arrays.model(torch.zeros(3, 4, dtype=torch.uint8)).shape == (3, 1)
+
+
+def test_loaders_tensors_and_arrays_give_the_same_model(from_arrays: MainResult, tmp_path: Path) -> None:
+    train, test = (tuple(map(torch.from_numpy, pair)) for pair in (rows(800), rows(200, seed=1)))
+    result = main(DataLoader(TensorDataset(*train), batch_size=7), test, CONFIG, run=tmp_path / "run")
+    assert result.average_precision == from_arrays.average_precision
+    for left, right in zip(result.model.parameters(), from_arrays.model.parameters(), strict=True):
         assert torch.equal(left, right)
 
 
