@@ -12,15 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from dkan_core.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", "PrepareConfig", "TrainConfig")
-NUMERIC_DTYPES = ("uint8", "float16", "float32")
-MODELS = ("auto", "fastkan")
-INPUT_NORMS = ("none", "layer")
-DEVICES = ("auto", "cpu", "cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +53,6 @@ class PrepareConfig:
             raise ConfigError(f"seed must be from 0 to {2**63 - 1}, got {self.seed}")
         if not self.label:
             raise ConfigError("label: name at least one label column")
-        _check_choice("numeric_dtype", self.numeric_dtype, NUMERIC_DTYPES)
         roles = [*self.label, *self.drop, *filter(None, (self.group, self.split_column, self.weight))]
         twice = sorted({name for name in roles if roles.count(name) > 1})
         if twice:
@@ -120,6 +115,12 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the workers compute; "auto" takes CUDA where there is one."""
 
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """"bf16" computes matrix products in bfloat16; parameters and gradients stay float32."""
+
+    accumulate: int = 1
+    """Parts that a worker computes its rows of a step in, one after the other, to save memory."""
+
     epochs: int | None = None
     """Passes over the train split at most. Default: from the number of rows."""
 
@@ -128,6 +129,12 @@ class TrainConfig:
 
     learning_rate: float | None = None
     """AdamW's learning rate at its peak. Default: from the batch size."""
+
+    lr_scaling: Literal["none", "sqrt", "linear"] = "sqrt"
+    """How the default learning rate grows with the batch size above 512 rows."""
+
+    clip_norm: float | None = None
+    """Largest norm of a step's gradient; a longer one is scaled down. Default: no limit."""
 
     weight_decay: float = 1.0
     """AdamW's decoupled weight decay."""
@@ -158,9 +165,6 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_types(self)
-        _check_choice("model", self.model, MODELS)
-        _check_choice("input_norm", self.input_norm, INPUT_NORMS)
-        _check_choice("device", self.device, DEVICES)
         if self.model == "fastkan" and (self.members or 1) != 1:
             raise ConfigError(f"members must be 1 with model fastkan, got {self.members}")
         if any(width < 1 for width in self.hidden or ()):
@@ -183,9 +187,11 @@ _TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("members", 1, 1024),
     ("embedding_dim", 1, 1024),
     ("workers", 1, 1024),
+    ("accumulate", 1, 1e6),
     ("epochs", 1, 1e9),
     ("batch_size", 1, 1e9),
     ("learning_rate", 1e-12, 1e3),
+    ("clip_norm", 1e-12, 1e12),
     ("weight_decay", 0, 1e3),
     ("pos_weight", 1e-6, 1e6),
     ("warmup_fraction", 0, 1),
@@ -194,11 +200,6 @@ _TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("max_seconds", 1e-3, 1e12),
     ("seed", 0, 2**63 - 1),
 )
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
@@ -215,8 +216,7 @@ def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
     unknown = sorted(set(settings) - set(known))
     if unknown:
         raise ConfigError(f"unknown setting {unknown[0]!r}; known are {', '.join(known)}")
-    values = {key: _listed(key, value, known[key].type) for key, value in settings.items()}
-    return kind(**values)
+    return kind(**{key: _listed(key, value, known[key].type) for key, value in settings.items()})
 
 
 def _listed(name: str, value: Any, expected: Any) -> Any:
@@ -226,12 +226,11 @@ def _listed(name: str, value: Any, expected: Any) -> Any:
     if isinstance(value, str):
         value = [part.strip() for part in value.replace("\n", ",").split(",") if part.strip()]
         number = _element(expected)
-        if number is not str:
-            try:
-                value = [number(part) for part in value]
-            except ValueError:
-                what = "whole numbers" if number is int else "numbers"
-                raise ConfigError(f"{name} must be {what} separated by commas, got {value}") from None
+        try:
+            value = [number(part) for part in value]
+        except ValueError:
+            what = "whole numbers" if number is int else "numbers"
+            raise ConfigError(f"{name} must be {what} separated by commas, got {value}") from None
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -246,15 +245,15 @@ def _check_types(config: Any) -> None:
 
 
 def _check_type(name: str, value: object, expected: Any) -> None:
-    """Raise ConfigError when ``value`` is plainly of another type than the field's annotation."""
+    """Raise ConfigError when ``value`` is none of the choices, or plainly of another type than the annotation."""
     text = str(expected)
     if value is None:
         fits = "None" in text
+    elif get_origin(expected) is Literal:
+        fits = value in get_args(expected)
     elif text.startswith("tuple"):
         allowed = (int, float) if _element(expected) is float else (_element(expected),)
         fits = isinstance(value, tuple) and all(type(item) in allowed for item in value)
-    elif get_origin(expected) is Literal:
-        fits = isinstance(value, str)
     elif "bool" in text:
         fits = isinstance(value, bool)
     elif "int" in text or "float" in text:
@@ -263,7 +262,8 @@ def _check_type(name: str, value: object, expected: Any) -> None:
     else:
         fits = isinstance(value, str)
     if not fits:
-        wanted = expected.__name__ if expected in (int, str, float, bool) else text.removeprefix("typing.")
+        wanted = expected.__name__ if expected in (int, str, float, bool) else text
+        wanted = f"one of {', '.join(get_args(expected))}" if get_origin(expected) is Literal else wanted
         hint = f"; write ({value!r},)" if isinstance(value, str) and text.startswith("tuple") else ""
         raise ConfigError(f"{name} must be {wanted}, got {value!r}{hint}")
 

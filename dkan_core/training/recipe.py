@@ -12,6 +12,8 @@ from dkan_core.machine import available_cores
 BATCH_PER_ROOT = 2.8
 MIN_BATCH, MAX_BATCH = 128, 65_536
 BASE_BATCH, BASE_RATE, MAX_RATE = 512, 4e-3, 1e-2
+EXPONENTS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
+"""Of the batch size, by ``lr_scaling``."""
 ROWS_TO_SEE, STEPS_TO_TAKE = 1_500_000, 800
 MIN_EPOCHS, MAX_EPOCHS = 3, 20
 SIZES = ((16_000, 4, 128), (128_000, 2, 128))
@@ -28,7 +30,8 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1) -> TrainConfig:
     - batch_size: the power of two at or below 2.8 times the root of the rows, from 128 to 65,536.
     - members and hidden: 4 of one layer of 128 units below 16,000 rows, 2 of 128 below 128,000, then 1 of 256: the more
       rows, the less two networks differ.
-    - learning_rate: 0.004 up to 512 rows a batch, growing with the root of the batch size, at most 0.01.
+    - learning_rate: 0.004 up to 512 rows a batch, growing with the batch size by ``lr_scaling``, at most 0.01 by any
+      rule: AdamW's steps do not shrink with the gradient's noise, so what diverges in small batches does in large ones.
     - epochs: enough to see 1.5 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
 
     Raises:
@@ -51,7 +54,7 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1) -> TrainConfig:
     batch_size = min(config.batch_size or _batch_size(rows), rows)
     if workers > batch_size:
         raise ConfigError(f"workers {workers}: more than the {batch_size} rows of a batch")
-    rate = min(MAX_RATE, BASE_RATE * max(1.0, batch_size / BASE_BATCH) ** 0.5)
+    rate = min(MAX_RATE, BASE_RATE * max(1.0, batch_size / BASE_BATCH) ** EXPONENTS[config.lr_scaling])
     members, width = PLAIN if config.model == "fastkan" else _size(rows)
     return replace(
         config,

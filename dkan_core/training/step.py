@@ -110,6 +110,19 @@ def to_tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
 
 
+def cell_weights(labels_BL: Tensor, weight_B: Tensor | None, label_weights: Sequence[float] = ()) -> Tensor:
+    """Return what each label of each row counts in the loss: 0 where it is not measured.
+
+    Shape:
+        - Input: ``(B, L)`` uint8, ``(B,)``; ``label_weights`` L numbers or none
+        - Output: ``(B, L)`` float32
+    """
+    weight_BL = (labels_BL != NOT_MEASURED).float()
+    if weight_B is not None:
+        weight_BL = weight_BL * weight_B.unsqueeze(1)
+    return weight_BL * weight_BL.new_tensor(label_weights) if label_weights else weight_BL
+
+
 def masked_loss(
     logits_MBL: Tensor,
     labels_BL: Tensor,
@@ -117,46 +130,63 @@ def masked_loss(
     *,
     pos_weight: float = 1.0,
     label_weights: Sequence[float] = (),
+    total: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted mean binary cross-entropy over members and measured labels, and the sum of their weights.
 
+    Where the rows are a part of some batch, ``total`` is that batch's sum of weights: the losses of its parts then add
+    up to the mean of the whole.
+
     Shape:
-        - Input: ``(M, B, L)``, ``(B, L)`` uint8, ``(B,)``; ``label_weights`` L numbers or none
+        - Input: ``(M, B, L)``, ``(B, L)`` uint8, ``(B,)``; ``label_weights`` L numbers or none; ``total`` a scalar
         - Output: two scalars
     """
-    target_BL = labels_BL.to(logits_MBL.dtype)
-    weight_BL = (labels_BL != NOT_MEASURED).to(logits_MBL.dtype)
-    if weight_B is not None:
-        weight_BL = weight_BL * weight_B.unsqueeze(1)
-    if label_weights:
-        weight_BL = weight_BL * weight_BL.new_tensor(label_weights)
+    weight_BL = cell_weights(labels_BL, weight_B, label_weights)
     loss_MBL = F.binary_cross_entropy_with_logits(
         logits_MBL,
-        target_BL.expand_as(logits_MBL),
+        labels_BL.to(logits_MBL.dtype).expand_as(logits_MBL),
         reduction="none",
         pos_weight=None if pos_weight == 1 else logits_MBL.new_tensor(pos_weight),
     )
-    total = weight_BL.sum()
+    total = weight_BL.sum() if total is None else total
     return (loss_MBL.mean(0) * weight_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total
 
 
 def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor], config: TrainConfig) -> tuple[float, float]:
-    """Put the gradient of a batch's mean loss into the parameters' ``grad``; return that loss and its weight."""
+    """Put the gradient of a batch's mean loss into the parameters' ``grad``; return that loss and its weight.
+
+    The rows are computed in ``config.accumulate`` parts, fewer where there are too few rows, whose gradients add up.
+    """
     for parameter in trained_parameters(model):
         if parameter.grad is not None:
             parameter.grad.zero_()
-    if len(batch["labels"]) == 0:
+    rows = len(batch["labels"])
+    if rows == 0:
         return 0.0, 0.0
-    logits_MBL = model.member_logits(batch.get("numeric"), batch.get("categorical"))
-    loss, weight = masked_loss(
-        logits_MBL,
-        batch["labels"],
-        batch.get("weight"),
+    weight = cell_weights(batch["labels"], batch.get("weight"), config.label_weights).sum()
+    size = -(-rows // config.accumulate)
+    losses = []
+    for start in range(0, rows, size):
+        part = {name: tensor[start : start + size] for name, tensor in batch.items()}
+        loss = _part_loss(model, part, config, weight)
+        torch.autograd.backward(loss)
+        losses.append(loss.detach())
+    return torch.stack(losses).sum().item(), weight.item()
+
+
+def _part_loss(model: TabularFastKAN, part: dict[str, Tensor], config: TrainConfig, total: Tensor) -> Tensor:
+    """Return what some rows of a batch add to its mean loss, in float32; ``total`` is the batch's weight."""
+    with torch.autocast(total.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+        logits_MBL = model.member_logits(part.get("numeric"), part.get("categorical"))
+    loss, _ = masked_loss(
+        logits_MBL.float(),
+        part["labels"],
+        part.get("weight"),
         pos_weight=config.pos_weight,
         label_weights=config.label_weights,
+        total=total,
     )
-    torch.autograd.backward(loss)
-    return loss.item(), weight.item()
+    return loss
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -62,3 +62,31 @@ def test_no_gradient_is_computed_for_an_input_that_needs_none() -> None:
     x, weight, grid = inputs(10, 3, 4, 8)
     recompute.radial_linear(x.detach(), weight, grid, 0.5).sum().backward()
     assert x.grad is None and weight.grad is not None
+
+
+@backends
+@devices
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast_rounds_products_and_nothing_else(kernel: RadialLinear, device: str, dtype: torch.dtype) -> None:
+    x, weight, grid = (tensor.detach().float() for tensor in inputs(300, 4, 5, 8, device))
+    direction = torch.randn(300, 5, device=device)
+    leaves = x.to(dtype).requires_grad_(), weight.requires_grad_()
+    with torch.autocast(device, torch.bfloat16):
+        out = kernel(*leaves, grid, 0.6)
+    found = (out, *torch.autograd.grad(out.float(), leaves, direction))
+    exact = leaves[0].detach().float().requires_grad_(), weight
+    out = written_out(*exact, grid, 0.6)
+    for value, expected in zip(found, (out, *torch.autograd.grad(out, exact, direction)), strict=True):
+        assert 0 < (value.float() - expected).norm() < 0.01 * expected.norm()
+    assert found[2].dtype == torch.float32 and found[1].dtype == dtype
+
+
+def test_autocast_sums_tiles_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, grid = (tensor.detach().float() for tensor in inputs(20_000, 2, 3, 8))
+    monkeypatch.setitem(recompute.TILE_BYTES, "cpu", 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = recompute.radial_linear(x, weight.requires_grad_(), grid, 0.5)
+    assert out.dtype == torch.float32
+    (found,) = torch.autograd.grad(out.sum(), weight)
+    (expected,) = torch.autograd.grad(recompute.radial_linear(x, weight, grid, 0.5).sum(), weight)
+    torch.testing.assert_close(found, expected, rtol=2e-3, atol=0)

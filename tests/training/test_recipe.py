@@ -1,5 +1,7 @@
 """What is left open is chosen by rule; what the machine cannot do is refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -26,6 +28,22 @@ def test_more_rows_give_larger_batches_and_fewer_epochs() -> None:
 def test_what_the_user_sets_stays() -> None:
     config = TrainConfig(device="cpu", workers=3, epochs=7, batch_size=99, learning_rate=0.5, members=5, hidden=(3, 2))
     assert resolve(config, 1000) == config
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "rates"),
+    [
+        (128, {"none": 0.004, "sqrt": 0.004, "linear": 0.004}),
+        (512, {"none": 0.004, "sqrt": 0.004, "linear": 0.004}),
+        (1024, {"none": 0.004, "sqrt": 0.004 * 2**0.5, "linear": 0.008}),
+        (65_536, {"none": 0.004, "sqrt": 0.01, "linear": 0.01}),
+    ],
+)
+def test_default_rate_grows_by_the_chosen_rule_up_to_its_limit(batch_size: int, rates: dict[str, float]) -> None:
+    for rule, rate in rates.items():
+        config = TrainConfig(device="cpu", batch_size=batch_size, lr_scaling=rule)  # type: ignore[arg-type]
+        assert resolve(config, 100_000).learning_rate == rate
+        assert resolve(replace(config, learning_rate=0.3), 100_000).learning_rate == 0.3
 
 
 @pytest.mark.parametrize(
