@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dkan_core.notebook import MainResult, main
     from dkan_core.prediction import predict
     from dkan_core.training.launch import TrainResult, train
+    from dkan_core.training.tuning import TuneResult, tune_learning_rate
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ _HOMES = {
     "TrainConfig": "config",
     "TrainResult": "training.launch",
     "TrainingError": "errors",
+    "TuneResult": "training.tuning",
     "UserError": "errors",
     "build_config": "config",
     "evaluate": "evaluation",
@@ -45,6 +47,7 @@ _HOMES = {
     "predict": "prediction",
     "prepare": "data.prepare",
     "train": "training.launch",
+    "tune_learning_rate": "training.tuning",
 }
 
 __all__ = [
@@ -62,6 +65,7 @@ __all__ = [
     "TrainConfig",
     "TrainResult",
     "TrainingError",
+    "TuneResult",
     "UserError",
     "build_config",
     "evaluate",
@@ -70,6 +74,7 @@ __all__ = [
     "predict",
     "prepare",
     "train",
+    "tune_learning_rate",
 ]
 
 

@@ -1,11 +1,13 @@
-"""The ``dkan`` command. Options of ``prepare`` and ``train`` are the fields of their configs, one for one."""
+"""The ``dkan`` command. Options of ``prepare``, ``train`` and ``tune-lr`` include the fields of their configs."""
 
 import functools
 import inspect
+import json
 import logging
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args, get_type_hints
@@ -16,6 +18,7 @@ import dkan_core
 from dkan_core.config import PrepareConfig, TrainConfig, build_config, field_docs, read_settings
 from dkan_core.errors import DkanError
 from dkan_core.progress import console, on_terminal
+from dkan_core.storage import staged_file
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -94,6 +97,31 @@ def train(
         dkan_core.train(prepared, out, _merged(TrainConfig, config, settings), overwrite=overwrite)
     except KeyboardInterrupt:
         _fail(f"interrupted; the best model so far, if there is one, is whole in {out}/model", 130)
+
+
+@app.command()
+@_with_settings(TrainConfig)
+def tune_lr(
+    prepared: Prepared,
+    steps: Annotated[int, typer.Option(help="Largest number of steps of a run.")] = 150,
+    repeats: Annotated[int, typer.Option(help="Runs of each rate, with seeds from --seed on.")] = 2,
+    factor: Annotated[
+        list[float] | None,
+        typer.Option(help="Multiple of the rate to try; may be repeated. Default: 1/8 to 8, each twice the last."),
+    ] = None,
+    json_file: Annotated[str | None, typer.Option("--json", help="File to write the result to.")] = None,
+    config: ConfigFile = None,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Train shortly with several learning rates, print their validation AP, and recommend one."""
+    options = {"factors": factor} if factor else {}
+    with staged_file(json_file) if json_file else nullcontext() as aside:
+        merged = _merged(TrainConfig, config, settings)
+        result = dkan_core.tune_learning_rate(prepared, merged, steps=steps, repeats=repeats, **options)
+        typer.echo(result)
+        if aside:
+            aside.write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """The ``dkan`` command: help, settings, exit codes, and what a person or a log sees."""
 
+import inspect
 import json
 import os
 import pty
@@ -17,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import dkan_core
-from dkan_core import PrepareConfig, TrainConfig, TrainResult
+from dkan_core import PrepareConfig, TrainConfig, TrainResult, cli, tune_learning_rate
 from dkan_core.cli import app
 from dkan_core.config import field_docs
 
@@ -42,12 +43,19 @@ def test_every_command_has_help(command: str) -> None:
     assert result.exit_code == 0 and "--out" in result.output
 
 
-@pytest.mark.parametrize(("command", "config"), [("prepare", PrepareConfig), ("train", TrainConfig)])
+@pytest.mark.parametrize(
+    ("command", "config"), [("prepare", PrepareConfig), ("train", TrainConfig), ("tune-lr", TrainConfig)]
+)
 def test_every_setting_is_an_option_with_its_text(command: str, config: type) -> None:
     output = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "300", "NO_COLOR": "1"}).output
     assert set(field_docs(config)) == {field.name for field in fields(config)}
     for name, text in field_docs(config).items():
         assert f"--{name.replace('_', '-')}" in output and text.split(".")[0] in output
+
+
+def test_defaults_of_the_sweep_are_those_of_its_function() -> None:
+    ours, theirs = (inspect.signature(function).parameters for function in (cli.tune_lr, tune_learning_rate))
+    assert all(ours[name].default == theirs[name].default for name in ("steps", "repeats"))
 
 
 def test_version_is_that_of_the_package(dkan: Dkan) -> None:

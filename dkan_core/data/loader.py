@@ -49,6 +49,26 @@ class RowReader(Protocol):
         """Let go of the rows."""
 
 
+class FirstRows:
+    """The first rows of a split, read through another reader, which stays the caller's; as shuffled as that is."""
+
+    def __init__(self, reader: RowReader, rows: int) -> None:
+        self.reader, self.rows = reader, min(rows, reader.rows)
+        self.starts = np.append(reader.starts[reader.starts < self.rows], self.rows)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row over all arrays."""
+        return self.reader.row_bytes
+
+    def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
+        """Return the rows of ``extents`` (first, past the last), one after the other."""
+        return self.reader.gather(extents)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 def open_split(folder: Path, prepared: PreparedData, split: str) -> ShardReader:
     """Open the shards of a split.
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dkan_core import DataError
 from dkan_core.data import loader, shards
 from dkan_core.data.hashing import splitmix64
-from dkan_core.data.loader import all_batches, prefetched, slice_of, steps_per_epoch, train_batches
+from dkan_core.data.loader import FirstRows, all_batches, prefetched, slice_of, steps_per_epoch, train_batches
 from dkan_core.data.shards import Arrays, Shard, ShardReader, ShardWriter
 
 LAYOUT = {"numeric": ((3,), "uint8"), "categorical": ((2,), "int32"), "weight": ((), "float32")}
@@ -176,3 +176,12 @@ def test_pieces_are_long_enough_to_read_fast_and_small_data_has_many(rows: int, 
     piece = loader.piece_rows(rows, row_bytes)
     assert piece >= loader.MIN_PIECE_ROWS
     assert piece == loader.MIN_PIECE_ROWS or piece * loader.MIN_PIECES <= rows
+
+
+@pytest.mark.parametrize("rows", [1, 142, 143, 500, 1000, 5000])
+def test_first_rows_are_a_split_of_their_own(readers: dict, rows: int) -> None:
+    reader = readers[1000, 7]
+    head = FirstRows(reader, rows)
+    expected = visited(all_batches(reader, 100))[:rows]
+    assert head.rows == len(expected) and visited(all_batches(head, 100)) == expected
+    assert sorted(visited(train_batches(head, seed=1, epoch=0, batch_size=64))) == sorted(expected)
