@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dkan_core.config import PrepareConfig, TrainConfig, build_config
+    from dkan_core.config import PrepareConfig, TrainConfig
     from dkan_core.data.manifest import PreparedData
     from dkan_core.data.prepare import prepare
     from dkan_core.errors import ConfigError, DataError, DkanError, OutputError, TrainingError, UserError
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from dkan_core.model.fastkan import FastKAN
     from dkan_core.notebook import MainResult, main
     from dkan_core.prediction import predict
+    from dkan_core.settings import build_config
     from dkan_core.training.launch import TrainResult, train
+    from dkan_core.training.planning.bench import SyncBench, bench_sync
+    from dkan_core.training.planning.plan import Plan, plan
     from dkan_core.training.tuning import TuneResult, tune_learning_rate
 
 __version__ = "0.1.0"
@@ -33,17 +36,21 @@ _HOMES = {
     "FastKANClassifier": "estimator",
     "MainResult": "notebook",
     "OutputError": "errors",
+    "Plan": "training.planning.plan",
     "PrepareConfig": "config",
     "PreparedData": "data.manifest",
+    "SyncBench": "training.planning.bench",
     "TrainConfig": "config",
     "TrainResult": "training.launch",
     "TrainingError": "errors",
     "TuneResult": "training.tuning",
     "UserError": "errors",
-    "build_config": "config",
+    "bench_sync": "training.planning.bench",
+    "build_config": "settings",
     "evaluate": "evaluation",
     "explain": "explanation.explain",
     "main": "notebook",
+    "plan": "training.planning.plan",
     "predict": "prediction",
     "prepare": "data.prepare",
     "train": "training.launch",
@@ -60,17 +67,21 @@ __all__ = [
     "FastKANClassifier",
     "MainResult",
     "OutputError",
+    "Plan",
     "PrepareConfig",
     "PreparedData",
+    "SyncBench",
     "TrainConfig",
     "TrainResult",
     "TrainingError",
     "TuneResult",
     "UserError",
+    "bench_sync",
     "build_config",
     "evaluate",
     "explain",
     "main",
+    "plan",
     "predict",
     "prepare",
     "train",

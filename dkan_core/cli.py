@@ -1,4 +1,4 @@
-"""The ``dkan`` command. Options of ``prepare``, ``train`` and ``tune-lr`` include the fields of their configs."""
+"""The ``dkan`` command. Options of those that train or prepare include the fields of their configs."""
 
 import functools
 import inspect
@@ -6,8 +6,8 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args, get_type_hints
@@ -15,9 +15,10 @@ from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 import typer
 
 import dkan_core
-from dkan_core.config import PrepareConfig, TrainConfig, build_config, field_docs, read_settings
+from dkan_core.config import PrepareConfig, TrainConfig
 from dkan_core.errors import DkanError
 from dkan_core.progress import console, on_terminal
+from dkan_core.settings import build_config, field_docs, read_settings
 from dkan_core.storage import staged_file
 
 app = typer.Typer(
@@ -26,6 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train FastKAN on huge tabular data: prepare, train, evaluate, explain, predict.",
 )
+bench = typer.Typer(no_args_is_help=True, help="Measure what a run is made of.")
+app.add_typer(bench, name="bench")
 
 Sources = Annotated[list[str], typer.Argument(metavar="SRC...", help="Parquet files, folders, globs or fsspec URIs.")]
 Out = Annotated[str, typer.Option("--out", help="Folder or fsspec URI for the results.")]
@@ -33,6 +36,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML or JSON file of settings; options go before.")]
 Prepared = Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI that `dkan prepare` wrote.")]
 Split = Annotated[str, typer.Option(help="train, valid or test.")]
+JsonFile = Annotated[str | None, typer.Option("--json", help="File to write the result to.")]
 Model = Annotated[str, typer.Argument(metavar="RUN/model", help="Model that `dkan train` wrote.")]
 
 
@@ -93,10 +97,13 @@ def train(
     settings: dict[str, Any],
 ) -> None:
     """Train, evaluating beside it, and keep the best model by validation average precision."""
+    merged = _merged(TrainConfig, config, settings)
     try:
-        dkan_core.train(prepared, out, _merged(TrainConfig, config, settings), overwrite=overwrite)
+        result = dkan_core.train(prepared, out, merged, overwrite=overwrite)
     except KeyboardInterrupt:
         _fail(f"interrupted; the best model so far, if there is one, is whole in {out}/model", 130)
+    if result.metrics["training"]["ended"] == "interrupt":
+        _fail(f"interrupted; the best model so far is in {out}/model, and --resume auto goes on", 130)
 
 
 @app.command()
@@ -109,19 +116,66 @@ def tune_lr(
         list[float] | None,
         typer.Option(help="Multiple of the rate to try; may be repeated. Default: 1/8 to 8, each twice the last."),
     ] = None,
-    json_file: Annotated[str | None, typer.Option("--json", help="File to write the result to.")] = None,
+    json_file: JsonFile = None,
     config: ConfigFile = None,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Train shortly with several learning rates, print their validation AP, and recommend one."""
     options = {"factors": factor} if factor else {}
-    with staged_file(json_file) if json_file else nullcontext() as aside:
+    with _shown(json_file) as show:
         merged = _merged(TrainConfig, config, settings)
-        result = dkan_core.tune_learning_rate(prepared, merged, steps=steps, repeats=repeats, **options)
-        typer.echo(result)
-        if aside:
-            aside.write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+        show(dkan_core.tune_learning_rate(prepared, merged, steps=steps, repeats=repeats, **options))
+
+
+@app.command()
+@_with_settings(TrainConfig)
+def plan(
+    prepared: Prepared,
+    gpus: Annotated[
+        int | None, typer.Option(help="GPUs to plan for. Default: those visible, or the cores where there is none.")
+    ] = None,
+    link: Annotated[str, typer.Option(help="How GPUs are linked: nvlink or pcie4; not measured.")] = "pcie4",
+    check: Annotated[bool, typer.Option("--check", help="Train shortly, too, and compare.")] = False,
+    json_file: JsonFile = None,
+    config: ConfigFile = None,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Measure one device on this data, predict rows a second with several, and recommend a way to train."""
+    with _shown(json_file) as show:
+        show(dkan_core.plan(prepared, _merged(TrainConfig, config, settings), gpus=gpus, link=link, check=check))
+
+
+@bench.command()
+def sync(
+    size: Annotated[
+        list[str] | None,
+        typer.Option(help="Bytes of the parameters; may be repeated. Default: 64KB to 64MB, each 4 times the last."),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+    repeats: Annotated[int, typer.Option(help="Exchanges in a round.")] = 10,
+    rounds: Annotated[int, typer.Option(help="How often each is measured, in turns.")] = 3,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or one device a worker.")] = "auto",
+    json_file: JsonFile = None,
+) -> None:
+    """Measure what each way to exchange parameters costs, by their size."""
+    options = {"sizes": size} if size else {}
+    with _shown(json_file) as show:
+        show(dkan_core.bench_sync(workers=workers, repeats=repeats, rounds=rounds, device=device, **options))
+
+
+@contextmanager
+def _shown(json_file: str | None) -> Iterator[Callable[[Any], None]]:
+    """Yield a function that prints a result and, where a file is named, writes it there."""
+    with staged_file(json_file) if json_file else nullcontext() as aside:
+
+        def show(result: Any) -> None:
+            typer.echo(result)
+            if aside:
+                aside.write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+        yield show
 
 
 @app.command()

@@ -3,20 +3,13 @@
 The string under a field is its help text on the command line (see ``dkan_core.cli``).
 """
 
-import ast
-import inspect
-import json
-import textwrap
-import tomllib
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass, fields
-from functools import cache
-from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from dkan_core.errors import ConfigError
 
-ConfigT = TypeVar("ConfigT", "PrepareConfig", "TrainConfig")
+Strategy = Literal["auto", "parameter-server", "allreduce", "ddp", "ring", "local-sgd", "single"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +102,26 @@ class TrainConfig:
     embedding_dim: int = 8
     """Width of a categorical column's embedding."""
 
+    strategy: Strategy = "auto"
+    """How the workers keep one set of parameters. "auto" is parameter-server, or allreduce under torchrun."""
+
+    mode: Literal["sync", "average", "async"] = "sync"
+    """What the server merges: gradients each step, parameters each sync interval, or differences as they come."""
+
+    sync_interval: int | None = None
+    """Steps that a worker takes alone between two merges. Default: 1, or 8 where parameters are merged."""
+
+    max_staleness: int = 64
+    """Merges, in mode async, after which an update is too old to be taken."""
+
     workers: int | None = None
     """Training processes. Default: one a GPU, or one on the CPU."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the workers compute; "auto" takes CUDA where there is one."""
+    device: str = "auto"
+    """Where the workers compute: auto, cpu, cuda, or one device a worker such as cuda:0,cuda:0,cpu."""
+
+    eval_device: str = "auto"
+    """Where the evaluator computes, such as cuda:1. Default: a GPU that no worker has, else as the first worker."""
 
     precision: Literal["fp32", "bf16"] = "fp32"
     """"bf16" computes matrix products in bfloat16; parameters and gradients stay float32."""
@@ -154,8 +162,20 @@ class TrainConfig:
     patience: int = 5
     """Stop after this many evaluations without a better validation AP."""
 
+    ema_decay: float = 0.0
+    """Decay of a moving average of the parameters, evaluated beside them; 0 is none."""
+
     max_seconds: float | None = None
     """Stop after this many seconds of training, keeping the best model."""
+
+    checkpoint_steps: int | None = None
+    """Steps between two checkpoints. Default: one at each evaluation."""
+
+    checkpoint_uri: str | None = None
+    """Folder or fsspec URI for checkpoints. Default: checkpoints in the run's folder."""
+
+    resume: str = "never"
+    """"auto" goes on from the newest checkpoint, if there is one; a path or URI names where it is."""
 
     tensorboard: bool = False
     """Write live curves for TensorBoard."""
@@ -165,6 +185,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _check_types(self)
+        for name in ("device", "eval_device"):
+            _check_device(name, getattr(self, name))
         if self.model == "fastkan" and (self.members or 1) != 1:
             raise ConfigError(f"members must be 1 with model fastkan, got {self.members}")
         if any(width < 1 for width in self.hidden or ()):
@@ -186,7 +208,7 @@ _TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("binary_dropout", 0, 0.99),
     ("members", 1, 1024),
     ("embedding_dim", 1, 1024),
-    ("workers", 1, 1024),
+    ("workers", 1, 100),
     ("accumulate", 1, 1e6),
     ("epochs", 1, 1e9),
     ("batch_size", 1, 1e9),
@@ -197,44 +219,23 @@ _TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("warmup_fraction", 0, 1),
     ("evaluations_per_epoch", 1, 1e6),
     ("patience", 1, 1e9),
+    ("sync_interval", 1, 1e9),
+    ("max_staleness", 0, 1e9),
+    ("ema_decay", 0, 1 - 1e-9),
+    ("checkpoint_steps", 1, 1e12),
     ("max_seconds", 1e-3, 1e12),
     ("seed", 0, 2**63 - 1),
 )
 
 
-def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
-    """Build a config from plain settings, as a file or a form holds them; an unknown key raises ConfigError.
-
-    Several values are a list, or text separated by commas.
-
-    >>> build_config(TrainConfig, {"hidden": [32, 16]}).hidden
-    (32, 16)
-    >>> build_config(PrepareConfig, {"label": "bought, returned"}).label
-    ('bought', 'returned')
-    """
-    known = {field.name: field for field in fields(kind)}
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        raise ConfigError(f"unknown setting {unknown[0]!r}; known are {', '.join(known)}")
-    return kind(**{key: _listed(key, value, known[key].type) for key, value in settings.items()})
+def _check_device(name: str, value: str) -> None:
+    devices = value.split(",") if name == "device" else [value]
+    if value != "auto" and not all(re.fullmatch(r"cpu|cuda(:\d+)?", device) for device in devices):
+        wanted = "auto, cpu, cuda" + (", or devices such as cuda:0,cuda:1,cpu" if name == "device" else " or cuda:1")
+        raise ConfigError(f"{name} must be {wanted}, got {value!r}")
 
 
-def _listed(name: str, value: Any, expected: Any) -> Any:
-    """Return a list, or text separated by commas or line ends, as the tuple that a field of several values takes."""
-    if not str(expected).startswith("tuple"):
-        return value
-    if isinstance(value, str):
-        value = [part.strip() for part in value.replace("\n", ",").split(",") if part.strip()]
-        number = _element(expected)
-        try:
-            value = [number(part) for part in value]
-        except ValueError:
-            what = "whole numbers" if number is int else "numbers"
-            raise ConfigError(f"{name} must be {what} separated by commas, got {value}") from None
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _element(expected: Any) -> type:
+def element_type(expected: Any) -> type:
     """Return the type of the values of a field of several."""
     return int if "int" in str(expected) else float if "float" in str(expected) else str
 
@@ -252,7 +253,7 @@ def _check_type(name: str, value: object, expected: Any) -> None:
     elif get_origin(expected) is Literal:
         fits = value in get_args(expected)
     elif text.startswith("tuple"):
-        allowed = (int, float) if _element(expected) is float else (_element(expected),)
+        allowed = (int, float) if element_type(expected) is float else (element_type(expected),)
         fits = isinstance(value, tuple) and all(type(item) in allowed for item in value)
     elif "bool" in text:
         fits = isinstance(value, bool)
@@ -266,35 +267,3 @@ def _check_type(name: str, value: object, expected: Any) -> None:
         wanted = f"one of {', '.join(get_args(expected))}" if get_origin(expected) is Literal else wanted
         hint = f"; write ({value!r},)" if isinstance(value, str) and text.startswith("tuple") else ""
         raise ConfigError(f"{name} must be {wanted}, got {value!r}{hint}")
-
-
-def read_settings(path: str | Path) -> dict[str, Any]:
-    """Read the settings of a TOML or JSON file."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-        settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except FileNotFoundError:
-        raise ConfigError(f"config file {path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"config file {path}: {error}") from None
-    if not isinstance(settings, dict):
-        raise ConfigError(f"config file {path}: expected a table of settings")
-    return settings
-
-
-@cache
-def field_docs(kind: type) -> dict[str, str]:
-    """Return the string written under each field of a config class.
-
-    >>> field_docs(PrepareConfig)["drop"]
-    'Column to leave out.'
-    """
-    tree = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    docs = {}
-    for statement, following in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            assert isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-            docs[statement.target.id] = str(following.value.value)
-    return docs

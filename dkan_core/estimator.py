@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dkan_core.config import PrepareConfig, TrainConfig, build_config
+from dkan_core.config import PrepareConfig, TrainConfig
 from dkan_core.data.encoding import Preprocessor, fit_preprocessor
 from dkan_core.data.frames import is_frame, to_table
 from dkan_core.data.manifest import PreparedData
@@ -28,6 +28,7 @@ from dkan_core.errors import DataError
 from dkan_core.machine import available_cores
 from dkan_core.model.checkpoint import MODEL_FILES, SavedModel, save_model
 from dkan_core.prediction import best_device, log_odds, to_probability, torch_threads
+from dkan_core.settings import build_config
 from dkan_core.storage import check_free, local_copy, local_path
 from dkan_core.training.recipe import resolve
 from dkan_core.training.single import train_single

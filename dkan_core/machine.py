@@ -3,9 +3,15 @@
 import math
 import os
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+CGROUP_MEMORY = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+"""Limit and use of the container, in versions 2 and 1 of cgroups."""
 
 
 def available_cores() -> int:
@@ -23,3 +29,15 @@ def allow_open_files(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count if hard < 0 else min(count, hard), hard))
+
+
+def available_memory() -> int:
+    """Return the bytes that this process may still take: of the machine, or of its container where that is less."""
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    for limit, used in CGROUP_MEMORY:
+        with suppress(OSError, ValueError):
+            free = min(free, int(limit.read_text(encoding="ascii")) - int(used.read_text(encoding="ascii")))
+    return free

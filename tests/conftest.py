@@ -11,6 +11,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
+from tests.s3 import s3, s3_endpoint  # noqa: F401 - fixtures
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,6 +16,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"errors", "machine"},
     {"config", "storage", "progress"},
+    {"settings"},
     {"metrics"},
     {"data", "figures", "page"},
     {"model", "report"},

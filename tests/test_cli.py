@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import dkan_core
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, cli, tune_learning_rate
 from dkan_core.cli import app
-from dkan_core.config import field_docs
+from dkan_core.settings import field_docs
 
 Dkan = Callable[..., subprocess.CompletedProcess[str]]
 QUICK = ["--epochs", "2", "--hidden", "4", "--device", "cpu", "--batch-size", "64"]
@@ -44,7 +44,8 @@ def test_every_command_has_help(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "config"), [("prepare", PrepareConfig), ("train", TrainConfig), ("tune-lr", TrainConfig)]
+    ("command", "config"),
+    [("prepare", PrepareConfig), ("train", TrainConfig), ("tune-lr", TrainConfig), ("plan", TrainConfig)],
 )
 def test_every_setting_is_an_option_with_its_text(command: str, config: type) -> None:
     output = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "300", "NO_COLOR": "1"}).output

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dkan_core import ConfigError, PrepareConfig, TrainConfig, build_config
-from dkan_core.config import field_docs, read_settings
+from dkan_core.settings import field_docs, read_settings
 
 
 @pytest.mark.parametrize("kind", [PrepareConfig, TrainConfig])
@@ -38,7 +38,11 @@ def test_configs_are_frozen_and_keyword_only() -> None:
         (TrainConfig, {"learning_rate": float("nan")}, "learning_rate must be from"),
         (TrainConfig, {"dropout": 1.0}, "dropout must be from 0 to 0.99, got 1.0"),
         (TrainConfig, {"seed": -1}, "seed must be from 0"),
-        (TrainConfig, {"device": "tpu"}, "device must be one of auto, cpu, cuda, got 'tpu'"),
+        (
+            TrainConfig,
+            {"device": "tpu"},
+            "device must be auto, cpu, cuda, or devices such as .*got 'tpu'",
+        ),
         (TrainConfig, {"device": 3}, "device must be .*got 3"),
         (TrainConfig, {"label_weights": "1, heavy"}, "label_weights must be numbers separated by commas"),
         (TrainConfig, {"label_weights": [1, -1.0]}, "label_weights must hold non-negative numbers"),

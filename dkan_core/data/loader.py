@@ -8,7 +8,7 @@ each of those into one slice a worker: any number of workers sees the same globa
 import itertools
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -140,20 +140,24 @@ def slice_of(rows: int, step: int, *, batch_size: int, rank: int, workers: int) 
 
 
 def train_batches(
-    reader: RowReader, *, seed: int, epoch: int, batch_size: int, rank: int = 0, workers: int = 1
+    reader: RowReader, *, seed: int, epoch: int, batch_size: int, rank: int = 0, workers: int = 1, first: int = 0
 ) -> Iterator[Arrays]:
-    """Yield a worker's part of each global batch of an epoch; a part may have no rows in the last one."""
+    """Yield a worker's part of each global batch of an epoch from its batch ``first`` on.
+
+    A part may have no rows in the last one.
+    """
     piece = piece_rows(reader.rows, reader.row_bytes)
     order = epoch_order(reader.starts, piece=piece, seed=seed, epoch=epoch)
-    for step in range(steps_per_epoch(reader.rows, batch_size)):
+    for step in range(first, steps_per_epoch(reader.rows, batch_size)):
         start, stop = slice_of(reader.rows, step, batch_size=batch_size, rank=rank, workers=workers)
         yield reader.gather(order.extents(start, stop))
 
 
-def run_batches(reader: RowReader, config: TrainConfig, rank: int = 0) -> Iterator[Arrays]:
-    """Yield a worker's part of each global batch of a whole run; ``config`` is resolved."""
+def run_batches(reader: RowReader, config: TrainConfig, rank: int = 0, *, first: int = 0) -> Iterator[Arrays]:
+    """Yield a worker's part of each global batch of a run from step ``first`` on; ``config`` is resolved."""
     assert config.epochs is not None and config.batch_size is not None and config.workers is not None
-    for epoch in range(config.epochs):
+    epoch, batch = divmod(first, steps_per_epoch(reader.rows, config.batch_size))
+    while epoch < config.epochs:
         yield from train_batches(
             reader,
             seed=config.seed,
@@ -161,7 +165,39 @@ def run_batches(reader: RowReader, config: TrainConfig, rank: int = 0) -> Iterat
             batch_size=config.batch_size,
             rank=rank,
             workers=config.workers,
+            first=batch,
         )
+        epoch, batch = epoch + 1, 0
+
+
+class SliceBatches:
+    """The parts of a run's global batches, any at any time; one rank's are read ahead, in order.
+
+    Args:
+        reader: The train split.
+        config: Resolved settings.
+        rank: The slice to read ahead.
+    """
+
+    def __init__(self, reader: RowReader, config: TrainConfig, rank: int) -> None:
+        self.reader, self.config, self.rank = reader, config, rank
+        self._next = -1
+        self._ahead: Generator[Arrays, None, None] | None = None
+
+    def get(self, step: int, rank: int) -> Arrays:
+        """Return the rows of a slice of a step."""
+        if rank != self.rank:
+            return next(run_batches(self.reader, self.config, rank, first=step))
+        if self._ahead is None or step != self._next:
+            self.close()
+            self._ahead = prefetched(run_batches(self.reader, self.config, rank, first=step))
+        self._next = step + 1
+        return next(self._ahead)
+
+    def close(self) -> None:
+        """Stop reading ahead; the caller may close the rows next."""
+        if self._ahead is not None:
+            self._ahead.close()
 
 
 def steps_per_epoch(rows: int, batch_size: int) -> int:
@@ -176,7 +212,7 @@ def all_batches(reader: RowReader, batch_size: int) -> Iterator[Arrays]:
         yield reader.gather(order.extents(start, min(start + batch_size, reader.rows)))
 
 
-def prefetched(batches: Iterator[Arrays]) -> Iterator[Arrays]:
+def prefetched(batches: Iterator[Arrays]) -> Generator[Arrays, None, None]:
     """Read ahead in a thread, which ends with this generator; an error there is raised here."""
     ready: queue.Queue[Arrays | BaseException | None] = queue.Queue(PREFETCH)
     stopped = threading.Event()

@@ -3,7 +3,8 @@
 import ctypes
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,7 @@ def save_model(
     Raises:
         OutputError: The disk is full or not writable; an earlier model stays.
     """
-    aside = folder.with_name(f".{folder.name}.partial")
-    try:
-        remove(aside)
-        aside.mkdir(parents=True)
+    with _replaced(folder) as aside:
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         write_atomic(aside / WEIGHTS, save(state))
         write_json(aside / CONFIG, config.to_dict())
@@ -59,6 +57,27 @@ def save_model(
         for name, content in (also or {}).items():
             write_json(aside / name, content)
         write_atomic(aside / CARD, _card(config, preprocessor, metrics))
+
+
+def write_model_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files of a model, by name, so that ``folder`` always holds a whole one.
+
+    Raises:
+        OutputError: The disk is full or not writable; an earlier model stays.
+    """
+    with _replaced(folder) as aside:
+        for name, content in files.items():
+            write_atomic(aside / name, content)
+
+
+@contextmanager
+def _replaced(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that takes the place of ``folder`` when the block ends well."""
+    aside = folder.with_name(f".{folder.name}.partial")
+    try:
+        remove(aside)
+        aside.mkdir(parents=True)
+        yield aside
         _swap(aside, folder)
     except OSError as error:
         raise output_error(folder, error) from error

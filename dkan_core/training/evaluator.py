@@ -1,31 +1,38 @@
 """The evaluator process: scores snapshots on the validation split and keeps the best model on disk.
 
 It works through the snapshots in the order they were taken and stops looking once patience is used up. So what
-it calls the best does not depend on how fast it is. Only where it falls far behind, or the run's time is up, does the
-newest snapshot win and the stale ones are skipped.
+it calls the best does not depend on how fast it is, or on how often it was killed. Only where it falls far behind, or
+the run's time is up, does the newest snapshot win and the stale ones are skipped.
 """
 
 import logging
-from collections import deque
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import PreparedData, read_manifest
-from dkan_core.metrics import macro_average_precision
+from dkan_core.data.manifest import read_manifest
+from dkan_core.errors import OutputError
 from dkan_core.model.checkpoint import save_model
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
-from dkan_core.prediction import ScoredSplit, score_split
-from dkan_core.training.channel import Message, inherited
-from dkan_core.training.job import Job, run_child
+from dkan_core.model.tabular import ModelConfig
+from dkan_core.training.centre import checksum
+from dkan_core.training.channel import Channel, inherited
+from dkan_core.training.job import Job
+from dkan_core.training.judge import Best, Judge
+from dkan_core.training.memory import Evaluated, SharedMemory, Snapshot
+from dkan_core.training.optimizer import Float32
+from dkan_core.training.replica import Replica
 from dkan_core.training.selection import Selection, describe_best
-from dkan_core.training.step import bind
+from dkan_core.training.snapshots import newest_snapshot, snapshots_beyond
 
 MODEL_FOLDER = "model"
 MAX_BACKLOG = 16
+PATIENCE_SECONDS = 0.5
+"""How often to look for a snapshot that no ring has told of: the server may have died before it rang."""
+
+FACTS = ("epoch", "step", "seconds", "loss", "rows_per_second")
 
 logger = logging.getLogger(__name__)
 
@@ -33,75 +40,95 @@ logger = logging.getLogger(__name__)
 def work(job: Job) -> None:
     """Evaluate snapshots until the final one."""
     torch.set_num_threads(job.threads)
-    launcher, server = inherited(job.launcher), inherited(job.peers[0])
-    evaluator = Evaluator(job)
-    snapshots: deque[Message] = deque()
-    while True:
-        snapshots.extend(server.waiting() if snapshots else [server.receive(), *server.waiting()])
-        if is_behind(snapshots):
-            skipped = [snapshots.popleft() for _ in range(len(snapshots) - 1)]
-            logger.warning(
-                "evaluation lags behind: %d snapshots up to step %d skipped", len(skipped), skipped[-1]["step"]
-            )
-            for snapshot in skipped:
-                server.send(done=snapshot["slot"], stop=evaluator.selection.exhausted)
-        snapshot = snapshots.popleft()
-        if not evaluator.selection.exhausted:
-            launcher.send(kind="evaluation", **evaluator.evaluate(snapshot))
-        if snapshot["final"]:
-            return
-        server.send(done=snapshot["slot"], stop=evaluator.selection.exhausted)
+    memory, bell = job.open_memory(), job.bell("evaluator")
+    evaluator = Evaluator(job, inherited(job.launcher))
+    dealt_with = memory.evaluated.read().number
+    while not is_over(memory, dealt_with):
+        waiting = list(snapshots_beyond(memory, dealt_with))
+        if not waiting:
+            bell.wait(PATIENCE_SECONDS)
+            continue
+        behind = is_behind([snapshot for snapshot, _ in waiting])
+        if behind:
+            logger.warning("evaluation lags behind: %d snapshots are skipped", len(waiting) - 1)
+        snapshot, values_VP = waiting[-1 if behind else 0]
+        evaluator.take(snapshot, values_VP)
+        dealt_with = snapshot.number
+        if snapshot.final:
+            evaluator.save()
+        # What is the best but not on disk is to be scored again, should this process die.
+        number = dealt_with if evaluator.unsaved is None else evaluator.unsaved_number - 1
+        memory.evaluated.write(Evaluated(number=number, exhausted=int(evaluator.judge.selection.exhausted)))
 
 
-def is_behind(snapshots: Sequence[Message]) -> bool:
+def is_over(memory: SharedMemory, dealt_with: int) -> bool:
+    """Tell whether the final snapshot is dealt with."""
+    newest = newest_snapshot(memory)
+    return bool(newest.final) and newest.number <= dealt_with
+
+
+def is_behind(snapshots: Sequence[Snapshot]) -> bool:
     """Tell whether all but the newest snapshot are to be skipped: too many wait, or the time of the run is up."""
-    return len(snapshots) > MAX_BACKLOG or (len(snapshots) > 1 and bool(snapshots[-1]["time_is_up"]))
-
-
-def _device(job: Job) -> torch.device:
-    """Return a GPU that no worker has, else the first worker's, else the CPU."""
-    assert job.config.workers is not None
-    if job.config.device != "cuda":
-        return torch.device("cpu")
-    return torch.device("cuda", job.config.workers if torch.cuda.device_count() > job.config.workers else 0)
+    return len(snapshots) > MAX_BACKLOG or (len(snapshots) > 1 and bool(snapshots[-1].time_is_up))
 
 
 class Evaluator:
-    """Scores snapshots and remembers the best."""
+    """Scores snapshots and writes the best model.
 
-    def __init__(self, job: Job) -> None:
+    Args:
+        job: The process's job.
+        launcher: Told of every evaluation.
+    """
+
+    def __init__(self, job: Job, launcher: Channel) -> None:
         folder = Path(job.prepared)
-        self.job = job
-        self.prepared: PreparedData = read_manifest(folder)
-        self.reader = open_split(folder, self.prepared, "valid")
-        self.device = _device(job)
-        self.config = ModelConfig.from_dict(job.model)
-        self.model = TabularFastKAN(self.config).to(self.device).eval()
-        self.memory = job.open_memory()
-        self.values_P = torch.empty(job.parameters, device=self.device)
-        bind(self.model, self.values_P)
-        self.selection = Selection(job.config.patience)
+        self.job, self.launcher = job, launcher
+        self.prepared = read_manifest(folder)
+        self.architecture = ModelConfig.from_dict(job.model)
+        selection = Selection(job.config.patience)
+        selection.replay(value for _, value in job.evaluations)
+        self.reported = max((step for step, _ in job.evaluations), default=-1)
+        reader = open_split(folder, self.prepared, "valid")
+        self.judge = Judge(Replica.of(job.model, torch.device(job.device)), reader, selection)
+        self.unsaved: Best | None = None
+        self.unsaved_number = 0
 
-    def evaluate(self, snapshot: Message) -> dict[str, Any]:
-        """Score a snapshot, save it if it is the best, and return a line of history."""
-        self.values_P.copy_(torch.from_numpy(self.memory.snapshots_SP[snapshot["slot"]]))
-        scored = score_split(self.model, self.reader, self.device)
-        value = macro_average_precision(scored.labels_NL, scored.log_odds_NL)
-        better = self.selection.take(value)
-        facts = {key: snapshot[key] for key in ("epoch", "step", "seconds", "loss", "rows_per_second")}
-        if better:
-            self._save(scored, facts)
-        return {**facts, "average_precision": value, "best_average_precision": self.selection.best, "best": better}
+    def take(self, snapshot: Snapshot, values_VP: Float32) -> None:
+        """Score a snapshot, unless an earlier process has, and save it if it is the best."""
+        if snapshot.step <= self.reported or self.judge.selection.exhausted:
+            return
+        if checksum(values_VP) != snapshot.checksum:
+            logger.warning("the snapshot of step %d is damaged and is skipped", snapshot.step)
+            return
+        plain = asdict(snapshot)
+        entry, best = self.judge.judge(values_VP, {name: plain[name] for name in FACTS})
+        if best is not None:
+            self.unsaved, self.unsaved_number = best, snapshot.number
+        try:
+            self.save()
+        except OutputError as error:
+            text = f"{error}; the best model is kept in memory, training goes on, and saving is tried again"
+            self.launcher.send(kind="warning", text=text)
+        self.reported = snapshot.step
+        self.launcher.send(kind="evaluation", saved=self.unsaved is None, **entry)
 
-    def _save(self, scored: ScoredSplit, facts: dict[str, Any]) -> None:
+    def save(self) -> None:
+        """Write the best model, unless it is written.
+
+        Raises:
+            OutputError: It cannot be written; an earlier one stays.
+        """
+        best = self.unsaved
+        if best is None:
+            return
+        config, replica = self.job.config, self.judge.replica
         calibration, metrics = describe_best(
-            scored, self.prepared.labels, self.job.config, epoch=facts["epoch"], step=facts["step"]
+            best.scored, self.prepared.labels, config, epoch=best.facts["epoch"], step=best.facts["step"]
         )
         metrics["data"] = self.prepared.fingerprint
-        self.model.calibrate(*calibration)
-        save_model(Path(self.job.run) / MODEL_FOLDER, self.model, self.config, self.prepared.preprocessor, metrics)
-        self.model.calibrate()
-
-
-if __name__ == "__main__":
-    run_child(work)
+        replica.load(best.values_P)
+        replica.model.calibrate(*calibration)
+        folder = Path(self.job.run) / MODEL_FOLDER
+        save_model(folder, replica.model, self.architecture, self.prepared.preprocessor, metrics)
+        replica.model.calibrate()
+        self.unsaved = None

@@ -1,22 +1,25 @@
-"""What a child process is told: its job, read as JSON from standard input."""
+"""What a child process is told: its job."""
 
-import ctypes
 import json
 import logging
-import os
-import signal
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
 
-from dkan_core.config import TrainConfig, build_config
-from dkan_core.errors import UserError
-from dkan_core.training.channel import PeerLostError, inherited
-from dkan_core.training.memory import SharedMemory
+from dkan_core.config import TrainConfig
+from dkan_core.errors import DkanError
+from dkan_core.settings import build_config
+from dkan_core.training.channel import inherited
+from dkan_core.training.doorbell import Doorbell
+from dkan_core.training.meeting import Meeting
+from dkan_core.training.memory import MemoryShape, SharedMemory
 from dkan_core.training.optimizer import Decayed
 
-PEER_LOST_EXIT_CODE = 70
+COMPUTING = ("worker", "member")
+"""Roles of which there may be several processes, each with a device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +27,21 @@ class Job:
     """A child's job. Handles are inherited file descriptors."""
 
     role: str
-    """"worker", "server" or "evaluator"."""
+    """"worker", "server", "member" or "evaluator": the module that does it."""
 
-    rank: int
-    """Of a worker, from 0; 0 for the others."""
+    rank: int = 0
+    """Of a worker or member."""
+
+    incarnation: int = 1
+    """How many processes its name has had."""
+
+    device: str = "cpu"
+    threads: int = 1
 
     prepared: str
     run: str
     config: TrainConfig
-    """Resolved: nothing in it is None but ``max_seconds``."""
+    """Resolved: nothing in it is None but what stands for no limit."""
 
     model: dict[str, Any]
     """The architecture, as ``config.json`` holds it."""
@@ -40,69 +49,95 @@ class Job:
     train_rows: int
     """Rows of the train split."""
 
-    parameters: int
-    """Trained numbers of the model."""
-
     decayed: tuple[Decayed, ...]
-    """Which stretches of them decay, and how much."""
+    """Which stretches of the parameters decay, and how much."""
 
+    shape: MemoryShape
     memory: int
     """Handle of the shared memory."""
 
-    launcher: int
+    bells: dict[str, tuple[int, int]]
+    """Handles of each process's doorbell, by its name."""
+
+    launcher: int = -1
     """Handle of the channel to the launcher."""
 
-    peers: tuple[int, ...]
-    """Handles of channels: a worker's to the server; the server's to each worker, then to the evaluator; the
-    evaluator's to the server."""
+    meeting: Meeting | None = None
+    """Where members meet each other; None where there is one."""
 
-    threads: int
+    evaluations: tuple[tuple[int, float], ...] = field(default=())
+    """Steps and average precisions that an earlier evaluator has reported."""
 
     @property
     def name(self) -> str:
         """What messages and log files call this process."""
-        return f"{self.role}-{self.rank}" if self.role == "worker" else self.role
+        return process_name(self.role, self.rank)
 
     def handles(self) -> tuple[int, ...]:
-        """Return every handle that the child inherits."""
-        return (self.memory, self.launcher, *self.peers)
+        """Return the handles that the child needs, beside the one of the launcher."""
+        return (self.memory, *(handle for pair in self.bells.values() for handle in pair))
 
     def open_memory(self) -> SharedMemory:
         """Map the shared memory."""
-        assert self.config.workers is not None
-        return SharedMemory(self.memory, parameters=self.parameters, workers=self.config.workers)
+        return SharedMemory(self.memory, self.shape)
+
+    def bell(self, name: str) -> Doorbell:
+        """Return a process's doorbell."""
+        return Doorbell(self.bells[name])
+
+    def with_handles(self, launcher: int, handles: Sequence[int]) -> Self:
+        """Return the job with the numbers that its handles have in another process: as ``handles`` gives them."""
+        memory, *bells = handles
+        pairs = zip(bells[::2], bells[1::2], strict=True)
+        return replace(self, launcher=launcher, memory=memory, bells=dict(zip(self.bells, pairs, strict=True)))
 
     def to_json(self) -> str:
         """Return the text that goes to the child."""
         return json.dumps(asdict(self))
 
+    @classmethod
+    def from_json(cls, text: str) -> "Job":
+        """Read what ``to_json`` has written."""
+        plain = json.loads(text)
+        plain["config"] = build_config(TrainConfig, plain["config"])
+        plain["shape"] = MemoryShape(**plain["shape"])
+        plain["meeting"] = Meeting(**plain["meeting"]) if plain["meeting"] else None
+        plain["bells"] = {name: tuple(pair) for name, pair in plain["bells"].items()}
+        for name in ("decayed", "evaluations"):
+            plain[name] = tuple(map(tuple, plain[name]))
+        return cls(**plain)
 
-def run_child(work: Callable[[Job], None]) -> None:
-    """Read the job, do it, and exit: with code 70 when another process of the run is gone.
 
-    A user's mistake that shows only here (a damaged shard, a full disk) goes to the launcher, which raises it.
+def process_name(role: str, rank: int = 0) -> str:
+    """Return what messages, log files and doorbells call a process.
+
+    >>> process_name("worker", 1), process_name("server")
+    ('worker-1', 'server')
     """
-    plain = json.load(sys.stdin)
-    plain["config"] = build_config(TrainConfig, plain["config"])
-    plain["peers"], plain["decayed"] = tuple(plain["peers"]), tuple(map(tuple, plain["decayed"]))
-    job = Job(**plain)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with_parent()
+    return f"{role}-{rank}" if role in COMPUTING else role
+
+
+def run_job(job: Job, work: Callable[[Job], None]) -> int:
+    """Do a job; return the exit code.
+
+    An error of ours that would come again in another process (a damaged shard, a full disk, a loss that is no number)
+    goes to the launcher, which raises it.
+    """
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {job.name} %(message)s")
     try:
         work(job)
-    except UserError as error:
-        logging.getLogger(__name__).exception("ends the run")
-        inherited(job.launcher).send(kind="user_error", error=type(error).__name__, text=str(error))
-        sys.exit(error.exit_code)
-    except PeerLostError:
-        logging.getLogger(__name__).info("another process of the run is gone")
+    except DkanError as error:
+        inherited(job.launcher).send(kind="error", error=type(error).__name__, text=str(error))
+        _print_trace()
+        return error.exit_code
+    except Exception:
+        _print_trace()
+        return 1
+    return 0
+
+
+def _print_trace() -> None:
+    # The log's disk may be full; that is not what went wrong.
+    with suppress(OSError):
+        traceback.print_exc()
         sys.stderr.flush()
-        os._exit(PEER_LOST_EXIT_CODE)
-
-
-def _die_with_parent() -> None:
-    """Have the kernel kill this process when the launcher dies (Linux); elsewhere the closed channels end it."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

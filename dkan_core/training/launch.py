@@ -1,4 +1,4 @@
-"""``train``: starts worker, server and evaluator processes, watches them, and reports.
+"""``train``: resolves settings, makes the run's folder ready, runs it, and says how it ended.
 
 The children are started as ``python -m``, never by importing the caller's script, so a script needs no
 ``__main__`` guard and a notebook works.
@@ -6,19 +6,18 @@ The children are started as ``python -m``, never by importing the caller's scrip
 
 import json
 import logging
-import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from socket import socket
 from typing import Any
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import PreparedData, read_manifest
-from dkan_core.errors import OutputError
+from dkan_core.data.manifest import read_manifest
+from dkan_core.errors import OutputError, TrainingError
+from dkan_core.model.checkpoint import write_model_files
 from dkan_core.storage import (
     check_free,
     is_remote,
@@ -26,22 +25,25 @@ from dkan_core.storage import (
     local_copy,
     local_path,
     output_error,
+    read_if_there,
     remove,
     replace_remote,
+    write_atomic,
     write_json,
 )
-from dkan_core.training.architecture import choose_architecture
-from dkan_core.training.channel import Channel, channel_pair
+from dkan_core.training.checkpoints import Checkpoint, clear_checkpoints, find_checkpoint
 from dkan_core.training.evaluator import MODEL_FOLDER
-from dkan_core.training.job import Job
-from dkan_core.training.memory import create_memory
-from dkan_core.training.processes import Child, watch
-from dkan_core.training.recipe import resolve, threads_per_worker
-from dkan_core.training.reporting import Reporter
-from dkan_core.training.step import decayed_ranges, flatten, untrained_model
+from dkan_core.training.ledger import ENDINGS
+from dkan_core.training.meeting import TorchRun
+from dkan_core.training.processes import Nursery
+from dkan_core.training.recipe import describe_strategy, resolve
+from dkan_core.training.run import LOGS, Outcome, Run
+from dkan_core.training.torchrun import Ranks, follow
 
-METRICS, HISTORY, LOGS, TENSORBOARD = "metrics.json", "history.jsonl", "logs", "tensorboard"
-OUTPUTS = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, METRICS)
+METRICS, HISTORY, TENSORBOARD, CHECKPOINTS = "metrics.json", "history.jsonl", "tensorboard", "checkpoints"
+WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, METRICS)
+OUTPUTS = (CHECKPOINTS, *WRITTEN)
+LEDGER_FACTS = ("ranges", "rows", "refused", "backoffs", "late", "reassigned")
 
 logger = logging.getLogger(__name__)
 
@@ -70,37 +72,104 @@ def train(
 
     Args:
         prepared: Folder or fsspec URI that ``prepare`` wrote.
-        run: Folder or URI for ``model/``, ``metrics.json``, ``history.jsonl`` and ``logs/``.
+        run: Folder or URI for ``model/``, ``metrics.json``, ``history.jsonl``, ``logs/`` and ``checkpoints/``.
         config: Settings; what is None in it is chosen from the data.
         overwrite: Whether an earlier run in ``run`` may be replaced.
 
+    Under torchrun every rank calls it: the one of rank 0 writes the run, and all return what it returns.
+
     Raises:
         UserError: The data, a setting or the output folder is wrong.
-        TrainingError: A process died; the message has its name and traceback.
+        TrainingError: A process died again and again, or the loss is no finite number; the message says where.
+        KeyboardInterrupt: Ctrl-C was pressed twice; pressed once, the run ends in order.
     """
-    check_free(run, ours=OUTPUTS, overwrite=overwrite)
+    config = config or TrainConfig()
+    torchrun = TorchRun.read()
+    if torchrun is not None and torchrun.rank:
+        return _take_part(prepared, config, torchrun)
+    check_free(run, ours=OUTPUTS, overwrite=overwrite or config.resume == "auto")
     with local_copy(prepared) as data:
         manifest = read_manifest(data)
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
-        resolved = resolve(config or TrainConfig(), manifest.splits["train"].rows, len(manifest.labels))
-        logger.info(
-            "training: device %s, workers %d, rows a step %d, learning rate %.2g, epochs %d",
-            resolved.device,
-            resolved.workers,
-            resolved.batch_size,
-            resolved.learning_rate,
-            resolved.epochs,
-        )
+        config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
+        where = config.checkpoint_uri or f"{run}/{CHECKPOINTS}"
+        checkpoint = find_checkpoint(where, config, manifest.fingerprint)
+        if checkpoint is None or config.resume != "auto":
+            _check_replaceable(run, where, config, overwrite=overwrite)
+        _log_plan(config)
+        ranks = Ranks(torchrun) if torchrun else None
         with _run_folder(run) as folder:
-            _clear(folder)
-            history = _Run(data, manifest, folder, resolved).execute()
-            metrics = json.loads((folder / MODEL_FOLDER / METRICS).read_text(encoding="utf-8"))
-            metrics["training"] = _training_facts(resolved, history)
-            write_json(folder / METRICS, metrics)
+            _make_ready(folder, checkpoint)
+            if checkpoint is not None and checkpoint.is_finished:
+                outcome = _take_over(folder, checkpoint, ranks)
+            else:
+                with Nursery() as nursery:
+                    outcome = Run(data, manifest, folder, config, where, checkpoint, nursery, ranks).execute()
+            metrics = _write_metrics(folder, config, outcome)
     best = float(metrics["average_precision"])
     logger.info("best validation average precision %.4f; model in %s/%s", best, run, MODEL_FOLDER)
-    return TrainResult(average_precision=best, model=f"{run}/{MODEL_FOLDER}", metrics=metrics, history=history)
+    result = TrainResult(
+        average_precision=best, model=f"{run}/{MODEL_FOLDER}", metrics=metrics, history=outcome.history
+    )
+    if ranks is not None:
+        ranks.tell("result", asdict(result))
+        ranks.part()
+    return result
+
+
+def _take_over(folder: Path, checkpoint: Checkpoint, ranks: Ranks | None) -> Outcome:
+    """Write what a finished run has left in its checkpoint; nothing is trained."""
+    if ranks is not None:
+        ranks.tell("plan", None)
+    lines = "".join(json.dumps(entry) + "\n" for entry in checkpoint.history)
+    write_atomic(folder / HISTORY, lines)
+    return Outcome(checkpoint.history, checkpoint.ledger, {})
+
+
+def _write_metrics(folder: Path, config: TrainConfig, outcome: Outcome) -> dict[str, Any]:
+    """Write what is known of the best model and of the run, and return it."""
+    if not (folder / MODEL_FOLDER).exists():
+        raise TrainingError("no evaluation gave finite scores; lower learning_rate or check the row weights")
+    metrics: dict[str, Any] = json.loads((folder / MODEL_FOLDER / METRICS).read_text(encoding="utf-8"))
+    metrics["training"] = _training_facts(config, outcome)
+    write_json(folder / METRICS, metrics)
+    return metrics
+
+
+def _check_replaceable(run: str | Path, where: str, config: TrainConfig, *, overwrite: bool) -> None:
+    """Make way for a run that does not go on from its own checkpoints.
+
+    Raises:
+        OutputError: There is a finished run, or checkpoints of another one, that may not be replaced.
+    """
+    if config.resume == "auto" and not overwrite and read_if_there(f"{run}/{METRICS}") is not None:
+        raise OutputError(
+            f"{run}: holds a finished run and {where} no checkpoint of it; pass --overwrite to replace it"
+        )
+    if config.resume not in ("auto", "never") and config.resume.startswith(where):
+        return
+    clear_checkpoints(where, allowed=overwrite)
+
+
+def _take_part(prepared: str | Path, config: TrainConfig, torchrun: TorchRun) -> TrainResult:
+    """Run the member of a rank above 0; return what rank 0 returns."""
+    with local_copy(prepared) as data:
+        manifest = read_manifest(data)
+        config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
+        return TrainResult(**follow(Ranks(torchrun), data, manifest, config))
+
+
+def _log_plan(config: TrainConfig) -> None:
+    logger.info("strategy %s: %s", config.strategy, describe_strategy(config))
+    logger.info(
+        "training: device %s, workers %d, rows a step %d, learning rate %.2g, epochs %d",
+        config.device,
+        config.workers,
+        config.batch_size,
+        config.learning_rate,
+        config.epochs,
+    )
 
 
 @contextmanager
@@ -118,22 +187,29 @@ def _run_folder(run: str | Path) -> Iterator[Path]:
         except BaseException:
             # What failed is the news; that its logs cannot be uploaded either is not.
             with suppress(OutputError):
-                replace_remote(Path(folder), str(run), OUTPUTS)
+                replace_remote(Path(folder), str(run), WRITTEN)
             raise
-        replace_remote(Path(folder), str(run), OUTPUTS)
+        replace_remote(Path(folder), str(run), WRITTEN)
 
 
-def _clear(folder: Path) -> None:
-    """Remove an earlier run, first what says that it is whole, and make the folders of a new one."""
-    for name in reversed(OUTPUTS):
-        for entry in (name, *leftovers(name)):
+def _make_ready(folder: Path, checkpoint: Checkpoint | None) -> None:
+    """Make the folders of a run, without what an earlier one has left; one that goes on keeps its logs."""
+    gone = (METRICS,) if checkpoint is not None else tuple(reversed(WRITTEN))
+    for name in gone:
+        remove(folder / name)
+    for name in WRITTEN:
+        for entry in leftovers(name):
             remove(folder / entry)
-    (folder / LOGS).mkdir(parents=True)
+    (folder / LOGS).mkdir(parents=True, exist_ok=True)
+    if checkpoint is not None and checkpoint.model:
+        write_model_files(folder / MODEL_FOLDER, checkpoint.model)
 
 
-def _training_facts(config: TrainConfig, history: list[dict[str, Any]]) -> dict[str, Any]:
-    last = history[-1]
+def _training_facts(config: TrainConfig, outcome: Outcome) -> dict[str, Any]:
+    last, ledger = outcome.history[-1], outcome.ledger
     return {
+        "strategy": config.strategy,
+        "mode": config.mode,
         "device": config.device,
         "workers": config.workers,
         "members": config.members,
@@ -145,66 +221,7 @@ def _training_facts(config: TrainConfig, history: list[dict[str, Any]]) -> dict[
         "steps": last["step"],
         "seconds": last["seconds"],
         "seed": config.seed,
+        "ended": ENDINGS[ledger.ended],
+        "ledger": {name: getattr(ledger, name) for name in LEDGER_FACTS},
+        "replaced": outcome.replaced,
     }
-
-
-class _Run:
-    """The processes of one run."""
-
-    def __init__(self, data: Path, manifest: PreparedData, folder: Path, config: TrainConfig) -> None:
-        assert config.workers is not None
-        self.data, self.manifest, self.folder, self.config = data, manifest, folder, config
-        self.workers = config.workers
-        with open_split(data, manifest, "train") as reader:
-            self.architecture = choose_architecture(reader, manifest, config)
-        model = untrained_model(self.architecture, manifest, config)
-        start_P = flatten(model).numpy()
-        self.decayed = tuple(decayed_ranges(model, config, manifest.splits["train"].rows))
-        self.memory = create_memory(parameters=len(start_P), workers=self.workers)
-        self.memory.values_P[:] = start_P
-
-    def execute(self) -> list[dict[str, Any]]:
-        """Run to the end and return the history."""
-        with ExitStack() as stack:
-            children = self._start(stack)
-            with Reporter(self.folder, self.config) as reporter:
-                watch(children, reporter)
-                return reporter.history
-
-    def _start(self, stack: ExitStack) -> list["Child"]:
-        """Start every process; the stack kills what is left of them."""
-        to_workers = [channel_pair() for _ in range(self.workers)]
-        to_evaluator = channel_pair()
-        ends = [end for pair in [*to_workers, to_evaluator] for end in pair]
-        threads = threads_per_worker(self.workers) if self.config.device == "cpu" else 1
-        server_peers = [pair[0] for pair in [*to_workers, to_evaluator]]
-        children = [self._spawn(stack, "server", 0, server_peers, 1)]
-        children.append(self._spawn(stack, "evaluator", 0, [to_evaluator[1]], 1))
-        for rank, pair in enumerate(to_workers):
-            children.append(self._spawn(stack, "worker", rank, [pair[1]], threads))
-        for end in ends:
-            end.close()
-        os.close(self.memory.handle)
-        return children
-
-    def _spawn(self, stack: ExitStack, role: str, rank: int, peers: Sequence[socket], threads: int) -> "Child":
-        ours, theirs = channel_pair()
-        job = Job(
-            role=role,
-            rank=rank,
-            prepared=str(self.data),
-            run=str(self.folder),
-            config=self.config,
-            model=self.architecture.to_dict(),
-            train_rows=self.manifest.splits["train"].rows,
-            parameters=len(self.memory.values_P),
-            decayed=self.decayed,
-            memory=self.memory.handle,
-            launcher=theirs.fileno(),
-            peers=tuple(end.fileno() for end in peers),
-            threads=threads,
-        )
-        child = Child(job, Channel(ours), self.folder / LOGS / f"{job.name}.log")
-        stack.callback(child.end)
-        theirs.close()
-        return child

@@ -1,22 +1,209 @@
-"""The memory that a run's processes share: parameters, one gradient a worker, and snapshots for the evaluator.
+"""The memory that a run's processes share: small records and large arrays, each with one writer.
 
-It is an anonymous file (memfd), so a small /dev/shm is no limit and nothing is left behind when every process
-dies. No field has two writers, and none is read before a message over a socket has handed it over.
+It is an anonymous file (memfd), so a small /dev/shm is no limit and nothing is left behind when every process dies.
+There are no locks that a killed process could hold: a record is written twice in turn with a checksum, so that a
+reader finds the last whole one; an array is not read before a record says that it may be.
 
-Shape suffixes: P trained numbers, W workers, S snapshot slots.
+Shape suffixes: P trained numbers, W workers, S snapshot slots, K arrays of the state, V parameters in a snapshot.
 """
 
 import mmap
 import os
+import struct
 import tempfile
+import zlib
+from dataclasses import astuple, dataclass, fields
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from dkan_core.config import TrainConfig
+from dkan_core.training.ledger import Ledger
+
 SNAPSHOT_BYTES = 256 << 20
 MIN_SLOTS, MAX_SLOTS = 5, 32
+RECORD_BYTES = 512
+NONE, HOME = -1, -2
+READ_TRIES = 100
 
 Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """What the launcher asks for."""
+
+    stop: int = 0
+    """Whether training is to end after this step, with a last evaluation."""
+
+    save: int = 0
+    """Whether a restore point is to be made as soon as possible."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A worker process, as the launcher knows it."""
+
+    incarnation: int = 0
+    """1 for the first process of a rank, 2 for the one that replaced it, and so on; 0 while there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """A range that the server has handed to a worker."""
+
+    id: int = 0
+    """Grows with every lease of the run."""
+
+    index: int = NONE
+    """The range, or ``NONE`` to wait, or ``HOME`` when nothing is left to do."""
+
+    ranges: int = 0
+    """Done when it was handed out."""
+
+    bank: int = 0
+    """Where the parameters to begin with stand."""
+
+    rate_scale: float = 1.0
+    """Factor of the learning rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """What a worker has to say about the update in its push buffer."""
+
+    incarnation: int = 0
+    """Of the process that is ready to work, or has pushed."""
+
+    lease: int = 0
+    loss: float = 0.0
+    """Mean over the measured labels."""
+
+    weight: float = 0.0
+    """Sum of their weights."""
+
+    rows: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What the evaluator needs to know about a snapshot."""
+
+    number: int = 0
+    """Counted from 1."""
+
+    step: int = 0
+    epoch: float = 0.0
+    seconds: float = 0.0
+    loss: float = 0.0
+    rows_per_second: float = 0.0
+    final: int = 0
+    time_is_up: int = 0
+    checksum: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """How far the evaluator is."""
+
+    number: int = 0
+    """Snapshots up to this one are dealt with; their slots are free."""
+
+    exhausted: int = 0
+    """Whether patience is used up."""
+
+
+class Record(Generic[ValueT]):
+    """A frozen dataclass of numbers in shared memory, with one writer; readers never see half of it."""
+
+    def __init__(self, view: memoryview, empty: ValueT) -> None:
+        self._view, self._empty = view, empty
+        kinds = "".join("d" if isinstance(value, float) else "q" for value in astuple(empty))  # type: ignore[call-overload]
+        self._format = struct.Struct(f"<q{kinds}")
+        self._half = len(view) // 2
+        assert self._format.size + 4 <= self._half, f"{type(empty).__name__} is too large for a record"
+
+    def read(self) -> ValueT:
+        """Return the last value that was written whole, or an empty one where none was."""
+        for _ in range(READ_TRIES):
+            # Both halves may be written while they are read.
+            if (found := self._newest()) is not None or not any(self._view):
+                break
+        return self._empty if found is None else type(self._empty)(**dict(zip(self._names(), found[1:], strict=True)))
+
+    def write(self, value: ValueT) -> None:
+        """Write a value."""
+        halves = [self._read_half(half) for half in range(2)]
+        count = 1 + max(part[0] if part else 0 for part in halves)
+        payload = self._format.pack(count, *astuple(value))  # type: ignore[call-overload]
+        start = count % 2 * self._half
+        self._view[start : start + len(payload) + 4] = payload + zlib.crc32(payload).to_bytes(4, "little")
+
+    def _newest(self) -> tuple[Any, ...] | None:
+        return max((part for part in map(self._read_half, range(2)) if part is not None), default=None)
+
+    def _read_half(self, half: int) -> tuple[Any, ...] | None:
+        start = half * self._half
+        part = bytes(self._view[start : start + self._format.size + 4])
+        payload, checksum = part[:-4], int.from_bytes(part[-4:], "little")
+        values = self._format.unpack(payload)
+        return values if values[0] and zlib.crc32(payload) == checksum else None
+
+    def _names(self) -> list[str]:
+        return [field.name for field in fields(self._empty)]  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryShape:
+    """How large the arrays are."""
+
+    parameters: int
+    """P."""
+
+    workers: int
+    """W."""
+
+    average: bool = False
+    """Whether the state holds a moving average of the parameters: K is 4 and V is 2, else 3 and 1."""
+
+    local: bool = False
+    """Whether each worker has moments of its own."""
+
+    @classmethod
+    def of(cls, config: TrainConfig, parameters: int) -> Self:
+        """Return the shape of a run with a resolved config."""
+        assert config.workers is not None
+        return cls(
+            parameters=parameters,
+            workers=config.workers,
+            average=config.ema_decay > 0,
+            local=config.mode != "sync",
+        )
+
+    @property
+    def state(self) -> int:
+        """K: parameters, two moments, and the moving average where there is one."""
+        return 3 + self.average
+
+    @property
+    def needed_bytes(self) -> int:
+        """What a run touches of it at least; snapshots that wait take more."""
+        sizes = self.sizes() | {"snapshots": (2, 1 + self.average)}
+        return 4 * self.parameters * sum(int(np.prod(lead)) for lead in sizes.values())
+
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each array, without P."""
+        slots, moments = snapshot_slots(self.parameters), self.workers if self.local else 0
+        return {
+            "banks": (2, self.state),
+            "pushes": (self.workers,),
+            "moments": (moments, 2),
+            "kept": (2, self.state + 2 * moments),
+            "snapshots": (slots, 1 + self.average),
+        }
 
 
 class SharedMemory:
@@ -24,35 +211,74 @@ class SharedMemory:
 
     Args:
         handle: File descriptor, from ``create_memory`` or inherited.
-        parameters: P.
-        workers: W.
+        shape: How large the arrays are.
     """
 
-    def __init__(self, handle: int, *, parameters: int, workers: int) -> None:
-        self.handle = handle
-        self._map = mmap.mmap(handle, _size(parameters, workers))
-        flat = np.frombuffer(self._map, dtype=np.float32)
-        rows = flat.reshape(1 + workers + snapshot_slots(parameters), -1)[:, :parameters]
-        self.values_P: Float32 = rows[0]
-        self.gradients_WP: Float32 = rows[1 : 1 + workers]
-        self.snapshots_SP: Float32 = rows[1 + workers :]
+    def __init__(self, handle: int, shape: MemoryShape) -> None:
+        self.handle, self.shape = handle, shape
+        self._map = mmap.mmap(handle, _size(shape))
+        self._used = 0
+        workers = range(shape.workers)
+        self.ledger = self._record(Ledger())
+        self.control = self._record(Control())
+        self.members = [self._record(Member()) for _ in workers]
+        self.leases = [self._record(Lease()) for _ in workers]
+        self.pushes = [self._record(Push()) for _ in workers]
+        self.kept = [self._record(Ledger(version=-1)) for _ in range(2)]
+        self.snapshots = [self._record(Snapshot()) for _ in range(snapshot_slots(shape.parameters))]
+        self.evaluated = self._record(Evaluated())
+        self.beats_W: Int64 = np.frombuffer(self._map, np.int64, shape.workers, self._used)
+        arrays = self._arrays()
+        self.banks_2KP, self.pushes_WP, self.moments_W2P = arrays["banks"], arrays["pushes"], arrays["moments"]
+        self.kept_2KP, self.snapshots_SVP = arrays["kept"], arrays["snapshots"]
+
+    def _record(self, empty: ValueT) -> Record[ValueT]:
+        start = self._used
+        self._used += RECORD_BYTES
+        return Record(memoryview(self._map)[start : start + RECORD_BYTES], empty)
+
+    def _arrays(self) -> dict[str, Float32]:
+        offset, padded = _control_bytes(self.shape), _padded(self.shape.parameters)
+        views = {}
+        for name, lead in self.shape.sizes().items():
+            count = int(np.prod(lead)) * padded
+            flat = np.frombuffer(self._map, np.float32, count, offset)
+            views[name] = flat.reshape(*lead, padded)[..., : self.shape.parameters]
+            offset += 4 * count
+        return views
 
 
-def create_memory(*, parameters: int, workers: int) -> SharedMemory:
+def create_memory(shape: MemoryShape) -> SharedMemory:
     """Create the shared file, all zeros."""
+    handle = anonymous_file("dkan-memory")
+    os.ftruncate(handle, _size(shape))
+    return SharedMemory(handle, shape)
+
+
+def anonymous_file(name: str) -> int:
+    """Return the descriptor of a file in no folder: in memory where the system has that (Linux), where ls shows it."""
     if hasattr(os, "memfd_create"):
-        handle = os.memfd_create("dkan", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile() as file:
-            handle = os.dup(file.fileno())
-    os.ftruncate(handle, _size(parameters, workers))
-    return SharedMemory(handle, parameters=parameters, workers=workers)
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
-def _size(parameters: int, workers: int) -> int:
-    page_numbers = mmap.PAGESIZE // 4
-    padded = -(-parameters // page_numbers) * page_numbers
-    return 4 * padded * (1 + workers + snapshot_slots(parameters))
+def _control_bytes(shape: MemoryShape) -> int:
+    records = 5 + 3 * shape.workers + snapshot_slots(shape.parameters)
+    return _whole_pages(RECORD_BYTES * records + 8 * shape.workers)
+
+
+def _size(shape: MemoryShape) -> int:
+    arrays = sum(int(np.prod(lead)) for lead in shape.sizes().values())
+    return _control_bytes(shape) + 4 * arrays * _padded(shape.parameters)
+
+
+def _padded(parameters: int) -> int:
+    return _whole_pages(4 * parameters) // 4
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def snapshot_slots(parameters: int) -> int:

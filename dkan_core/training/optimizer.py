@@ -5,6 +5,7 @@ Shape suffixes: P trained numbers of the model.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,46 +14,86 @@ Float32 = npt.NDArray[np.float32]
 Decayed = tuple[int, int, float]
 
 FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
+BLOCK = 1 << 14
+"""Numbers updated at a time: six arrays of so many stay in a core's cache between the passes over them."""
+
+
+@dataclass(frozen=True)
+class AdamState:
+    """Parameters and their moments, each ``(P,)``."""
+
+    values_P: Float32
+    first_P: Float32
+    second_P: Float32
+
+    @classmethod
+    def starting_at(cls, values_P: Float32) -> "AdamState":
+        """Return the state before the first step, whose parameters are ``values_P`` itself."""
+        return cls(values_P, np.zeros_like(values_P), np.zeros_like(values_P))
 
 
 class FlatAdamW:
-    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2), in place.
+    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2).
 
     Args:
-        values_P: The parameters.
-        decayed: Stretches of the parameters that decay: start, stop, and the decoupled decay, which the learning rate
-            multiplies.
+        decayed: Stretches of the parameters that decay, in order: start, stop, and the decoupled decay, which the
+            learning rate multiplies.
 
-    >>> values = np.ones(2, np.float32)
-    >>> FlatAdamW(values, decayed=[(1, 2, 0.5)]).step(np.ones(2, np.float32), rate=0.1)
-    >>> values.round(2).tolist()
+    >>> state = AdamState.starting_at(np.ones(2, np.float32))
+    >>> FlatAdamW([(1, 2, 0.5)]).step(state, state, np.ones(2, np.float32), rate=0.1, count=1)
+    True
+    >>> state.values_P.round(2).tolist()
     [0.8999999761581421, 0.8500000238418579]
     """
 
-    def __init__(self, values_P: Float32, *, decayed: Sequence[Decayed]) -> None:
-        self.values_P, self.decayed = values_P, decayed
-        self.first_P, self.second_P = np.zeros_like(values_P), np.zeros_like(values_P)
-        self._scratch_P = np.empty_like(values_P)
-        self.steps = 0
+    def __init__(self, decayed: Sequence[Decayed]) -> None:
+        self.decayed = decayed
+        self._scratch, self._scaled = np.empty((2, BLOCK), np.float32)
 
-    def step(self, gradient_P: Float32, *, rate: float) -> None:
-        """Take one step; ``gradient_P`` (P,) is used up as scratch space."""
-        self.steps += 1
+    def step(self, old: AdamState, new: AdamState, gradient_P: Float32, *, rate: float, count: int) -> bool:
+        """Write the state after a step into ``new``, which may be ``old`` itself; tell whether it is all finite.
+
+        Args:
+            old: State before the step.
+            new: State after it.
+            gradient_P: Left as it is.
+            rate: Learning rate.
+            count: Steps so far, this one included.
+        """
+        squares = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, len(gradient_P), BLOCK):
+                block = slice(start, min(start + BLOCK, len(gradient_P)))
+                self._decay(old, new, block, rate)
+                self._step_block(old, new, gradient_P[block], block, rate, count)
+                squares += float(np.dot(new.values_P[block], new.values_P[block]))
+        return math.isfinite(squares)
+
+    def _decay(self, old: AdamState, new: AdamState, block: slice, rate: float) -> None:
+        if new is not old:
+            new.values_P[block] = old.values_P[block]
         for start, stop, decay in self.decayed:
-            self.values_P[start:stop] *= 1 - rate * decay
-        np.multiply(gradient_P, gradient_P, out=self._scratch_P)
-        self._scratch_P *= 1 - SECOND_DECAY
-        self.second_P *= SECOND_DECAY
-        self.second_P += self._scratch_P
-        gradient_P *= 1 - FIRST_DECAY
-        self.first_P *= FIRST_DECAY
-        self.first_P += gradient_P
-        np.sqrt(self.second_P, out=self._scratch_P)
-        self._scratch_P *= 1 / math.sqrt(1 - SECOND_DECAY**self.steps)
-        self._scratch_P += EPSILON
-        np.divide(self.first_P, self._scratch_P, out=self._scratch_P)
-        self._scratch_P *= rate / (1 - FIRST_DECAY**self.steps)
-        self.values_P -= self._scratch_P
+            if start < block.stop and stop > block.start:
+                new.values_P[max(start, block.start) : min(stop, block.stop)] *= 1 - rate * decay
+
+    def _step_block(
+        self, old: AdamState, new: AdamState, gradient: Float32, block: slice, rate: float, count: int
+    ) -> None:
+        first, second = new.first_P[block], new.second_P[block]
+        scratch, scaled = self._scratch[: len(gradient)], self._scaled[: len(gradient)]
+        np.multiply(gradient, gradient, out=scratch)
+        scratch *= 1 - SECOND_DECAY
+        np.multiply(old.second_P[block], SECOND_DECAY, out=second)
+        second += scratch
+        np.multiply(gradient, 1 - FIRST_DECAY, out=scaled)
+        np.multiply(old.first_P[block], FIRST_DECAY, out=first)
+        first += scaled
+        np.sqrt(second, out=scratch)
+        scratch *= 1 / math.sqrt(1 - SECOND_DECAY**count)
+        scratch += EPSILON
+        np.divide(first, scratch, out=scratch)
+        scratch *= rate / (1 - FIRST_DECAY**count)
+        new.values_P[block] -= scratch
 
 
 def learning_rate(step: int, *, steps: int, peak: float, warmup_fraction: float) -> float:

@@ -1,13 +1,14 @@
 """The settings a user leaves open, chosen from the number of rows by rules that are written down here."""
 
 import importlib.util
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import Strategy, TrainConfig
 from dkan_core.errors import ConfigError
 from dkan_core.machine import available_cores
+from dkan_core.training.meeting import TorchRun
 
 BATCH_PER_ROOT = 2.8
 MIN_BATCH, MAX_BATCH = 128, 65_536
@@ -16,17 +17,33 @@ EXPONENTS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 """Of the batch size, by ``lr_scaling``."""
 ROWS_TO_SEE, STEPS_TO_TAKE = 1_500_000, 800
 MIN_EPOCHS, MAX_EPOCHS = 3, 20
+DEFAULT_INTERVAL = 8
+STRATEGY_REASONS = {
+    ("parameter-server", "sync"): "gradients merged every step, equal to one process with the global batch; one node, "
+    "survives the death of any process",
+    ("parameter-server", "average"): "parameters merged every sync interval, weighted by rows",
+    ("parameter-server", "async"): "differences merged as they come, the stale ones less: no worker waits for another",
+    ("allreduce", "sync"): "gradients summed by torch.distributed every step; several nodes",
+    ("ddp", "sync"): "torch's DistributedDataParallel, for reference",
+    ("ring", "sync"): "gradients summed around a ring of workers, for comparison",
+    ("local-sgd", "sync"): "parameters averaged by torch.distributed every sync interval",
+    ("single", "sync"): "one worker, nothing to merge",
+}
 SIZES = ((16_000, 4, 128), (128_000, 2, 128))
 """Rows below which there are so many members of so many hidden units."""
 LARGE, PLAIN = (1, 256), (1, 64)
 """Members and hidden units for more rows, and for ``model="fastkan"``."""
 
 
-def resolve(config: TrainConfig, rows: int, labels: int = 1) -> TrainConfig:
+def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun | None = None) -> TrainConfig:
     """Fill in what is None and check the rest against the data and the machine.
 
-    - device: CUDA where there is one.
-    - workers: one a GPU; one on the CPU.
+    - strategy: parameter-server, since it survives the death of any process; allreduce under torchrun, where a server
+      on one node would be the slowest link.
+    - device: CUDA where there is one; in the result, one device a worker.
+    - workers: one a GPU; one on the CPU; under torchrun, one a rank.
+    - eval_device: a GPU that no worker has, else the first worker's device.
+    - sync_interval: 1 where gradients are merged, 8 where parameters are.
     - batch_size: the power of two at or below 2.8 times the root of the rows, from 128 to 65,536.
     - members and hidden: 4 of one layer of 128 units below 16,000 rows, 2 of 128 below 128,000, then 1 of 256: the more
       rows, the less two networks differ.
@@ -35,20 +52,24 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1) -> TrainConfig:
     - epochs: enough to see 1.5 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
 
     Raises:
-        ConfigError: There is no CUDA, too few GPUs, more workers than rows of a batch, another number of label weights
-            than labels, or an extra is missing.
+        ConfigError: There is no such GPU, settings exclude each other, there are more workers than rows of a batch,
+            another number of label weights than labels, they do not fit what torchrun has started, or an extra is
+            missing.
     """
     if config.label_weights and len(config.label_weights) != labels:
         raise ConfigError(f"label_weights: {len(config.label_weights)} numbers; the data has {labels} labels")
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("tensorboard is not installed; run: pip install 'dkan[tensorboard]'")
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    device = config.device if config.device != "auto" else ("cuda" if gpus else "cpu")
-    if device == "cuda" and not gpus:
-        raise ConfigError("device cuda: no GPU is visible to torch; use --device cpu or check the driver")
-    workers = config.workers or (gpus if device == "cuda" else 1)
-    if device == "cuda" and workers > gpus:
-        raise ConfigError(f"workers {workers}: only {gpus} GPUs are visible; there is one worker a GPU")
+    strategy, mode = _strategy(config, torchrun), config.mode
+    devices = worker_devices(config) if torchrun is None else _rank_devices(config, torchrun)
+    workers = len(devices)
+    if strategy == "single" and workers > 1:
+        raise ConfigError(f"workers {workers}: strategy single has one; choose another strategy")
+    if strategy != "parameter-server" and mode != "sync":
+        raise ConfigError(f"mode {mode}: only strategy parameter-server has modes, not {strategy}")
+    alone = mode != "sync" or strategy == "local-sgd"
+    if config.sync_interval not in (None, 1) and not alone:
+        raise ConfigError(f"sync_interval {config.sync_interval}: gradients are merged every step; choose mode average")
     if workers > rows:
         raise ConfigError(f"workers {workers}: the train split has only {rows} rows")
     batch_size = min(config.batch_size or _batch_size(rows), rows)
@@ -60,12 +81,112 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1) -> TrainConfig:
         config,
         members=config.members or members,
         hidden=(width,) if config.hidden is None else config.hidden,
-        device=device,
+        strategy=strategy,
+        sync_interval=config.sync_interval or (DEFAULT_INTERVAL if alone else 1),
+        device=",".join(devices),
+        eval_device=_eval_device(config.eval_device, devices),
         workers=workers,
         batch_size=batch_size,
         learning_rate=config.learning_rate or rate,
         epochs=config.epochs or _epochs(rows, batch_size),
     )
+
+
+def describe_strategy(config: TrainConfig) -> str:
+    """Say what the strategy of a resolved config does, and why it was chosen."""
+    return STRATEGY_REASONS[config.strategy, config.mode]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the processes of a run compute.
+
+    Args:
+        workers: Device of each worker.
+        evaluator: Its device.
+        threads: Of each worker.
+    """
+
+    workers: tuple[str, ...]
+    evaluator: str
+    threads: int
+
+    @classmethod
+    def of(cls, config: TrainConfig, torchrun: TorchRun | None = None) -> "Placement":
+        """Return the placement of a resolved config."""
+        workers = tuple(config.device.split(","))
+        on_cpu = workers[: torchrun.local_size if torchrun else None].count("cpu")
+        return cls(workers, config.eval_device, threads_per_worker(on_cpu) if on_cpu else 1)
+
+    def device_of(self, role: str, rank: int) -> str:
+        """Return the device of a process."""
+        return {"evaluator": self.evaluator, "server": "cpu"}.get(role) or self.workers[rank]
+
+
+def worker_devices(config: TrainConfig) -> list[str]:
+    """Return the device of each worker.
+
+    Raises:
+        ConfigError: There is no such GPU, or the number of workers is another than that of devices.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    kind = config.device if config.device != "auto" else ("cuda" if gpus else "cpu")
+    if kind == "cpu":
+        return ["cpu"] * (config.workers or 1)
+    if kind == "cuda":
+        if not gpus:
+            raise ConfigError("device cuda: no GPU is visible to torch; use --device cpu or check the driver")
+        workers = config.workers or gpus
+        if workers > gpus:
+            raise ConfigError(
+                f"workers {workers}: only {gpus} GPUs are visible; for several workers on one, name each one's device, "
+                "as in --device cuda:0,cuda:0"
+            )
+        return [f"cuda:{rank}" for rank in range(workers)]
+    devices = ["cuda:0" if device == "cuda" else device for device in kind.split(",")]
+    if config.workers not in (None, len(devices)):
+        raise ConfigError(f"workers {config.workers}: device names {len(devices)} devices, one a worker: {kind}")
+    for device in devices:
+        _check_visible("device", device, gpus)
+    return devices
+
+
+def _check_visible(name: str, device: str, gpus: int) -> None:
+    if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= gpus:
+        raise ConfigError(f"{name} {device}: {gpus} GPUs are visible to torch")
+
+
+def _strategy(config: TrainConfig, torchrun: TorchRun | None) -> Strategy:
+    if torchrun is None:
+        return "parameter-server" if config.strategy == "auto" else config.strategy
+    if config.strategy in ("parameter-server", "single"):
+        raise ConfigError(
+            f"strategy {config.strategy}: torchrun has started {torchrun.size} ranks; choose allreduce, ring, ddp or "
+            "local-sgd, or start one process without torchrun"
+        )
+    return "allreduce" if config.strategy == "auto" else config.strategy
+
+
+def _rank_devices(config: TrainConfig, torchrun: TorchRun) -> list[str]:
+    """Return the device of each rank that torchrun has started: on CUDA, that of its number on its node."""
+    if config.workers not in (None, torchrun.size):
+        raise ConfigError(f"workers {config.workers}: torchrun has started {torchrun.size} ranks, one a worker")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    kind = config.device if config.device != "auto" else ("cuda" if gpus else "cpu")
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"device {kind}: under torchrun a rank's device follows from its number; choose cpu or cuda")
+    if kind == "cuda" and torchrun.local_size > gpus:
+        raise ConfigError(f"device cuda: torchrun started {torchrun.local_size} ranks here, and there are {gpus} GPUs")
+    return [kind if kind == "cpu" else f"cuda:{rank % torchrun.local_size}" for rank in range(torchrun.size)]
+
+
+def _eval_device(wanted: str, workers: list[str]) -> str:
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted != "auto":
+        _check_visible("eval_device", wanted, gpus)
+        return wanted
+    free = [f"cuda:{index}" for index in range(gpus) if f"cuda:{index}" not in workers]
+    return free[0] if free and workers[0] != "cpu" else workers[0]
 
 
 def _size(rows: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Which evaluation of a run is the best, when to stop looking, and what is said about the best."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dkan_core.config import TrainConfig
@@ -28,6 +28,11 @@ class Selection:
         self.without_gain = 0 if better else self.without_gain + 1
         self.best = value if better else self.best
         return better
+
+    def replay(self, values: Iterable[float]) -> None:
+        """Take in the evaluations of an earlier process, as a history has them: 0 where a score was no number."""
+        for value in values:
+            self.take(value or -math.inf)
 
     @property
     def exhausted(self) -> bool:

@@ -5,7 +5,7 @@ Shape suffixes: M members, B rows, L labels, P trained numbers of the model.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,12 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.hashing import salted
 from dkan_core.data.manifest import PreparedData
 from dkan_core.data.shards import Arrays
-from dkan_core.errors import TrainingError
 from dkan_core.metrics import NOT_MEASURED
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
 from dkan_core.training.optimizer import Decayed
+
+Logits = Callable[[Tensor | None, Tensor | None], Tensor]
+"""From numeric and categorical columns to the logits ``(M, B, L)``."""
 
 MIN_CODE_DECAY, MAX_CODE_DECAY, EVEN_CODE_ROWS = 0.1, 3.0, 540
 
@@ -79,22 +81,6 @@ def code_decay(weight_decay: float, rows_per_code: float) -> float:
     [3.0, 2.0, 1.0, 0.1]
     """
     return weight_decay * min(MAX_CODE_DECAY, max(MIN_CODE_DECAY, math.sqrt(EVEN_CODE_ROWS / rows_per_code)))
-
-
-def bind(model: nn.Module, values_P: Tensor, gradients_P: Tensor | None = None) -> None:
-    """Make the model's parameters, and their gradients where given, views of flat buffers, without a copy.
-
-    Shape:
-        - values_P, gradients_P: ``(P,)``, on the device that the model is to run on
-    """
-    start = 0
-    for parameter in trained_parameters(model):
-        stop = start + parameter.numel()
-        parameter.data = values_P[start:stop].view(parameter.shape)
-        if gradients_P is not None:
-            parameter.grad = gradients_P[start:stop].view(parameter.shape)
-        start = stop
-    assert start == len(values_P), f"the buffer holds {len(values_P)} numbers, the model {start}"
 
 
 def flatten(model: nn.Module) -> Tensor:
@@ -168,16 +154,16 @@ def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor], config: Tr
     losses = []
     for start in range(0, rows, size):
         part = {name: tensor[start : start + size] for name, tensor in batch.items()}
-        loss = _part_loss(model, part, config, weight)
+        loss = part_loss(model.member_logits, part, config, weight)
         torch.autograd.backward(loss)
         losses.append(loss.detach())
     return torch.stack(losses).sum().item(), weight.item()
 
 
-def _part_loss(model: TabularFastKAN, part: dict[str, Tensor], config: TrainConfig, total: Tensor) -> Tensor:
+def part_loss(member_logits: Logits, part: dict[str, Tensor], config: TrainConfig, total: Tensor) -> Tensor:
     """Return what some rows of a batch add to its mean loss, in float32; ``total`` is the batch's weight."""
     with torch.autocast(total.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-        logits_MBL = model.member_logits(part.get("numeric"), part.get("categorical"))
+        logits_MBL = member_logits(part.get("numeric"), part.get("categorical"))
     loss, _ = masked_loss(
         logits_MBL.float(),
         part["labels"],
@@ -192,18 +178,3 @@ def _part_loss(model: TabularFastKAN, part: dict[str, Tensor], config: TrainConf
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed what is random inside a step (dropout), so that a step is a function of seed, step and rank alone."""
     torch.manual_seed(salted(seed, f"{step}/{rank}"))
-
-
-def worker_step(
-    model: TabularFastKAN, arrays: Arrays, device: torch.device, config: TrainConfig, *, step: int, rank: int
-) -> tuple[float, float]:
-    """Put the gradient of a worker's part of a step into the parameters' ``grad``; return mean loss and weight.
-
-    Raises:
-        TrainingError: The loss is no number any more.
-    """
-    seed_step(config.seed, step, rank)
-    loss, weight = compute_gradient(model, to_tensors(arrays, device), config)
-    if not math.isfinite(loss):
-        raise TrainingError(f"loss became {loss} at step {step}; lower learning_rate or check the weights")
-    return loss, weight

@@ -191,17 +191,14 @@ def _run(
     train: RowReader, valid: RowReader, manifest: PreparedData, config: TrainConfig
 ) -> tuple[float | None, float | None]:
     """Return validation AP and loss of a run's best model, or None where it diverged."""
-    with _quiet(), np.errstate(over="ignore", invalid="ignore"):
+    with _quiet():
         try:
-            metrics = train_single(train, valid, manifest, config).metrics
+            result = train_single(train, valid, manifest, config)
         except TrainingError:
             return None, None
-        except ValueError as error:
-            # A model whose last step broke it: metrics refuse scores that are no numbers.
-            if "finite" not in str(error):
-                raise
-            return None, None
-    return float(metrics["average_precision"]), float(metrics["log_loss"])
+    if result.refused:
+        return None, None
+    return float(result.metrics["average_precision"]), float(result.metrics["log_loss"])
 
 
 @contextmanager

@@ -1,72 +1,116 @@
-"""A worker process: takes its slice of each global batch, computes the gradient, pushes it, pulls the parameters."""
+"""A worker process of the parameter server: computes updates on the ranges of rows that it is handed."""
 
-from collections.abc import Iterator
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor
 
-from dkan_core.data.loader import open_split, prefetched, run_batches
+from dkan_core.data.loader import SliceBatches, open_split
 from dkan_core.data.manifest import read_manifest
-from dkan_core.data.shards import Arrays
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
-from dkan_core.training.channel import Channel, inherited
-from dkan_core.training.job import Job, run_child
-from dkan_core.training.memory import SharedMemory
-from dkan_core.training.step import bind, worker_step
+from dkan_core.training.centre import Rules
+from dkan_core.training.job import Job
+from dkan_core.training.memory import HOME, Lease, SharedMemory
+from dkan_core.training.optimizer import AdamState
+from dkan_core.training.replica import Replica
+from dkan_core.training.walk import Walker
+
+BEAT_SECONDS = 0.1
+PATIENCE_SECONDS = 0.5
+"""How often to look for a lease that no ring has told of: the server may have died before it rang."""
 
 
 def work(job: Job) -> None:
-    """Train until the server says stop or every epoch is done."""
+    """Do ranges until the server sends everybody home."""
     torch.set_num_threads(job.threads)
-    device = torch.device("cuda", job.rank) if job.config.device == "cuda" else torch.device("cpu")
+    device = torch.device(job.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    model = TabularFastKAN(ModelConfig.from_dict(job.model)).to(device)
-    exchange = Exchange(job.open_memory(), job.rank, device, inherited(job.peers[0]))
-    bind(model, exchange.values_P, exchange.gradients_P)
-    exchange.pull()
-    for step, arrays in enumerate(prefetched(_batches(job))):
-        loss, weight = worker_step(model, arrays, device, job.config, step=step, rank=job.rank)
-        if not exchange.push(step, loss=loss, weight=weight, rows=len(arrays["labels"])):
-            return
-        exchange.pull()
-
-
-def _batches(job: Job) -> Iterator[Arrays]:
-    folder = Path(job.prepared)
+    memory, folder = job.open_memory(), Path(job.prepared)
+    threading.Thread(target=beat, args=(memory, job.rank), daemon=True).start()
     with open_split(folder, read_manifest(folder), "train") as reader:
-        yield from run_batches(reader, job.config, job.rank)
+        batches = SliceBatches(reader, job.config, job.rank)
+        Worker(job, memory, Replica.of(job.model, device), batches).run()
+        batches.close()
 
 
-class Exchange:
-    """A worker's side of the exchange with the parameter server.
-
-    On the CPU the model lives in the shared memory itself and nothing is copied; on CUDA it has buffers of its own.
-    """
-
-    def __init__(self, memory: SharedMemory, rank: int, device: torch.device, server: Channel) -> None:
-        self.server = server
-        self.shared_values_P = torch.from_numpy(memory.values_P)
-        self.shared_gradients_P = torch.from_numpy(memory.gradients_WP[rank])
-        self.values_P: Tensor = self.shared_values_P
-        self.gradients_P: Tensor = self.shared_gradients_P
-        if device.type == "cuda":
-            self.values_P = torch.empty_like(self.shared_values_P, device=device)
-            self.gradients_P = torch.zeros_like(self.shared_gradients_P, device=device)
-
-    def push(self, step: int, *, loss: float, weight: float, rows: int) -> bool:
-        """Hand the gradient over and wait until the server has applied the step; False when training ends."""
-        if self.gradients_P is not self.shared_gradients_P:
-            self.shared_gradients_P.copy_(self.gradients_P)
-        self.server.send(step=step, loss=loss, weight=weight, rows=rows)
-        return bool(self.server.receive()["go"])
-
-    def pull(self) -> None:
-        """Take the parameters as they are now."""
-        if self.values_P is not self.shared_values_P:
-            self.values_P.copy_(self.shared_values_P)
+def beat(memory: SharedMemory, rank: int) -> None:
+    """Show that this process runs: a stopped one's heart does not beat."""
+    while True:
+        memory.beats_W[rank] += 1
+        time.sleep(BEAT_SECONDS)
 
 
-if __name__ == "__main__":
-    run_child(work)
+class Worker:
+    """The loop over leases."""
+
+    def __init__(self, job: Job, memory: SharedMemory, replica: Replica, batches: SliceBatches) -> None:
+        self.config, self.memory, self.replica, self.batches = job.config, memory, replica, batches
+        self.rules = Rules.of(job.config, job.train_rows, job.decayed)
+        self.bell, self.server = job.bell(f"worker-{job.rank}"), job.bell("server")
+        self.lease, self.record = memory.leases[job.rank], memory.pushes[job.rank]
+        self.push_P = memory.pushes_WP[job.rank]
+        self.push = replace(self.record.read(), incarnation=job.incarnation)
+        self.local = job.config.mode != "sync"
+        if self.local:
+            self.walker = Walker(replica, batches, self.rules)
+            self.state_3P = np.empty((3, len(self.push_P)), np.float32)
+            self.moments_2P = memory.moments_W2P[job.rank]
+        else:
+            replica.push_to(self.push_P)
+
+    def run(self) -> None:
+        """Work to the end."""
+        self._say()
+        while (lease := self._next_lease()).index != HOME:
+            loss, weight, rows = self._update(lease)
+            self.push = replace(self.push, lease=lease.id, loss=loss, weight=weight, rows=rows)
+            self._say()
+
+    def _say(self) -> None:
+        self.record.write(self.push)
+        self.server.ring()
+
+    def _next_lease(self) -> Lease:
+        """Wait for a lease that is not done yet."""
+        while True:
+            lease = self.lease.read()
+            if lease.index == HOME or (lease.index >= 0 and lease.id != self.push.lease):
+                return lease
+            self.bell.wait(PATIENCE_SECONDS)
+
+    def _update(self, lease: Lease) -> tuple[float, float, int]:
+        """Put the update of a range into the push buffer; return its mean loss, the weight of that, and its rows."""
+        if self.local:
+            return self._walk(lease)
+        (step,) = self.rules.ranges.steps_of(lease.index)
+        part = self.rules.ranges.slice_of(lease.index)
+        arrays = self.batches.get(step, part)
+        self.replica.load(self.memory.banks_2KP[lease.bank, 0])
+        loss, weight = self.replica.gradient(arrays, self.config, step=step, slice_index=part)
+        self.replica.store(self.replica.gradients_P, self.push_P)
+        return loss, weight, len(arrays["labels"])
+
+    def _walk(self, lease: Lease) -> tuple[float, float, int]:
+        """Take the steps of a range alone, from the shared parameters on; push where they lead, or the difference."""
+        self._copy_centre()
+        self.state_3P[1:] = self.moments_2P
+        ranges, index, state = self.rules.ranges, lease.index, AdamState(*self.state_3P)
+        facts = self.walker.walk(state, ranges.steps_of(index), ranges.slice_of(index), lease.rate_scale)
+        np.copyto(self.push_P, state.values_P)
+        if self.config.mode == "async":
+            self.push_P -= self.start_P
+        # Only now, and only if they are numbers: a range that is walked again begins with the same moments.
+        if np.isfinite(self.state_3P).all():
+            self.moments_2P[:] = self.state_3P[1:]
+        return facts
+
+    def _copy_centre(self) -> None:
+        """Copy the shared parameters, again if the server may have begun to overwrite them meanwhile."""
+        before = None
+        while before is None or self.memory.ledger.read().ranges != before.ranges:
+            before = self.memory.ledger.read()
+            np.copyto(self.state_3P[0], self.memory.banks_2KP[before.bank, 0])
+        self.start_P = self.state_3P[0].copy()

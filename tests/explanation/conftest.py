@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from dkan_core import (
     PrepareConfig,
@@ -75,6 +76,7 @@ def small(rows: tuple[PreparedData, Arrays]) -> TabularFastKAN:
     """Return an untrained model that reads scores on both paths, with missing values and a calibration."""
     shape = ModelConfig.for_data(rows[0], TrainConfig(hidden=(8,), members=2))
     assert shape.binary and shape.cardinalities
+    torch.manual_seed(0)
     model = TabularFastKAN(shape).eval()
     model.calibrate(1.7, -0.4)
     return model
@@ -96,5 +98,6 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     prepared = prepare(folder / "rows.parquet", folder / "data", config)
     shape = ModelConfig.for_data(prepared, TrainConfig(hidden=(8,), members=2))
     metrics = {"labels": {name: {"threshold": 0.5} for name in prepared.labels}, "epoch": 1, "average_precision": 0.5}
+    torch.manual_seed(0)
     save_model(folder / "model", TabularFastKAN(shape), shape, prepared.preprocessor, metrics)
     return folder / "model", folder / "data"

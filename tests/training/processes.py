@@ -1,28 +1,88 @@
-"""Finding the processes of a run, to kill them."""
+"""Runs in processes of their own, and finding these, to kill them."""
 
+import json
 import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+from dkan_core import TrainConfig
 
 
-def children(parent: int) -> dict[str, int]:
-    """Return name (as in the log file's) -> pid of the run's processes that ``parent`` started."""
-    found = {}
+class Background:
+    """A run in a process of its own."""
+
+    def __init__(self, prepared: Path, run: Path | str, config: TrainConfig, settings: Path, **env: str) -> None:
+        settings.write_text(json.dumps({key: value for key, value in asdict(config).items() if value is not None}))
+        command = [sys.executable, "-m", "dkan_core", "train", str(prepared), "--out", str(run), "--config", settings]
+        self.run, self.lines = Path(run), []
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **env})
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.lines += self.process.stderr
+
+    def history(self) -> list[dict[str, Any]]:
+        path = self.run / "history.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def evaluated(self) -> int:
+        return len(self.history())
+
+    def children(self) -> dict[str, int]:
+        return children(self.process.pid)
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> int:
+        """Send a signal to one of the run's processes, once it is there; return its number."""
+        wait_until(lambda: name in self.children())
+        pid = self.children()[name]
+        os.kill(pid, number)
+        return pid
+
+    def wait(self, seconds: float = 60) -> tuple[int, str]:
+        code = self.process.wait(timeout=seconds)
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code, "".join(self.lines)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.wait()
+
+
+def children(launcher: int) -> dict[str, int]:
+    """Return name (as in the log file's) -> pid of a run's processes."""
+    parents, names = {}, {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            words = (entry / "cmdline").read_text().split("\0")
-            status = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            comm, rest = (entry / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
         except OSError:
             continue
-        modules = [word for word in words if word.startswith("dkan_core.training.")]
-        if modules and int(status[1]) == parent and status[0] != "Z":
-            role = modules[0].rsplit(".", 1)[1]
-            number = sum(name.startswith(role) for name in found)
-            found[f"{role}-{number}" if role == "worker" else role] = int(entry.name)
-    return found
+        state, parent = rest.split()[:2]
+        if state != "Z":
+            parents[int(entry.name)], names[int(entry.name)] = int(parent), comm
+    return {
+        name.removeprefix("dkan "): pid
+        for pid, name in names.items()
+        if name.startswith("dkan ") and parents.get(parents[pid]) == launcher
+    }
+
+
+def parent(pid: int) -> int:
+    """Return the process that has started another."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 def alive(pid: int) -> bool:
@@ -39,8 +99,3 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
-
-
-def kill(pid: int, signal: int) -> None:
-    """Send a signal to a process."""
-    os.kill(pid, signal)

@@ -1,13 +1,15 @@
 """What is left open is chosen by rule; what the machine cannot do is refused."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from dkan_core import ConfigError, TrainConfig
+from dkan_core.machine import available_cores
 from dkan_core.training import recipe
-from dkan_core.training.recipe import resolve
+from dkan_core.training.recipe import Placement, resolve
 
 
 @pytest.mark.parametrize("rows", [1, 10, 5_525, 34_126, 229_250, 10_000_000, 100_000_000])
@@ -27,7 +29,36 @@ def test_more_rows_give_larger_batches_and_fewer_epochs() -> None:
 
 def test_what_the_user_sets_stays() -> None:
     config = TrainConfig(device="cpu", workers=3, epochs=7, batch_size=99, learning_rate=0.5, members=5, hidden=(3, 2))
-    assert resolve(config, 1000) == config
+    resolved = resolve(config, 1000)
+    assert resolved.device == "cpu,cpu,cpu" and resolved == replace(
+        config, device=resolved.device, eval_device="cpu", strategy="parameter-server", sync_interval=1
+    )
+    assert resolve(resolved, 1000) == resolved
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"strategy": "single", "workers": 2}, "workers 2: strategy single has one"),
+        ({"strategy": "allreduce", "mode": "async"}, "mode async: only strategy parameter-server has modes"),
+        ({"sync_interval": 4}, "sync_interval 4: gradients are merged every step; choose mode average"),
+        ({"device": "cpu,cpu", "workers": 3}, "workers 3: device names 2 devices, one a worker"),
+        ({"eval_device": "cuda:7"}, "eval_device cuda:7: 0 GPUs are visible"),
+        ({"device": "cpu,cuda:3"}, "device cuda:3: 0 GPUs are visible"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_named(
+    settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match=message):
+        resolve(TrainConfig(**settings), 1000)
+
+
+def test_workers_and_evaluator_each_have_a_device_and_the_cores_are_shared() -> None:
+    placement = Placement.of(resolve(TrainConfig(device="cpu,cpu", workers=2), 1000))
+    assert placement.workers == ("cpu", "cpu") and placement.evaluator == "cpu"
+    assert placement.threads == max(1, available_cores() // 2)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dkan_core import FastKAN, TrainConfig
+from dkan_core import TrainConfig
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.optimizer import FlatAdamW, learning_rate
+from dkan_core.training.optimizer import AdamState, FlatAdamW, learning_rate
+from dkan_core.training.replica import Replica
 from dkan_core.training.step import (
-    bind,
     code_decay,
     decayed_ranges,
     flatten,
@@ -65,16 +65,18 @@ def test_nothing_measured_gives_no_loss_and_no_nan() -> None:
 
 
 def test_bound_model_computes_the_same_and_writes_its_gradient_into_the_buffer() -> None:
-    model = FastKAN([3, 4, 1])
-    x = torch.randn(5, 3)
-    before, values = model(x), flatten(model)
-    gradients = torch.zeros_like(values)
-    bind(model, values, gradients)
-    assert torch.equal(model(x), before)
-    model(x).sum().backward()
-    assert gradients.any() and not values.requires_grad
-    values.zero_()
-    assert not model(x).any()
+    model = TabularFastKAN(CONFIG).eval()
+    inputs = {"numeric": torch.randn(5, 3), "categorical": torch.zeros(5, len(CONFIG.cardinalities), dtype=torch.int32)}
+    before, values = model(**inputs), flatten(model).numpy()
+    gradients = np.zeros_like(values)
+    replica = Replica(model, torch.device("cpu"))
+    replica.load(values)
+    replica.push_to(gradients)
+    assert torch.equal(model(**inputs), before)
+    model(**inputs).sum().backward()
+    assert gradients.any() and np.array_equal(flatten(model).numpy(), values)
+    values[:] = 0
+    assert not model(**inputs).any()
 
 
 def test_weights_decay_and_biases_and_norms_do_not() -> None:
@@ -82,7 +84,7 @@ def test_weights_decay_and_biases_and_norms_do_not() -> None:
     found = torch.zeros(parameter_count(model))
     for start, stop, decay in decayed_ranges(model, TrainConfig(weight_decay=0.5), rows=540):
         found[start:stop] += decay
-    bind(model, found)
+    Replica(model, torch.device("cpu")).load(found.numpy())
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or name.startswith("encoder"):
             continue
@@ -95,7 +97,7 @@ def test_codes_with_few_rows_decay_most() -> None:
     found = torch.zeros(parameter_count(model))
     for start, stop, decay in decayed_ranges(model, TrainConfig(weight_decay=1.0), rows=5400):
         found[start:stop] = decay
-    bind(model, found)
+    Replica(model, torch.device("cpu")).load(found.numpy())
     category, _, cross = model.encoder.indicators.weight.split([5, 2, 20])
     assert (category == code_decay(1.0, 5400 / 5)).all() and (cross == code_decay(1.0, 5400 / 20)).all()
     assert (model.encoder.embeddings[0].weight == category[0, 0]).all() and cross[0, 0] > category[0, 0]
@@ -114,8 +116,8 @@ def test_optimizer_equals_torch() -> None:
     start = rng.normal(size=100).astype(np.float32)
     decayed, plain = torch.tensor(start[:60], requires_grad=True), torch.tensor(start[60:], requires_grad=True)
     groups = [{"params": [decayed], "weight_decay": 0.1}, {"params": [plain], "weight_decay": 0.0}]
-    theirs, values = torch.optim.AdamW(groups, lr=0.0), start.copy()
-    ours = FlatAdamW(values, decayed=[(0, 60, 0.1)])
+    theirs, ours = torch.optim.AdamW(groups, lr=0.0), FlatAdamW([(0, 60, 0.1)])
+    states = [AdamState.starting_at(start.copy()) for _ in range(2)]
     for step in range(50):
         gradient = rng.normal(size=100).astype(np.float32)
         rate = learning_rate(step, steps=50, peak=0.01, warmup_fraction=0.1)
@@ -123,8 +125,9 @@ def test_optimizer_equals_torch() -> None:
         for group in theirs.param_groups:
             group["lr"] = rate
         theirs.step()
-        ours.step(gradient, rate=rate)
-    np.testing.assert_allclose(values, torch.cat([decayed, plain]).detach().numpy(), rtol=1e-5, atol=1e-6)
+        assert ours.step(*states, gradient, rate=rate, count=step + 1)
+        states.reverse()
+    np.testing.assert_allclose(states[0].values_P, torch.cat([decayed, plain]).detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 1000])

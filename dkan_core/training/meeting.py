@@ -1,0 +1,68 @@
+"""Where the members of a run without a server find each other; needs no torch."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+LOST_PARTNER = 75
+"""Exit code of a member that ends because another one is gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """The store that a run's members meet at, and how they talk to each other from then on."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    prefix: str = ""
+    """Of this run's keys; members that take the place of others meet under another one."""
+
+    backend: str = "gloo"
+    """Of torch.distributed."""
+
+    one_node: bool = True
+    """Whether one launcher has started all members: it can replace them, and they talk over the loopback."""
+
+    def number(self, incarnation: int) -> Self:
+        """Return the meeting of the members that replace the first ones, or others."""
+        return replace(self, prefix=f"{self.prefix}/{incarnation}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchRun:
+    """What torchrun says about a process that it has started."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    host: str
+    port: int
+    agent_has_store: bool
+    """Whether torchrun's agent keeps a store at ``host`` and ``port``; else rank 0 is to."""
+
+    attempt: str
+    """How often torchrun has started all ranks again."""
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str] = os.environ) -> "TorchRun | None":
+        """Return it; None in a process that was not started by torchrun, or not with others.
+
+        >>> TorchRun.read({"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "node"}) is None
+        True
+        """
+        size = int(variables.get("WORLD_SIZE", "1"))
+        if size == 1 or not {"RANK", "MASTER_ADDR", "MASTER_PORT"} <= variables.keys():
+            return None
+        rank = int(variables["RANK"])
+        return cls(
+            rank=rank,
+            size=size,
+            local_rank=int(variables.get("LOCAL_RANK", rank)),
+            local_size=int(variables.get("LOCAL_WORLD_SIZE", size)),
+            host=variables["MASTER_ADDR"],
+            port=int(variables["MASTER_PORT"]),
+            agent_has_store=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        )

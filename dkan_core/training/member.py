@@ -1,0 +1,136 @@
+"""A member process of a run without a server: computes, merges with the others, and does what a server would do.
+
+Every member holds the whole state and applies the same merged update to it by the same rules, so that all decide alike.
+The first one's state is that of the run: it stands in the launcher's shared memory, and whatever member is killed, all
+begin anew from its last commit.
+"""
+
+import logging
+import threading
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from dkan_core.data.loader import SliceBatches, open_split
+from dkan_core.data.manifest import read_manifest
+from dkan_core.training.centre import Centre, Rules
+from dkan_core.training.followup import FollowUp
+from dkan_core.training.job import Job
+from dkan_core.training.ledger import ENDINGS, Ledger
+from dkan_core.training.memory import SharedMemory, create_memory
+from dkan_core.training.merging import Contribution
+from dkan_core.training.replica import Replica
+from dkan_core.training.strategies import STRATEGIES
+from dkan_core.training.strategies.base import Strategy, Sums, Task
+from dkan_core.training.team import Team
+from dkan_core.training.worker import PATIENCE_SECONDS, beat
+
+PROOFS = 1 << 6
+"""So many different proofs: sums of their squares over thousands of members are exact in float32."""
+
+logger = logging.getLogger(__name__)
+
+
+def work(job: Job) -> None:
+    """Take part in every round until the run ends."""
+    torch.set_num_threads(job.threads)
+    device, folder = torch.device(job.device), Path(job.prepared)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    memory = job.open_memory()
+    threading.Thread(target=beat, args=(memory, job.rank), daemon=True).start()
+    team = Team(job.meeting, job.rank, job.shape.workers, device)
+    rules = Rules.of(job.config, job.train_rows, job.decayed)
+    with open_split(folder, read_manifest(folder), "train") as reader:
+        batches = SliceBatches(reader, job.config, job.rank)
+        if job.rank:
+            memory = create_memory(job.shape)
+        if team.size > 1:
+            share_state(memory, team)
+        strategy = STRATEGIES[job.config.strategy](team, Replica.of(job.model, device), batches, rules)
+        centre = Centre(memory, rules)
+        MemberLoop(strategy, centre, FollowUp(centre, None if job.rank else job.bell("evaluator"))).run()
+        batches.close()
+    team.part()
+
+
+def share_state(memory: SharedMemory, team: Team) -> None:
+    """Give every member the first one's ledger, state and restore points."""
+    ledger, kept = memory.ledger.read(), [record.read() for record in memory.kept]
+    facts: list[object] = [asdict(each) for each in (ledger, *kept)]
+    team.share([torch.from_numpy(array) for array in (memory.banks_2KP, memory.kept_2KP)], facts)
+    if team.rank:
+        ledger, *kept = (Ledger(**each) for each in facts)  # type: ignore[arg-type]
+        memory.ledger.write(ledger)
+        for record, value in zip(memory.kept, kept, strict=True):
+            record.write(value)
+
+
+class MemberLoop:
+    """The loop over rounds.
+
+    Args:
+        strategy: How the members' updates become one.
+        centre: This member's copy of the state that counts.
+        follow_up: What is due after a commit.
+    """
+
+    def __init__(self, strategy: Strategy, centre: Centre, follow_up: FollowUp) -> None:
+        self.strategy, self.centre, self.follow_up = strategy, centre, follow_up
+
+    def run(self) -> None:
+        """Run to the end, and see to what an earlier process did not come to."""
+        ending = self._follow_up(0)
+        while not self.centre.ledger.ended:
+            ending = self._follow_up(self._round(ending))
+
+    def _round(self, ending: int) -> int:
+        """Take part in a round; return why the run ends after it, as all members know by then."""
+        ledger, ranges = self.centre.ledger, self.centre.rules.ranges
+        sums = self.strategy.round(
+            Task(
+                state_KP=self.centre.state_KP,
+                steps=ranges.steps_of(ledger.ranges),
+                rate_scale=self.centre.rate_scale,
+                ending=ending,
+                proof=self._proof(),
+            )
+        )
+        team = self.strategy.team
+        if not sums.is_proven(team.size):
+            logger.warning("the members' parameters differ before step %d; the first one's count", ledger.step)
+            share_state(self.centre.memory, team)
+            self.centre.ledger = self.centre.memory.ledger.read()
+        self.centre.merge([self._contribution(sums)])
+        return int(sums.ending)
+
+    def _proof(self) -> int:
+        newest = max((record.read() for record in self.centre.memory.kept), key=lambda ledger: ledger.step)
+        return newest.checksum % PROOFS
+
+    def _contribution(self, sums: Sums) -> Contribution:
+        return Contribution(
+            rank=-1,
+            lease=0,
+            index=self.centre.ledger.ranges,
+            ranges=self.centre.rules.ranges.workers,
+            array_P=self.strategy.merged(),
+            loss=sums.mean_loss,
+            weight=sums.weight,
+            rows=sums.rows,
+            staleness=0,
+        )
+
+    def _follow_up(self, ending: int) -> int:
+        """Do what is due after a commit; return why the run is to end after the next round, by this member alone."""
+        ledger = self.centre.ledger
+        if ledger.step == self.centre.rules.schedule.steps:
+            ending = ENDINGS.index("epochs")
+        if ending and not ledger.ended:
+            self.centre.commit(replace(ledger, ended=ending))
+        while not self.follow_up.publish():
+            time.sleep(PATIENCE_SECONDS)
+        self.follow_up.keep()
+        return 0 if self.follow_up.evaluator is None else ENDINGS.index(self.follow_up.ending())

@@ -1,0 +1,169 @@
+"""Which of the predicted ways to train to take, in words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.loader import steps_per_epoch
+from dkan_core.training.planning.formulas import SCHEMES, Machine, Prediction, Scheme, predict
+from dkan_core.training.recipe import MAX_BATCH, MIN_BATCH, STEPS_TO_TAKE
+
+NEAR = 0.9
+"""Share of the highest speed from which on something simpler is taken instead."""
+
+WORTH = 1.2
+"""Factor of the speed that makes it worth to double the batch."""
+
+FEW_STEPS = 300
+LAUNCH_SHARE = 0.5
+LIMITS = {
+    "compute": "the gradient limits it: only more or faster devices help",
+    "exchange": "the exchange limits it: larger batches, or an average every few steps, help",
+    "feed": "reading rows limits it: more cores help, or fewer columns and --numeric-dtype uint8 at prepare",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """What to train with."""
+
+    strategy: str
+    mode: str
+    workers: int
+    batch_size: int
+    interval: int
+    """Steps between two exchanges."""
+
+    steps: int
+    """Of the run at most."""
+
+    prediction: Prediction
+    speedup: float
+    """Over one worker at its fastest, with the batch size as it is."""
+
+    notes: tuple[str, ...]
+
+    def options(self) -> str:
+        """Return the options of ``dkan train``."""
+        words = [f"--strategy {self.strategy}"]
+        words += [f"--mode {self.mode}"] if self.mode != "sync" else []
+        words += [f"--sync-interval {self.interval}"] if self.interval > 1 else []
+        return " ".join([*words, f"--workers {self.workers}", f"--batch-size {self.batch_size}"])
+
+    def __str__(self) -> str:
+        found = self.prediction
+        gain = f"{found.rows_per_second:,.0f} rows/s, {self.speedup:.2f} times the best of one worker"
+        return f"recommended: {self.options()}\n{gain}, {self.steps:,} steps; {LIMITS[found.bottleneck]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is fixed while batch sizes are compared."""
+
+    machine: Machine
+    scheme: Scheme
+    workers: int
+    interval: int
+    epochs: int
+    train_rows: int
+
+    def predict(self, batch_size: int) -> Prediction:
+        """Return what a batch size leads to."""
+        return predict(
+            self.machine,
+            self.scheme,
+            self.workers,
+            batch_size=batch_size,
+            interval=self.interval,
+            train_rows=self.train_rows,
+        )
+
+    def steps(self, batch_size: int) -> int:
+        """Return the steps of the run."""
+        return self.epochs * steps_per_epoch(self.train_rows, batch_size)
+
+    def best_batch(self, batch_size: int) -> int:
+        """Return a batch size: doubled while that is worth it and leaves steps to learn, halved while there are few."""
+        while self.steps(batch_size) < FEW_STEPS and batch_size // 2 >= max(MIN_BATCH, self.workers):
+            batch_size //= 2
+        while (
+            2 * batch_size <= min(MAX_BATCH, self.train_rows)
+            and self.steps(2 * batch_size) >= STEPS_TO_TAKE
+            and self.predict(2 * batch_size).rows_per_second > WORTH * self.predict(batch_size).rows_per_second
+        ):
+            batch_size *= 2
+        return batch_size
+
+
+def choose(predictions: Sequence[Prediction], most_workers: int) -> Prediction:
+    """Return the prediction to go for: of those near the fastest the one with the fewest workers, then the simplest."""
+    allowed = [each for each in predictions if each.workers <= most_workers]
+    best = max(each.rows_per_second for each in allowed)
+    order = [scheme.name for scheme in SCHEMES]
+    near = (each for each in allowed if each.rows_per_second >= NEAR * best)
+    return min(near, key=lambda each: (each.workers, order.index(each.scheme)))
+
+
+def advise(
+    machine: Machine,
+    config: TrainConfig,
+    interval: int,
+    train_rows: int,
+    predictions: Sequence[Prediction],
+    most_workers: int,
+) -> Advice:
+    """Recommend strategy, workers and batch size.
+
+    Args:
+        machine: What things cost.
+        config: Resolved settings.
+        interval: Steps between two exchanges of parameters.
+        train_rows: Rows of the train split.
+        predictions: Those to choose from, with the batch size of ``config``.
+        most_workers: As many as may be used.
+    """
+    assert config.batch_size is not None and config.epochs is not None
+    chosen = choose(predictions, most_workers)
+    scheme = next(scheme for scheme in SCHEMES if scheme.name == chosen.scheme)
+    case = Case(
+        machine=machine,
+        scheme=scheme,
+        workers=chosen.workers,
+        interval=interval,
+        epochs=config.epochs,
+        train_rows=train_rows,
+    )
+    batch_size = case.best_batch(config.batch_size)
+    alone = max(each.rows_per_second for each in predictions if each.workers == 1)
+    found = case.predict(batch_size)
+    return Advice(
+        strategy=scheme.strategy,
+        mode=scheme.mode,
+        workers=chosen.workers,
+        batch_size=batch_size,
+        interval=interval if scheme.walks else 1,
+        steps=case.steps(batch_size),
+        prediction=found,
+        speedup=found.rows_per_second / alone,
+        notes=tuple(_notes(case, config.batch_size, batch_size)),
+    )
+
+
+def _notes(case: Case, before: int, after: int) -> list[str]:
+    """Return what to keep in mind."""
+    notes = []
+    steps = case.steps(before)
+    if steps < STEPS_TO_TAKE:
+        few = "too few to learn much" if steps < FEW_STEPS else f"fewer than the {STEPS_TO_TAKE} that are aimed at"
+        notes.append(
+            f"warning: {case.epochs} epochs of batches of {before:,} rows are {steps:,} steps, {few}; a smaller "
+            "--batch-size or more --epochs give more"
+        )
+    if after > before:
+        notes.append(f"batches of {before:,} rows are the default for quality; compare AP before taking {after:,}")
+    launch = case.machine.step(case.workers, 0) / case.machine.step(case.workers, after / case.workers)
+    if launch > LAUNCH_SHARE:
+        notes.append(f"{launch:.0%} of a gradient's time does not depend on its rows; larger batches would cost little")
+    if case.scheme.walks:
+        notes.append("workers that walk alone do not learn what one process would; compare AP")
+    return notes

@@ -1,0 +1,169 @@
+"""``dkan bench sync``: every exchange at several sizes, one after the other in rounds, so that noise hits all alike."""
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dkan_core.config import TrainConfig
+from dkan_core.errors import ConfigError
+from dkan_core.machine import available_cores
+from dkan_core.progress import progress
+from dkan_core.training.planning.exchanges import EXCHANGES, SERVER_SYNC, exchange_seconds
+from dkan_core.training.processes import Nursery
+from dkan_core.training.recipe import worker_devices
+
+SIZES = ("64KB", "256KB", "1MB", "4MB", "16MB", "64MB")
+WORKERS, REPEATS, ROUNDS, MAX_WORKERS = 2, 10, 3, 64
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one exchange of one size costs."""
+
+    exchange: str
+    size: int
+    """Bytes that each worker brings."""
+
+    seconds: float
+    """Median over the rounds' medians."""
+
+    ratio: float
+    """Of its time and that of the parameter server's sync, in the median round."""
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes of one worker merged a second."""
+        return self.size / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncBench:
+    """What ``bench_sync`` measured."""
+
+    device: str
+    workers: int
+    repeats: int
+    rounds: int
+    costs: tuple[Cost, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON, times in seconds and sizes in bytes."""
+        return {**asdict(self), "costs": [{**asdict(cost), "bandwidth": cost.bandwidth} for cost in self.costs]}
+
+    def __str__(self) -> str:
+        lines = [
+            f"device: {self.device}; {self.workers} workers, median of {self.rounds} rounds, each {self.repeats} times",
+            "",
+            f"| size | exchange | ms | GB/s | x {SERVER_SYNC} |",
+            "|---:|---|---:|---:|---:|",
+        ]
+        for cost in self.costs:
+            figures = f"{1e3 * cost.seconds:.3f} | {cost.bandwidth / 1e9:.3f} | {cost.ratio:.2f}"
+            lines.append(f"| {show_size(cost.size)} | {cost.exchange} | {figures} |")
+        return "\n".join(lines)
+
+
+def bench_sync(
+    sizes: Sequence[str] = SIZES,
+    *,
+    workers: int = WORKERS,
+    repeats: int = REPEATS,
+    rounds: int = ROUNDS,
+    device: str = "auto",
+) -> SyncBench:
+    """Measure what it costs workers to make one of their parameters, by the number of bytes.
+
+    Every figure is taken from processes that do nothing else: with a parameter server they write to its memory, it
+    merges and steps the optimizer, and they read; the others sum by torch.distributed, with NCCL where each worker has
+    a GPU of its own.
+
+    Args:
+        sizes: Bytes of the parameters, such as "64KB" (1 KB is 1024 bytes).
+        workers: Processes.
+        repeats: Exchanges in a round.
+        rounds: How often each is measured, in turns.
+        device: Where the workers compute, as in ``TrainConfig``; "auto" is the GPUs where there are enough.
+
+    Raises:
+        ConfigError: A size or a number makes no sense, or there is no such device.
+    """
+    if not 2 <= workers <= MAX_WORKERS:
+        raise ConfigError(f"workers must be from 2 to {MAX_WORKERS}, got {workers}")
+    if repeats < 1 or rounds < 1:
+        raise ConfigError(f"repeats and rounds must be at least 1, got {repeats} and {rounds}")
+    wanted = sorted({parse_size(size) for size in sizes})
+    if not wanted:
+        raise ConfigError("sizes: name at least one")
+    if device == "auto" and torch.cuda.device_count() < workers:
+        device = "cpu"
+    devices = worker_devices(TrainConfig(workers=workers, device=device))
+    seconds = _measure(wanted, devices, repeats, rounds)
+    costs = [_cost(name, size, seconds) for size in wanted for name in EXCHANGES]
+    return SyncBench(
+        device=describe_device(devices[0]), workers=workers, repeats=repeats, rounds=rounds, costs=tuple(costs)
+    )
+
+
+def _measure(
+    sizes: Sequence[int], devices: Sequence[str], repeats: int, rounds: int
+) -> dict[tuple[str, int], list[float]]:
+    """Return the medians of each exchange and size, one a round."""
+    found: dict[tuple[str, int], list[float]] = {(name, size): [] for size in sizes for name in EXCHANGES}
+    with (
+        tempfile.TemporaryDirectory(prefix="dkan-") as folder,
+        Nursery() as nursery,
+        progress("exchanges", rounds * len(found), "runs") as advance,
+    ):
+        for _ in range(rounds):
+            for (name, size), medians in found.items():
+                medians.append(
+                    exchange_seconds(name, size, devices, repeats=repeats, nursery=nursery, folder=Path(folder))
+                )
+                advance(1)
+    return found
+
+
+def _cost(name: str, size: int, seconds: Mapping[tuple[str, int], Sequence[float]]) -> Cost:
+    own, reference = np.array(seconds[name, size]), np.array(seconds[SERVER_SYNC, size])
+    return Cost(exchange=name, size=size, seconds=float(np.median(own)), ratio=float(np.median(own / reference)))
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a size such as 64KB means, in whole numbers of 4.
+
+    >>> parse_size("64KB"), parse_size("1 m"), parse_size("4096")
+    (65536, 1048576, 4096)
+    """
+    match = re.fullmatch(r"(\d{1,12})\s*([KMG]?)B?", text.strip().upper())
+    size = int(match[1]) * UNITS[match[2]] // 4 * 4 if match else 0
+    if not 1 << 10 <= size <= 4 << 30:
+        raise ConfigError(f"size must be from 1KB to 4GB, such as 64KB or 16MB, got {text!r}")
+    return size
+
+
+def show_size(size: float) -> str:
+    """Return bytes for people, by powers of 1024.
+
+    >>> show_size(65536), show_size(1536 * 1024)
+    ('64 KB', '1.5 MB')
+    """
+    unit = next((unit for unit in ("G", "M", "K") if size >= UNITS[unit]), "")
+    return f"{size / UNITS[unit]:.3g} {unit}B"
+
+
+def describe_device(device: str) -> str:
+    """Return the name of a device, and what else matters about it."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    lines = CPU_INFO.read_text(encoding="utf-8").splitlines() if CPU_INFO.exists() else []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), os.uname().machine)
+    return f"{available_cores()} cores of {name}"

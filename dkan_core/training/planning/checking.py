@@ -1,0 +1,96 @@
+"""A plan held against what short runs of ``train`` do."""
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.loader import steps_per_epoch
+from dkan_core.data.manifest import read_manifest
+from dkan_core.training.launch import train
+from dkan_core.training.planning.formulas import SCHEMES, Prediction, Scheme
+
+MIN_STEPS, SECONDS = 100, 5.0
+"""Of a run: at least so many steps, whole epochs, unless they take longer than that."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """One line of a plan, and what a run did."""
+
+    scheme: str
+    workers: int
+    predicted: float
+    """Rows a second."""
+
+    measured: float
+
+
+def check_plan(
+    data: Path, config: TrainConfig, interval: int, predictions: Sequence[Prediction], most: int
+) -> list[Checked]:
+    """Train shortly wherever this machine has the devices for it.
+
+    Args:
+        data: Prepared folder.
+        config: Resolved settings of one worker.
+        interval: Steps between two exchanges of parameters.
+        predictions: The plan.
+        most: Devices.
+    """
+    rows = read_manifest(data).splits["train"].rows
+    checked = []
+    for each, scheme in _wanted(predictions, most):
+        devices = "cpu" if config.device == "cpu" else "cuda"
+        settings = replace(
+            config,
+            strategy=scheme.strategy,
+            mode=scheme.mode,
+            workers=each.workers,
+            device=devices,
+            eval_device="auto",
+            sync_interval=interval if scheme.walks else 1,
+            epochs=-(-MIN_STEPS // steps_per_epoch(rows, config.batch_size or 1)),
+            evaluations_per_epoch=1,
+            patience=MIN_STEPS,
+            max_seconds=SECONDS,
+            checkpoint_uri=None,
+            tensorboard=False,
+        )
+        measured = rows_per_second(data, settings)
+        checked.append(
+            Checked(scheme=scheme.name, workers=each.workers, predicted=each.rows_per_second, measured=measured)
+        )
+        logger.info("%s, %d workers: %.0f rows/s", scheme.name, each.workers, measured)
+    return checked
+
+
+def _wanted(predictions: Sequence[Prediction], most: int) -> Iterator[tuple[Prediction, Scheme]]:
+    schemes = {scheme.name: scheme for scheme in SCHEMES}
+    return ((each, schemes[each.scheme]) for each in predictions if each.workers <= most)
+
+
+def rows_per_second(data: Path, config: TrainConfig) -> float:
+    """Return the speed of a run from the end of its first round on, when its clock starts."""
+    assert config.batch_size is not None and config.sync_interval is not None
+    with tempfile.TemporaryDirectory(prefix="dkan-") as folder, quiet():
+        facts = train(data, Path(folder) / "run", config).metrics["training"]
+    first = config.batch_size * config.sync_interval
+    return float(max(0, facts["ledger"]["rows"] - first) / max(1e-9, facts["seconds"]))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out what runs tell about themselves."""
+    runs = logging.getLogger("dkan_core.training")
+    before = runs.level
+    runs.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        runs.setLevel(before)

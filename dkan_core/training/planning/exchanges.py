@@ -1,0 +1,99 @@
+"""What an exchange between workers costs: real processes that do nothing else.
+
+Shape suffixes: P trained numbers.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from dkan_core.config import TrainConfig
+from dkan_core.training.centre import start
+from dkan_core.training.job import Job, process_name
+from dkan_core.training.meeting import Meeting
+from dkan_core.training.memory import Member, MemoryShape, create_memory
+from dkan_core.training.planning.crew import Crew, close_handles
+from dkan_core.training.processes import Nursery
+from dkan_core.training.team import keep_store, meeting_at
+
+SERVER_SYNC, SERVER_AVERAGE = "parameter-server sync", "parameter-server average"
+EXCHANGES = {
+    SERVER_SYNC: TrainConfig(strategy="parameter-server", mode="sync"),
+    SERVER_AVERAGE: TrainConfig(strategy="parameter-server", mode="average"),
+    "allreduce": TrainConfig(strategy="allreduce"),
+    "ring": TrainConfig(strategy="ring"),
+}
+"""What is measured, by the settings that a run would have."""
+
+WARM_UP = 3
+
+
+def exchange_seconds(
+    name: str, size: int, devices: Sequence[str], *, repeats: int, nursery: Nursery, folder: Path
+) -> float:
+    """Return the median time from one exchange to the next, in seconds.
+
+    Args:
+        name: A key of ``EXCHANGES``.
+        size: Bytes of the parameters, in whole numbers of 4.
+        devices: One a worker.
+        repeats: Exchanges, besides a few to warm up.
+        nursery: Where the processes come from.
+        folder: For their logs.
+    """
+    config = _config(name, devices)
+    store = None if config.strategy == "parameter-server" else keep_store()
+    meeting = None if store is None else meeting_at(store, config)
+    job = _job(config, size // 4, steps=WARM_UP + repeats, meeting=meeting)
+    role = "planning.pusher" if store is None else "planning.reducer"
+    try:
+        with Crew(nursery, folder) as crew:
+            if store is None:
+                crew.start(replace(job, role="server"))
+            for rank, device in enumerate(devices):
+                crew.start(replace(job, role=role, rank=rank, device=device))
+            reports = crew.reports(len(devices))
+    finally:
+        close_handles(job)
+    return float(np.median([np.diff(report["times"][WARM_UP - 1 :]) for report in reports]))
+
+
+def _config(name: str, devices: Sequence[str]) -> TrainConfig:
+    """Return the settings of a run of so many steps of one row a worker."""
+    workers = len(devices)
+    return replace(
+        EXCHANGES[name],
+        workers=workers,
+        batch_size=workers,
+        epochs=1,
+        learning_rate=1e-9,
+        sync_interval=1,
+        device=",".join(devices),
+    )
+
+
+def _job(config: TrainConfig, parameters: int, *, steps: int, meeting: Meeting | None) -> Job:
+    """Return the job of every process, but for role, rank and device."""
+    assert config.workers is not None
+    shape = MemoryShape(parameters=parameters, workers=config.workers)
+    memory = create_memory(shape)
+    start(memory, np.random.default_rng(0).standard_normal(parameters, np.float32))
+    for member in memory.members:
+        member.write(Member(incarnation=1))
+    names = ["server", "evaluator", *(process_name("worker", rank) for rank in range(config.workers))]
+    return Job(
+        role="",
+        prepared="",
+        run="",
+        config=config,
+        model={},
+        train_rows=steps * config.workers,
+        decayed=((0, parameters, 1.0),),
+        shape=shape,
+        memory=memory.handle,
+        meeting=meeting,
+        bells={name: os.pipe() for name in names},
+    )

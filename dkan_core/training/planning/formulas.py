@@ -1,0 +1,218 @@
+"""What a training step costs, by formulas: times in seconds, sizes in bytes, bandwidths in bytes a second.
+
+A strategy's round is some steps that each worker takes alone, each on its slice of a global batch, and an exchange.
+Rows are read ahead in a thread, beside both.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from dkan_core.config import Strategy
+from dkan_core.data.loader import steps_per_epoch
+
+HOST_BANDWIDTH, SERVER_LATENCY = 60e9, 60e-6
+"""Of a parameter server that merges what GPUs have copied to it; assumed."""
+
+MIN_ROW_SHARE = 0.01
+"""Of a gradient's measured time, at least so much is for its rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCost:
+    """Time of one gradient on one device: the same for every step, and more for every row."""
+
+    launch: float
+    """Seconds of a step without rows."""
+
+    rate: float
+    """Rows a second besides."""
+
+    def seconds(self, rows: float) -> float:
+        """Return the time of a gradient on so many rows.
+
+        >>> StepCost(launch=0.001, rate=1e6).seconds(4000)
+        0.005
+        """
+        return self.launch + rows / self.rate
+
+
+def fit_step(small: tuple[int, float], large: tuple[int, float]) -> StepCost:
+    """Return the cost that two measured (rows, seconds) lie on; in noise, one that the larger lies on.
+
+    >>> fit_step((1000, 0.002), (4000, 0.005))
+    StepCost(launch=0.001, rate=1000000.0)
+    """
+    (rows, seconds), (more_rows, more_seconds) = small, large
+    most = more_seconds / more_rows
+    rise = (more_seconds - seconds) / (more_rows - rows) if more_rows > rows else most
+    per_row = min(most, max(rise, MIN_ROW_SHARE * most))
+    return StepCost(launch=max(0.0, more_seconds - more_rows * per_row), rate=1 / per_row)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """How GPUs of a node talk to each other."""
+
+    latency: float
+    bandwidth: float
+
+    def all_reduce(self, workers: int, size: float) -> float:
+        """Return the time to sum ``size`` bytes over workers.
+
+        >>> Link(latency=0.0, bandwidth=1e9).all_reduce(4, 1e9)
+        1.5
+        """
+        return 0.0 if workers == 1 else self.latency + 2 * (workers - 1) / workers * size / self.bandwidth
+
+
+LINKS = {"nvlink": Link(latency=24e-6, bandwidth=280e9), "pcie4": Link(latency=45e-6, bandwidth=20e9)}
+"""Assumed, not measured."""
+
+
+def server_exchange(workers: int, size: float, copy_bandwidth: float) -> float:
+    """Return the time of merging ``size`` bytes of each GPU in the host's memory, without the optimizer's step.
+
+    Args:
+        workers: GPUs.
+        size: Bytes of the parameters.
+        copy_bandwidth: Of a copy between a GPU and the host.
+    """
+    return 2 * size / copy_bandwidth + 3 * workers * size / HOST_BANDWIDTH + SERVER_LATENCY
+
+
+class Curve:
+    """Seconds by number of workers: measured at some, a line between and beyond; more workers never cost less.
+
+    >>> Curve({1: 1.0, 2: 2.0, 4: 3.0}).at(3), Curve({1: 1.0, 2: 2.0, 4: 3.0}).at(8)
+    (2.5, 5.0)
+    """
+
+    def __init__(self, seconds: Mapping[int, float]) -> None:
+        self.workers = sorted(seconds)
+        self.seconds = np.maximum.accumulate([seconds[count] for count in self.workers])
+
+    def at(self, workers: int) -> float:
+        """Return the time with so many workers."""
+        last = self.workers[-1]
+        if workers <= last or len(self.workers) == 1:
+            return float(np.interp(workers, self.workers, self.seconds))
+        slope = (self.seconds[-1] - self.seconds[-2]) / (last - self.workers[-2])
+        return float(self.seconds[-1] + slope * (workers - last))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """A way to train that is predicted."""
+
+    name: str
+    strategy: Strategy
+    mode: Literal["sync", "average"] = "sync"
+    walks: bool = False
+    """Whether workers take several steps between two exchanges."""
+
+    arrays: int = 1
+    """How many times the parameters' bytes an exchange merges."""
+
+    most_workers: int = 1024
+
+
+SYNC = Scheme(name="parameter-server sync", strategy="parameter-server")
+AVERAGE = Scheme(name="parameter-server average", strategy="parameter-server", mode="average", walks=True)
+ALLREDUCE = Scheme(name="allreduce", strategy="allreduce")
+LOCAL_SGD = Scheme(name="local-sgd", strategy="local-sgd", walks=True, arrays=3)
+SINGLE = Scheme(name="single", strategy="single", most_workers=1)
+SCHEMES = (SYNC, ALLREDUCE, SINGLE, AVERAGE, LOCAL_SGD)
+"""In the order of preference where they are about as fast: first those that equal one process with the global batch."""
+
+
+class Machine(Protocol):
+    """What steps, exchanges and rows cost on a machine with some number of workers."""
+
+    def step(self, workers: int, rows: float) -> float:
+        """Return the time of a gradient on so many rows in each worker."""
+
+    def exchange(self, scheme: Scheme, workers: int) -> float:
+        """Return the time of an exchange, with the optimizer's step where that follows."""
+
+    def update(self, workers: int) -> float:
+        """Return the time of an optimizer's step that each worker takes alone."""
+
+    def feed(self, workers: int) -> float:
+        """Return the rows a second that each worker can read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a scheme is expected to do with some number of workers."""
+
+    scheme: str
+    workers: int
+    step_seconds: float
+    """Of a global batch, its share of the exchange included."""
+
+    compute_seconds: float
+    """Of that, in the gradient."""
+
+    rows_per_second: float
+    """Of all workers."""
+
+    efficiency: float
+    """Share of the time that goes into gradients."""
+
+    steps_per_epoch: int
+    bottleneck: str
+    """"compute", "exchange" or "feed"."""
+
+
+def predict(
+    machine: Machine, scheme: Scheme, workers: int, *, batch_size: int, interval: int, train_rows: int
+) -> Prediction:
+    """Predict one line of the plan.
+
+    Args:
+        machine: What things cost.
+        scheme: Way to train.
+        workers: Workers.
+        batch_size: Rows of a global batch.
+        interval: Steps between two exchanges, for a scheme that has them.
+        train_rows: Rows of the train split.
+    """
+    interval = interval if scheme.walks else 1
+    rows = batch_size / workers
+    compute = machine.step(workers, rows)
+    beside = machine.exchange(scheme, workers) + (interval * machine.update(workers) if scheme.walks else 0.0)
+    feed = machine.feed(workers)
+    share = efficiency(compute, beside, interval, rows=rows, feed=feed)
+    busy = compute + beside / interval
+    bottleneck = "feed" if rows / feed > busy else "exchange" if beside / interval > compute else "compute"
+    return Prediction(
+        scheme=scheme.name,
+        workers=workers,
+        step_seconds=compute / share,
+        compute_seconds=compute,
+        rows_per_second=batch_size * share / compute,
+        efficiency=share,
+        steps_per_epoch=steps_per_epoch(train_rows, batch_size),
+        bottleneck=bottleneck,
+    )
+
+
+def efficiency(step: float, exchange: float, interval: int, *, rows: float, feed: float) -> float:
+    """Return the share of the time that goes into gradients: H t / (H t + x) x min(1, feed / wanted).
+
+    Args:
+        step: t, of a gradient.
+        exchange: x, all that a round costs besides.
+        interval: H, steps of a round.
+        rows: Rows of a worker's slice.
+        feed: Rows a second that a worker can read; wanted are those that it takes without waiting for them.
+
+    >>> efficiency(0.010, 0.010, 1, rows=100, feed=1e9), efficiency(0.010, 0.010, 1, rows=100, feed=2500)
+    (0.5, 0.25)
+    """
+    share = interval * step / (interval * step + exchange)
+    wanted = rows / step * share
+    return share * min(1.0, feed / wanted)

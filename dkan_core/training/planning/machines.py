@@ -1,0 +1,82 @@
+"""The machines of a plan: the cores measured here, or as many of the GPU measured here as somebody has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dkan_core.training.planning.formulas import Curve, Link, Scheme, StepCost, server_exchange
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cores:
+    """One machine without a GPU: workers share its cores, and those beyond them take turns."""
+
+    cores: int
+    steps: Mapping[int, StepCost]
+    """By how many workers were measured at once, each with an even share of the cores."""
+
+    exchanges: Mapping[str, Curve]
+    """By scheme."""
+
+    update_seconds: float
+    feed_rows: float
+    """Rows a second that one worker can read."""
+
+    def step(self, workers: int, rows: float) -> float:
+        """Return the time of a gradient on so many rows in each worker."""
+        measured = max(count for count in self.steps if count <= workers)
+        turns = workers / measured if workers > self.cores else 1.0
+        return turns * self.steps[measured].seconds(rows)
+
+    def exchange(self, scheme: Scheme, workers: int) -> float:
+        """Return the time of an exchange, with the optimizer's step where each worker takes that itself."""
+        merged = self.exchanges[scheme.name].at(workers) if scheme.name in self.exchanges and workers > 1 else 0.0
+        if scheme.strategy == "parameter-server":
+            return self.exchanges[scheme.name].at(workers)
+        return merged + (0.0 if scheme.walks else self.update(workers))
+
+    def update(self, workers: int) -> float:
+        """Return the time of an optimizer's step that each worker takes alone."""
+        return self.update_seconds * max(1.0, workers / self.cores)
+
+    def feed(self, workers: int) -> float:
+        """Return the rows a second that each worker can read."""
+        return self.feed_rows * min(1.0, self.cores / workers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpus:
+    """A node with GPUs like the one that was measured; how they are linked is assumed."""
+
+    cores: int
+    cost: StepCost
+    size: float
+    """Bytes of the parameters."""
+
+    link: Link
+    copy_bandwidth: float
+    """Bytes a second between the GPU and the host."""
+
+    update_seconds: float
+    feed_rows: float
+
+    def step(self, workers: int, rows: float) -> float:
+        """Return the time of a gradient on so many rows in each worker."""
+        del workers
+        return self.cost.seconds(rows)
+
+    def exchange(self, scheme: Scheme, workers: int) -> float:
+        """Return the time of an exchange; the optimizer's step runs on the host, in the server or in each worker."""
+        own = 0.0 if scheme.walks else self.update_seconds
+        if scheme.strategy == "parameter-server":
+            return server_exchange(workers, self.size, self.copy_bandwidth) + own
+        size = scheme.arrays * self.size
+        return self.link.all_reduce(workers, size) + 2 * size / self.copy_bandwidth + own
+
+    def update(self, workers: int) -> float:
+        """Return the time of an optimizer's step that each worker takes alone, with the copies to the host and back."""
+        turns = max(1.0, workers / self.cores)
+        return turns * self.update_seconds + 2 * self.size / self.copy_bandwidth
+
+    def feed(self, workers: int) -> float:
+        """Return the rows a second that each worker can read."""
+        return self.feed_rows * min(1.0, self.cores / workers)

@@ -1,0 +1,184 @@
+"""What a plan is made of, measured on one device of this machine, in processes as those of a run."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.loader import open_split
+from dkan_core.data.manifest import PreparedData
+from dkan_core.machine import available_cores
+from dkan_core.training.architecture import choose_architecture
+from dkan_core.training.centre import start
+from dkan_core.training.job import Job
+from dkan_core.training.memory import MemoryShape, create_memory
+from dkan_core.training.planning.crew import Crew, close_handles
+from dkan_core.training.planning.exchanges import SERVER_AVERAGE, SERVER_SYNC, exchange_seconds
+from dkan_core.training.planning.formulas import (
+    ALLREDUCE,
+    AVERAGE,
+    LINKS,
+    LOCAL_SGD,
+    SYNC,
+    Curve,
+    Machine,
+    StepCost,
+    fit_step,
+)
+from dkan_core.training.planning.machines import Cores, Gpus
+from dkan_core.training.planning.probe import Probed
+from dkan_core.training.processes import Nursery
+from dkan_core.training.step import decayed_ranges, flatten, untrained_model
+
+MEASURED_WORKERS = (1, 2, 4)
+"""With how many processes an exchange is measured on the CPU; with more, it is on a line through the last two."""
+
+EXCHANGE_REPEATS = 20
+ROUNDS = 2
+"""How often everything is measured, in turns; the fastest counts: other work on the machine only slows it down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was measured on this machine."""
+
+    parameters: int
+    train_rows: int
+    probes: dict[int, Probed]
+    """By how many workers computed at once."""
+
+    exchanges: dict[str, dict[int, float]]
+    """Seconds, by scheme and workers; empty where the workers are GPUs."""
+
+    cores: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the parameters."""
+        return 4 * self.parameters
+
+    def costs(self) -> dict[int, StepCost]:
+        """Return what gradients cost, by how many workers compute at once."""
+        return {count: fit_step(probed.small, probed.large) for count, probed in self.probes.items()}
+
+    def machine(self, link: str) -> Machine:
+        """Return the costs that follow from it."""
+        costs = self.costs()
+        one = self.probes[1]
+        if one.copy_bandwidth is None:
+            return Cores(
+                cores=self.cores,
+                steps=costs,
+                exchanges={name: Curve(seconds) for name, seconds in self.exchanges.items()},
+                update_seconds=one.update,
+                feed_rows=one.feed,
+            )
+        return Gpus(
+            cores=self.cores,
+            cost=costs[1],
+            size=self.size,
+            link=LINKS[link],
+            copy_bandwidth=one.copy_bandwidth,
+            update_seconds=one.update,
+            feed_rows=one.feed,
+        )
+
+
+def measure(data: Path, manifest: PreparedData, config: TrainConfig, counts: Sequence[int]) -> Measured:
+    """Measure one device, and on the CPU also several workers at once and their exchanges.
+
+    Args:
+        data: Prepared folder.
+        manifest: What is in it.
+        config: Resolved settings for one worker.
+        counts: Workers that are to be predicted.
+    """
+    on_cpu, cores = config.device == "cpu", available_cores()
+    job = _job(data, manifest, config)
+    try:
+        with tempfile.TemporaryDirectory(prefix="dkan-") as folder, Nursery() as nursery:
+            together = [count for count in counts if count <= cores] if on_cpu else [1]
+            rounds = []
+            for _ in range(ROUNDS):
+                probes = {count: _probe(job, count, cores // count, nursery, Path(folder)) for count in together}
+                size = 4 * job.shape.parameters
+                rounds.append((probes, _exchanges(size, max(counts), nursery, Path(folder)) if on_cpu else {}))
+    finally:
+        close_handles(job)
+    return Measured(
+        parameters=job.shape.parameters,
+        train_rows=job.train_rows,
+        probes={count: min((probes[count] for probes, _ in rounds), key=_slowness) for count in together},
+        exchanges={
+            name: {count: min(found[name][count] for _, found in rounds) for count in seconds}
+            for name, seconds in rounds[0][1].items()
+        },
+        cores=cores,
+    )
+
+
+def _job(data: Path, manifest: PreparedData, config: TrainConfig) -> Job:
+    """Return the job of a process that measures the model that ``train`` would choose."""
+    rows = manifest.splits["train"].rows
+    with open_split(data, manifest, "train") as reader:
+        architecture = choose_architecture(reader, manifest, config)
+    model = untrained_model(architecture, manifest, config)
+    values_P = flatten(model).numpy()
+    shape = MemoryShape(parameters=len(values_P), workers=1)
+    memory = create_memory(shape)
+    start(memory, values_P)
+    return Job(
+        role="planning.probe",
+        prepared=str(data.resolve()),
+        run="",
+        config=config,
+        model=architecture.to_dict(),
+        train_rows=rows,
+        decayed=tuple(decayed_ranges(model, config, rows)),
+        shape=shape,
+        memory=memory.handle,
+        device=config.device,
+        bells={"server": os.pipe()},
+    )
+
+
+def _probe(job: Job, workers: int, threads: int, nursery: Nursery, folder: Path) -> Probed:
+    """Return what the slowest of some processes that measure at the same time finds."""
+    assert job.config.batch_size is not None
+    config = replace(job.config, batch_size=max(1, job.config.batch_size // workers))
+    with Crew(nursery, folder) as crew:
+        for rank in range(workers):
+            crew.start(replace(job, rank=rank, threads=threads, config=config))
+        reports = crew.reports(workers)
+    found = [
+        Probed(**{**report, "small": tuple(report["small"]), "large": tuple(report["large"])})
+        for report in ({key: value for key, value in report.items() if key != "kind"} for report in reports)
+    ]
+    return max(found, key=_slowness)
+
+
+def _slowness(probed: Probed) -> float:
+    return probed.large[1]
+
+
+def _exchanges(size: int, most: int, nursery: Nursery, folder: Path) -> dict[str, dict[int, float]]:
+    """Return the measured time of each scheme's exchange on the CPU, by the number of workers."""
+    found: dict[str, dict[int, float]] = {}
+    measured = {SYNC: SERVER_SYNC, AVERAGE: SERVER_AVERAGE, ALLREDUCE: "allreduce", LOCAL_SGD: "allreduce"}
+    for scheme, exchange in measured.items():
+        first = 1 if scheme.strategy == "parameter-server" else 2
+        found[scheme.name] = {
+            count: exchange_seconds(
+                exchange,
+                scheme.arrays * size,
+                ["cpu"] * count,
+                repeats=EXCHANGE_REPEATS,
+                nursery=nursery,
+                folder=folder,
+            )
+            for count in MEASURED_WORKERS
+            if first <= count <= max(first, most)
+        }
+    return found

@@ -1,0 +1,36 @@
+"""A process that does what a parameter server's worker does, but for the gradient: it reads, writes and says so."""
+
+import threading
+import time
+from dataclasses import replace
+
+import torch
+
+from dkan_core.training.channel import inherited
+from dkan_core.training.job import Job
+from dkan_core.training.memory import HOME, Push
+from dkan_core.training.planning.crew import MEASURED
+from dkan_core.training.worker import beat
+
+
+def work(job: Job) -> None:
+    """Exchange until the server sends everybody home; report when each exchange was done, in seconds."""
+    torch.set_num_threads(job.threads)
+    memory, bell, server = job.open_memory(), job.bell(f"worker-{job.rank}"), job.bell("server")
+    threading.Thread(target=beat, args=(memory, job.rank), daemon=True).start()
+    target_P, own_P = torch.from_numpy(memory.pushes_WP[job.rank]), torch.zeros(job.shape.parameters, device=job.device)
+    record, push = memory.pushes[job.rank], replace(Push(), incarnation=job.incarnation, weight=1.0, rows=1)
+    times = []
+    record.write(push)
+    server.ring()
+    while (lease := memory.leases[job.rank].read()).index != HOME:
+        if lease.index < 0 or lease.id == push.lease:
+            bell.wait()
+            continue
+        own_P.copy_(torch.from_numpy(memory.banks_2KP[lease.bank, 0]))
+        times.append(time.monotonic())
+        target_P.copy_(own_P)
+        push = replace(push, lease=lease.id)
+        record.write(push)
+        server.ring()
+    inherited(job.launcher).send(kind=MEASURED, times=times)

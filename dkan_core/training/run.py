@@ -1,0 +1,185 @@
+"""One run from start to end: its memory, filled from the seed or from a checkpoint, and its processes."""
+
+import logging
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.loader import open_split
+from dkan_core.data.manifest import PreparedData
+from dkan_core.errors import ConfigError
+from dkan_core.machine import available_memory
+from dkan_core.model.tabular import ModelConfig
+from dkan_core.training.architecture import choose_architecture
+from dkan_core.training.centre import keep, start
+from dkan_core.training.checkpoints import Checkpoint
+from dkan_core.training.doorbell import Doorbell
+from dkan_core.training.evaluator import MODEL_FOLDER
+from dkan_core.training.job import Job
+from dkan_core.training.ledger import Ledger, Ranges, add_to_digest
+from dkan_core.training.meeting import Meeting
+from dkan_core.training.memory import MemoryShape, SharedMemory, create_memory
+from dkan_core.training.processes import Nursery
+from dkan_core.training.recipe import Placement
+from dkan_core.training.reporting import Reporter
+from dkan_core.training.saver import Saver, run_facts
+from dkan_core.training.schedule import Schedule
+from dkan_core.training.snapshots import put_back
+from dkan_core.training.step import decayed_ranges, flatten, untrained_model
+from dkan_core.training.supervisor import Supervisor, process_names
+from dkan_core.training.team import keep_store, meeting_at
+from dkan_core.training.torchrun import Ranks
+
+LOGS = "logs"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run ended with."""
+
+    history: list[dict[str, Any]]
+    """One entry an evaluation."""
+
+    ledger: Ledger
+    replaced: dict[str, int]
+    """Processes that took the place of dead ones, by role."""
+
+
+class Run:
+    """The processes of one run.
+
+    Args:
+        data: Prepared folder.
+        manifest: What is in it.
+        folder: Of the run.
+        config: Resolved settings.
+        checkpoints: Folder or URI for checkpoints.
+        checkpoint: To go on from.
+        nursery: Where the processes come from.
+        ranks: The other launchers, under torchrun.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        manifest: PreparedData,
+        folder: Path,
+        config: TrainConfig,
+        checkpoints: str,
+        checkpoint: Checkpoint | None,
+        nursery: Nursery,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.ranks = ranks
+        self.folder, self.config, self.checkpoint, self.nursery = folder, config, checkpoint, nursery
+        self.rows = manifest.splits["train"].rows
+        self.architecture = self._architecture(data, manifest)
+        model = untrained_model(self.architecture, manifest, config)
+        values_P = flatten(model).numpy()
+        shape = MemoryShape.of(config, len(values_P))
+        check_fits(shape)
+        self.memory = create_memory(shape)
+        if checkpoint is None:
+            start(self.memory, values_P)
+        else:
+            restore(self.memory, checkpoint)
+        self.template = Job(
+            role="",
+            prepared=str(data),
+            run=str(folder),
+            config=config,
+            model=self.architecture.to_dict(),
+            train_rows=self.rows,
+            decayed=tuple(decayed_ranges(model, config, self.rows)),
+            shape=shape,
+            memory=self.memory.handle,
+            meeting=self._meeting(),
+            bells={name: os.pipe() for name in process_names(config, members=1 if ranks else None)},
+        )
+        self.facts = run_facts(manifest.fingerprint, self.architecture.to_dict(), config)
+        self.where = checkpoints
+        if ranks is not None:
+            ranks.tell("plan", self.template.model)
+
+    def _meeting(self) -> Meeting | None:
+        if self.ranks is not None:
+            return self.ranks.meeting(self.config)
+        if self.config.strategy in ("parameter-server", "single"):
+            return None
+        self._store = keep_store()
+        return meeting_at(self._store, self.config)
+
+    def _architecture(self, data: Path, manifest: PreparedData) -> ModelConfig:
+        if self.checkpoint is not None:
+            return ModelConfig.from_dict(self.checkpoint.architecture)
+        with open_split(data, manifest, "train") as reader:
+            return choose_architecture(reader, manifest, self.config)
+
+    def execute(self) -> Outcome:
+        """Run to the end."""
+        schedule = Schedule.of(self.config, self.rows)
+        history = self.checkpoint.history if self.checkpoint else ()
+        try:
+            with Reporter(self.folder, self.config, schedule, history) as reporter:
+                saver = Saver(self.memory, reporter, self.folder / MODEL_FOLDER, self.where, self.facts)
+                placement, logs = (
+                    Placement.of(self.config, self.ranks.place if self.ranks else None),
+                    self.folder / LOGS,
+                )
+                supervisor = Supervisor(self.memory, self.template, placement, logs, self.nursery, reporter, saver)
+                supervisor.run()
+                saver.save_now()
+                ledger = self.memory.ledger.read()
+                self._check(ledger, schedule)
+                return Outcome(reporter.history, ledger, supervisor.replaced)
+        finally:
+            os.close(self.memory.handle)
+            for pair in self.template.bells.values():
+                Doorbell(pair).close()
+
+    def _check(self, ledger: Ledger, schedule: Schedule) -> None:
+        """Check that the ledger adds up: after every epoch, each range was taken once."""
+        assert self.config.epochs is not None and self.config.sync_interval is not None
+        assert self.config.workers is not None
+        if ledger.step == schedule.steps:
+            count = Ranges(schedule.steps, self.config.sync_interval, self.config.workers).count
+            assert ledger.ranges == count and ledger.digest == add_to_digest(0, range(count)), "a range was lost"
+            assert ledger.rows == self.config.epochs * self.rows, "rows were lost"
+
+
+def check_fits(shape: MemoryShape) -> None:
+    """Raise ConfigError where the processes' shared memory is more than this machine or container has left."""
+    free = available_memory()
+    if shape.needed_bytes > free:
+        raise ConfigError(
+            f"{shape.parameters:,} parameters and {shape.workers} workers need {shape.needed_bytes / 1e9:.1f} GB of "
+            f"shared memory, and {free / 1e9:.1f} GB are free; lower members, hidden or workers, or give more memory"
+        )
+
+
+def restore(memory: SharedMemory, checkpoint: Checkpoint) -> None:
+    """Put a checkpoint's state into fresh memory."""
+    state_KP, own = checkpoint.state_KP, memory.shape.state
+    memory.banks_2KP[0] = state_KP[:own]
+    memory.moments_W2P[:] = state_KP[own:].reshape(memory.moments_W2P.shape)
+    now, kept = time.monotonic(), checkpoint.ledger
+    ledger = replace(
+        kept,
+        bank=0,
+        ended=0,
+        acked_rank=-1,
+        acked_lease=0,
+        checksum=0,
+        started=now - kept.started,
+        since=now - kept.since,
+    )
+    memory.ledger.write(ledger)
+    keep(memory, ledger)
+    for snapshot, values_VP in checkpoint.pending:
+        put_back(memory, snapshot, values_VP)
+    logger.info("going on from step %d", ledger.step)

@@ -1,0 +1,122 @@
+"""Writes a run's checkpoints from shared memory, beside training: no process waits for a disk or a bucket."""
+
+import json
+import logging
+import os
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dkan_core.config import TrainConfig
+from dkan_core.errors import DkanError
+from dkan_core.model.checkpoint import MODEL_FILES
+from dkan_core.training.centre import newest_kept
+from dkan_core.training.checkpoints import Checkpoint, save_checkpoint
+from dkan_core.training.ledger import Ledger
+from dkan_core.training.memory import SharedMemory
+from dkan_core.training.optimizer import Float32
+from dkan_core.training.reporting import Reporter
+from dkan_core.training.snapshots import snapshots_after
+
+logger = logging.getLogger(__name__)
+
+
+class Saver:
+    """Writes a checkpoint when there is a new restore point, one at a time.
+
+    Args:
+        memory: Shared memory.
+        reporter: Knows the evaluations so far.
+        model: Folder of the best model.
+        where: Folder or URI for the checkpoints.
+        facts: What every checkpoint of the run has in common: data, architecture and settings.
+    """
+
+    def __init__(
+        self, memory: SharedMemory, reporter: Reporter, model: Path, where: str, facts: dict[str, Any]
+    ) -> None:
+        self.memory, self.reporter, self.model, self.where, self.facts = memory, reporter, model, where, facts
+        self._saved = max(record.read().version for record in memory.kept)
+        self._thread: threading.Thread | None = None
+        self._copy_KP = np.empty_like(memory.kept_2KP[0])
+
+    def look(self) -> None:
+        """Begin to write a checkpoint if there is something new, and the last one is written."""
+        newest = max(record.read().version for record in self.memory.kept)
+        if newest <= self._saved or (self._thread is not None and self._thread.is_alive()):
+            return
+        kept = newest_kept(self.memory, self._copy_KP)
+        if kept is not None and kept[0].version > self._saved:
+            self._saved = kept[0].version
+            self._thread = threading.Thread(target=self._write, args=(self._gather(*kept),), name="dkan-saver")
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def save_now(self) -> None:
+        """Write a checkpoint of the last commit; all other processes have ended."""
+        self.wait()
+        ledger = self.memory.ledger.read()
+        kept = newest_kept(self.memory)
+        if self.memory.shape.local:
+            if kept is None:
+                return
+            ledger, state_KP = kept
+        else:
+            state_KP = self.memory.banks_2KP[ledger.bank]
+        if ledger.step:
+            self._write(self._gather(ledger, state_KP))
+
+    def _gather(self, ledger: Ledger, state_KP: Float32) -> Checkpoint:
+        # Snapshots first: one that is evaluated meanwhile is then in the history as well, and dropped.
+        pending = snapshots_after(self.memory, -1, ledger.step)
+        history = [entry for entry in self.reporter.confirmed if entry["step"] <= ledger.step]
+        reported = max((entry["step"] for entry in history), default=-1)
+        seconds = ledger.seconds
+        return Checkpoint(
+            **self.facts,
+            ledger=replace(ledger, started=seconds, since=seconds - (ledger.since - ledger.started)),
+            state_KP=state_KP,
+            history=history,
+            pending=[(snapshot, values_VP) for snapshot, values_VP in pending if snapshot.step > reported],
+            model=read_model(self.model),
+        )
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        try:
+            save_checkpoint(self.where, checkpoint)
+        except DkanError as error:
+            # Training goes on: it does not need the checkpoint, and the next one may work.
+            logger.error("no checkpoint of step %d: %s", checkpoint.ledger.step, error)
+
+
+def read_model(folder: Path) -> dict[str, bytes]:
+    """Read the files of a model folder that may be replaced meanwhile; empty where there is no whole one."""
+    while True:
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            return {}
+        try:
+            return {name: _read_at(handle, name) for name in MODEL_FILES}
+        except FileNotFoundError:
+            if folder.exists() and folder.stat().st_ino == os.fstat(handle).st_ino:
+                return {}
+        finally:
+            os.close(handle)
+
+
+def _read_at(folder: int, name: str) -> bytes:
+    with open(name, "rb", opener=lambda path, flags: os.open(path, flags, dir_fd=folder)) as file:
+        return file.read()
+
+
+def run_facts(data: str, architecture: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """Return what every checkpoint of a run has in common."""
+    return {"data": data, "architecture": architecture, "settings": json.loads(json.dumps(asdict(config)))}

@@ -1,0 +1,122 @@
+"""The members of a run as one of them sees them: sums, exchanges and broadcasts over torch.distributed.
+
+Shape suffixes: N numbers of a buffer.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from dkan_core.config import TrainConfig
+from dkan_core.training.meeting import LOST_PARTNER, Meeting
+
+PATIENCE = timedelta(seconds=60)
+"""How long a member waits for the others before it gives them up for lost."""
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+logger = logging.getLogger(__name__)
+
+
+def open_store(host: str, port: int, *, is_master: bool) -> TCPStore:
+    """Connect to a store, or keep one; port 0 takes a free one."""
+    libuv = os.environ.get("USE_LIBUV", "1") == "1"
+    return TCPStore(
+        host, port, is_master=is_master, wait_for_workers=False, timeout=PATIENCE, use_libuv=libuv, multi_tenant=True
+    )
+
+
+def keep_store() -> TCPStore:
+    """Keep a store for members on this node."""
+    return open_store("127.0.0.1", 0, is_master=True)
+
+
+def meeting_at(store: TCPStore, config: TrainConfig) -> Meeting:
+    """Return the meeting of members on this node."""
+    return Meeting(port=store.port, backend=backend_of(config.device.split(",")))
+
+
+def backend_of(devices: Sequence[str]) -> str:
+    """Return what members on these devices of a node can talk with.
+
+    >>> backend_of(["cuda:0", "cuda:1"]), backend_of(["cuda:0", "cuda:0"])
+    ('cpu:gloo,cuda:nccl', 'gloo')
+    """
+    own = len(set(devices)) == len(devices) and "cpu" not in devices
+    return "cpu:gloo,cuda:nccl" if own else "gloo"
+
+
+class Team:
+    """One member's line to the others.
+
+    Args:
+        meeting: Where to meet them; None for a member that is alone.
+        rank: This member's number.
+        size: How many there are.
+        device: Where it computes.
+    """
+
+    def __init__(self, meeting: Meeting | None, rank: int, size: int, device: torch.device) -> None:
+        self.rank, self.size = rank, size
+        self.device = device if meeting is None or meeting.backend != "gloo" else torch.device("cpu")
+        """Where buffers are summed."""
+
+        if meeting is None:
+            return
+        if meeting.one_node:
+            os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
+        with self.together():
+            store = PrefixStore(meeting.prefix, open_store(meeting.host, meeting.port, is_master=False))
+            dist.init_process_group(meeting.backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """End this process, with a code that says so, when another member is gone."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            logger.exception("lost the other members")
+            sys.stderr.flush()
+            # At once: what is left of the connections may wait for those that are gone.
+            os._exit(LOST_PARTNER)
+
+    def add_up(self, buffer_N: Tensor) -> None:
+        """Put the sum over all members in the place of each one's numbers."""
+        with self.together():
+            dist.all_reduce(buffer_N)
+
+    def exchange(self, out_N: Tensor, into_N: Tensor) -> None:
+        """Send numbers to the next member of the ring, and receive as many as fit from the one before."""
+        after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        pairs = ((dist.isend, out_N, after), (dist.irecv, into_N, before))
+        transfers = [dist.P2POp(way, part_N, peer) for way, part_N, peer in pairs if part_N.numel()]
+        with self.together():
+            for transfer in dist.batch_isend_irecv(transfers) if transfers else ():
+                transfer.wait()
+
+    def share(self, arrays: list[Tensor], facts: list[object]) -> None:
+        """Put what the first member has in the place of what the others have."""
+        with self.together():
+            dist.broadcast_object_list(facts, src=0)
+            for array in arrays:
+                # Views of padded arrays are not dense, and gloo would send the first so many numbers of the memory.
+                ours = array.to(self.device).contiguous()
+                dist.broadcast(ours, src=0)
+                array.copy_(ours)
+
+    def part(self) -> None:
+        """Wait for the others and hang up."""
+        if dist.is_initialized():
+            with self.together():
+                dist.barrier()
+            dist.destroy_process_group()

@@ -1,0 +1,161 @@
+"""Runs under torchrun, on one node or several: every rank's process is the launcher of one member.
+
+The process of rank 0 is the launcher that writes the run, with the evaluator beside its member. The others write
+nothing: they learn from it what to train, and at the end how it went.
+"""
+
+import itertools
+import json
+import logging
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore
+
+from dkan_core import errors
+from dkan_core.config import TrainConfig
+from dkan_core.data.manifest import PreparedData
+from dkan_core.errors import TrainingError
+from dkan_core.model.tabular import ModelConfig
+from dkan_core.training.job import Job
+from dkan_core.training.meeting import Meeting, TorchRun
+from dkan_core.training.memory import MemoryShape, create_memory
+from dkan_core.training.processes import Child, Nursery
+from dkan_core.training.recipe import Placement
+from dkan_core.training.step import decayed_ranges, parameter_count, untrained_model
+from dkan_core.training.team import backend_of, open_store
+
+LOOK_SECONDS = 0.1
+FAREWELL_SECONDS = 30.0
+"""How long rank 0 keeps a store of its own for those that have not read the result."""
+
+_runs = itertools.count()
+
+logger = logging.getLogger(__name__)
+
+
+class Ranks:
+    """The launchers of a run, and what they tell each other.
+
+    Args:
+        place: What torchrun says about this one.
+    """
+
+    def __init__(self, place: TorchRun) -> None:
+        self.place = place
+        self._keeps_store = place.rank == 0 and not place.agent_has_store
+        self._prefix = f"dkan/{place.attempt}/{next(_runs)}"
+        with _reachable():
+            store = open_store(place.host, place.port, is_master=self._keeps_store)
+            self._store = PrefixStore(self._prefix, store)
+
+    def meeting(self, config: TrainConfig) -> Meeting:
+        """Return where the members meet."""
+        backend = backend_of(config.device.split(",")[: self.place.local_size])
+        host, port = self.place.host, self.place.port
+        return Meeting(host=host, port=port, prefix=f"{self._prefix}/members", backend=backend, one_node=False)
+
+    def tell(self, key: str, value: Any) -> None:
+        """Tell the others something."""
+        with _reachable():
+            self._store.set(key, json.dumps(value))
+
+    def hear(self, key: str) -> Any:
+        """Wait until rank 0 tells something."""
+        with _reachable():
+            while not self._store.check([key]):
+                time.sleep(LOOK_SECONDS)
+            return json.loads(self._store.get(key))
+
+    def part(self) -> None:
+        """Say that nothing more is to be heard; whoever keeps the store waits for the others to say so."""
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        with _reachable():
+            count = self._store.add("parted", 1)
+            while self._keeps_store and count < self.place.size and time.monotonic() < deadline:
+                time.sleep(LOOK_SECONDS)
+                count = self._store.add("parted", 0)
+
+
+@contextmanager
+def _reachable() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise TrainingError(f"lost the other ranks: {error}") from error
+
+
+def follow(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig) -> dict[str, Any]:
+    """Run this rank's member, if rank 0 wants to train, and return what it tells of the result.
+
+    Raises:
+        UserError: The member found the data wrong.
+        TrainingError: The member died, or rank 0 is gone.
+    """
+    with Nursery() as nursery, _uninterrupted():
+        model = ranks.hear("plan")
+        if model is not None:
+            job = _member(ranks, data, manifest, config, model)
+            with tempfile.TemporaryDirectory(prefix="dkan-") as logs:
+                child = nursery.spawn(job, Path(logs) / f"{job.name}.log")
+                try:
+                    _watch(child)
+                finally:
+                    child.end()
+                    os.close(job.memory)
+        result: dict[str, Any] = ranks.hear("result")
+        ranks.part()
+        return result
+
+
+def _member(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig, model: dict[str, Any]) -> Job:
+    untrained = untrained_model(ModelConfig.from_dict(model), manifest, config)
+    rank, rows = ranks.place.rank, manifest.splits["train"].rows
+    placement = Placement.of(config, ranks.place)
+    shape = MemoryShape.of(config, parameter_count(untrained))
+    return Job(
+        role="member",
+        rank=rank,
+        device=placement.device_of("member", rank),
+        threads=placement.threads,
+        prepared=str(data),
+        run="",
+        config=config,
+        model=model,
+        train_rows=rows,
+        decayed=tuple(decayed_ranges(untrained, config, rows)),
+        shape=shape,
+        memory=create_memory(shape).handle,
+        bells={},
+        meeting=ranks.meeting(config).number(1),
+    )
+
+
+def _watch(child: Child) -> None:
+    """Wait for the end of a member, and raise what it has to say."""
+    while not child.channel.lost:
+        for message in child.channel.waiting():
+            raise getattr(errors, message["error"])(message["text"])
+        time.sleep(LOOK_SECONDS)
+    if child.wait():
+        raise TrainingError(child.describe_death())
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Leave Ctrl-C to rank 0, which ends the run for all."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,84 @@
+"""Runs under torchrun: every rank launches one member, and the run equals one without torchrun."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dkan_core import ConfigError, TrainConfig, train
+from dkan_core.training.checkpoints import load_checkpoint
+from dkan_core.training.meeting import TorchRun
+from dkan_core.training.recipe import resolve
+from tests.training.processes import children, wait_until
+
+CONFIG = TrainConfig(
+    strategy="allreduce", epochs=3, hidden=(8,), device="cpu", batch_size=50, learning_rate=0.02, dropout=0.0
+)
+TWO = TorchRun(rank=0, size=2, local_rank=0, local_size=2, host="localhost", port=1, agent_has_store=True, attempt="0")
+
+
+def torchrun(prepared: Path, run: Path, config: TrainConfig, *options: str) -> subprocess.Popen[str]:
+    """Start two ranks."""
+    settings = run.with_suffix(".json")
+    settings.write_text(json.dumps({key: value for key, value in asdict(config).items() if value is not None}))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
+    command = [*launcher, "-m", "dkan_core", "train", str(prepared), "--out", str(run), "--config", str(settings)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
+
+
+def test_two_ranks_equal_a_parameter_server_with_two_workers(prepared: Path, tmp_path: Path) -> None:
+    process = torchrun(prepared, tmp_path / "ranks", CONFIG)
+    train(prepared, tmp_path / "server", replace(CONFIG, strategy="parameter-server", workers=2))
+    _, output = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    ranks, server = (load_checkpoint(str(tmp_path / name / "checkpoints")) for name in ("ranks", "server"))
+    assert ranks is not None and server is not None
+    np.testing.assert_allclose(ranks[1].state_KP[0], server[1].state_KP[0], rtol=1e-3, atol=1e-4)
+    assert json.loads((tmp_path / "ranks" / "metrics.json").read_text())["training"]["workers"] == 2
+
+
+def test_killed_member_is_named_and_the_next_attempt_goes_on(prepared: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config = replace(CONFIG, epochs=60, patience=1000, resume="auto")
+    process = torchrun(prepared, run, config, "--max-restarts=1")
+    history = run / "history.jsonl"
+    wait_until(lambda: history.exists() and len(history.read_text().splitlines()) > 2)
+    (pid,) = (found["member-1"] for launcher in _ranks(process.pid) if "member-1" in (found := children(launcher)))
+    os.kill(pid, 9)
+    _, output = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "error: member-1 died (killed by signal 9" in output and "going on from step" in output
+    steps = [json.loads(line)["step"] for line in history.read_text().splitlines()]
+    assert len(steps) == 60 and steps == sorted(set(steps))
+
+
+def _ranks(agent: int) -> list[int]:
+    tasks = Path(f"/proc/{agent}/task").glob("*/children")
+    return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"strategy": "parameter-server"}, "strategy parameter-server: torchrun has started 2 ranks"),
+        ({"strategy": "single"}, "strategy single"),
+        ({"workers": 3}, "workers 3: torchrun has started 2 ranks"),
+        ({"device": "cpu,cpu"}, "device cpu,cpu: under torchrun"),
+        ({"mode": "async"}, "mode async"),
+        ({"sync_interval": 4}, "sync_interval 4"),
+    ],
+)
+def test_what_makes_no_sense_under_torchrun_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(replace(CONFIG, **change), 1000, torchrun=TWO)
+
+
+def test_strategy_of_its_own_accord_is_allreduce_under_torchrun() -> None:
+    config = resolve(replace(CONFIG, strategy="auto"), 1000, torchrun=TWO)
+    assert (config.strategy, config.workers, config.device) == ("allreduce", 2, "cpu,cpu")
+    assert resolve(replace(CONFIG, strategy="auto"), 1000).strategy == "parameter-server"

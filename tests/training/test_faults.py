@@ -1,0 +1,199 @@
+"""Processes of a run are killed and stopped: docs/reliability.md, as far as it heals."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dkan_core import TrainingError, TrainResult, train
+from dkan_core.model.checkpoint import SavedModel
+from tests.training.processes import Background, parent, wait_until
+from tests.training.torture import (
+    CONFIG,
+    Fault,
+    check_nothing_lost,
+    facts,
+    inject,
+    is_busy,
+    ledger_of,
+    same_history,
+)
+from tests.training.torture import main as torture
+
+
+def test_any_process_may_be_killed_again_and_again(
+    start: Callable[..., Background], calm: TrainResult, expected: npt.NDArray[np.float32], train_rows: int
+) -> None:
+    faults = [Fault("worker-0"), Fault("server"), Fault("evaluator"), Fault("worker-1"), Fault("worker-1")]
+    faults += [Fault("server"), Fault("server"), Fault("worker-0"), Fault("evaluator")]
+    background = start()
+    with ledger_of(background) as ledger:
+        for count, fault in enumerate(faults, start=1):
+            wait_until(lambda count=count: ledger.read().step >= 100 * count)
+            wait_until(lambda fault=fault: fault.strike(background))
+        assert ledger.read().step < 1400, "the faults came too late to count"
+    code, output = background.wait()
+    assert code == 0, output
+    check_nothing_lost(background.run, train_rows, CONFIG, expected)
+    assert facts(background.run)["replaced"] == {"worker": 4, "server": 3, "evaluator": 2}
+    assert same_history(background.run, calm)
+
+
+def test_all_killed_at_once_and_then_the_process_that_they_are_forked_from(
+    start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int
+) -> None:
+    background = start()
+    with ledger_of(background) as ledger:
+        wait_until(lambda: ledger.read().step > 100)
+        for name in ("worker-0", "worker-1", "server"):
+            background.kill(name)
+        before = ledger.read().step
+        wait_until(lambda: ledger.read().step > before + 100)
+        os.kill(parent(background.children()["worker-0"]), signal.SIGKILL)
+    assert background.wait()[0] == 0
+    check_nothing_lost(background.run, train_rows, CONFIG, expected)
+
+
+def test_stopped_worker_loses_its_range_and_its_late_push_is_refused(
+    start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int
+) -> None:
+    background = start()
+    with ledger_of(background) as ledger:
+        wait_until(lambda: ledger.read().step > 50)
+        pid = background.kill("worker-1", signal.SIGSTOP)
+        while not is_busy(background, 1):
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.001)
+            os.kill(pid, signal.SIGSTOP)
+        before = ledger.read().step
+        wait_until(lambda: ledger.read().step > before + 50)
+        os.kill(pid, signal.SIGCONT)
+    assert background.wait()[0] == 0
+    check_nothing_lost(background.run, train_rows, CONFIG, expected)
+    found = facts(background.run)
+    assert found["ledger"]["late"] >= 1 and found["ledger"]["reassigned"] >= 1 and not any(found["replaced"].values())
+
+
+KILL_AT_EVERY_LINE = """
+state = {"lines": None}
+def trace(frame, event, arg):
+    name = os.path.basename(frame.f_code.co_filename)
+    if event == "call" and (name, frame.f_code.co_name) == ENTRY:
+        # Every other life is long enough to get the run on.
+        with open(LIVES, "a") as file:
+            file.write("+")
+        state["lines"] = CALM if os.path.getsize(LIVES) % 2 else 0
+    if state["lines"] is None:
+        return trace
+    if name not in FILES:
+        return None
+    if event == "line":
+        state["lines"] -= 1
+        place = f"{name}:{frame.f_lineno} "
+        if state["lines"] < 0 and place not in open(KILLED).read():
+            with open(KILLED, "a") as file:
+                file.write(place)
+            os.kill(os.getpid(), signal.SIGKILL)
+    return trace
+sys.settrace(trace)
+"""
+
+
+@pytest.mark.parametrize(
+    ("role", "entry", "files", "calm_lines", "kills"),
+    [
+        ("server", "run", ("server.py", "followup.py", "leases.py", "centre.py", "snapshots.py"), 600, 80),
+        ("evaluator", "work", ("evaluator.py",), 400, 15),
+    ],
+)
+def test_process_may_be_killed_at_every_line_that_it_comes_to(
+    role: str,
+    entry: str,
+    files: tuple[str, ...],
+    calm_lines: int,
+    kills: int,
+    start: Callable[..., Background],
+    tmp_path: Path,
+    calm: TrainResult,
+    expected: npt.NDArray[np.float32],
+    train_rows: int,
+) -> None:
+    lives, killed = tmp_path / "lives", tmp_path / "killed"
+    killed.touch()
+    names = {
+        "ENTRY": (f"{role}.py", entry),
+        "FILES": files,
+        "LIVES": str(lives),
+        "KILLED": str(killed),
+        "CALM": calm_lines,
+    }
+    body = KILL_AT_EVERY_LINE
+    for name, value in names.items():
+        body = body.replace(name, repr(value))
+    # The evaluator gets on from one snapshot to the next: it has many.
+    config = replace(CONFIG, evaluations_per_epoch=1 if role == "server" else 25)
+    background = start(config, **inject(tmp_path, body))
+    code, output = background.wait(250)
+    assert code == 0, output
+    places = killed.read_text().split()
+    assert len(places) == len(set(places)) == facts(background.run)["replaced"][role]
+    assert len(places) > kills, places
+    check_nothing_lost(background.run, train_rows, CONFIG, expected)
+    best = max(entry["average_precision"] for entry in background.history())
+    assert SavedModel(background.run).metrics["average_precision"] == best
+    assert role == "evaluator" or same_history(background.run, calm)
+
+
+@pytest.mark.parametrize("mode", ["average", "async"])
+def test_modes_without_gradients_lose_nothing_either(
+    mode: str, start: Callable[..., Background], calm: TrainResult, train_rows: int
+) -> None:
+    background = start(replace(CONFIG, mode=mode, sync_interval=5))
+    with ledger_of(background) as ledger:
+        for count, name in enumerate(["worker-0", "server", "worker-1", "server"], start=1):
+            wait_until(lambda count=count: ledger.read().step >= 100 * count)
+            background.kill(name)
+    code, output = background.wait()
+    assert code == 0, output
+    found = facts(background.run)
+    assert found["ledger"]["rows"] == 4 * train_rows and found["replaced"]["server"] == 2
+    assert json.loads((background.run / "metrics.json").read_text())["average_precision"] > 0.9 * calm.average_precision
+
+
+FAIL_IN_WORKERS = """
+import torch
+def fail(count):
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB") if count == 1 else None
+torch.set_num_threads = lambda count: fail(THREADS)
+"""
+
+
+def test_workers_that_cannot_start_end_the_run_with_the_traceback_and_what_to_change(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in inject(tmp_path, FAIL_IN_WORKERS.replace("THREADS", "1")).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(TrainingError, match=r"died \(exit code 1; what to change: .*--accumulate") as caught:
+        train(rows, tmp_path / "run", CONFIG)
+    assert "Traceback" in str(caught.value) and "Tried to allocate" in str(caught.value)
+
+
+def test_worker_that_dies_at_every_start_ends_the_run(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "import torch\ntorch.set_num_threads = lambda _: os.kill(os.getpid(), signal.SIGKILL)"
+    for name, value in inject(tmp_path, body).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(TrainingError, match=r"killed by signal 9; out of memory is the usual cause"):
+        train(rows, tmp_path / "run", CONFIG)
+
+
+def test_torture_for_a_moment() -> None:
+    torture(seconds=0.1, seed=1)

@@ -1,0 +1,178 @@
+"""``dkan plan`` and ``dkan bench sync``: real processes are measured, mistakes are named."""
+
+import inspect
+import io
+import json
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dkan_core import ConfigError, Plan, TrainConfig, TrainingError, bench_sync, cli, plan
+from dkan_core.training.planning import checking, measuring
+from dkan_core.training.planning.advice import advise
+from dkan_core.training.planning.exchanges import EXCHANGES, exchange_seconds
+from dkan_core.training.planning.formulas import SCHEMES, SYNC, predict
+from dkan_core.training.planning.measuring import Measured
+from dkan_core.training.planning.probe import Probed
+from dkan_core.training.processes import Nursery
+from dkan_core.training.recipe import resolve
+from tests.command import check, dkan
+
+SMALL = {"model": "fastkan", "hidden": [4], "device": "cpu", "batch_size": 64, "epochs": 2}
+
+
+@pytest.fixture(scope="module")
+def planned(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """Plan for three workers on the CPU; return what was printed and written."""
+    folder, printed = tmp_path_factory.mktemp("plan"), io.StringIO()
+    (folder / "train.json").write_text(json.dumps(SMALL))
+    words = ["--gpus", "3", "--config", folder / "train.json", "--json", folder / "plan.json"]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.setattr(measuring, "ROUNDS", 1)
+        patch.setattr(measuring, "EXCHANGE_REPEATS", 3)
+        assert dkan("plan", prepared, *words, monkeypatch=patch) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["plan.json", "train.json"]
+    return printed.getvalue(), json.loads((folder / "plan.json").read_text())
+
+
+def test_plan_prints_every_scheme_at_every_number_of_workers(planned: tuple[str, dict[str, Any]]) -> None:
+    printed, written = planned
+    found = [(each["scheme"], each["workers"]) for each in written["predictions"]]
+    assert found == [
+        (scheme.name, count) for scheme in SCHEMES for count in (1, 2, 3, 4, 8, 10) if count <= scheme.most_workers
+    ]
+    rows = [line for line in printed.splitlines() if line.startswith(("| parameter", "| all", "| local", "| single"))]
+    assert len(rows) == len(found)
+    assert "| strategy | workers | step ms | rows/s |" in printed
+    assert "take turns and gain nothing" in printed and written["assumed"]
+
+
+def test_plan_measures_what_it_says(planned: tuple[str, dict[str, Any]]) -> None:
+    _, written = planned
+    one = written["measured"]["probes"]["1"]
+    assert one["small"][0] == 8 and one["large"][0] == 64 and 0 < one["large"][1] < 5
+    assert one["feed"] > 0 and one["update"] > 0 and one["memory"] > 4 * written["measured"]["parameters"]
+    assert set(written["measured"]["exchanges"]["parameter-server sync"]) == {"1", "2", "4"}
+    assert all(0 < each["efficiency"] <= 1 and each["rows_per_second"] > 0 for each in written["predictions"])
+
+
+def test_plan_warns_of_too_few_steps_and_recommends(planned: tuple[str, dict[str, Any]]) -> None:
+    printed, written = planned
+    advice = written["advice"]
+    assert f"recommended: --strategy {advice['strategy']}" in printed and f"--workers {advice['workers']}" in printed
+    assert "note: warning: 2 epochs of batches of 64 rows are 14 steps, too few" in printed
+    assert advice["workers"] <= 3
+
+
+def test_check_holds_runs_against_predictions(prepared: Path) -> None:
+    config = resolve(TrainConfig(model="fastkan", hidden=(4,), device="cpu", batch_size=64, workers=1), 398)
+    probed = Probed(
+        small=(8, 0.001), large=(64, 0.002), update=1e-4, feed=1e6, row_bytes=60, memory=1, copy_bandwidth=None
+    )
+    measured = Measured(
+        parameters=1000, train_rows=398, probes={1: probed}, exchanges={SYNC.name: {1: 1e-4, 2: 2e-4}}, cores=2
+    )
+    machine = measured.machine("pcie4")
+    lines = [
+        predict(machine, SYNC, count, batch_size=64, interval=8, train_rows=measured.train_rows) for count in (1, 2)
+    ]
+    (found,) = checking.check_plan(prepared, config, 8, lines, 1)
+    assert (found.scheme, found.workers, found.predicted) == ("parameter-server sync", 1, lines[0].rows_per_second)
+    assert found.measured > 0
+
+
+@pytest.mark.parametrize(("link", "speed"), [("nvlink", "24 us and 280 GB/s"), ("pcie4", "45 us and 20 GB/s")])
+def test_what_is_assumed_of_gpus_is_marked(link: str, speed: str) -> None:
+    probed = Probed(
+        small=(8, 0.001), large=(64, 0.002), update=1e-4, feed=1e6, row_bytes=60, memory=1, copy_bandwidth=2e10
+    )
+    measured = Measured(parameters=1000, train_rows=5000, probes={1: probed}, exchanges={}, cores=16)
+    machine, config = measured.machine(link), TrainConfig(batch_size=64, epochs=10)
+    lines = [predict(machine, scheme, 1, batch_size=64, interval=8, train_rows=5000) for scheme in SCHEMES]
+    result = Plan(
+        device="a GPU",
+        on_cpu=False,
+        gpus=1,
+        link=link,
+        batch_size=64,
+        epochs=10,
+        interval=8,
+        measured=measured,
+        predictions=tuple(lines),
+        advice=advise(machine, config, 8, 5000, lines, 1),
+        checked=(),
+    )
+    marked = [line for line in str(result).splitlines() if line.startswith("note: assumed, not measured: ")]
+    assert len(marked) == 3 and speed in marked[0]
+    assert json.loads(json.dumps(result.to_dict()))["assumed"][0].endswith(speed)
+
+
+def test_defaults_of_the_command_are_those_of_its_function() -> None:
+    ours, theirs = (inspect.signature(function).parameters for function in (cli.sync, bench_sync))
+    assert all(ours[name].default == theirs[name].default for name in ("workers", "repeats", "rounds", "device"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gpus", "0"], "gpus must be from 1 to 1024, got 0"),
+        (["--link", "ethernet"], "link must be one of nvlink, pcie4, got 'ethernet'"),
+        (["--device", "cpu,cpu"], "device cpu,cpu: one device is measured"),
+        (["--dropout", "2"], "dropout must be from 0 to 0.99"),
+    ],
+)
+def test_mistake_in_a_plan_is_named_and_leaves_nothing(
+    prepared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    message: str,
+) -> None:
+    code = dkan("plan", prepared, *words, "--json", tmp_path / "plan.json", monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, message)
+    assert not list(tmp_path.iterdir())
+
+
+def test_plan_of_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"no manifest\.json there"):
+        plan(tmp_path / "nowhere")
+
+
+def test_bench_measures_every_exchange_with_two_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "sync.json"
+    words = ["--size", "4KB", "--size", "1MB", "--repeats", "3", "--rounds", "1", "--device", "cpu", "--json", out]
+    assert dkan("bench", "sync", *words, monkeypatch=monkeypatch) == 0
+    printed, written = capsys.readouterr().out, json.loads(out.read_text())
+    assert written["workers"] == 2 and list(tmp_path.iterdir()) == [out]
+    assert [(cost["size"], cost["exchange"]) for cost in written["costs"]] == [
+        (size, name) for size in (4096, 1 << 20) for name in EXCHANGES
+    ]
+    assert all(0 < cost["seconds"] < 10 for cost in written["costs"])
+    assert all(cost["ratio"] == 1 for cost in written["costs"] if cost["exchange"] == "parameter-server sync")
+    assert "| 4 KB | ring |" in printed and "2 workers" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sizes": ["lots"]}, "size must be from 1KB to 4GB, such as 64KB or 16MB, got 'lots'"),
+        ({"sizes": ["3"]}, "size must be from 1KB"),
+        ({"sizes": []}, "sizes: name at least one"),
+        ({"workers": 1}, "workers must be from 2 to 64, got 1"),
+        ({"repeats": 0}, "repeats and rounds must be at least 1"),
+        ({"device": "tpu"}, "device must be auto, cpu, cuda"),
+    ],
+)
+def test_mistake_in_a_bench_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        bench_sync(**options)
+
+
+def test_process_that_dies_ends_the_measurement_with_its_log(tmp_path: Path) -> None:
+    with Nursery() as nursery, pytest.raises(TrainingError, match=r"planning\.pusher.* died \(exit code 1"):
+        exchange_seconds("parameter-server sync", 4096, ["cpu", "cuda:99"], repeats=1, nursery=nursery, folder=tmp_path)

@@ -1,0 +1,178 @@
+"""What a plan computes: formulas, their limits, and the recommendation that follows."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dkan_core import TrainConfig
+from dkan_core.training.planning.advice import FEW_STEPS, advise, choose
+from dkan_core.training.planning.formulas import (
+    ALLREDUCE,
+    AVERAGE,
+    LINKS,
+    LOCAL_SGD,
+    SCHEMES,
+    SINGLE,
+    SYNC,
+    Curve,
+    Machine,
+    Prediction,
+    Scheme,
+    StepCost,
+    efficiency,
+    fit_step,
+    predict,
+    server_exchange,
+)
+from dkan_core.training.planning.machines import Cores, Gpus
+
+SECONDS = st.floats(1e-6, 10)
+SIZES = st.floats(1e3, 1e10)
+WORKERS = st.integers(1, 64)
+COST = StepCost(launch=0.001, rate=1e6)
+
+
+def gpus(**changes: object) -> Gpus:
+    facts = {"cores": 64, "cost": COST, "size": 4e6, "copy_bandwidth": 20e9, "update_seconds": 0.0, "feed_rows": 1e12}
+    return Gpus(link=LINKS["pcie4"], **{**facts, **changes})  # type: ignore[arg-type]
+
+
+def cores(**changes: object) -> Cores:
+    line = Curve({2: 0.001, 4: 0.003})
+    facts = {
+        "cores": 2,
+        "steps": {1: COST, 2: StepCost(launch=0.001, rate=5e5)},
+        "exchanges": {scheme.name: line for scheme in (SYNC, AVERAGE, ALLREDUCE, LOCAL_SGD)},
+        "update_seconds": 0.0005,
+        "feed_rows": 1e12,
+    }
+    return Cores(**{**facts, **changes})  # type: ignore[arg-type]
+
+
+def line(machine: Machine, scheme: Scheme, workers: int, batch_size: int = 8000, interval: int = 8) -> Prediction:
+    return predict(machine, scheme, workers, batch_size=batch_size, interval=interval, train_rows=100_000)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.floats(0, 1), st.floats(1, 1e9))
+def test_two_measured_steps_give_back_launch_and_rate(rows: int, more: int, launch: float, rate: float) -> None:
+    true = StepCost(launch=launch, rate=rate)
+    large = rows + more
+    found = fit_step((rows, true.seconds(rows)), (large, true.seconds(large)))
+    assert found.launch >= 0 and found.rate > 0
+    assert found.seconds(large) == pytest.approx(true.seconds(large))
+    if large / rate > 0.05 * true.seconds(large):
+        assert found.seconds(rows) == pytest.approx(true.seconds(rows), rel=1e-3)
+
+
+@given(st.integers(1, 1000), st.integers(0, 1000), SECONDS, SECONDS)
+def test_noise_never_leads_to_negative_costs(rows: int, more: int, seconds: float, more_seconds: float) -> None:
+    found = fit_step((rows, seconds), (rows + more, more_seconds))
+    assert found.launch >= 0 and found.rate > 0
+    assert found.seconds(rows + more) == pytest.approx(more_seconds)
+
+
+@given(WORKERS, SIZES, SIZES)
+def test_exchanges_cost_more_with_more_workers_and_bytes(workers: int, size: float, more: float) -> None:
+    for link in LINKS.values():
+        assert link.all_reduce(1, size) == 0
+        assert link.all_reduce(workers, size) <= link.all_reduce(workers + 1, size) < 2 * size / link.bandwidth + 1e-4
+        assert link.all_reduce(workers, size) <= link.all_reduce(workers, size + more)
+    now = server_exchange(workers, size, 20e9)
+    assert now < server_exchange(workers + 1, size, 20e9) and now < server_exchange(workers, size + more, 20e9)
+
+
+def test_exchanges_computed_by_hand() -> None:
+    assert LINKS["nvlink"].all_reduce(8, 4e6) == pytest.approx(24e-6 + 2 * 7 / 8 * 4e6 / 280e9)
+    assert LINKS["pcie4"].all_reduce(4, 4e6) == pytest.approx(45e-6 + 300e-6)
+    assert server_exchange(10, 4e6, 20e9) == pytest.approx(400e-6 + 2000e-6 + 60e-6)
+
+
+@given(SECONDS, st.floats(0, 10), st.integers(1, 1000), st.floats(1, 1e6), st.floats(1, 1e9))
+def test_efficiency_is_a_share_and_the_slower_of_the_two(
+    step: float, exchange: float, interval: int, rows: float, feed: float
+) -> None:
+    share = efficiency(step, exchange, interval, rows=rows, feed=feed)
+    assert 0 < share <= 1
+    assert step / share == pytest.approx(max(step + exchange / interval, rows / feed))
+    assert share <= efficiency(step, exchange, 2 * interval, rows=rows, feed=feed) * (1 + 1e-9)
+    assert efficiency(step, 0, interval, rows=1, feed=1e12) == 1
+
+
+@given(st.dictionaries(WORKERS, SECONDS, min_size=1), WORKERS)
+def test_curve_never_falls(seconds: dict[int, float], workers: int) -> None:
+    curve = Curve(seconds)
+    assert curve.at(workers) <= curve.at(workers + 1) * (1 + 1e-9)
+    assert curve.at(min(seconds)) == seconds[min(seconds)]
+
+
+def test_prediction_computed_by_hand() -> None:
+    machine = gpus(update_seconds=0.0005)
+    found = line(machine, ALLREDUCE, 4)
+    exchange = 45e-6 + 300e-6 + 400e-6 + 500e-6
+    assert found.compute_seconds == pytest.approx(0.001 + 2000 / 1e6)
+    assert found.step_seconds == pytest.approx(0.003 + exchange)
+    assert found.rows_per_second == pytest.approx(8000 / (0.003 + exchange))
+    assert found.efficiency == pytest.approx(0.003 / (0.003 + exchange))
+    assert (found.steps_per_epoch, found.bottleneck) == (13, "compute")
+
+
+def test_walking_alone_saves_exchanges_and_costs_own_steps() -> None:
+    machine = gpus(update_seconds=0.0005)
+    exchange = 45e-6 + 1.5 * 12e6 / 20e9 + 2 * 12e6 / 20e9
+    assert line(machine, LOCAL_SGD, 4).step_seconds == pytest.approx(0.003 + 0.0005 + 0.0004 + exchange / 8)
+    assert line(machine, AVERAGE, 4).step_seconds == pytest.approx(
+        0.003 + 0.0005 + 0.0004 + server_exchange(4, 4e6, 20e9) / 8
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "bottleneck"), [({}, "compute"), ({"size": 4e9}, "exchange"), ({"feed_rows": 1000}, "feed")]
+)
+def test_bottleneck_is_what_takes_longest(changes: dict[str, object], bottleneck: str) -> None:
+    found = line(gpus(**changes), SYNC, 4)
+    assert found.bottleneck == bottleneck
+    assert (found.efficiency > 0.5) == (bottleneck == "compute")
+
+
+def test_slow_feed_is_the_speed() -> None:
+    assert line(gpus(feed_rows=1000), ALLREDUCE, 4).rows_per_second == pytest.approx(4000)
+
+
+def test_workers_beyond_the_cores_gain_nothing() -> None:
+    speeds = [line(cores(), scheme, 2 * 2**turn).rows_per_second for scheme in (SYNC, AVERAGE) for turn in range(3)]
+    assert speeds[0] > speeds[1] > speeds[2] and speeds[3] > speeds[4] > speeds[5]
+    assert line(cores(), SINGLE, 1).rows_per_second == pytest.approx(8000 / 0.0095)
+
+
+def predictions(machine: Machine, counts: tuple[int, ...] = (1, 2, 4, 8)) -> list[Prediction]:
+    return [line(machine, scheme, count) for scheme in SCHEMES for count in counts if count <= scheme.most_workers]
+
+
+def test_recommended_is_the_simplest_near_the_fastest() -> None:
+    free = predictions(gpus(size=4e3))
+    assert (choose(free, 8).scheme, choose(free, 8).workers) == ("parameter-server sync", 8)
+    assert choose(free, 2).workers == 2
+    heavy = choose(predictions(gpus(size=4e8)), 8)
+    assert heavy.scheme != "parameter-server sync"
+    assert choose(predictions(cores(update_seconds=1.0)), 8).workers == 1
+
+
+def config(epochs: int, batch_size: int) -> TrainConfig:
+    return TrainConfig(epochs=epochs, batch_size=batch_size)
+
+
+def test_too_few_steps_are_warned_of_and_smaller_batches_recommended() -> None:
+    machine = gpus()
+    found = advise(machine, config(10, 8000), 8, 100_000, predictions(machine), 8)
+    assert "warning: 10 epochs of batches of 8,000 rows are 130 steps, too few" in found.notes[0]
+    assert found.batch_size < 8000 and found.steps >= FEW_STEPS
+    enough = advise(machine, config(100, 8000), 8, 100_000, predictions(machine), 8)
+    assert not any("warning" in note for note in enough.notes)
+
+
+def test_batches_grow_while_launches_cost_most_and_steps_remain() -> None:
+    machine = gpus(cost=StepCost(launch=0.1, rate=1e9))
+    found = advise(machine, config(1000, 500), 8, 100_000, predictions(machine, (1, 2)), 2)
+    assert found.batch_size > 500 and found.steps >= 800
+    assert found.speedup > 1.9 and any("compare AP" in note for note in found.notes)
+    assert str(found).startswith(f"recommended: {found.options()}\n")

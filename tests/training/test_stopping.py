@@ -1,0 +1,162 @@
+"""A whole run is stopped and goes on: docs/reliability.md."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dkan_core import OutputError, TrainResult, train
+from dkan_core.model.checkpoint import SavedModel
+from tests.training.processes import Background, alive, wait_until
+from tests.training.torture import CONFIG, check_nothing_lost, facts, final_state, ledger_of, newest_state, same_history
+
+
+def test_terminated_run_goes_on_to_the_same_bits(
+    start: Callable[..., Background], calm: TrainResult, expected: npt.NDArray[np.float32], train_rows: int
+) -> None:
+    background = start()
+    with ledger_of(background) as ledger:
+        wait_until(lambda: ledger.read().step > 500)
+        processes = background.children()
+        os.kill(background.process.pid, signal.SIGTERM)
+        assert background.wait()[0] == 143
+    assert not any(alive(pid) for pid in processes.values())
+    assert not (background.run / "metrics.json").exists() and SavedModel(background.run).metrics["split"] == "valid"
+    again = start(replace(CONFIG, resume="auto"))
+    code, output = again.wait()
+    assert code == 0 and "going on from step" in output
+    check_nothing_lost(again.run, train_rows, CONFIG, expected)
+    assert same_history(again.run, calm)
+    found, wanted = SavedModel(again.run).metrics, calm.metrics
+    assert found["average_precision"] == wanted["average_precision"] and found["step"] == wanted["step"]
+
+
+def test_killed_launcher_leaves_nothing_behind_and_the_run_goes_on_in_another_folder(
+    start: Callable[..., Background], rows: Path, tmp_path: Path, expected: npt.NDArray[np.float32], train_rows: int
+) -> None:
+    before = {folder: set(os.listdir(folder)) for folder in ("/dev/shm", "/tmp")}
+    config = replace(CONFIG, checkpoint_steps=100, checkpoint_uri=str(tmp_path / "kept"))
+    background = start(config, "first")
+    wait_until(lambda: (tmp_path / "kept").exists() and len(list((tmp_path / "kept").glob("step-*"))) > 1)
+    processes = background.children()
+    os.kill(background.process.pid, signal.SIGKILL)
+    background.wait()
+    wait_until(lambda: not any(alive(pid) for pid in processes.values()), seconds=10)
+    assert not {name for name in set(os.listdir("/dev/shm")) - before["/dev/shm"] if "dkan" in name}
+    assert not {name for name in set(os.listdir("/tmp")) - before["/tmp"] if name.startswith("dkan")}
+    result = train(rows, tmp_path / "second", replace(config, resume="auto"))
+    assert result.metrics["training"]["ledger"]["rows"] == 4 * train_rows
+    assert np.array_equal(newest_state(tmp_path / "kept"), expected)
+    finished = train(rows, tmp_path / "third", replace(config, resume="auto"))
+    assert finished.history == result.history and finished.average_precision == result.average_precision
+    assert facts(tmp_path / "third")["ledger"] == facts(tmp_path / "second")["ledger"]
+
+
+def test_averaged_parameters_go_on_to_the_same_bits(
+    start: Callable[..., Background], rows: Path, tmp_path: Path
+) -> None:
+    config = replace(CONFIG, mode="average", sync_interval=4, ema_decay=0.9)
+    undisturbed = train(rows, tmp_path / "calm", config)
+    background = start(config)
+    with ledger_of(background) as ledger:
+        wait_until(lambda: ledger.read().step > 400)
+    os.kill(background.process.pid, signal.SIGTERM)
+    assert background.wait()[0] == 143
+    again = train(rows, background.run, replace(config, resume="auto"))
+    assert np.array_equal(final_state(background.run), final_state(tmp_path / "calm"))
+    assert same_history(background.run, undisturbed) and again.metrics["training"]["ended"] == "epochs"
+
+
+@pytest.mark.s3
+def test_retried_pod_goes_on_from_the_bucket(
+    s3: str, start: Callable[..., Background], rows: Path, tmp_path: Path, calm: TrainResult, train_rows: int
+) -> None:
+    config = replace(CONFIG, checkpoint_uri=f"{s3}/checkpoints", checkpoint_steps=50, resume="auto")
+    background = start(config, "first-pod")
+    wait_until(lambda: background.evaluated() > 0)
+    os.kill(background.process.pid, signal.SIGKILL)
+    background.wait()
+    result = train(rows, tmp_path / "second-pod", config)
+    assert result.metrics["training"]["ledger"]["rows"] == 4 * train_rows
+    assert same_history(tmp_path / "second-pod", calm)
+    assert SavedModel(tmp_path / "second-pod").metrics["step"] == calm.metrics["step"]
+
+
+def test_ctrl_c_ends_the_run_in_order_and_it_can_go_on(
+    start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int
+) -> None:
+    background = start()
+    with ledger_of(background) as ledger:
+        wait_until(lambda: ledger.read().step > 100)
+    os.kill(background.process.pid, signal.SIGINT)
+    code, output = background.wait()
+    assert code == 130 and "press Ctrl-C again" in output and "--resume auto goes on" in output
+    assert facts(background.run)["ended"] == "interrupt"
+    assert background.history()[-1]["step"] == facts(background.run)["steps"] < 1404
+    again = start(replace(CONFIG, resume="auto"))
+    assert again.wait()[0] == 0
+    check_nothing_lost(again.run, train_rows, CONFIG, expected)
+
+
+def test_ctrl_c_twice_ends_at_once(start: Callable[..., Background]) -> None:
+    background = start()
+    with ledger_of(background) as ledger:
+        wait_until(lambda: ledger.read().step > 100)
+    processes = background.children()
+    os.kill(processes["evaluator"], signal.SIGSTOP)
+    os.kill(background.process.pid, signal.SIGINT)
+    wait_until(lambda: any("press Ctrl-C again" in line for line in background.lines))
+    os.kill(background.process.pid, signal.SIGINT)
+    code, output = background.wait(10)
+    assert code == 130 and "Traceback" not in output and not any(alive(pid) for pid in processes.values())
+
+
+def test_differences_that_were_on_their_way_are_not_lost(start: Callable[..., Background], train_rows: int) -> None:
+    config = replace(CONFIG, mode="async", sync_interval=5, workers=3)
+    background = start(config)
+    with ledger_of(background) as ledger:
+        wait_until(lambda: ledger.read().step > 400)
+    os.kill(background.process.pid, signal.SIGTERM)
+    assert background.wait()[0] == 143
+    again = start(replace(config, resume="auto"))
+    code, output = again.wait()
+    assert code == 0, output
+    assert facts(again.run)["ledger"]["rows"] == 4 * train_rows
+
+
+def test_checkpoint_of_another_run_brings_its_own_model(
+    rows: Path, tmp_path: Path, calm: TrainResult, expected: npt.NDArray[np.float32]
+) -> None:
+    other = Path(calm.model).parent
+    first = train(rows, tmp_path / "run", replace(CONFIG, seed=1, epochs=1))
+    with pytest.raises(OutputError, match="--overwrite"):
+        train(rows, tmp_path / "run", replace(CONFIG, resume=str(other / "checkpoints")))
+    again = train(rows, tmp_path / "run", replace(CONFIG, resume=str(other / "checkpoints")), overwrite=True)
+    assert again.average_precision == calm.average_precision != first.average_precision
+    assert again.history == calm.history
+
+
+def test_finished_run_is_not_trained_over(rows: Path, tmp_path: Path) -> None:
+    config = replace(CONFIG, epochs=1, resume="auto")
+    first = train(rows, tmp_path / "run", config)
+    with pytest.raises(OutputError, match="holds a finished run"):
+        train(rows, tmp_path / "run", replace(config, checkpoint_uri=str(tmp_path / "mistyped")))
+    assert SavedModel(tmp_path / "run").metrics["average_precision"] == first.average_precision
+
+
+def test_launcher_may_be_the_first_process_of_a_container(rows: Path, tmp_path: Path) -> None:
+    enter = ["unshare", "--pid", "--fork"]
+    probe = subprocess.run([*enter, "true"], capture_output=True, text=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"namespaces cannot be made here: {probe.stderr.strip()}")
+    settings = ["--epochs", "1", "--model", "fastkan", "--hidden", "8", "--device", "cpu"]
+    command = [sys.executable, "-m", "dkan_core", "train", str(rows), "--out", str(tmp_path / "run"), *settings]
+    found = subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
