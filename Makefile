@@ -8,7 +8,7 @@ DEMO := build/demo
 BENCH_VENV := build/bench-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench bench-quality clean
+.PHONY: help install demo test torture lint bench bench-training bench-quality clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -31,6 +31,9 @@ demo: $(READY) ## Run the whole pipeline on the flights out of New York City in 
 test: lint ## Run every test
 	$(BIN)/pytest --quiet
 
+torture: $(READY) ## Kill a run's processes at random and check that nothing is lost: ARGS="--seconds 600 --seed 1"
+	$(BIN)/python -m tests.training.torture $(ARGS)
+
 lint: $(READY) ## Check style and types
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check .
@@ -38,6 +41,9 @@ lint: $(READY) ## Check style and types
 
 bench: $(READY) ## Measure preparation, loading and training speed on this machine
 	$(BIN)/python -m benchmarks.speed
+
+bench-training: $(READY) ## Measure what several workers, evaluation, checkpoints and faults cost: SRC="...", ARGS="options"
+	$(BIN)/python -m benchmarks.training $(SRC) $(ARGS)
 
 # The comparators are a dependency group of its own, in an environment of its own: nothing else needs them.
 bench-quality: | $(UV) ## Compare quality and cost with other models: SRC="files or folders", ARGS="options"
