@@ -173,8 +173,8 @@ def check_nothing_lost(run: Path, rows: int, config: TrainConfig, expected: npt.
     assert np.array_equal(final_state(run), expected)
 
 
-def main(seconds: float = 180.0, seed: int = 0) -> None:
-    """Strike random faults for a while, run after run, and check each run."""
+def main(seconds: float = 180.0, seed: int = 0) -> int:
+    """Strike random faults for a while, run after run, and check each run; return how many struck."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -196,6 +196,7 @@ def main(seconds: float = 180.0, seed: int = 0) -> None:
             check_nothing_lost(run, rows, CONFIG, expected)
             runs += 1
             sys.stdout.write(f"run {runs}: {struck} faults so far, nothing lost\n")
+    return struck
 
 
 if __name__ == "__main__":
