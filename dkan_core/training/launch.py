@@ -1,7 +1,6 @@
 """``train``: resolves settings, makes the run's folder ready, runs it, and says how it ended.
 
-The children are started as ``python -m``, never by importing the caller's script, so a script needs no
-``__main__`` guard and a notebook works.
+No process of a run imports the caller's script, so a script needs no ``__main__`` guard and a notebook works.
 """
 
 import json

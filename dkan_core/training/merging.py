@@ -33,7 +33,7 @@ class Contribution:
 
     rows: int
     staleness: int
-    """Commits between the parameters that the worker began with and now."""
+    """Ranges merged since the worker was handed this one."""
 
     ranges: int = 1
     """How many it covers, from ``index`` on."""

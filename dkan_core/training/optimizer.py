@@ -1,4 +1,4 @@
-"""AdamW on one flat buffer, in numpy: the parameter server starts without importing torch.
+"""AdamW on one flat buffer, in numpy: it works on arrays in shared memory, from one copy of the state into another.
 
 Shape suffixes: P trained numbers of the model.
 """

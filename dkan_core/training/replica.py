@@ -48,7 +48,7 @@ class Replica:
             self.values_P.copy_(source)
 
     def push_to(self, gradients_P: Float32) -> None:
-        """Have later gradients put into an array ``(P,)``: on the CPU directly, on CUDA by ``store_gradients``."""
+        """Have later gradients put into an array ``(P,)``: on the CPU directly, on CUDA by ``store``."""
         if self.device.type == "cpu":
             self.bind_gradients(torch.from_numpy(gradients_P))
 

@@ -20,7 +20,7 @@ ROWS_UNIT = 1 << 12
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """What is added up over the members besides gradients or parameters; each is exact in float32."""
+    """What is added up over the members besides gradients or parameters, in float32: counts so that they are exact."""
 
     weight: float = 0.0
     """Of the measured labels."""
