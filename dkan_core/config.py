@@ -208,7 +208,7 @@ _TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("binary_dropout", 0, 0.99),
     ("members", 1, 1024),
     ("embedding_dim", 1, 1024),
-    ("workers", 1, 100),
+    ("workers", 1, 1024),
     ("accumulate", 1, 1e6),
     ("epochs", 1, 1e9),
     ("batch_size", 1, 1e9),

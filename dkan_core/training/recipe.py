@@ -18,6 +18,9 @@ EXPONENTS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 ROWS_TO_SEE, STEPS_TO_TAKE = 1_500_000, 800
 MIN_EPOCHS, MAX_EPOCHS = 3, 20
 DEFAULT_INTERVAL = 8
+MAX_WORKERS = 100
+"""Each process is handed two descriptors for every other one, and a message takes 253."""
+
 STRATEGY_REASONS = {
     ("parameter-server", "sync"): "gradients merged every step, equal to one process with the global batch; one node, "
     "survives the death of any process",
@@ -75,6 +78,8 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
     batch_size = min(config.batch_size or _batch_size(rows), rows)
     if workers > batch_size:
         raise ConfigError(f"workers {workers}: more than the {batch_size} rows of a batch")
+    if workers > MAX_WORKERS and torchrun is None:
+        raise ConfigError(f"workers {workers}: one launcher starts at most {MAX_WORKERS}; use torchrun for more")
     rate = min(MAX_RATE, BASE_RATE * max(1.0, batch_size / BASE_BATCH) ** EXPONENTS[config.lr_scaling])
     members, width = PLAIN if config.model == "fastkan" else _size(rows)
     return replace(

@@ -82,12 +82,17 @@ def test_default_rate_grows_by_the_chosen_rule_up_to_its_limit(batch_size: int, 
     [
         (TrainConfig(device="cpu", workers=11), "train split has only 10 rows"),
         (TrainConfig(device="cpu", workers=5, batch_size=4), "more than the 4 rows of a batch"),
-        (TrainConfig(device="cuda", workers=100), "GPU"),
+        (TrainConfig(device="cuda", workers=1000), "GPU"),
     ],
 )
 def test_more_workers_than_rows_or_gpus_are_refused(config: TrainConfig, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve(config, 10)
+
+
+def test_more_workers_than_one_launcher_can_start_are_refused() -> None:
+    with pytest.raises(ConfigError, match="workers 101: one launcher starts at most 100"):
+        resolve(TrainConfig(device="cpu", workers=101), 100_000)
 
 
 def test_label_weights_must_be_as_many_as_labels() -> None:
