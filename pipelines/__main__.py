@@ -1,4 +1,4 @@
-"""Compile the pipeline, or run it on this machine: ``python -m pipelines compile | run``."""
+"""Compile the pipeline, run it on this machine, or on a cluster: ``python -m pipelines compile | run | submit``."""
 
 import shlex
 import sys
@@ -9,6 +9,7 @@ import typer
 
 from pipelines.compiled import PIPELINE_YAML, ArgumentError, compile_pipeline, is_current, parse_arguments
 from pipelines.local import PipelineFailedError, run_locally
+from pipelines.submit import EXIT_CODES, submit_command
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -44,6 +45,9 @@ def run_command(
     typer.echo(f"model:   {result.model / 'model'}")
     typer.echo(f"report:  {result.report}")
     typer.echo(f"test AP: {result.average_precision:.4f}")
+
+
+app.command("submit", epilog=EXIT_CODES.replace("\n", " "))(submit_command)
 
 
 def _fail(message: str, *, code: int) -> NoReturn:

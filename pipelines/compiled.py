@@ -59,14 +59,19 @@ def parse_arguments(path: Path, assignments: Sequence[str]) -> dict[str, Any]:
             raise ArgumentError(f"unknown parameter {name!r}; known are {', '.join(sorted(inputs))}")
         if name in arguments:
             raise ArgumentError(f"parameter {name!r} is given twice")
-        arguments[name] = _parse(name, text, inputs[name]["parameterType"])
+        arguments[name] = parse_value(name, text, inputs[name]["parameterType"])
     missing = sorted(name for name, spec in inputs.items() if not spec.get("isOptional") and name not in arguments)
     if missing:
         raise ArgumentError(f"missing parameter {', '.join(missing)}; give each as --param NAME=VALUE")
     return arguments
 
 
-def _parse(name: str, text: str, parameter_type: str) -> Any:
+def parse_value(name: str, text: str, parameter_type: str) -> Any:
+    """Read the value of parameter ``name`` from text.
+
+    Raises:
+        ArgumentError: The text is of another type.
+    """
     kind, parser = PARSERS[parameter_type]
     try:
         return parser(text)

@@ -1,0 +1,85 @@
+"""Parameters of a run, from files and the command line, checked against the inputs of a compiled pipeline."""
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.compiled import PARSERS, ArgumentError, parse_value
+
+READERS: dict[str, Callable[[str], Any]] = {
+    ".toml": tomllib.loads,
+    ".json": json.loads,
+    ".yaml": yaml.safe_load,
+    ".yml": yaml.safe_load,
+}
+"""How a file of parameters is read, by its suffix."""
+
+ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
+
+TYPES: dict[str, tuple[type, ...]] = {"STRING": (str,), "NUMBER_INTEGER": (int,), "NUMBER_DOUBLE": (int, float)}
+"""What a value of a file may be, by the parameter type of the pipeline spec."""
+
+
+def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
+    """Return the values that ``given`` has for the ``inputs`` of a pipeline: files first, then NAME=VALUE texts.
+
+    Args:
+        inputs: ``inputDefinitions.parameters`` of the compiled pipeline.
+        given: Paths of TOML, JSON or YAML files, and NAME=VALUE texts; what comes later wins, and texts win over files.
+
+    Raises:
+        ArgumentError: A file is none, a name is unknown or missing, or a value is of another type.
+    """
+    assignments = [match.groups() for text in given if (match := ASSIGNMENT.fullmatch(text))]
+    values: dict[str, Any] = {}
+    for path in (Path(text) for text in given if not ASSIGNMENT.fullmatch(text)):
+        for name, value in _read_file(path).items():
+            values[name] = _checked(inputs, name, value, f"{path}: ")
+    for name, text in assignments:
+        spec = _spec(inputs, name, "")
+        values[name] = _finite(name, parse_value(name, text, spec["parameterType"]), "")
+    missing = sorted(name for name, spec in inputs.items() if not spec.get("isOptional") and name not in values)
+    if missing:
+        raise ArgumentError(f"missing parameter {', '.join(missing)}; known are {', '.join(sorted(inputs))}")
+    return values
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise ArgumentError(f"expected NAME=VALUE or a {', '.join(READERS)} file, got {str(path)!r}")
+    try:
+        content = reader(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArgumentError(f"{path}: {error.strerror}") from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise ArgumentError(f"{path}: {error}") from None
+    if not isinstance(content, dict):
+        raise ArgumentError(f"{path}: expected parameters by name")
+    return content
+
+
+def _spec(inputs: dict[str, Any], name: str, where: str) -> dict[str, Any]:
+    if name not in inputs:
+        raise ArgumentError(f"{where}unknown parameter {name!r}; known are {', '.join(sorted(inputs))}")
+    spec: dict[str, Any] = inputs[name]
+    return spec
+
+
+def _checked(inputs: dict[str, Any], name: str, value: Any, where: str) -> Any:
+    parameter_type = _spec(inputs, name, where)["parameterType"]
+    if isinstance(value, bool) or not isinstance(value, TYPES[parameter_type]):
+        raise ArgumentError(f"{where}parameter {name!r} must be {PARSERS[parameter_type][0]}, got {value!r}")
+    return _finite(name, value, where)
+
+
+def _finite(name: str, value: Any, where: str) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ArgumentError(f"{where}parameter {name!r} must be finite, got {value!r}")
+    return value

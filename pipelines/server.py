@@ -1,0 +1,247 @@
+"""A Kubeflow Pipelines server over the kfp SDK: patient with networks, idempotent by name, quiet about secrets."""
+
+import json
+import logging
+import ssl
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import kfp
+import kfp_server_api
+import urllib3
+
+from pipelines.credentials import Credentials, RefusedError
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT = (10, 60)
+"""Seconds until a connection stands, and until it answers; the SDK alone would wait forever."""
+
+PASSING = {408, 409, 425, 429}
+"""Client errors that go away: 409 is another job that uploads the same version right now."""
+
+
+class UnreachableError(Exception):
+    """The server could not be reached, or did not answer in order, for as long as patience went."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How long to wait, in seconds."""
+
+    first: float = 2.0
+    """Before the second question; each further one waits half as long again."""
+
+    slowest: float = 30.0
+    """Between two questions at most."""
+
+    patience: float = 300.0
+    """For an answer, while a run is watched."""
+
+    setup_patience: float = 60.0
+    """For an answer, before there is a run."""
+
+    def next(self, delay: float) -> float:
+        """Return the delay that follows ``delay``."""
+        return min(delay * 1.5, self.slowest)
+
+
+class _Client(kfp.Client):  # type: ignore[misc]
+    """The SDK's client, which asks once instead of five times and leaves the home folder alone."""
+
+    def get_kfp_healthz(self, sleep_duration: int = 0) -> Any:  # noqa: ARG002
+        return self.healthzs.healthz_service_get_healthz(_request_timeout=REQUEST_TIMEOUT)
+
+    def set_user_namespace(self, namespace: str) -> None:
+        self._context_setting["namespace"] = namespace
+
+
+class Server:
+    """One server, as one user."""
+
+    def __init__(self, host: str, credentials: Credentials, pace: Pace, *, namespace: str = "", ca: Path | None = None):
+        """Connect.
+
+        Raises:
+            RefusedError: The address is none, or the server lets nobody in with these credentials.
+            UnreachableError: Nothing answers there.
+        """
+        self.host = _address(host)
+        if ca:
+            _check_certificates(ca)
+        self.credentials = credentials
+        self.pace = pace
+        cookies = credentials.cookies
+        logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+
+        def connect() -> _Client:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                return _Client(
+                    host=self.host,
+                    namespace=namespace or "kubeflow",  # the SDK's word for none given
+                    cookies=cookies,
+                    ssl_ca_cert=str(ca) if ca else None,
+                    credentials=credentials if credentials.token_file else None,
+                )
+
+        self._client: Any = self.patiently(connect, pace.setup_patience)
+        self.namespace: str | None = namespace or self._client.get_user_namespace() or None
+
+    def ensure_version(self, package: Path, pipeline: str, version: str) -> tuple[str, str]:
+        """Return the ids of a pipeline and its version, by their names, uploading what is not there."""
+        return self.patiently(lambda: self._ensure_version(package, pipeline, version), self.pace.setup_patience)
+
+    def ensure_experiment(self, name: str) -> str:
+        """Return the id of an experiment, by its name, creating it where there is none."""
+        return self.patiently(lambda: self._ensure_experiment(name), self.pace.setup_patience)
+
+    def create_run(
+        self, name: str, experiment: str, pipeline: str, version: str, parameters: dict[str, Any]
+    ) -> tuple[str, str]:
+        """Start a run of a pipeline's version; return its id and its address.
+
+        Not tried again: a lost answer may have been that of a run that started.
+        """
+        reference = kfp_server_api.V2beta1PipelineVersionReference(pipeline_id=pipeline, pipeline_version_id=version)
+        run = kfp_server_api.V2beta1Run(
+            display_name=name,
+            experiment_id=experiment,
+            pipeline_version_reference=reference,
+            runtime_config=kfp_server_api.V2beta1RuntimeConfig(parameters=parameters),
+        )
+        try:
+            created = self.patiently(lambda: self._call(self._client.runs.run_service_create_run, run=run), 0)
+        except UnreachableError as error:
+            raise UnreachableError(f"{error}; look in experiment {experiment} whether run {name!r} started") from None
+        run_id = _identified(created.run_id)
+        return run_id, f"{self.host}/#/runs/details/{run_id}"
+
+    def get_run(self, run_id: str, patience: float) -> Any:
+        """Return a run as it stands now."""
+
+        def get() -> Any:
+            run = self._call(self._client.runs.run_service_get_run, run_id=run_id)
+            _identified(run.run_id)
+            return run
+
+        return self.patiently(get, patience)
+
+    def patiently(self, action: Callable[[], T], patience: float) -> T:
+        """Do ``action`` until the server answers.
+
+        Raises:
+            RefusedError: It answers, and says no.
+            UnreachableError: It did not answer for ``patience`` seconds.
+        """
+        end = time.monotonic() + patience
+        delay = self.pace.first
+        while True:
+            try:
+                return action()
+            except (kfp_server_api.OpenApiException, urllib3.exceptions.HTTPError, OSError) as error:
+                problem = self._describe(error)
+                if _is_final(error) or time.monotonic() >= end:
+                    raise UnreachableError(problem) from None
+            time.sleep(max(0.0, min(delay, end - time.monotonic())))
+            delay = self.pace.next(delay)
+
+    def _ensure_version(self, package: Path, pipeline: str, version: str) -> tuple[str, str]:
+        pipelines, uploads = self._client.pipelines, self._client.pipeline_uploads
+        scope = {"namespace": self.namespace} if self.namespace else {}
+        found = self._call(pipelines.pipeline_service_list_pipelines, filter=_named(pipeline), **scope).pipelines
+        pipeline_id = _id_by_name(found, pipeline, "pipeline_id")
+        if pipeline_id is None:
+            created = self._call(uploads.upload_pipeline, uploadfile=str(package), name=pipeline, **scope)
+            pipeline_id = _identified(created.pipeline_id)
+        versions = self._call(
+            pipelines.pipeline_service_list_pipeline_versions, pipeline_id=pipeline_id, filter=_named(version)
+        ).pipeline_versions
+        version_id = _id_by_name(versions, version, "pipeline_version_id")
+        if version_id is None:
+            created = self._call(
+                uploads.upload_pipeline_version, uploadfile=str(package), name=version, pipelineid=pipeline_id
+            )
+            version_id = _identified(created.pipeline_version_id)
+        return pipeline_id, version_id
+
+    def _ensure_experiment(self, name: str) -> str:
+        experiments = self._client.experiments
+        scope = {"namespace": self.namespace} if self.namespace else {}
+        listed = self._call(experiments.experiment_service_list_experiments, filter=_named(name), **scope)
+        found = _id_by_name(listed.experiments, name, "experiment_id")
+        if found is None:
+            experiment = kfp_server_api.V2beta1Experiment(display_name=name, namespace=self.namespace)
+            created = self._call(experiments.experiment_service_create_experiment, experiment=experiment)
+            found = _identified(created.experiment_id)
+        return found
+
+    @staticmethod
+    def _call(method: Callable[..., Any], **arguments: Any) -> Any:
+        return method(**arguments, _request_timeout=REQUEST_TIMEOUT)
+
+    def _describe(self, error: Exception) -> str:
+        """Say what happened in one line; raise it where the server said no."""
+        if not isinstance(error, kfp_server_api.ApiException) or not error.status:
+            reason = getattr(error, "reason", None) or error
+            return self.credentials.clean(f"{self.host}: {type(error).__name__}: {reason}")
+        # Headers of the answer, which the SDK's own text of the error has, may set cookies.
+        text = f"{self.host} answers {error.status} {error.reason or ''}".rstrip()
+        try:
+            body = json.loads(error.body)
+            text += f": {body.get('message') or body['error']}"
+        except (ValueError, TypeError, KeyError, AttributeError):
+            pass
+        text = self.credentials.clean(text)
+        if error.status < 500 and error.status not in PASSING:
+            raise RefusedError(text) from None
+        return text
+
+
+def _address(host: str) -> str:
+    """Return an address to which paths can be added, and which may be printed."""
+    try:
+        parts = urlsplit(host)
+        if parts.scheme in ("http", "https") and parts.hostname and "@" not in host and not parts.query:
+            return host.rstrip("/")
+    except ValueError:
+        pass
+    raise RefusedError("--host must be https://NAME[/PATH] or http://NAME[/PATH], without user, password and query")
+
+
+def _check_certificates(path: Path) -> None:
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError:
+        raise RefusedError(f"{path}: expected certificates as PEM") from None
+
+
+def _is_final(error: Exception) -> bool:
+    """Tell whether the error is one of certificates, which waiting does not mend."""
+    reason = getattr(error, "reason", None)
+    return (
+        isinstance(error, ssl.SSLError)
+        or isinstance(reason, urllib3.exceptions.SSLError)
+        or str(reason).startswith("SSLError")
+    )
+
+
+def _named(name: str) -> str:
+    predicate = {"operation": "EQUALS", "key": "display_name", "stringValue": name}
+    return json.dumps({"predicates": [predicate]})
+
+
+def _id_by_name(found: list[Any] | None, name: str, key: str) -> str | None:
+    return next((_identified(getattr(entry, key)) for entry in found or [] if entry.display_name == name), None)
+
+
+def _identified(identifier: str | None) -> str:
+    """Return an id of the server; a page to log in gives none, and the SDK takes it for an answer."""
+    if not identifier:
+        raise RefusedError("the answer is not of Kubeflow Pipelines, perhaps a page to log in; check --host and token")
+    return identifier

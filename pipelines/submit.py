@@ -1,0 +1,134 @@
+"""Run a pipeline on a Kubeflow server and wait for it: ``python -m pipelines submit``."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from dkan_core.errors import UserError
+from pipelines.compiled import ArgumentError
+from pipelines.credentials import Credentials, RefusedError, service_account_token
+from pipelines.parameters import read_parameters
+from pipelines.results import Submission, write_junit, write_summary
+from pipelines.server import Pace, Server, UnreachableError
+from pipelines.watch import Outcome, Watched, watch
+
+ROOT = Path(__file__).parent
+PACE = Pace()
+
+EXIT_CODES = """Exit codes: 0 succeeded (or, without --wait, submitted); 1 the run failed; 2 refused: bad options or
+parameters, or the server said no (401, 403, 404); 3 the run was cancelled; 4 no end within --timeout; 5 the server
+could not be reached. After 4 and 5 the run, where there is one, goes on."""
+
+
+@dataclass(kw_only=True)
+class Request:
+    """What is asked for, checked: nothing was sent yet."""
+
+    package: Path
+    spec: dict[str, Any]
+    parameters: dict[str, Any]
+    submission: Submission
+
+
+def submit_command(
+    host: Annotated[str, typer.Option(metavar="URL", help="The server: https://NAME/pipeline.")],
+    experiment: Annotated[str, typer.Option(help="Experiment of the run; created where there is none.")],
+    params: Annotated[
+        list[str] | None, typer.Option(metavar="FILE|NAME=VALUE", help="TOML, JSON or YAML; NAME=VALUE wins.")
+    ] = None,
+    pipeline: Annotated[str, typer.Option(help="Folder of the compiled pipeline.")] = "fastkan_training",
+    version_name: Annotated[str, typer.Option(help="Reused where it is there. Default: hash of the file.")] = "",
+    run_name: Annotated[str, typer.Option(help="Default: pipeline, version and time.")] = "",
+    namespace: Annotated[str, typer.Option(help="Of a server with several users.")] = "",
+    token_file: Annotated[Path | None, typer.Option(help="Bearer token, read anew for each request.")] = None,
+    service_account: Annotated[bool, typer.Option("--service-account", help="The token of this pod.")] = False,
+    cookies_file: Annotated[Path | None, typer.Option(help="The text of a Cookie header.")] = None,
+    ca: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Certificates to trust, PEM.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Until the run ends.")] = False,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds to wait at most; the run goes on.")] = None,
+    summary: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="JUnit XML file to write: a test case a task.")] = None,
+) -> None:
+    """Run a pipeline on a Kubeflow server."""
+    credentials = None
+    submission = Submission(pipeline=pipeline, version=version_name, experiment=experiment, run_name=run_name)
+    try:
+        if not wait and (timeout is not None or junit):
+            raise RefusedError("--timeout and --junit need --wait")
+        if service_account and token_file:
+            raise RefusedError("give one of --token-file, --service-account and --cookies-file")
+        token = service_account_token() if service_account else token_file
+        request = prepare(submission, params or [])
+        credentials = Credentials(token_file=token, cookies_file=cookies_file)
+        server = Server(host, credentials, PACE, namespace=namespace, ca=ca)
+        watched = submit(request, server, timeout, typer.echo, wait=wait)
+    except (ArgumentError, RefusedError, UnreachableError) as error:
+        outcome = Outcome.UNREACHABLE if isinstance(error, UnreachableError) else Outcome.REFUSED
+        watched = Watched(outcome=outcome, message=credentials.clean(str(error)) if credentials else str(error))
+    _finish(submission, watched, summary, junit)
+
+
+def prepare(submission: Submission, params: Sequence[str]) -> Request:
+    """Find and check everything that needs no server, and fill in the names that were not given.
+
+    Raises:
+        RefusedError: There is no such pipeline.
+        ArgumentError: A parameter does not fit it.
+    """
+    packages = {path.parent.name: path for path in ROOT.glob("*/*/pipeline.yaml")}
+    if submission.pipeline not in packages:
+        raise RefusedError(f"unknown pipeline {submission.pipeline!r}; known are {', '.join(sorted(packages))}")
+    package = packages[submission.pipeline]
+    content = package.read_bytes()
+    # A second document has what is specific to Kubernetes.
+    spec = next(iter(yaml.safe_load_all(content)))
+    parameters = read_parameters(spec["root"].get("inputDefinitions", {}).get("parameters", {}), params)
+    submission.version = submission.version or hashlib.sha256(content).hexdigest()[:12]
+    stamp = time.strftime("%Y-%m-%d %H-%M-%S")
+    submission.run_name = submission.run_name or f"{submission.pipeline} {submission.version[:12]} {stamp}"
+    return Request(package=package, spec=spec, parameters=parameters, submission=submission)
+
+
+def submit(
+    request: Request, server: Server, timeout: float | None, say: Callable[[str], None], *, wait: bool
+) -> Watched | None:
+    """Start the run, and follow it to its end if ``wait``; the submission learns its id and address on the way."""
+    submission, name = request.submission, request.spec["pipelineInfo"]["name"]
+    pipeline, version = server.ensure_version(request.package, name, submission.version)
+    say(f"pipeline {name}, version {submission.version}")
+    experiment = server.ensure_experiment(submission.experiment)
+    submission.run_id, submission.url = server.create_run(
+        submission.run_name, experiment, pipeline, version, request.parameters
+    )
+    say(f"run: {submission.url}")
+    return watch(server, submission.run_id, request.spec["root"]["dag"]["tasks"], timeout, say) if wait else None
+
+
+def _finish(submission: Submission, watched: Watched | None, summary: Path | None, junit: Path | None) -> None:
+    """Write the files, show what went wrong, and leave with the exit code of the outcome."""
+    try:
+        if summary:
+            write_summary(summary, submission, watched)
+        if junit and watched:
+            write_junit(junit, submission, watched)
+    except UserError as error:
+        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        if watched is None or watched.outcome is Outcome.SUCCEEDED:
+            raise typer.Exit(Outcome.REFUSED.value) from None
+    if watched is None:
+        return
+    for task in watched.tasks:
+        if task.state == "FAILED":
+            typer.secho(f"{task.name} failed: {task.error or 'its log is in the run'}", fg=typer.colors.RED, err=True)
+    word = watched.outcome.name.lower()
+    if watched.outcome is Outcome.SUCCEEDED:
+        typer.echo(word)
+        return
+    typer.secho(f"error: {word}{': ' * bool(watched.message)}{watched.message}", fg=typer.colors.RED, err=True)
+    raise typer.Exit(watched.outcome.value)

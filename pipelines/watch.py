@@ -1,0 +1,135 @@
+"""Follow a run to its end: its state, its tasks, and the one outcome that all of it comes to."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from pipelines.server import Server, UnreachableError
+
+
+class Outcome(Enum):
+    """How a submission ended, with the exit code that says so."""
+
+    SUCCEEDED = 0
+    FAILED = 1
+    REFUSED = 2
+    CANCELLED = 3
+    TIMEOUT = 4
+    UNREACHABLE = 5
+
+
+FINAL = {
+    "SUCCEEDED": Outcome.SUCCEEDED,
+    "FAILED": Outcome.FAILED,
+    "SKIPPED": Outcome.FAILED,
+    "CANCELED": Outcome.CANCELLED,
+}
+"""The states a run stays in."""
+
+
+@dataclass(kw_only=True)
+class Task:
+    """A step of the pipeline, as far as the server told."""
+
+    name: str
+    state: str = "PENDING"
+    seconds: float = 0.0
+    error: str = ""
+
+
+@dataclass(kw_only=True)
+class Watched:
+    """What is known of a run."""
+
+    outcome: Outcome
+    message: str = ""
+    tasks: list[Task] = field(default_factory=list)
+
+
+def watch(
+    server: Server, run_id: str, task_names: Iterable[str], timeout: float | None, say: Callable[[str], None]
+) -> Watched:
+    """Ask for a run until it ends, ``timeout`` seconds are over, or the server does not answer for long.
+
+    Raises:
+        RefusedError: The server no longer lets the run be seen.
+    """
+    start = time.monotonic()
+    end = start + timeout if timeout is not None else float("inf")
+    names, delay = list(task_names), server.pace.first
+    tasks = [Task(name=name) for name in names]
+    shown: dict[str, str] = {}
+    while True:
+        left = end - time.monotonic()
+        try:
+            run = server.get_run(run_id, min(server.pace.patience, max(left, 0.0)))
+        except UnreachableError as error:
+            if time.monotonic() < end:
+                return Watched(outcome=Outcome.UNREACHABLE, message=f"{error}; the run goes on", tasks=tasks)
+            return Watched(outcome=Outcome.TIMEOUT, message=f"no end within {timeout:g} s; {error}", tasks=tasks)
+        tasks = read_tasks(run, names, server.credentials.clean)
+        for task in tasks:
+            if shown.get(task.name, "PENDING") != task.state:
+                say(f"[{time.monotonic() - start:6.0f} s] {task.name}: {task.state}")
+                shown[task.name], delay = task.state, server.pace.first
+        if run.state in FINAL:
+            message = server.credentials.clean(_message(run.error))
+            return Watched(outcome=FINAL[run.state], message=message, tasks=tasks)
+        left = end - time.monotonic()
+        if left <= 0:
+            message = f"no end within {timeout:g} s, state {run.state}; the run goes on"
+            return Watched(outcome=Outcome.TIMEOUT, message=message, tasks=tasks)
+        time.sleep(min(delay, left))
+        delay = server.pace.next(delay)
+
+
+def read_tasks(run: Any, names: Iterable[str], clean: Callable[[str], str]) -> list[Task]:
+    """Return the tasks ``names`` of a run, and what else of it failed, such as a driver.
+
+    A task fails with the error of what runs inside it: the server has the container as a child of the task.
+    """
+    details = list(run.run_details.task_details or []) if run.run_details else []
+    details.sort(key=lambda detail: detail.create_time.timestamp() if detail.create_time else 0.0)
+    latest = {detail.display_name: detail for detail in details}  # of a task tried again, the last
+    tasks, told = [], set()
+    for name in names:
+        detail = latest.get(name)
+        if detail is None:
+            tasks.append(Task(name=name))
+            continue
+        inside = list(_inside(detail, details))
+        told |= {id(child) for child in inside}
+        # The innermost says most.
+        error = next(filter(None, (_message(child.error) for child in reversed(inside))), "")
+        tasks.append(_task(detail, clean(error)))
+    others = [detail for detail in details if detail.state == "FAILED" and id(detail) not in told]
+    known = {detail.display_name for detail in details if id(detail) in told}
+    return tasks + [
+        _task(detail, clean(_message(detail.error)))
+        for detail in others
+        if detail.display_name not in known and _message(detail.error)
+    ]
+
+
+def _inside(detail: Any, details: list[Any], depth: int = 8) -> Iterator[Any]:
+    """Yield a task and what runs inside it."""
+    yield detail
+    children = detail.child_tasks or []
+    keys = {key for child in children for key in (child.task_id, child.pod_name) if key}
+    for other in details if depth else []:
+        if other is detail:
+            continue
+        if {other.task_id, other.pod_name} & keys or (detail.task_id and other.parent_task_id == detail.task_id):
+            yield from _inside(other, details, depth - 1)
+
+
+def _task(detail: Any, error: str) -> Task:
+    begin, end = detail.start_time or detail.create_time, detail.end_time
+    seconds = max((end - begin).total_seconds(), 0.0) if begin and end else 0.0
+    return Task(name=detail.display_name, state=detail.state or "PENDING", seconds=seconds, error=error)
+
+
+def _message(error: Any) -> str:
+    return (error.message or "").strip() if error else ""

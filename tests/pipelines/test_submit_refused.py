@@ -1,0 +1,145 @@
+"""What ``python -m pipelines submit`` refuses, before or after something was sent, and that it prints no secret."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from pipelines.__main__ import app
+from tests.pipelines.kubeflow import Kubeflow, state, task, waited
+
+SECRET = "s3cr3t-t0ken-of-mine"
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, "login"])
+@pytest.mark.parametrize("where", ["GET /healthz", "GET /pipelines", "POST /runs", "GET /runs/run-1"])
+def test_refusals(run: Callable[..., Result], kubeflow: Kubeflow, status: Any, where: str) -> None:
+    kubeflow.faults = {where: [status]}
+    if status == "login" and where in ("GET /healthz", "GET /pipelines"):
+        kubeflow.faults["POST /pipelines/upload"] = ["login"]
+    result = run("--wait")
+    assert result.exit_code == 2 and kubeflow.asked(where) == 1
+    expected = "perhaps a page to log in" if status == "login" else f"answers {status}"
+    assert expected in result.stderr and "from-the-server" not in result.output
+
+
+@pytest.mark.parametrize("option", ["--token-file", "--cookies-file", "--service-account"])
+@pytest.mark.parametrize("status", [401, 503])
+def test_secrets_are_sent_and_never_printed(
+    run: Callable[..., Result],
+    kubeflow: Kubeflow,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    option: str,
+    status: int,
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(f"session={SECRET}\n" if option == "--cookies-file" else f"{SECRET}\n")
+    monkeypatch.setenv("KF_PIPELINES_SA_TOKEN_PATH", str(secret))
+    kubeflow.states, kubeflow.echo = [state("RUNNING", task("train-fastkan", "FAILED", f"got {SECRET}")), status], True
+    options = [option] if option == "--service-account" else [option, str(secret)]
+    result, _, _ = waited(run, tmp_path, *options)
+    header, text = ("Cookie", "session=") if option == "--cookies-file" else ("authorization", "Bearer ")
+    assert {headers.get(header) for _, _, headers in kubeflow.requests} == {text + SECRET}
+    assert result.exit_code == (2 if status == 401 else 5)
+    assert "***" in result.output, "the server quoted it"
+    files = [path.read_text() for path in tmp_path.iterdir() if path != secret]
+    assert not any(SECRET in text for text in [result.output, repr(result.exception), *files])
+
+
+def test_a_token_is_read_anew(kubeflow: Kubeflow, run: Callable[..., Result], tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("first-token")
+    answer = kubeflow.answer
+
+    def renew(what: str, *rest: Any) -> Any:
+        token.write_text("second-token")
+        return answer(what, *rest)
+
+    kubeflow.answer = renew  # type: ignore[method-assign]
+    assert run("--token-file", str(token)).exit_code == 0
+    assert kubeflow.requests[-1][2]["authorization"] == "Bearer second-token"
+
+
+@pytest.mark.parametrize("content", [f"{SECRET}\nsecond", "", f"{SECRET}é"])
+@pytest.mark.parametrize("option", ["--token-file", "--cookies-file"])
+def test_secrets_that_fit_no_header(
+    run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path, option: str, content: str
+) -> None:
+    (tmp_path / "secret").write_text(content)
+    result = run(option, str(tmp_path / "secret"))
+    assert result.exit_code == 2 and "expected one line of ASCII text" in result.stderr
+    assert SECRET not in result.output and not kubeflow.requests
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--params", "epoch=3"], "unknown parameter 'epoch'; known are batch_size, cpu"),
+        (["--params", "epochs=few"], "parameter 'epochs' must be a whole number, got 'few'"),
+        (["--params", "dropout=nan"], "parameter 'dropout' must be finite"),
+        (["--params", "more"], "expected NAME=VALUE or a .toml, .json, .yaml, .yml file, got 'more'"),
+        (["--params", "none.toml"], "none.toml: No such file or directory"),
+        (["--pipeline", "other"], "unknown pipeline 'other'; known are fastkan_training"),
+        (["--timeout", "3"], "--timeout and --junit need --wait"),
+        (["--token-file", "none"], "none: No such file or directory"),
+        (["--token-file", "a", "--service-account"], "give one of"),
+        (["--host", "https://me:pass@kubeflow"], "--host must be"),
+        (["--host", "kubeflow"], "--host must be"),
+        (["--ca", str(Path(__file__))], "expected certificates as PEM"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_sent(
+    run: Callable[..., Result], kubeflow: Kubeflow, options: list[str], message: str
+) -> None:
+    result = run(*options)
+    assert result.exit_code == 2 and message in result.stderr and "pass@" not in result.output
+    assert not kubeflow.requests
+
+
+def test_missing_parameter(kubeflow: Kubeflow) -> None:
+    result = CliRunner().invoke(app, ["submit", "--host", kubeflow.host, "--experiment", "flights"])
+    assert result.exit_code == 2 and "missing parameter data_uri, label; known are" in result.stderr
+    assert not kubeflow.requests
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("settings.toml", 'num_gpus = "4"\ndropout = 1\nepochs = 5'),
+        ("settings.json", '{"num_gpus": "4", "dropout": 1, "epochs": 5}'),
+        ("settings.yaml", "num_gpus: '4'\ndropout: 1\nepochs: 5"),
+    ],
+)
+def test_files_of_parameters(
+    run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    assert run("--params", "epochs=6", "--params", "epochs=7", "--params", str(tmp_path / name)).exit_code == 0
+    parameters = kubeflow.runs[0]["runtime_config"]["parameters"]
+    assert parameters == {
+        "data_uri": "s3://bucket/flights", "label": "late", "num_gpus": "4", "dropout": 1, "epochs": 7
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("num_gpus = 4", "parameter 'num_gpus' must be text, got 4"),
+        ("epochs = 1.5", "parameter 'epochs' must be a whole number, got 1.5"),
+        ("epochs = true", "parameter 'epochs' must be a whole number, got True"),
+        ("dropout = inf", "parameter 'dropout' must be finite"),
+        ("gpus = 4", "unknown parameter 'gpus'; known are"),
+        ("epochs", "settings.toml: Expected '=' after a key"),
+    ],
+)
+def test_files_that_do_not_fit(
+    run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path, content: str, message: str
+) -> None:
+    (tmp_path / "settings.toml").write_text(content)
+    result = run("--params", str(tmp_path / "settings.toml"))
+    assert result.exit_code == 2 and message in result.stderr and "settings.toml: " in result.stderr
+    assert not kubeflow.requests
