@@ -36,7 +36,8 @@ MAX_DEATHS = 5
 """Deaths of a process in a row, the run not getting on between them, after which the run ends."""
 
 FREEZE_SECONDS = 1.0
-"""How long workers with a state of their own have to reach the end of their round when the run is stopped."""
+"""How long workers with a state of their own have to reach the end of their round when the run is stopped, and killed
+processes to be gone."""
 
 CAUSE_SECONDS = 2.0
 """How long to wait, when a member ends because it has lost another, for that one's end."""
@@ -278,6 +279,9 @@ class Supervisor:
             self._ask_for_restore_point()
         for life in self._lives.values():
             life.child.kill()
+        deadline = time.monotonic() + FREEZE_SECONDS
+        while any(life.child.exit_code is None for life in self._lives.values()) and time.monotonic() < deadline:
+            time.sleep(0.005)
         # Also one that was being started, and is in no list.
         self.nursery.end()
         for life in self._lives.values():
