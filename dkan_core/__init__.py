@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, TrainConfig
-    from dkan_core.data.manifest import PreparedData
+    from dkan_core.data.manifest import PreparedData, save_pointer
     from dkan_core.data.prepare import prepare
+    from dkan_core.data.sources import fingerprint_sources
     from dkan_core.errors import ConfigError, DataError, DkanError, OutputError, TrainingError, UserError
     from dkan_core.estimator import FastKANClassifier
     from dkan_core.evaluation import Evaluation, evaluate
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from dkan_core.model.fastkan import FastKAN
     from dkan_core.notebook import MainResult, main
     from dkan_core.prediction import predict
+    from dkan_core.publishing import choose_best, publish
+    from dkan_core.sample import write_sample
     from dkan_core.settings import build_config
     from dkan_core.training.launch import TrainResult, train
     from dkan_core.training.planning.bench import SyncBench, bench_sync
@@ -47,14 +50,19 @@ _HOMES = {
     "UserError": "errors",
     "bench_sync": "training.planning.bench",
     "build_config": "settings",
+    "choose_best": "publishing",
     "evaluate": "evaluation",
     "explain": "explanation.explain",
+    "fingerprint_sources": "data.sources",
     "main": "notebook",
     "plan": "training.planning.plan",
     "predict": "prediction",
     "prepare": "data.prepare",
+    "publish": "publishing",
+    "save_pointer": "data.manifest",
     "train": "training.launch",
     "tune_learning_rate": "training.tuning",
+    "write_sample": "sample",
 }
 
 __all__ = [
@@ -78,14 +86,19 @@ __all__ = [
     "UserError",
     "bench_sync",
     "build_config",
+    "choose_best",
     "evaluate",
     "explain",
+    "fingerprint_sources",
     "main",
     "plan",
     "predict",
     "prepare",
+    "publish",
+    "save_pointer",
     "train",
     "tune_learning_rate",
+    "write_sample",
 ]
 
 

@@ -22,6 +22,7 @@ LAYERS = [
     {"model", "report"},
     {"prediction"},
     {"explanation"},
+    {"comparison", "publishing", "sample"},
     {"evaluation", "training"},
     {"estimator", "notebook"},
     {"cli"},
