@@ -2,14 +2,22 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from pipelines.lint.documents import Compiled, read
+from pipelines.lint.documents import Compiled, DocumentError, load, parse
 from pipelines.lint.executors import check_executors
 from pipelines.lint.graphs import check_component, check_dag
 from pipelines.lint.kubernetes import check_kubernetes
 from pipelines.lint.scopes import scopes_of
 
-__all__ = ["lint"]
+__all__ = ["committed_files", "lint", "lint_documents"]
+
+PIPELINES = Path(__file__).parents[1]
+
+
+def committed_files() -> list[Path]:
+    """Return the compiled pipelines of this repository."""
+    return sorted(PIPELINES.glob("*/*/pipeline.yaml"))
 
 
 def lint(path: Path) -> list[str]:
@@ -17,10 +25,17 @@ def lint(path: Path) -> list[str]:
 
     Each finding names the file, the component and the task or executor where it is, and the reference.
     """
-    compiled, findings = read(path)
-    if compiled is not None:
-        findings += _check(compiled)
+    try:
+        findings = lint_documents(load(path))
+    except DocumentError as error:
+        findings = [str(error)]
     return [f"{path}: {finding}" for finding in findings]
+
+
+def lint_documents(documents: list[dict[str, Any]]) -> list[str]:
+    """Return what is wrong with a compiled pipeline: its document, and that of its platforms where it has one."""
+    compiled, findings = parse(documents)
+    return [*findings, *_check(compiled)] if compiled is not None else findings
 
 
 def _check(compiled: Compiled) -> Iterator[str]:

@@ -13,6 +13,8 @@ from kfp.pipeline_spec.pipeline_spec_pb2 import ComponentSpec, PipelineDeploymen
 ROOT = "root"
 """Name of the component that is the pipeline itself."""
 
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 Parsed = TypeVar("Parsed", bound=Message)
 
 
@@ -30,25 +32,36 @@ class Compiled:
     """By label: what its pod gets beyond that."""
 
 
-def read(path: Path) -> tuple[Compiled | None, list[str]]:
-    """Parse the file at ``path``; return None in place of a pipeline that cannot be read at all, and the findings."""
+class DocumentError(ValueError):
+    """A file holds no compiled pipeline; the message says why."""
+
+
+def load(path: Path) -> list[dict[str, Any]]:
+    """Return the documents of the file at ``path``: the pipeline, and its platforms where it has any.
+
+    Raises:
+        DocumentError: The file holds something else.
+    """
     try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        documents = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=LOADER))
     except (OSError, UnicodeError, yaml.YAMLError) as error:
-        return None, [f"cannot be read: {error}"]
+        raise DocumentError(f"cannot be read: {error}") from None
     if not 1 <= len(documents) <= 2 or not all(isinstance(document, dict) for document in documents):
-        return None, ["expected one document with the pipeline, and at most one with its platforms"]
+        raise DocumentError("expected one document with the pipeline, and at most one with its platforms")
+    return documents
+
+
+def parse(documents: list[dict[str, Any]]) -> tuple[Compiled | None, list[str]]:
+    """Read the documents of a pipeline strictly; return None where too much is wrong to go on, and the findings."""
     findings: list[str] = []
     spec = _parse(documents[0], PipelineSpec(), "pipeline", findings)
     if spec is None:
         return None, findings
     deployment = json_format.MessageToDict(spec.deployment_spec)
-    config = _parse(deployment, PipelineDeploymentConfig(), "deploymentSpec", findings)
+    config = _parse(deployment, PipelineDeploymentConfig(), "deploymentSpec", findings) or PipelineDeploymentConfig()
     kubernetes = _read_platform(documents[1], findings) if len(documents) == 2 else {}
     components = {**spec.components, ROOT: spec.root}
-    return Compiled(components=components, executors=dict(config.executors) if config else {}, kubernetes=kubernetes), (
-        findings
-    )
+    return Compiled(components=components, executors=dict(config.executors), kubernetes=kubernetes), findings
 
 
 def _read_platform(document: dict[str, Any], findings: list[str]) -> dict[str, KubernetesExecutorConfig]:

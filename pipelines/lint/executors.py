@@ -9,7 +9,7 @@ from google.protobuf import json_format
 from kfp.pipeline_spec.pipeline_spec_pb2 import ComponentSpec, PipelineTaskSpec
 
 from pipelines.lint.documents import Compiled
-from pipelines.lint.scopes import Scope, UnresolvedError, fits, placeholders, strings
+from pipelines.lint.scopes import CHANNEL, Scope, UnresolvedError, fits, placeholders, strings
 
 EXPRESSION = re.compile(r"\{\{\$(.*?)\}\}")
 NAMED = re.compile(r"\.(inputs|outputs)\.(parameters|artifacts)\[(['\"])(.+?)\3\].*")
@@ -65,6 +65,8 @@ def _check_placeholders(content: dict[str, Any], use: Use) -> Iterator[str]:
         ("outputs", "artifacts"): {*outputs.artifacts},
     }
     for where, text in strings(content):
+        for forgotten in CHANNEL.findall(text):
+            yield f"{where} holds {forgotten}, which the SDK left unresolved"
         for expression in EXPRESSION.findall(text):
             match = NAMED.fullmatch(expression)
             if match and match[4] not in known[match[1], match[2]]:

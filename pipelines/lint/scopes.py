@@ -17,6 +17,10 @@ ANY = ""
 PLACEHOLDER = re.compile(r"\{\{\$\.inputs\.parameters\[(['\"])(.+?)\1\]\}\}")
 
 
+CHANNEL = re.compile(r"\{\{channel:.*?\}\}")
+"""What the SDK writes for a parameter until it puts a placeholder there; some it forgets."""
+
+
 class UnresolvedError(Exception):
     """A reference names what is not there; the message says what and where it was looked for."""
 
@@ -112,7 +116,10 @@ class Scope:
         return schema_name(artifacts[name].artifact_type), artifacts[name].is_artifact_list
 
     def _constant(self, value: Value, task: PipelineTaskSpec | None) -> str:
-        for name in placeholders(json_format.MessageToDict(value)):
+        content = json_format.MessageToDict(value)
+        for forgotten in (found for _, text in strings(content) for found in CHANNEL.findall(text)):
+            raise UnresolvedError(f"{forgotten!r}, which the SDK left unresolved")
+        for name in placeholders(content):
             if task is None or name not in task.inputs.parameters:
                 raise UnresolvedError(f"placeholder {name!r}, which is no input of the task")
         return constant_type(value)
