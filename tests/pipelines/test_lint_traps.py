@@ -85,7 +85,7 @@ def test_list_used_inside_the_loop_over_it(tmp_path: Path) -> None:
         names = make().outputs["Output"]
         with dsl.ParallelFor(names) as name:
             say(text=name)
-                choose_from(names=names)
+            choose_from(names=names)
 
     assert any("the list that the loop comp-for-loop-" in found for found in trap(pipeline, tmp_path / "pipeline.yaml"))
 
