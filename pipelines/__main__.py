@@ -11,6 +11,7 @@ from pipelines.compiled import PIPELINE_YAML, ArgumentError, compile_pipeline, i
 from pipelines.lint import committed_files, lint
 from pipelines.local import PipelineFailedError, run_locally
 from pipelines.submit import EXIT_CODES, submit_command
+from pipelines.tables import write_tables
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -59,6 +60,18 @@ def lint_command(
     for finding in findings:
         typer.echo(finding)
     raise typer.Exit(1 if findings else 0)
+
+
+@app.command("readme")
+def readme_command(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail when a README is out of date.")] = False,
+) -> None:
+    """Write the tables of inputs and outputs in the README of every component and pipeline."""
+    outdated = write_tables(check=check)
+    for path in outdated:
+        typer.echo(f"{path} is out of date" if check else f"wrote {path}")
+    if check and outdated:
+        _fail("run: python -m pipelines readme", code=1)
 
 
 app.command("submit", epilog=EXIT_CODES.replace("\n", " "))(submit_command)
