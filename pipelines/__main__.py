@@ -8,8 +8,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from pipelines.compiled import PIPELINE_YAML, ArgumentError, compile_pipeline, is_current, parse_arguments
+from pipelines.lint import committed_files, lint
 from pipelines.local import PipelineFailedError, run_locally
 from pipelines.submit import EXIT_CODES, submit_command
+from pipelines.tables import write_tables
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -45,6 +47,31 @@ def run_command(
     typer.echo(f"model:   {result.model / 'model'}")
     typer.echo(f"report:  {result.report}")
     typer.echo(f"test AP: {result.average_precision:.4f}")
+
+
+@app.command("lint")
+def lint_command(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="All committed ones by default.")
+    ] = None,
+) -> None:
+    """Check compiled pipelines for what the SDK compiles and a cluster fails on."""
+    findings = [finding for path in files or committed_files() for finding in lint(path)]
+    for finding in findings:
+        typer.echo(finding)
+    raise typer.Exit(1 if findings else 0)
+
+
+@app.command("readme")
+def readme_command(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail when a README is out of date.")] = False,
+) -> None:
+    """Write the tables of inputs and outputs in the README of every component and pipeline."""
+    outdated = write_tables(check=check)
+    for path in outdated:
+        typer.echo(f"{path} is out of date" if check else f"wrote {path}")
+    if check and outdated:
+        _fail("run: python -m pipelines readme", code=1)
 
 
 app.command("submit", epilog=EXIT_CODES.replace("\n", " "))(submit_command)
