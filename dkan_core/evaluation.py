@@ -92,8 +92,9 @@ def evaluate(
         OutputError: ``out`` cannot take the result.
     """
     with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
-        with local_copy(model) as model_folder, open_prepared(prepared) as (data, manifest):
+        with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
+        with open_prepared(prepared) as (data, manifest):
             history = _read_history(model)
             check_match(saved, manifest, prepared)
             device = best_device()

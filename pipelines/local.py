@@ -22,6 +22,9 @@ class LocalRun:
     average_precision: float
     """Average precision on the test split."""
 
+    approved: bool
+    """Whether the model passed the gate."""
+
     report: Path
     """The HTML report."""
 
@@ -45,6 +48,7 @@ def run_locally(pipeline: Path, arguments: dict[str, Any], out: Path) -> LocalRu
         raise PipelineFailedError(Text.from_ansi(str(error)).plain) from error
     return LocalRun(
         average_precision=outputs["average_precision"],
+        approved=outputs["approved"],
         report=Path(outputs["report"].path).absolute(),
         model=Path(outputs["model"].path).absolute(),
     )

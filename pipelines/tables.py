@@ -43,7 +43,7 @@ def inputs_table(asset: BaseComponent) -> str:
     """Render the table of inputs, in the order of the signature."""
     descriptions = _descriptions(asset)
     lines = ["| Name | Type | Default | Description |", "|---|---|---|---|"]
-    for name, field in asset.component_spec.inputs.items():
+    for name, field in (asset.component_spec.inputs or {}).items():
         default = _default(field.default) if field.optional else "required"
         lines.append(f"| `{name}` | `{_type(field)}` | {default} | {_cell(descriptions, name)} |")
     return "\n".join(lines)

@@ -64,8 +64,9 @@ def explain(
         if value < low:
             raise ConfigError(f"{name} must be {low} or more, got {value}")
     with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
-        with local_copy(model) as model_folder, open_prepared(prepared) as (data, manifest):
+        with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
+        with open_prepared(prepared) as (data, manifest):
             check_match(saved, manifest, prepared)
             if label is not None and label not in manifest.labels:
                 raise ConfigError(f"label must be one of {', '.join(manifest.labels)}, got {label!r}")
