@@ -10,10 +10,11 @@ from kfp.pipeline_spec.pipeline_spec_pb2 import ComponentSpec, PipelineTaskSpec
 
 from pipelines.lint.documents import Compiled
 from pipelines.lint.scopes import CHANNEL, Scope, UnresolvedError, fits, placeholders, strings
+from pipelines.lint.tasks import RESOURCE_INPUTS
 
 EXPRESSION = re.compile(r"\{\{\$(.*?)\}\}")
 NAMED = re.compile(r"\.(inputs|outputs)\.(parameters|artifacts)\[(['\"])(.+?)\3\].*")
-WHOLE = re.compile(r"(|\.inputs|\.outputs|\.pipeline_(job|task)_\w+|\.pipeline_root)")
+WHOLE = re.compile(r"(|\.inputs|\.outputs|\.outputs\.output_file|\.workspace_path|\.pipeline_\w+)")
 IF_PRESENT = re.compile(r"\"InputName\":\s*\"([^\"]+)\"")
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([munkKMGTPE]|[KMGTPE]i|e[0-9]+)?")
 COUNT = re.compile(r"[0-9]+")
@@ -46,10 +47,13 @@ def check_executors(compiled: Compiled, scopes: list[Scope]) -> Iterator[str]:
     """Yield what is wrong with the executors of a pipeline."""
     for label, executor in compiled.executors.items():
         content = json_format.MessageToDict(executor)
+        if not executor.WhichOneof("spec"):
+            yield f"executor {label}: has nothing to run"
         for use in uses_of(label, scopes):
             where = f"executor {label}, run by task {use.task_name} of {use.scope.name}"
-            for finding in (*_check_placeholders(content, use), *_check_resources(content.get("container", {}), use)):
-                yield f"{where}: {finding}"
+            for check in (_check_placeholders, _check_resources, _check_added):
+                for finding in check(content, use):
+                    yield f"{where}: {finding}"
             source = executor.importer.artifact_uri.runtime_parameter
             if source and source not in use.task.inputs.parameters:
                 yield f"{where}: importer.artifactUri refers to {source!r}, which is no input of the task"
@@ -78,7 +82,18 @@ def _check_placeholders(content: dict[str, Any], use: Use) -> Iterator[str]:
                 yield f"{where} refers to {name!r}, which is not among the inputs of the task"
 
 
-def _check_resources(container: dict[str, Any], use: Use) -> Iterator[str]:
+def _check_added(content: dict[str, Any], use: Use) -> Iterator[str]:
+    texts = {text for _, text in strings(content)}
+    for key in sorted(
+        RESOURCE_INPUTS & set(use.task.inputs.parameters) - set(use.component.input_definitions.parameters)
+    ):
+        constant = use.task.inputs.parameters[key].runtime_value.constant.string_value
+        if constant not in texts:
+            yield f"the task gives {key} as {constant!r}, which no field of the executor takes"
+
+
+def _check_resources(content: dict[str, Any], use: Use) -> Iterator[str]:
+    container = content.get("container", {})
     resources = container.get("resources", {})
     accelerator = resources.get("accelerator", {})
     fields = {"image": container.get("image", "")} if container else {}

@@ -23,18 +23,27 @@ def check_component(name: str, component: ComponentSpec, compiled: Compiled) -> 
     """Yield what is wrong with a component by itself."""
     if component.executor_label and component.executor_label not in compiled.executors:
         yield f"{name}: executor {component.executor_label!r} is not in the deploymentSpec"
-    if not component.WhichOneof("implementation"):
+    if not component.executor_label and not component.dag.tasks:
         yield f"{name}: has neither tasks nor an executor"
+    for definitions in (component.input_definitions, component.output_definitions):
+        for key, artifact in definitions.artifacts.items():
+            if not schema_name(artifact.artifact_type):
+                yield f"{name}: artifact {key!r} has no type"
+    for finding in _check_parameters(component):
+        yield f"{name}: {finding}"
+
+
+def _check_parameters(component: ComponentSpec) -> Iterator[str]:
     for key, parameter in component.input_definitions.parameters.items():
         kind = type_name(parameter.parameter_type)
         if not parameter.parameter_type:
-            yield f"{name}: parameter {key!r} has no type"
+            yield f"parameter {key!r} has no type"
         elif parameter.HasField("default_value") and not fits(constant_type(parameter.default_value), kind):
             default = json_format.MessageToDict(parameter.default_value)
-            yield f"{name}: parameter {key!r} is {kind}, but its default is {default!r}"
+            yield f"parameter {key!r} is {kind}, but its default is {default!r}"
     for key, output in component.output_definitions.parameters.items():
         if not output.parameter_type:
-            yield f"{name}: output parameter {key!r} has no type"
+            yield f"output parameter {key!r} has no type"
 
 
 def check_dag(scope: Scope) -> Iterator[str]:
@@ -77,6 +86,8 @@ def _check_output_parameters(scope: Scope) -> Iterator[str]:
 def _check_output_artifacts(scope: Scope) -> Iterator[str]:
     defined = scope.component.output_definitions.artifacts
     for key, output in scope.component.dag.outputs.artifacts.items():
+        if not output.artifact_selectors:
+            yield f"output artifact {key!r} comes from no task"
         for selector in output.artifact_selectors:
             try:
                 given, _ = scope.output_artifact(selector.producer_subtask, selector.output_artifact_key)

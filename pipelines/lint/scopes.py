@@ -77,7 +77,7 @@ class Scope:
             self.producer(source.task_final_status.producer_task)
             found = "TASK_FINAL_STATUS"
         elif kind == "runtime_value":
-            found = self._constant(source.runtime_value.constant, inputs)
+            found = self._constant(source.runtime_value, inputs)
         else:
             raise UnresolvedError("nothing")
         return ANY if getattr(source, "parameter_expression_selector", "") else found
@@ -115,7 +115,10 @@ class Scope:
             raise UnresolvedError(f"artifact {name!r}, which {self.name} does not have")
         return schema_name(artifacts[name].artifact_type), artifacts[name].is_artifact_list
 
-    def _constant(self, value: Value, task: PipelineTaskSpec | None) -> str:
+    def _constant(self, runtime_value: Any, task: PipelineTaskSpec | None) -> str:
+        if not runtime_value.WhichOneof("value"):
+            raise UnresolvedError("nothing")
+        value = runtime_value.constant
         content = json_format.MessageToDict(value)
         for forgotten in (found for _, text in strings(content) for found in CHANNEL.findall(text)):
             raise UnresolvedError(f"{forgotten!r}, which the SDK left unresolved")

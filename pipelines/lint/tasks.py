@@ -42,7 +42,10 @@ def check_task(scope: Scope, task: PipelineTaskSpec) -> Iterator[str]:
     yield from _check_parameters(scope, task)
     yield from _check_artifacts(scope, task)
     yield from _check_iterator(scope, task)
-    for _, key in CONDITION_INPUT.findall(task.trigger_policy.condition):
+    condition = task.trigger_policy.condition
+    if condition and not CONDITION_INPUT.search(condition):
+        yield f"condition {condition!r} names no input"
+    for _, key in CONDITION_INPUT.findall(condition):
         if key not in task.inputs.parameters:
             yield f"condition names {key!r}, which is no input of the task"
 

@@ -41,6 +41,17 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
         DELETE,
         "comp-make: has neither tasks nor an executor",
     ),
+    "no tasks": ("0/components/comp-exit-handler-5/dag/tasks", DELETE, "comp-exit-handler-5: has neither tasks nor"),
+    "nothing to run": (
+        "0/deploymentSpec/executors/exec-say/container",
+        DELETE,
+        "executor exec-say: has nothing to run",
+    ),
+    "artifact of no type": (
+        "0/components/comp-pack/outputDefinitions/artifacts/packed/artifactType",
+        DELETE,
+        "comp-pack: artifact 'packed' has no type",
+    ),
     "settings of no executor": (
         "1/platforms/kubernetes/deploymentSpec/executors/exec-none",
         {},
@@ -82,6 +93,11 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
         "three",
         'input \'rows\' is NUMBER_INTEGER, but is given {"constant": "three"}, which is STRING',
     ),
+    "constant that is none": (
+        f"{TASKS}/make/inputs/parameters/rows/runtimeValue/constant",
+        DELETE,
+        "refers to nothing",
+    ),
     "parameter of another type": (
         f"{FOUND}/inputs/parameters/where/componentInputParameter",
         "pipelinechannel--taints",
@@ -113,6 +129,11 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
         "inputs.parameter_values['pipelinechannel--find'] == 'yes'",
         "task condition-3: condition names 'pipelinechannel--find', which is no input of the task",
     ),
+    "condition without input": (
+        "0/components/comp-condition-branches-1/dag/tasks/condition-3/triggerPolicy/condition",
+        "true",
+        "task condition-3: condition 'true' names no input",
+    ),
     "loop over no input": (
         "0/components/comp-condition-3/dag/tasks/for-loop-2/parameterIterator/items/inputParameter",
         "names",
@@ -132,6 +153,11 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
         "0/components/comp-learn-on-gpus/dag/outputs/artifacts/Output/artifactSelectors/0/producerSubtask",
         "teach",
         "comp-learn-on-gpus: output artifact 'Output' refers to task 'teach'",
+    ),
+    "output artifact of no task": (
+        "0/components/comp-learn-on-gpus/dag/outputs/artifacts/Output/artifactSelectors",
+        [],
+        "comp-learn-on-gpus: output artifact 'Output' comes from no task",
     ),
     "output left out": ("0/root/dag/outputs", DELETE, "root: output parameter 'Output' comes from no task"),
     "output not declared": ("0/root/outputDefinitions", DELETE, "root: output parameter 'Output' is not declared"),
@@ -169,6 +195,11 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
         f"{GPUS}/resourceCount",
         "{{$.inputs.parameters['pipelinechannel--gpus']}}",
         "container.resources.accelerator.resourceCount refers to parameter 'pipelinechannel--gpus'",
+    ),
+    "resource that the executor lost": (
+        GPUS,
+        DELETE,
+        "the task gives accelerator_count as \"{{$.inputs.parameters['pipelinechannel--num_gpus']}}\", which no field",
     ),
     "resource in a longer text": (
         f"{GPUS}/resourceCount",

@@ -53,6 +53,20 @@ def test_fault_is_found(good: Documents, path: str, value: Any, finding: str) ->
     assert any(finding in found for found in findings), findings
 
 
+def places(content: Any, above: str) -> Iterator[str]:
+    """Yield the path of everything inside a document."""
+    for key in content if isinstance(content, dict) else range(len(content)) if isinstance(content, list) else ():
+        yield f"{above}/{key}"
+        yield from places(content[key], f"{above}/{key}")
+
+
+@pytest.mark.parametrize("value", [DELETE, "other", None, [], 7], ids=["nothing", "text", "null", "list", "number"])
+def test_linter_stands_whatever_it_reads(good: Documents, value: Any) -> None:
+    everywhere = [place for number in (0, 1) for place in places(good[number], str(number))]
+    for place in everywhere[::5]:
+        assert isinstance(lint_documents(changed(good, place, value)), list)
+
+
 def input_definitions(documents: Documents) -> Iterator[tuple[str, str, str]]:
     """Yield path, name and owner of every input that something refers to."""
     spec = documents[0]
