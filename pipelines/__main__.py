@@ -37,6 +37,7 @@ def run_command(
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the artifacts.")] = Path("local_outputs"),
     pipeline: Annotated[str, typer.Option(help=f"One of {', '.join(PIPELINES)}.")] = DEFAULT,
+    image: Annotated[str, typer.Option(help="Run each step in a container of this image.")] = "",
 ) -> None:
     """Run a compiled pipeline on this machine, without a cluster."""
     if pipeline not in PIPELINES:
@@ -49,7 +50,7 @@ def run_command(
     # kfp pastes the interpreter's path into a shell line unquoted.
     sys.executable = shlex.quote(sys.executable)
     try:
-        result = run_locally(package, arguments, out)
+        result = run_locally(package, arguments, out, image)
     except PipelineFailedError as error:
         _fail(f"{error} Its log is above.", code=1)
     typer.echo(f"model:   {result.model / 'model'}")

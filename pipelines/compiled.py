@@ -56,6 +56,15 @@ def inputs_of(path: Path) -> dict[str, Any]:
     return inputs
 
 
-def load_pipeline(path: Path) -> BaseComponent:
-    """Load a compiled pipeline."""
-    return components.load_component_from_file(str(path))
+def load_pipeline(path: Path, image: str = "") -> BaseComponent:
+    """Load a compiled pipeline to run it on this machine.
+
+    Args:
+        path: The compiled file.
+        image: Image of every step: kfp's local runner does not take it from the form.
+    """
+    documents = read_documents(path)
+    for executor in documents[0]["deploymentSpec"]["executors"].values():
+        if image:
+            executor["container"]["image"] = image
+    return components.load_component_from_text(yaml.safe_dump_all(documents))
