@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dkan_core import DataError, PrepareConfig, PreparedData, prepare
-from dkan_core.data import schema, shards, statistics
+from dkan_core.data import samples, schema, shards, statistics
 from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loader import all_batches, open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.data.splits import SPLITS
@@ -252,14 +253,14 @@ def test_sample_of_large_data_is_uniform_and_independent_of_batches(tmp_path: Pa
 
 
 def test_wide_batches_do_not_pile_up(monkeypatch: Any) -> None:
-    monkeypatch.setattr(statistics, "MAX_PIECES", 4)
-    sample = statistics._BottomK(50, seed=1)
+    monkeypatch.setattr(samples, "MAX_PIECES", 4)
+    sample = samples.BottomK(50, seed=1)
     for first in range(0, 5000, 10):
         row_ids = np.arange(first, first + 10, dtype=np.uint64)
         sample.add(pa.record_batch({"id": row_ids}), row_ids, np.ones(10, dtype=bool))
         assert len(sample.pieces) <= 5
-    keys = statistics.splitmix64(np.arange(5000, dtype=np.uint64), seed=1)
-    assert sample.table()["id"].to_pylist() == np.argsort(keys)[:50].tolist()
+    keys = splitmix64(np.arange(5000, dtype=np.uint64), seed=1)
+    assert sample.sample().rows["id"].to_pylist() == np.argsort(keys)[:50].tolist()
 
 
 def test_nan_and_infinity_are_counted_and_taken_as_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
