@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, TrainConfig
     from dkan_core.data.manifest import PreparedData
+    from dkan_core.data.parallel import finish_preparation, fit_preparation, plan_preparation, prepare_part
     from dkan_core.data.prepare import prepare
     from dkan_core.errors import ConfigError, DataError, DkanError, OutputError, TrainingError, UserError
     from dkan_core.estimator import FastKANClassifier
@@ -49,10 +50,14 @@ _HOMES = {
     "build_config": "settings",
     "evaluate": "evaluation",
     "explain": "explanation.explain",
+    "finish_preparation": "data.parallel",
+    "fit_preparation": "data.parallel",
     "main": "notebook",
     "plan": "training.planning.plan",
+    "plan_preparation": "data.parallel",
     "predict": "prediction",
     "prepare": "data.prepare",
+    "prepare_part": "data.parallel",
     "train": "training.launch",
     "tune_learning_rate": "training.tuning",
 }
@@ -80,10 +85,14 @@ __all__ = [
     "build_config",
     "evaluate",
     "explain",
+    "finish_preparation",
+    "fit_preparation",
     "main",
     "plan",
+    "plan_preparation",
     "predict",
     "prepare",
+    "prepare_part",
     "train",
     "tune_learning_rate",
 ]

@@ -90,10 +90,23 @@ def read_manifest(folder: Path) -> PreparedData:
     """
     path = folder / MANIFEST
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise DataError(f"{folder}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote") from None
     except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    return parse_manifest(text, str(path))
+
+
+def parse_manifest(text: str, path: str) -> PreparedData:
+    """Return the manifest that ``text`` is, checked; messages name ``path``.
+
+    Raises:
+        DataError: It is none, it is of another format version, or it was altered.
+    """
+    try:
+        plain = json.loads(text)
+    except ValueError as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     version = plain.get("format_version") if isinstance(plain, dict) else None
     if version != FORMAT_VERSION:

@@ -15,6 +15,8 @@ class Piece:
     first: int
     """Number of the first row, counted through all source files."""
 
+    rows: int
+
     groups: tuple[int, int] | None = None
     """The first row group, and the one past the last; None is the whole file."""
 
@@ -23,7 +25,7 @@ def whole_files(files: Sequence[SourceFile]) -> list[Piece]:
     """Return a piece a file."""
     pieces, first = [], 0
     for file in files:
-        pieces.append(Piece(path=file.path, first=first))
+        pieces.append(Piece(path=file.path, first=first, rows=file.rows))
         first += file.rows
     return pieces
 
@@ -50,9 +52,11 @@ def cut_parts(files: Sequence[SourceFile], groups: Sequence[Sequence[int]], part
         if pieces and pieces[-1].path == file.path and pieces[-1].groups is not None:
             last = pieces.pop()
             assert last.groups is not None
-            pieces.append(Piece(path=file.path, first=last.first, groups=(last.groups[0], index + 1)))
+            pieces.append(
+                Piece(path=file.path, first=last.first, rows=last.rows + rows, groups=(last.groups[0], index + 1))
+            )
         else:
-            pieces.append(Piece(path=file.path, first=first, groups=(index, index + 1)))
+            pieces.append(Piece(path=file.path, first=first, rows=rows, groups=(index, index + 1)))
     return [cut[part] for part in sorted(cut)]
 
 

@@ -4,7 +4,6 @@ A row is followed by its weight, which is its number.
 """
 
 import hashlib
-import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -25,35 +24,7 @@ from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loader import all_batches, open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.data.splits import SPLITS
-
-ROWS = 3000
-CONFIG = PrepareConfig(label=("y",), weight="row")
-
-
-def make_rows(rows: int = ROWS, seed: int = 0) -> pa.Table:
-    rng = np.random.default_rng(seed)
-    return pa.table(
-        {
-            "x": rng.normal(size=rows).astype(np.float32),
-            "age": pa.array(rng.integers(18, 60, rows), mask=rng.random(rows) < 0.1),
-            "city": pa.array(rng.choice(["Oslo", "Rome", "Bern", None], rows).tolist(), pa.string()),
-            "y": (np.arange(rows) % 2).astype(np.int8),
-            "row": np.arange(rows),
-        }
-    )
-
-
-def write(table: pa.Table, folder: Path, files: int = 1, **options: Any) -> list[Path]:
-    folder.mkdir(exist_ok=True)
-    bounds = np.linspace(0, len(table), files + 1).astype(int)
-    paths = [folder / f"part-{index:03}.parquet" for index in range(files)]
-    for path, (start, stop) in zip(paths, itertools.pairwise(bounds), strict=True):
-        pq.write_table(table.slice(start, stop - start), path, **options)
-    return paths
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+from tests.data.tables import CONFIG, ROWS, contents, make_rows, write
 
 
 def read(folder: Path, split: str) -> dict[str, npt.NDArray[Any]]:
