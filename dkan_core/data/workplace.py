@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dkan_core.storage import filesystem, is_remote, output_error, readable, sync_folder, writable
+from dkan_core.storage import filesystem, is_remote, output_error, readable, remove, sync_folder, writable
 
 WORK = ".work"
 
@@ -94,9 +94,13 @@ class Workplace:
     def remove(self, name: str) -> None:
         """Remove a file, or a folder with all that is in it, if it is there."""
         with writable(f"{self.uri}/{name}"):
+            if not is_remote(self.uri):
+                remove(Path(self._path(name)))
+                return
             self.fs.invalidate_cache()
-            if self.fs.exists(self._path(name)):
-                self.fs.rm(self._path(name), recursive=True)
+            # Not ``rm``, which takes a bracket in a path for a pattern.
+            for path in self.fs.find(self._path(name)):
+                self.fs.rm_file(path)
 
 
 def _rename(file: Path, target: Path) -> None:
