@@ -25,7 +25,7 @@ from dkan_core.data.statistics import Counts, merge_counts, sample_rows
 from dkan_core.data.steps import describe, fit
 from dkan_core.data.workplace import WORK, Workplace
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.storage import PARTIAL
+from dkan_core.storage import PARTIAL, write_json
 
 Stage = Literal["survey", "encode", "assemble"]
 _STAGES = {"survey": survey, "encode": encode, "assemble": assemble}
@@ -117,11 +117,12 @@ def fit_preparation(prepared_uri: str) -> None:
     place.write_json(fitted_file(plan), {"preprocessor": preprocessor.to_dict(), "counts": counts.to_dict()})
 
 
-def finish_preparation(prepared_uri: str) -> PreparedData:
+def finish_preparation(prepared_uri: str, *, manifest_to: str | Path | None = None) -> PreparedData:
     """Check that every shard is there, write the manifest and remove the work.
 
     Args:
         prepared_uri: Where the plan lies, with all parts assembled; or a whole result, which is left as it is.
+        manifest_to: A local folder that gets the manifest too. Default: none does.
 
     Returns:
         The manifest.
@@ -131,20 +132,27 @@ def finish_preparation(prepared_uri: str) -> PreparedData:
         OutputError: ``prepared_uri`` cannot be written.
     """
     place = Workplace(prepared_uri)
-    plan, earlier = read_plan(place), earlier_result(place)
-    if plan is None and earlier is not None:
-        return earlier  # a second call: the first one removed the plan
-    place, plan = open_plan(prepared_uri)
+    plan, prepared = read_plan(place), earlier_result(place)
+    # Without a plan a whole result is that of a first call, which removed it at its end.
+    if plan is not None or prepared is None:
+        prepared = _finish(*open_plan(prepared_uri))
+        log_prepared(prepared_uri, prepared)
+    if manifest_to is not None:
+        Path(manifest_to).mkdir(parents=True, exist_ok=True)
+        write_json(Path(manifest_to) / MANIFEST, prepared.to_dict())
+    return prepared
+
+
+def _finish(place: Workplace, plan: Plan) -> PreparedData:
     fitted = read_fitted(place, plan)
     written = _written_shards(place, plan)
-    shards: dict[str, list[Shard]] = {path.split("/")[0]: [] for path in shard_paths(plan, fitted)}
+    shards: dict[str, list[Shard]] = {split: [] for split in SPLITS}
     for path in shard_paths(plan, fitted):
         shards[path.split("/")[0]] += [written[path]] if path in written else []
     prepared = describe(plan.task, fitted.preprocessor, fitted.counts, shards)
     place.write_json(MANIFEST, prepared.to_dict())
     for name in (plan.folder, PLAN, WORK):
         place.remove(name)
-    log_prepared(prepared_uri, prepared)
     return prepared
 
 

@@ -1,0 +1,25 @@
+"""Component: one part of a preparation through one stage."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def prepare_part(prepared_uri: str, stage: str, part: int) -> NamedTuple("Outputs", [("rows", int)]):
+    """Take one part of a preparation through one stage.
+
+    Args:
+        prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
+        stage: What to do with the part: survey, encode or assemble, in this order.
+        part: Number of the part, of those that plan_preparation returned.
+
+    Returns:
+        rows: Rows that were read, encoded or written.
+    """
+    from dkan_core import prepare_part
+
+    # Whole numbers in a list reach a step as floats.
+    return (prepare_part(prepared_uri, stage, int(part)),)
