@@ -71,7 +71,11 @@ def outputs_table(asset: BaseComponent) -> str:
     for name, parameter in signature.parameters.items():
         if is_output(parameter.annotation):
             lines.append(f"| `{name}` | `{type_name(parameter.annotation)}` | {described(asset)[name]} |")
-    for name, kind in getattr(signature.return_annotation, "__annotations__", {}).items():
+    returned = signature.return_annotation
+    if returned is list:
+        text = docstring_parser.parse(inspect.getdoc(function_of(asset))).returns.description
+        lines.append(f"| `Output` | `list` | {text} |")
+    for name, kind in getattr(returned, "__annotations__", {}).items():
         label = f"dsl.{kind.__name__}" if issubclass(kind, dsl.Artifact) else kind.__name__
         lines.append(f"| `{name}` | `{label}` | {asset.component_spec.outputs[name].description} |")
     return "\n".join(lines)

@@ -18,12 +18,12 @@ def prepare_by_many(data_uri: str, prepared_uri: str, num_parts: int) -> dsl.Dat
     plan = plan_preparation(
         data_uri=data_uri, label="y", weight="row", prepared_uri=prepared_uri, num_parts=num_parts, seed=4
     )
-    with dsl.ParallelFor(plan.outputs["parts"], parallelism=2) as part:
+    with dsl.ParallelFor(plan.output, parallelism=2) as part:
         surveyed = prepare_part(prepared_uri=prepared_uri, stage="survey", part=part)
     fitted = fit_preparation(prepared_uri=prepared_uri).after(surveyed)
-    with dsl.ParallelFor(plan.outputs["parts"], parallelism=2) as part:
+    with dsl.ParallelFor(plan.output, parallelism=2) as part:
         encoded = prepare_part(prepared_uri=prepared_uri, stage="encode", part=part).after(fitted)
-    with dsl.ParallelFor(plan.outputs["parts"], parallelism=2) as part:
+    with dsl.ParallelFor(plan.output, parallelism=2) as part:
         assembled = prepare_part(prepared_uri=prepared_uri, stage="assemble", part=part).after(encoded)
     return finish_preparation(prepared_uri=prepared_uri).after(assembled).outputs["prepared"]
 

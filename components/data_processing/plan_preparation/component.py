@@ -1,7 +1,5 @@
 """Component: raw Parquet to a plan of how many pods prepare it together."""
 
-from typing import NamedTuple
-
 from kfp import dsl
 
 from components.image import IMAGE
@@ -21,7 +19,7 @@ def plan_preparation(
     weight: str = "",
     numeric_dtype: str = "uint8",
     seed: int = 0,
-) -> NamedTuple("Outputs", [("parts", list)]):
+) -> list:
     """Plan how many pods prepare raw Parquet together: check the schema of every file and cut the rows into parts.
 
     Args:
@@ -39,7 +37,7 @@ def plan_preparation(
         seed: Decides split, statistics sample and shuffle.
 
     Returns:
-        parts: Number of each part, to loop over.
+        Number of each part, to loop over.
     """
     from dkan_core import PrepareConfig, build_config, plan_preparation
 
@@ -55,4 +53,5 @@ def plan_preparation(
     }
     sources = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
     config = build_config(PrepareConfig, settings)
-    return (plan_preparation(sources, prepared_uri, config, parts=num_parts, overwrite=overwrite),)
+    # One output without a name: kfp's local runner loops over no other.
+    return plan_preparation(sources, prepared_uri, config, parts=num_parts, overwrite=overwrite)

@@ -24,8 +24,8 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("num_parts", "planned"), [(1, 1), (2, 2), (64, 4)])
 def test_parts_and_options(source: Path, tmp_path: Path, num_parts: int, planned: int) -> None:
     uri = str(tmp_path / "prepared")
-    outputs = plan_preparation.python_func(str(source), "label", uri, num_parts=num_parts, drop="leak,", seed=5)
-    assert outputs == (list(range(planned)),)
+    parts = plan_preparation.python_func(str(source), "label", uri, num_parts=num_parts, drop="leak,", seed=5)
+    assert parts == list(range(planned))
     task = open_plan(uri)[1].task
     assert task.schema.numeric == ("feature",)
     assert (task.config.seed, task.config.group) == (5, None)
