@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 def plan_preparation(
     sources: str | Path | Sequence[str | Path],
-    prepared_uri: str,
+    prepared_uri: str | Path,
     config: PrepareConfig,
     *,
     parts: int,
@@ -61,6 +61,8 @@ def plan_preparation(
     """
     if parts < 1:
         raise ConfigError(f"parts must be at least 1, got {parts}")
+    if not str(prepared_uri).strip():
+        raise ConfigError(f"prepared_uri must be a folder or URI that every process reaches, got {str(prepared_uri)!r}")
     task, groups = find_task(sources, config)
     plan = Plan(task=task, parts=cut_parts(task.files, groups, parts))
     claim(Workplace(prepared_uri), plan, overwrite=overwrite)
@@ -68,7 +70,7 @@ def plan_preparation(
     return list(range(len(plan.parts)))
 
 
-def prepare_part(prepared_uri: str, stage: Stage, part: int) -> int:
+def prepare_part(prepared_uri: str | Path, stage: Stage, part: int) -> int:
     """Take one part through one stage.
 
     Args:
@@ -94,7 +96,7 @@ def prepare_part(prepared_uri: str, stage: Stage, part: int) -> int:
     return rows
 
 
-def fit_preparation(prepared_uri: str) -> None:
+def fit_preparation(prepared_uri: str | Path) -> None:
     """Check what the survey counted, choose the encoding, and clear away an earlier result.
 
     Args:
@@ -117,7 +119,7 @@ def fit_preparation(prepared_uri: str) -> None:
     place.write_json(fitted_file(plan), {"preprocessor": preprocessor.to_dict(), "counts": counts.to_dict()})
 
 
-def finish_preparation(prepared_uri: str, *, manifest_to: str | Path | None = None) -> PreparedData:
+def finish_preparation(prepared_uri: str | Path, *, manifest_to: str | Path | None = None) -> PreparedData:
     """Check that every shard is there, write the manifest and remove the work.
 
     Args:

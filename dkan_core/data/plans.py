@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from dkan_core.config import PrepareConfig
@@ -136,7 +137,7 @@ def read_plan(place: Workplace) -> Plan | None:
     return None if plain is None else Plan.from_dict(plain)
 
 
-def open_plan(uri: str) -> tuple[Workplace, Plan]:
+def open_plan(uri: str | Path) -> tuple[Workplace, Plan]:
     """Return a place and the plan that is under way there.
 
     Raises:

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,8 @@ def test_wrong_part_stage_and_number_of_parts_are_named(tmp_path: Path) -> None:
     uri = str(tmp_path / "out")
     with pytest.raises(ConfigError, match="parts must be at least 1, got 0"):
         plan_preparation(paths, uri, CONFIG, parts=0)
+    with pytest.raises(ConfigError, match=r"prepared_uri must be a folder or URI .* got ' '"):
+        plan_preparation(paths, " ", CONFIG, parts=3)
     plan_preparation(paths, uri, CONFIG, parts=3)
     with pytest.raises(ConfigError, match="part must be from 0 to 2, got 3"):
         prepare_part(uri, "survey", 3)
@@ -320,3 +323,12 @@ def test_finish_again_returns_the_result(tmp_path: Path) -> None:
     paths, out = write(make_rows(900), tmp_path / "raw", files=3), tmp_path / "out"
     made = run(paths, out, CONFIG, parts=2)
     assert finish_preparation(str(out)) == made
+
+
+def test_code_in_the_documentation_runs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "plan_preparation" in block]
+    write(make_rows(900).rename_columns(["x", "age", "city", "label", "row"]), tmp_path / "flights", files=4)
+    exec(code.replace("s3://bucket", str(tmp_path)), {})
+    prepare(tmp_path / "flights", tmp_path / "alone", PrepareConfig(label=("label",)))
+    assert contents(tmp_path / "prepared") == contents(tmp_path / "alone")
