@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, TrainConfig
     from dkan_core.data.manifest import PreparedData, save_pointer
+    from dkan_core.data.parallel import finish_preparation, fit_preparation, plan_preparation, prepare_part
     from dkan_core.data.prepare import prepare
     from dkan_core.data.sources import fingerprint_sources
     from dkan_core.errors import ConfigError, DataError, DkanError, OutputError, TrainingError, UserError
@@ -54,10 +55,14 @@ _HOMES = {
     "evaluate": "evaluation",
     "explain": "explanation.explain",
     "fingerprint_sources": "data.sources",
+    "finish_preparation": "data.parallel",
+    "fit_preparation": "data.parallel",
     "main": "notebook",
     "plan": "training.planning.plan",
+    "plan_preparation": "data.parallel",
     "predict": "prediction",
     "prepare": "data.prepare",
+    "prepare_part": "data.parallel",
     "publish": "publishing",
     "save_pointer": "data.manifest",
     "train": "training.launch",
@@ -90,10 +95,14 @@ __all__ = [
     "evaluate",
     "explain",
     "fingerprint_sources",
+    "finish_preparation",
+    "fit_preparation",
     "main",
     "plan",
+    "plan_preparation",
     "predict",
     "prepare",
+    "prepare_part",
     "publish",
     "save_pointer",
     "train",

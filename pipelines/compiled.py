@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent
 PIPELINES = {
     "single-node": "fastkan_training",
     "single-node-pvc": "fastkan_single_node_pvc",
+    "parallel-prepare": "fastkan_parallel_prepare",
     "sweep": "fastkan_sweep",
     "smoke": "fastkan_smoke",
 }

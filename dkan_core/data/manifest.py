@@ -96,7 +96,7 @@ def open_prepared(prepared: str | Path) -> Iterator[tuple[Path, PreparedData]]:
         DataError: There are none, or other ones than the manifest speaks of.
     """
     with local_copy(prepared) as folder:
-        manifest, location = read_manifest(folder), _plain(folder / MANIFEST).get("location")
+        manifest, location = read_manifest(folder), json.loads(_text(folder)).get("location")
         if location is None:
             yield folder, manifest
             return
@@ -123,9 +123,20 @@ def read_manifest(folder: Path) -> PreparedData:
     Raises:
         DataError: There is none, it is of another format version, or it was altered.
     """
-    path = folder / MANIFEST
-    plain = _plain(path)
-    version = plain.get("format_version")
+    return parse_manifest(_text(folder), str(folder / MANIFEST))
+
+
+def parse_manifest(text: str, path: str) -> PreparedData:
+    """Return the manifest that ``text`` is, checked; messages name ``path``.
+
+    Raises:
+        DataError: It is none, it is of another format version, or it was altered.
+    """
+    try:
+        plain = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    version = plain.get("format_version") if isinstance(plain, dict) else None
     if version != FORMAT_VERSION:
         raise DataError(f"{path}: has format version {version}; this dkan reads {FORMAT_VERSION}")
     try:
@@ -151,11 +162,11 @@ def read_manifest(folder: Path) -> PreparedData:
     return prepared
 
 
-def _plain(path: Path) -> dict[str, Any]:
+def _text(folder: Path) -> str:
+    path = folder / MANIFEST
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise DataError(f"{path.parent}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote") from None
+        raise DataError(f"{folder}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
-    return plain if isinstance(plain, dict) else {}
