@@ -126,22 +126,24 @@ def assemble(place: Workplace, plan: Plan, part: int) -> int:
     """Write the part's share of the shards; returns their rows."""
     fitted = read_fitted(place, plan)
     record = _record(plan, fitted)
-    rows = [encoded["rows"] for encoded in read_records(place, plan, "encode")]
-    starts = [[0, *itertools.accumulate(counts)] for counts in rows]
+    starts = [[0, *itertools.accumulate(encoded["rows"])] for encoded in read_records(place, plan, "encode")]
+    share = list(enumerate(shard_paths(plan, fitted)))[part :: len(plan.parts)]
     shards = []
-    for index, path in list(enumerate(shard_paths(plan, fitted)))[part :: len(plan.parts)]:
-        ranges = [
-            (
-                f"{plan.record('encode', source)}.rows",
-                bounds[index] * record.itemsize,
-                bounds[index + 1] * record.itemsize,
-            )
-            for source, bounds in enumerate(starts)
-            if bounds[index] < bounds[index + 1]
-        ]
-        if ranges:
-            with place.staged(path) as file:
-                shards.append(write_shard(file, path, partial(_gather, place, ranges, record)))
+    with progress("writing", len(share), "shards") as advance:
+        for index, path in share:
+            ranges = [
+                (
+                    f"{plan.record('encode', source)}.rows",
+                    rows[index] * record.itemsize,
+                    rows[index + 1] * record.itemsize,
+                )
+                for source, rows in enumerate(starts)
+                if rows[index] < rows[index + 1]
+            ]
+            if ranges:
+                with place.staged(path) as file:
+                    shards.append(write_shard(file, path, partial(_gather, place, ranges, record)))
+            advance(1)
     place.write_json(f"{plan.record('assemble', part)}.json", {"shards": [asdict(shard) for shard in shards]})
     return sum(shard.rows for shard in shards)
 

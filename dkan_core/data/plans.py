@@ -116,7 +116,7 @@ def earlier_result(place: Workplace) -> PreparedData | None:
 def _gives(task: Task, earlier: PreparedData | None) -> bool:
     """Tell whether the same sources and settings gave the earlier result."""
     return earlier is not None and (
-        earlier.sources == task.files
+        [_stamped(file) for file in earlier.sources] == [_stamped(file) for file in task.files]
         and (earlier.labels, earlier.weight, earlier.seed)
         == (list(task.config.label), task.config.weight, task.config.seed)
         and earlier.split_rule == task.split_rule
@@ -156,12 +156,16 @@ def unchanged_pieces(plan: Plan, part: int) -> list[Piece]:
     Raises:
         DataError: A source file is another one now.
     """
-    planned = {file.path: (file.bytes, _second(file.modified)) for file in plan.task.files}
+    planned = {file.path: _stamped(file)[2:] for file in plan.task.files}
     for path in sorted({piece.path for piece in plan.parts[part]}):
         size, modified = stamp(path)
         if (size, _second(modified)) != planned[path]:
             raise DataError(f"{path}: the source changed after the preparation was planned; plan it again")
     return plan.parts[part]
+
+
+def _stamped(file: SourceFile) -> tuple[str, int, int, str]:
+    return file.path, file.rows, file.bytes, _second(file.modified)
 
 
 def _second(modified: str) -> str:

@@ -61,8 +61,8 @@ def test_prepared_data_on_s3_equal_those_on_disk(s3: str, uploaded: str, prepare
 def test_prepared_by_parts_on_s3_equals_prepared_at_once(s3: str, uploaded: str, parts: int) -> None:
     prepare(uploaded, f"{s3}/alone", CONFIG)
     out = f"{s3}/together"
-    for overwrite in (False, True):
-        planned = plan_preparation(uploaded, out, CONFIG, parts=parts, overwrite=overwrite)
+    for _ in ("first", "again"):
+        planned = plan_preparation(uploaded, out, CONFIG, parts=parts)
         assert planned == list(range(parts))
         for part in planned[::-1]:
             prepare_part(out, "survey", part)
