@@ -93,7 +93,7 @@ def test_every_form_field_has_a_type_and_a_description(folder: str) -> None:
     for name, field in load_asset(folder).pipeline_spec.root.input_definitions.parameters.items():
         assert ParameterType.ParameterTypeEnum.Name(field.parameter_type) in FORM_TYPES, f"{name} has no plain type"
         assert field.description, f"{name} has no description"
-        needed = folder in COMPONENTS or name in {"data_uri", "label"}
+        needed = folder in COMPONENTS or name in {"data_uri", "label", "prepared_uri", "run_uri"}
         assert field.is_optional or needed, f"{name} has no default"
 
 
