@@ -61,4 +61,4 @@ LABEL org.opencontainers.image.title="dkan" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      io.dkan.variant="${VARIANT}"
+      dkan.variant="${VARIANT}"

@@ -84,7 +84,7 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def open_to_all() -> Iterator[None]:
-    """Let any user write into the folders made meanwhile: the image runs under a user whom this machine does not know."""
+    """Let any user write into the folders made meanwhile: the image's is none of this machine."""
     before = os.umask(0)
     try:
         yield

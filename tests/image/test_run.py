@@ -54,7 +54,8 @@ def run(image: Image, folder: Path, *command: str) -> str:
 def test_readme_line_trains_and_the_model_can_be_evaluated(image: Image, folder: Path) -> None:
     start, command = readme_command(image, folder)
     docker_output(*start, *command, seconds=280)
-    run(image, folder, "dkan", "evaluate", "/data/run/model", "/data/prepared", "--split", "test", "--out", "/data/eval")
+    places = ("/data/run/model", "/data/prepared", "--out", "/data/eval")
+    run(image, folder, "dkan", "evaluate", *places, "--split", "test")
     metrics = json.loads((folder / "eval/metrics.json").read_text())
     assert metrics["average_precision"] > 2 * metrics["prevalence"]
     assert {path.stat().st_uid for path in (folder / "run").rglob("*")} == {54321}
