@@ -41,7 +41,7 @@ def base_image() -> tuple[str, str]:
         return stand_in, origin
     # pip and uv trust what this machine trusts, as a network may sign the registries' TLS anew.
     trust = f"ENV SSL_CERT_FILE={CERTIFICATES} PIP_CERT={CERTIFICATES}"
-    docker_output("import", "--change", trust, debian_with_python(suite), stand_in)
+    docker_output("import", "--change", trust, debian_with_python(suite), stand_in, seconds=300)
     return stand_in, origin
 
 

@@ -32,13 +32,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.write_line(line)
 
 
-@pytest.fixture(scope="session")
-def container_engine(pytestconfig: pytest.Config) -> Iterator[None]:
-    """Run an engine; where none can be had, skip, but not in CI."""
+@contextmanager
+def engine_or_skip() -> Iterator[None]:
+    """Skip where no engine can be had, but not in CI."""
     try:
-        with engine() as kind:
-            report(pytestconfig, f"engine: {kind}")
-            yield
+        yield
     except NoEngineError as error:
         if os.environ.get("CI"):
             raise
@@ -46,8 +44,16 @@ def container_engine(pytestconfig: pytest.Config) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def container_engine(pytestconfig: pytest.Config) -> Iterator[None]:
+    with engine_or_skip(), engine() as kind:
+        report(pytestconfig, f"engine: {kind}")
+        yield
+
+
+@pytest.fixture(scope="session")
 def base(container_engine: None, pytestconfig: pytest.Config) -> str:
-    name, origin = base_image()
+    with engine_or_skip():
+        name, origin = base_image()
     report(pytestconfig, f"base: {name}, {origin}")
     return name
 

@@ -14,6 +14,7 @@ import yaml
 from tests.image.base import ROOT
 from tests.image.build import BUILD_SECONDS, Image
 from tests.image.conftest import open_to_all
+from tests.image.engine import docker_output
 
 pytestmark = [
     pytest.mark.image,
@@ -44,12 +45,32 @@ def data_uri(s3: str, flights: Path) -> str:
 
 
 @pytest.fixture
-def runner(tmp_path: Path, s3: str) -> Iterator[None]:
+def kept_containers(image: Image, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Yield a label whose containers stay until the test has ended.
+
+    kfp lets the engine remove a container at its end, and takes one that is gone too soon to be asked for a success.
+    """
+    from docker.models.containers import ContainerCollection
+
+    label, start = f"dkan-test={request.node.name}", ContainerCollection.run
+
+    def run(containers: ContainerCollection, **options: Any) -> Any:
+        return start(containers, **{**options, "auto_remove": False})
+
+    monkeypatch.setattr(ContainerCollection, "run", run)
+    yield label
+    for container in docker_output("ps", "--all", "--quiet", "--filter", f"label={label}").split():
+        docker_output("rm", "--force", container)
+
+
+@pytest.fixture
+def runner(tmp_path: Path, s3: str, kept_containers: str) -> Iterator[None]:
     """Run pipelines in containers as a cluster does: the image's user, a read-only root, keys from the environment."""
     from kfp import local
 
     keys = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    limits = {"read_only": True, "tmpfs": {"/tmp": ""}, "cap_drop": ["ALL"], "mem_limit": "4g"}
+    limits: dict[str, Any] = {"read_only": True, "tmpfs": {"/tmp": ""}, "cap_drop": ["ALL"], "mem_limit": "4g"}
+    limits["labels"] = dict([kept_containers.split("=")])
     with open_to_all():
         root = tmp_path / "outputs"
         root.mkdir()
