@@ -8,16 +8,14 @@
 
 ARG BASE=python:3.12.12-slim-bookworm
 
-FROM ${BASE} AS build
+FROM ${BASE} AS dependencies
 ARG UV_VERSION=0.13.9
-ARG KFP_VERSION=2.17.0
 ENV UV_PROJECT_ENVIRONMENT=/opt/dkan \
     UV_PYTHON_DOWNLOADS=never \
     UV_COMPILE_BYTECODE=1 \
     UV_NO_CACHE=1
 WORKDIR /src
 RUN pip install --no-cache-dir "uv==${UV_VERSION}"
-# Dependencies first: a change of the code then rebuilds only the small layers below.
 COPY pyproject.toml uv.lock ./
 ARG VARIANT=gpu
 ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
@@ -36,13 +34,18 @@ RUN set -eu -- --frozen --no-dev --extra s3 --extra gcs --extra tensorboard --ex
             "torch==${TORCH_CPU_VERSION:-${version}}" ;; \
     *) echo "VARIANT must be gpu or cpu, got ${VARIANT}" >&2; exit 1 ;; \
     esac
+
+FROM dependencies AS build
+ARG KFP_VERSION=2.17.0
 COPY README.md LICENSE ./
 COPY dkan_core ./dkan_core
 RUN uv build --wheel --out-dir /dist \
-    && uv pip install --python /opt/dkan/bin/python --no-deps /dist/*.whl "kfp==${KFP_VERSION}"
+    && uv pip install --python /opt/dkan/bin/python --prefix /own --no-deps /dist/*.whl "kfp==${KFP_VERSION}"
 
 FROM ${BASE}
-COPY --from=build /opt/dkan /opt/dkan
+# Two layers: a change of the code builds, pushes and pulls only the small one anew.
+COPY --from=dependencies /opt/dkan /opt/dkan
+COPY --from=build /own /opt/dkan
 # A cluster may run the image under any uid, one without a passwd entry: the name and the home come from here. /tmp is
 # the one folder still writable where the root is read-only; matplotlib's cache is in the home.
 ENV PATH=/opt/dkan/bin:$PATH \
