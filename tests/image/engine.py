@@ -51,7 +51,7 @@ def engine() -> Iterator[str]:
         return
     if os.geteuid() != 0:
         raise NoEngineError("no container engine answers, and only root can start one")
-    need("dockerd", "setpriv")
+    need("dockerd", "setpriv", "unshare")
     # A short path: the name of a socket has at most 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="dkan-engine-"))
     with pytest.MonkeyPatch.context() as environment:
@@ -70,8 +70,9 @@ def daemon(folder: Path) -> Iterator[None]:
     options += ["--host", f"unix://{folder}/docker.sock", "--iptables=false", "--bridge=none", "--oom-score-adjust=0"]
     log = folder / "dockerd.log"
     with log.open("wb") as output:
-        # It ends with the tests, also where these are killed; Ctrl-C is theirs alone.
-        command = ["setpriv", "--pdeathsig", "TERM", "dockerd", *map(str, options)]
+        # It ends with the tests, also where these are killed, and what it has mounted with it; Ctrl-C is theirs alone.
+        frame = ["setpriv", "--pdeathsig=TERM", "unshare", "--mount", "--propagation=slave"]
+        command = [*frame, "dockerd", *map(str, options)]
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     try:
         deadline = time.monotonic() + START_SECONDS
