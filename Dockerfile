@@ -4,33 +4,48 @@
 #   docker run --rm --gpus all -v "$PWD:/data" dkan:0.1.0 dkan train /data/prepared --out /data/run
 #
 # No ENTRYPOINT: Kubeflow gives the whole command, and one here would turn a failing step into a success.
+# docs/image.md has the build arguments.
 
-ARG PYTHON_TAG=3.12.12-slim-bookworm
+ARG BASE=python:3.12.12-slim-bookworm
 
-FROM python:${PYTHON_TAG} AS build
+FROM ${BASE} AS dependencies
 ARG UV_VERSION=0.13.9
-ARG KFP_VERSION=2.17.0
 ENV UV_PROJECT_ENVIRONMENT=/opt/dkan \
     UV_PYTHON_DOWNLOADS=never \
     UV_COMPILE_BYTECODE=1 \
     UV_NO_CACHE=1
 WORKDIR /src
 RUN pip install --no-cache-dir "uv==${UV_VERSION}"
-# Dependencies first: a change of the code then rebuilds only the small layers below.
 COPY pyproject.toml uv.lock ./
-RUN uv sync --frozen --no-dev --no-install-project --extra s3 --extra gcs --extra tensorboard
+ARG VARIANT=gpu
+ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH_CPU_VERSION=
+# The lock holds the CUDA build of torch, which does not load without the CUDA libraries. The cpu variant leaves out
+# both, and takes the CPU build of the same version from its own index, which serves nothing else here.
+RUN set -eu -- --frozen --no-dev --extra s3 --extra gcs --extra tensorboard --extra nodes; \
+    case "${VARIANT}" in \
+    gpu) uv sync "$@" --no-install-project ;; \
+    cpu) uv export "$@" --quiet --no-hashes --output-file /tmp/locked.txt; \
+        cuda=$(sed -nE 's/^((cuda|nvidia|torch|triton)[a-z0-9-]*)(\[|=).*/\1/p' /tmp/locked.txt); \
+        version=$(sed -nE 's/^torch==([0-9.]+).*/\1/p' /tmp/locked.txt); \
+        for name in ${cuda}; do set -- "$@" --no-install-package "${name}"; done; \
+        uv sync "$@" --no-install-project; \
+        uv pip install --python /opt/dkan/bin/python --no-deps --index-url "${TORCH_CPU_INDEX}" \
+            "torch==${TORCH_CPU_VERSION:-${version}}" ;; \
+    *) echo "VARIANT must be gpu or cpu, got ${VARIANT}" >&2; exit 1 ;; \
+    esac
+
+FROM dependencies AS build
+ARG KFP_VERSION=2.17.0
 COPY README.md LICENSE ./
 COPY dkan_core ./dkan_core
 RUN uv build --wheel --out-dir /dist \
-    && uv pip install --python /opt/dkan/bin/python --no-deps /dist/*.whl "kfp==${KFP_VERSION}"
+    && uv pip install --python /opt/dkan/bin/python --prefix /own --no-deps /dist/*.whl "kfp==${KFP_VERSION}"
 
-FROM python:${PYTHON_TAG}
-ARG VERSION=0.1.0
-LABEL org.opencontainers.image.title="dkan" \
-      org.opencontainers.image.description="Train FastKAN on huge tabular data, as a Kubeflow Pipelines bundle" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.licenses="Apache-2.0"
-COPY --from=build /opt/dkan /opt/dkan
+FROM ${BASE}
+# Two layers: a change of the code builds, pushes and pulls only the small one anew.
+COPY --from=dependencies /opt/dkan /opt/dkan
+COPY --from=build /own /opt/dkan
 # A cluster may run the image under any uid, one without a passwd entry: the name and the home come from here. /tmp is
 # the one folder still writable where the root is read-only; matplotlib's cache is in the home.
 ENV PATH=/opt/dkan/bin:$PATH \
@@ -40,3 +55,13 @@ ENV PATH=/opt/dkan/bin:$PATH \
 WORKDIR /tmp
 USER 10001:0
 CMD ["dkan", "--help"]
+# Last: another revision then copies nothing anew.
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+ARG VARIANT=gpu
+LABEL org.opencontainers.image.title="dkan" \
+      org.opencontainers.image.description="Train FastKAN on huge tabular data, as a Kubeflow Pipelines bundle" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      dkan.variant="${VARIANT}"

@@ -6,9 +6,13 @@ READY := $(VENV)/.ready
 UV := $(or $(shell command -v uv),.uv/bin/uv)
 DEMO := build/demo
 BENCH_VENV := build/bench-venv
+VERSION = $(shell sed -nE 's/^version = "(.*)"/\1/p' pyproject.toml)
+REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)
+IMAGE = dkan:$(VERSION)
+VARIANT = gpu
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test torture lint bench bench-training bench-quality clean
+.PHONY: help install demo test test-image torture lint image sbom bench bench-training bench-quality clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -28,8 +32,21 @@ demo: $(READY) ## Run the whole pipeline on the flights out of New York City in 
 	$(BIN)/python -m pipelines run --out $(DEMO)/run \
 		--param data_uri=$(CURDIR)/$(DEMO)/flights --param label=label --param split_column=split
 
-test: lint ## Run every test
-	$(BIN)/pytest --quiet
+test: lint ## Run every test but those of test-image
+	$(BIN)/pytest --quiet -m "not image and not nodes"
+
+test-image: $(READY) ## Build the image and run it with a real engine; train on two nodes: needs root, installs what is missing
+	tests/image/install
+	$(BIN)/pytest --quiet -m "image or nodes" tests/image $(wildcard tests/nodes)
+
+image: ## Build the image: IMAGE=registry.example/dkan:0.1.0, VARIANT=gpu or cpu, BUILD_ARGS="options"
+	docker build --build-arg VARIANT=$(VARIANT) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) \
+		$(BUILD_ARGS) --tag $(IMAGE) .
+
+sbom: $(READY) ## List the packages in IMAGE in build/sbom.cdx.json (CycloneDX), and show its size
+	mkdir -p build
+	SYFT_CHECK_FOR_APP_UPDATE=false $(BIN)/syft scan --quiet docker:$(IMAGE) --output cyclonedx-json=build/sbom.cdx.json
+	@docker image inspect --format '$(IMAGE): {{.Size}} bytes' $(IMAGE)
 
 torture: $(READY) ## Kill a run's processes at random and check that nothing is lost: ARGS="--seconds 600 --seed 1"
 	$(BIN)/python -m tests.training.torture $(ARGS)

@@ -1,4 +1,4 @@
-"""The image's contract, read from the Dockerfile; building it is not part of the unit tests."""
+"""The image's contract, read from the Dockerfile; tests/image builds and runs it."""
 
 import re
 import shutil
@@ -50,15 +50,27 @@ def test_builds_without_buildkit_or_a_frontend_from_the_network() -> None:
 
 
 def test_base_is_pinned_and_a_python_we_support() -> None:
-    match = re.fullmatch(r"3\.(\d+)\.\d+-slim-\w+", argument("PYTHON_TAG"))
+    match = re.fullmatch(r"python:3\.(\d+)\.\d+-slim-\w+", argument("BASE"))
     assert match and f"Programming Language :: Python :: 3.{match[1]}" in PROJECT["classifiers"]
-    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"python:${PYTHON_TAG}"}
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)", DOCKERFILE, re.MULTILINE))
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) - stages == {"${BASE}"}
 
 
 def test_versions_are_those_of_the_project() -> None:
     assert argument("VERSION") == PROJECT["version"]
     assert f"kfp=={argument('KFP_VERSION')}" in PROJECT["optional-dependencies"]["kfp"]
     assert f"dkan:{PROJECT['version']}" in DOCKERFILE
+
+
+def test_addresses_are_build_arguments() -> None:
+    instructions = re.sub(r"^(#|ARG ).*$", "", DOCKERFILE, flags=re.MULTILINE)
+    assert not re.search(r"https?://|[\w-]+\.(io|com|org)/", instructions)
+
+
+def test_documented_arguments_are_those_of_the_dockerfile() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (?:`(.*?)`|[^|`]*) \|", (ROOT / "docs/image.md").read_text(), re.MULTILINE)
+    assert {name for name, _ in rows} == set(re.findall(r"^ARG (\w+)=", DOCKERFILE, re.MULTILINE))
+    assert all(default == argument(name) for name, default in rows if default)
 
 
 def test_everything_copied_passes_the_dockerignore() -> None:

@@ -1,0 +1,110 @@
+"""The whole compiled pipeline in containers, one a step, with a real S3 server for its data."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import yaml
+
+from tests.image.base import ROOT
+from tests.image.build import BUILD_SECONDS, Image
+from tests.image.conftest import open_to_all
+from tests.image.engine import docker_output
+
+pytestmark = [
+    pytest.mark.image,
+    pytest.mark.s3,
+    pytest.mark.timeout(BUILD_SECONDS + 300),
+    # True of every local run: a container gets what the machine has.
+    pytest.mark.filterwarnings("ignore:.* have no effect in the current local runner:UserWarning"),
+]
+WRITTEN = ("prepared_uri", "checkpoint_uri", "publish_uri")
+QUICK = {"split_column": "split", "epochs": 2, "members": 1, "hidden": "16"}
+
+
+@pytest.fixture(scope="module")
+def compiled(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the pipeline for the image under test."""
+    path = tmp_path_factory.mktemp("compiled") / "pipeline.yaml"
+    # The image's name is read when the components are imported.
+    code = f"from pathlib import Path; from pipelines.compiled import *; compile_pipeline(Path({str(path)!r}))"
+    environment = {**os.environ, "DKAN_IMAGE": image.tag}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True, timeout=120)
+    return path
+
+
+@pytest.fixture
+def data_uri(s3: str, flights: Path) -> str:
+    fsspec.filesystem("s3").put_file(str(flights / "flights.parquet"), f"{s3}/flights/flights.parquet")
+    return f"{s3}/flights"
+
+
+@pytest.fixture
+def kept_containers(image: Image, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Yield a label whose containers stay until the test has ended.
+
+    kfp lets the engine remove a container at its end, and takes one that is gone too soon to be asked for a success.
+    """
+    from docker.models.containers import ContainerCollection
+
+    label, start = f"dkan-test={request.node.name}", ContainerCollection.run
+
+    def run(containers: ContainerCollection, **options: Any) -> Any:
+        return start(containers, **{**options, "auto_remove": False})
+
+    monkeypatch.setattr(ContainerCollection, "run", run)
+    yield label
+    for container in docker_output("ps", "--all", "--quiet", "--filter", f"label={label}").split():
+        docker_output("rm", "--force", container)
+
+
+@pytest.fixture
+def runner(tmp_path: Path, s3: str, kept_containers: str) -> Iterator[None]:
+    """Run pipelines in containers as a cluster does: the image's user, a read-only root, keys from the environment."""
+    from kfp import local
+
+    keys = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    limits: dict[str, Any] = {"read_only": True, "tmpfs": {"/tmp": ""}, "cap_drop": ["ALL"], "mem_limit": "4g"}
+    limits["labels"] = dict([kept_containers.split("=")])
+    with open_to_all():
+        root = tmp_path / "outputs"
+        root.mkdir()
+        local.init(
+            local.DockerRunner(network_mode="host", environment=keys, **limits),
+            pipeline_root=str(root),
+            workspace_root=str(tmp_path / "workspace"),
+        )
+        yield
+
+
+def run_pipeline(compiled: Path, **arguments: Any) -> dict[str, Any]:
+    from pipelines.compiled import load_pipeline
+
+    return dict(load_pipeline(compiled)(**arguments).outputs)
+
+
+@pytest.mark.usefixtures("runner")
+def test_pipeline_reads_from_a_bucket_and_writes_to_it(compiled: Path, s3: str, data_uri: str) -> None:
+    inputs = yaml.safe_load(compiled.read_text())["root"]["inputDefinitions"]["parameters"]
+    places = {name: f"{s3}/{name}" for name in WRITTEN if name in inputs}
+    outputs = run_pipeline(compiled, data_uri=data_uri, label="label", **QUICK, **places)
+    assert outputs["average_precision"] > 0.16, "better than the share of late flights"
+    assert "<svg" in Path(outputs["report"].path).read_text()
+    bucket = fsspec.filesystem("s3")
+    bucket.invalidate_cache()
+    for name, place in places.items():
+        assert bucket.find(place), f"{name}: nothing was written"
+
+
+@pytest.mark.usefixtures("runner")
+def test_failing_component_fails_the_pipeline_and_is_named(
+    compiled: Path, data_uri: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RuntimeError, match=r"fastkan-training.* finished with status .*FAILURE.*prepare-parquet"):
+        run_pipeline(compiled, data_uri=data_uri, label="no_such_label", **QUICK)
+    assert "no_such_label" in capfd.readouterr().out, "the step's own error is shown"
