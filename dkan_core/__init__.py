@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dkan_core.explanation.explain import explain
     from dkan_core.explanation.learned import Explanation
     from dkan_core.model.fastkan import FastKAN
+    from dkan_core.nodes.config import NodesConfig
+    from dkan_core.nodes.launch import train_on_nodes
     from dkan_core.notebook import MainResult, main
     from dkan_core.prediction import predict
     from dkan_core.settings import build_config
@@ -35,6 +37,7 @@ _HOMES = {
     "FastKAN": "model.fastkan",
     "FastKANClassifier": "estimator",
     "MainResult": "notebook",
+    "NodesConfig": "nodes.config",
     "OutputError": "errors",
     "Plan": "training.planning.plan",
     "PrepareConfig": "config",
@@ -54,6 +57,7 @@ _HOMES = {
     "predict": "prediction",
     "prepare": "data.prepare",
     "train": "training.launch",
+    "train_on_nodes": "nodes.launch",
     "tune_learning_rate": "training.tuning",
 }
 
@@ -66,6 +70,7 @@ __all__ = [
     "FastKAN",
     "FastKANClassifier",
     "MainResult",
+    "NodesConfig",
     "OutputError",
     "Plan",
     "PrepareConfig",
@@ -85,6 +90,7 @@ __all__ = [
     "predict",
     "prepare",
     "train",
+    "train_on_nodes",
     "tune_learning_rate",
 ]
 

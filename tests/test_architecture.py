@@ -23,7 +23,7 @@ LAYERS = [
     {"prediction"},
     {"explanation"},
     {"evaluation", "training"},
-    {"estimator", "notebook"},
+    {"estimator", "nodes", "notebook"},
     {"cli"},
 ]
 """Lowest first: a module imports from its own part or from a lower layer."""
