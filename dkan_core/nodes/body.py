@@ -123,7 +123,7 @@ def train_job(name: str, command: list[str], nodes: NodesConfig) -> dict[str, An
 
 def _resources(nodes: NodesConfig) -> dict[str, str]:
     gpus = {nodes.gpu_type: str(nodes.gpus_per_node)} if nodes.gpus_per_node else {}
-    asked = {"cpu": nodes.cpu, "memory": nodes.memory}
+    asked = {"cpu": nodes.cpu_per_node, "memory": nodes.memory_per_node}
     return {name: amount for name, amount in asked.items() if amount} | gpus
 
 

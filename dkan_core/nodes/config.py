@@ -18,7 +18,7 @@ class NodesConfig:
     """The nodes of a TrainJob; texts that are empty leave the choice to the cluster."""
 
     image: str
-    """Image of the nodes: this package, as the launcher has it."""
+    """Image of the nodes, the same as the launcher's."""
 
     nodes: int = 2
     """Nodes to train on."""
@@ -32,51 +32,50 @@ class NodesConfig:
     workers_per_node: int = 1
     """Training processes of each node when gpus_per_node is 0."""
 
-    cpu: str = ""
-    """CPUs of each node, such as 8."""
+    cpu_per_node: str = ""
+    """CPUs of each node, such as 8; empty asks for none in particular."""
 
-    memory: str = ""
-    """Memory of each node, such as 64Gi."""
+    memory_per_node: str = ""
+    """Memory of each node, such as 64Gi; empty asks for none in particular."""
 
     shm_size: str = ""
-    """Size of /dev/shm on each node, such as 8Gi; NCCL needs more than the usual 64 MB."""
+    """Size of /dev/shm on each node, such as 8Gi, for NCCL; empty: the cluster's, mostly 64 MB."""
 
     namespace: str = ""
-    """Namespace of the job. Default: the one that the launcher runs in."""
+    """Namespace of the job; empty: the one that the launcher runs in."""
 
     runtime: str = "torch-distributed"
-    """ClusterTrainingRuntime that the job refers to; one for torch."""
+    """ClusterTrainingRuntime of the job, one for torch."""
 
     timeout_seconds: int = 86_400
-    """After so many seconds the job is deleted and the run has failed."""
+    """After so many seconds, waiting for nodes included, the job is deleted and the run has failed."""
 
     pvc_name: str = ""
-    """PersistentVolumeClaim that all nodes and the launcher mount; it must allow many readers and writers."""
+    """PersistentVolumeClaim (ReadWriteMany) that nodes and launcher mount; empty: none, all is under URIs."""
 
     mount_path: str = "/data"
     """Where the PersistentVolumeClaim is mounted, in nodes and launcher alike."""
 
     secret_name: str = ""
-    """Secret whose keys AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and FSSPEC_GCS, where it has them,
-    become variables of the nodes."""
+    """Secret with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY for the nodes' environment; empty: none."""
 
     config_map_name: str = ""
-    """ConfigMap with AWS_ENDPOINT_URL, AWS_DEFAULT_REGION and AWS_REGION. Default: the secret may have them too."""
+    """ConfigMap with AWS_ENDPOINT_URL and AWS_DEFAULT_REGION; empty: the secret may have them, too."""
 
     service_account: str = ""
-    """Service account of the nodes."""
+    """Service account of the nodes; empty: the namespace's default one."""
 
     node_selector: str = ""
-    """JSON object of labels that the nodes must have."""
+    """JSON object of labels that the nodes must have; empty: none."""
 
     tolerations: str = ""
-    """JSON list of tolerations of the nodes' taints."""
+    """JSON list of tolerations for the nodes' taints; empty: none."""
 
     env: str = ""
-    """JSON object of further variables of the nodes."""
+    """JSON object of further variables of the nodes; empty: none."""
 
     labels: str = ""
-    """JSON object of labels of the job, such as the queue's."""
+    """JSON object of labels of the job, such as a queue's; empty: none."""
 
     def __post_init__(self) -> None:
         if not self.image:
@@ -90,7 +89,7 @@ class NodesConfig:
             value = getattr(self, name)
             if type(value) is not int or not low <= value <= high:
                 raise ConfigError(f"{name} must be a whole number from {low} to {high:g}, got {value!r}")
-        for name in ("cpu", "memory", "shm_size"):
+        for name in ("cpu_per_node", "memory_per_node", "shm_size"):
             self._check(name, QUANTITY, "a Kubernetes quantity such as 8 or 64Gi")
         for name in ("namespace", "runtime", "pvc_name", "secret_name", "config_map_name", "service_account"):
             self._check(name, NAME, "a name of lower case letters, digits, dots and dashes")

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 COMPONENTS = sorted(str(path.parent.relative_to(ROOT)) for path in ROOT.glob("components/*/*/component.py"))
 PIPELINES = sorted(str(path.parent.relative_to(ROOT)) for path in ROOT.glob("pipelines/*/*/pipeline.py"))
 ASSETS = COMPONENTS + PIPELINES
+REQUIRED = {"data_uri", "label", "run_uri", "image"}
 FORM_TYPES = {"STRING", "NUMBER_INTEGER", "NUMBER_DOUBLE"}
 
 
@@ -105,7 +106,7 @@ def test_every_form_field_has_a_type_and_a_description(folder: str) -> None:
     for name, field in load(folder).pipeline_spec.root.input_definitions.parameters.items():
         assert ParameterType.ParameterTypeEnum.Name(field.parameter_type) in FORM_TYPES, f"{name} has no plain type"
         assert field.description, f"{name} has no description"
-        assert field.is_optional or name in {"data_uri", "label"}, f"{name} has no default"
+        assert field.is_optional or name in REQUIRED, f"{name} has no default"
 
 
 @pytest.mark.parametrize("folder", ASSETS)

@@ -16,8 +16,8 @@ FULL = NodesConfig(
     image="registry.example/dkan:1",
     nodes=3,
     gpus_per_node=4,
-    cpu="8",
-    memory="64Gi",
+    cpu_per_node="8",
+    memory_per_node="64Gi",
     shm_size="8Gi",
     namespace="team",
     timeout_seconds=600,
@@ -121,7 +121,9 @@ def test_command_is_that_of_one_node() -> None:
 def test_name_is_the_same_for_a_retry_and_another_for_anything_else() -> None:
     nodes, config = NodesConfig(image="dkan"), TrainConfig()
     name = job_name("s3://b/run", "f", config, nodes)
-    assert name == job_name("s3://b/run", "f", config, NodesConfig(image="dkan", memory="64Gi", timeout_seconds=5))
+    assert name == job_name(
+        "s3://b/run", "f", config, NodesConfig(image="dkan", memory_per_node="64Gi", timeout_seconds=5)
+    )
     others = [
         job_name("s3://b/run2", "f", config, nodes),
         job_name("s3://b/run", "g", config, nodes),
@@ -145,7 +147,7 @@ def test_name_is_one_that_kubernetes_takes(run: str) -> None:
         ({"nodes": 0}, "nodes must be a whole number from 1 to 1000, got 0"),
         ({"gpus_per_node": 1.5}, "gpus_per_node must be"),
         ({"timeout_seconds": 0}, "timeout_seconds must be"),
-        ({"memory": "64 GB"}, "memory must be a Kubernetes quantity"),
+        ({"memory_per_node": "64 GB"}, "memory_per_node must be a Kubernetes quantity"),
         ({"pvc_name": "My Claim"}, "pvc_name must be a name"),
         ({"mount_path": "data"}, "mount_path must be an absolute path"),
         ({"node_selector": "zone=a"}, "node_selector must be JSON"),

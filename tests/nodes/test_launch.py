@@ -173,7 +173,7 @@ def test_log_is_shown_once_over_broken_connections(
 ) -> None:
     kubernetes.log = [f"line {number}" for number in range(20)]
     kubernetes.breaks = [3, 0, 11]
-    kubernetes.conditions = [*[None] * 40, COMPLETE]
+    kubernetes.conditions = [*[None] * 15, COMPLETE]
     kubernetes.faults[f"GET {PODS}/pod-0/log"] = [400, "drop", 500]
     with caplog.at_level(logging.INFO, "dkan_core.nodes"):
         go()
