@@ -1,9 +1,11 @@
 """Two "nodes" on one machine: a network namespace and a core each, a cable between them, a folder that both see."""
 
+import functools
 import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -19,6 +21,8 @@ from tests.training.processes import children
 
 SUBNET = "10.77.0"
 PORT = 29500
+RESTARTS = 6
+RESTART_SECONDS = 1.0
 _numbers = itertools.count()
 
 
@@ -112,7 +116,7 @@ class Ranks:
             try:
                 self.wait(20)
             except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, 9)
+                os.killpg(self.process.pid, signal.SIGKILL)
                 self.wait(20)
 
 
@@ -137,3 +141,38 @@ def two_nodes() -> Iterator[tuple[Node, Node]]:
     finally:
         for node in (first, second):
             subprocess.run(["ip", "netns", "delete", node.name], capture_output=True, check=False)
+
+
+class Kubelet:
+    """Starts torchrun on a node again as long as it ends badly, as Kubernetes does with the pods of a TrainJob."""
+
+    def __init__(self, node: Node, prepared: Path, run: Path, config: TrainConfig) -> None:
+        self.said, self._code = "", -1
+        self._start = functools.partial(node.start, prepared, run, config)
+        self._current = self._start()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        for _ in range(RESTARTS):
+            self._code, said = self._current.wait(300)
+            self.said += said
+            if self._code == 0 or self._ended.wait(RESTART_SECONDS):
+                return
+            self._current = self._start()
+
+    def kill_container(self) -> None:
+        """Kill torchrun and its ranks at once: nothing there says good-bye."""
+        for pid in (self._current.process.pid, *self._current.ranks()):
+            os.kill(pid, signal.SIGKILL)
+
+    def wait(self, seconds: float) -> int:
+        """Return the last exit code."""
+        self._thread.join(seconds)
+        return self._code
+
+    def end(self) -> None:
+        self._ended.set()
+        self._current.end()
+        self._thread.join()

@@ -16,7 +16,7 @@ import pytest
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
 from dkan_core.training.team import PATIENCE
 from examples.flights import ExampleError, flights_table, package_data
-from tests.nodes.network import Node, Ranks, two_nodes
+from tests.nodes.network import Kubelet, Node, Ranks, two_nodes
 from tests.training.processes import wait_until
 from tests.training.torture import final_state
 
@@ -117,18 +117,14 @@ def test_two_nodes_train_as_one_does(start: Start, one_node: TrainResult, tmp_pa
     assert one_node.average_precision > 0.25  # 0.16 of the flights are late
 
 
-@pytest.mark.parametrize("node", [0, 1])
-def test_killed_rank_ends_both_nodes_and_the_rerun_goes_on(
-    start: Start, one_node: TrainResult, tmp_path: Path, node: int
-) -> None:
+def test_killed_rank_ends_both_nodes_and_the_rerun_goes_on(start: Start, one_node: TrainResult, tmp_path: Path) -> None:
     run = tmp_path / "run"
     pair = start(run)
     wait_until(lambda: len(history(run)) >= 1)
-    (pid,) = (pid for name, pid in pair[node].members().items() if name == f"member-{node}")
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pair[1].members()["member-1"], signal.SIGKILL)
     said = failed(pair, GRACE_SECONDS)
-    assert f"error: member-{node} died (killed by signal 9" in said[node]
-    assert f"member-{1 - node} died (exit code 75: it has lost the other members" in said[1 - node]
+    assert "error: member-1 died (killed by signal 9" in said[1]
+    assert "error: member-0 died (exit code 75: it has lost the other members" in said[0]
     first, _ = finished(start(run))
     assert "going on from step" in first
     check_same(run, one_node)
@@ -147,4 +143,20 @@ def test_cut_cable_ends_both_nodes_and_the_rerun_goes_on(
     nodes[1].link("up")
     first, _ = finished(start(run))
     assert "going on from step" in first
+    check_same(run, one_node)
+
+
+def test_node_that_is_replaced_at_once_takes_part_again(
+    flights: Path, nodes: tuple[Node, Node], one_node: TrainResult, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    kubelets = [Kubelet(each, flights, run, CONFIG) for each in nodes]
+    try:
+        wait_until(lambda: len(history(run)) >= 1)
+        kubelets[0].kill_container()
+        assert [kubelet.wait(200) for kubelet in kubelets] == [0, 0], "\n".join(kubelet.said for kubelet in kubelets)
+    finally:
+        for kubelet in kubelets:
+            kubelet.end()
+    assert "going on from step" in kubelets[0].said
     check_same(run, one_node)
