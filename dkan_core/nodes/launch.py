@@ -59,9 +59,10 @@ def train_on_nodes(
     name = job_name(out, _fingerprint(data), config, nodes)
     body = train_job(name, arguments(data, out, config), nodes)
     _JobRun(Cluster(nodes.namespace), body, out, nodes.timeout_seconds).execute()
+    result = _result(out)
     if copy_to is not None:
         _copy(out, copy_to)
-    return _result(out)
+    return result
 
 
 def _shared(name: str, uri: str | Path, nodes: NodesConfig) -> str:
@@ -201,6 +202,7 @@ class _JobRun:
                 job, pods = self._cluster.get(self._name), self._cluster.pods(self._name)
             except UnreachableError as error:
                 logger.warning("%s; the job may go on, asking again", error)
+                self._shown = ["the cluster does not answer"]
             else:
                 if job is None:
                     raise TrainingError(f"{self._title} was deleted while it ran; a retry goes on from its checkpoint")

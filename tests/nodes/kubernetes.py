@@ -32,7 +32,7 @@ class Kubernetes:
 
     conditions: list[Any] = field(default_factory=lambda: [None, COMPLETE])
     """Of a new job, one for each time that it is asked for, the last one forever: a condition, None while it runs, a
-    status code, or "drop"."""
+    status code, "drop", or a function that says which."""
 
     faults: dict[str, list[Any]] = field(default_factory=dict)
     """By method and path: a status code or "drop" for the next requests."""
@@ -93,9 +93,12 @@ class Kubernetes:
                 return 404
         waiting = job["conditions"]
         condition = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        if callable(condition):
+            condition = condition()
         if isinstance(condition, int | str):
             return condition
-        return {**job, "status": {"conditions": [condition] if condition else []}}
+        known = {name: value for name, value in job.items() if name != "conditions"}
+        return {**known, "status": {"conditions": [condition] if condition else []}}
 
     def _delete(self, name: str) -> Any:
         if name not in self.jobs:

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import json
 import os
 import shutil
 import signal
@@ -11,12 +10,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from dkan_core import TrainConfig
 from tests.training.processes import children
 
 SUBNET = "10.77.0"
@@ -55,14 +52,11 @@ class Node:
     def __init__(self, index: int, name: str) -> None:
         self.index, self.name = index, name
 
-    def start(self, prepared: Path, run: Path, config: TrainConfig) -> "Ranks":
+    def start(self, arguments: list[str]) -> "Ranks":
         """Start torchrun with one rank, by the environment that Kubeflow Trainer's torch runtime gives a pod."""
-        settings = run.with_suffix(".json")
-        settings.write_text(json.dumps({key: value for key, value in asdict(config).items() if value is not None}))
         cores = sorted(os.sched_getaffinity(0))
         core = cores[self.index % len(cores)]
         launcher = ["taskset", "--cpu-list", str(core), "ip", "netns", "exec", self.name, sys.executable]
-        command = ["-m", "torch.distributed.run", "-m", "dkan_core", "train", str(prepared), "--out", str(run)]
         variables = {
             "PET_NNODES": "2",
             "PET_NPROC_PER_NODE": "1",
@@ -71,7 +65,7 @@ class Node:
             "PET_MASTER_PORT": str(PORT),
             "GLOO_SOCKET_IFNAME": self.name,
         }
-        return Ranks([*launcher, *command, "--config", str(settings)], variables)
+        return Ranks([*launcher, "-m", "torch.distributed.run", *arguments], variables)
 
     def link(self, state: str) -> None:
         """Set this end of the cable up or down."""
@@ -146,9 +140,9 @@ def two_nodes() -> Iterator[tuple[Node, Node]]:
 class Kubelet:
     """Starts torchrun on a node again as long as it ends badly, as Kubernetes does with the pods of a TrainJob."""
 
-    def __init__(self, node: Node, prepared: Path, run: Path, config: TrainConfig) -> None:
+    def __init__(self, node: Node, arguments: list[str]) -> None:
         self.said, self._code = "", -1
-        self._start = functools.partial(node.start, prepared, run, config)
+        self._start = functools.partial(node.start, arguments)
         self._current = self._start()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
@@ -166,6 +160,11 @@ class Kubelet:
         """Kill torchrun and its ranks at once: nothing there says good-bye."""
         for pid in (self._current.process.pid, *self._current.ranks()):
             os.kill(pid, signal.SIGKILL)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended well."""
+        return self._code == 0
 
     def wait(self, seconds: float) -> int:
         """Return the last exit code."""

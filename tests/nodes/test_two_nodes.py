@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,9 +14,11 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
+from dkan_core import NodesConfig, PrepareConfig, TrainConfig, TrainResult, prepare, train, train_on_nodes
+from dkan_core.nodes.body import arguments
 from dkan_core.training.team import PATIENCE
 from examples.flights import ExampleError, flights_table, package_data
+from tests.nodes.kubernetes import COMPLETE, Kubernetes, serve, write_kubeconfig
 from tests.nodes.network import Kubelet, Node, Ranks, two_nodes
 from tests.training.processes import wait_until
 from tests.training.torture import final_state
@@ -70,8 +73,8 @@ def start(flights: Path, nodes: tuple[Node, Node]) -> Iterator[Start]:
     """Start a run on both nodes; what is left of it at the end is ended."""
     started: list[Ranks] = []
 
-    def begin(run: Path, config: TrainConfig = CONFIG) -> tuple[Ranks, Ranks]:
-        first, second = (node.start(flights, run, config) for node in nodes)
+    def begin(run: Path) -> tuple[Ranks, Ranks]:
+        first, second = (node.start(arguments(str(flights), str(run), CONFIG)) for node in nodes)
         started.extend((first, second))
         return first, second
 
@@ -111,10 +114,29 @@ def check_same(run: Path, expected: TrainResult) -> None:
     assert metrics["training"]["workers"] == 2
 
 
-def test_two_nodes_train_as_one_does(start: Start, one_node: TrainResult, tmp_path: Path) -> None:
-    finished(start(tmp_path / "run"))
-    check_same(tmp_path / "run", one_node)
-    assert one_node.average_precision > 0.25  # 0.16 of the flights are late
+def test_train_job_on_two_nodes_trains_as_one_does(
+    flights: Path, nodes: tuple[Node, Node], one_node: TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(flights, tmp_path / "claim" / "data")
+    run, kubelets = tmp_path / "claim" / "run", list[Kubelet]()
+
+    def work(job: dict[str, Any]) -> None:
+        kubelets.extend(Kubelet(node, job["spec"]["trainer"]["args"]) for node in nodes)
+
+    def condition() -> dict[str, str] | None:
+        return COMPLETE if all(kubelet.is_done for kubelet in kubelets) else None
+
+    asked = NodesConfig(image="dkan", pvc_name="claim", mount_path=str(tmp_path / "claim"), timeout_seconds=200)
+    try:
+        with serve(Kubernetes(work=work, conditions=[condition])) as kubernetes:
+            kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", kubernetes.url)
+            monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
+            result = train_on_nodes(tmp_path / "claim" / "data", run, CONFIG, asked)
+    finally:
+        for kubelet in kubelets:
+            kubelet.end()
+    check_same(run, one_node)
+    assert result.average_precision == one_node.average_precision > 0.25  # 0.16 of the flights are late
 
 
 def test_killed_rank_ends_both_nodes_and_the_rerun_goes_on(start: Start, one_node: TrainResult, tmp_path: Path) -> None:
@@ -150,9 +172,9 @@ def test_node_that_is_replaced_at_once_takes_part_again(
     flights: Path, nodes: tuple[Node, Node], one_node: TrainResult, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    kubelets = [Kubelet(each, flights, run, CONFIG) for each in nodes]
+    kubelets = [Kubelet(node, arguments(str(flights), str(run), CONFIG)) for node in nodes]
     try:
-        wait_until(lambda: len(history(run)) >= 1)
+        wait_until(lambda: bool(list(run.glob("checkpoints/step-*.safetensors"))))
         kubelets[0].kill_container()
         assert [kubelet.wait(200) for kubelet in kubelets] == [0, 0], "\n".join(kubelet.said for kubelet in kubelets)
     finally:
