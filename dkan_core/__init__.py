@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, TrainConfig
-    from dkan_core.data.manifest import PreparedData
+    from dkan_core.data.manifest import PreparedData, save_pointer
+    from dkan_core.data.parallel import finish_preparation, fit_preparation, plan_preparation, prepare_part
     from dkan_core.data.prepare import prepare
+    from dkan_core.data.sources import fingerprint_sources
     from dkan_core.errors import ConfigError, DataError, DkanError, OutputError, TrainingError, UserError
     from dkan_core.estimator import FastKANClassifier
     from dkan_core.evaluation import Evaluation, evaluate
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from dkan_core.model.fastkan import FastKAN
     from dkan_core.notebook import MainResult, main
     from dkan_core.prediction import predict
+    from dkan_core.publishing import choose_best, publish
+    from dkan_core.sample import write_sample
     from dkan_core.settings import build_config
     from dkan_core.training.launch import TrainResult, train
     from dkan_core.training.planning.bench import SyncBench, bench_sync
@@ -47,14 +51,23 @@ _HOMES = {
     "UserError": "errors",
     "bench_sync": "training.planning.bench",
     "build_config": "settings",
+    "choose_best": "publishing",
     "evaluate": "evaluation",
     "explain": "explanation.explain",
+    "fingerprint_sources": "data.sources",
+    "finish_preparation": "data.parallel",
+    "fit_preparation": "data.parallel",
     "main": "notebook",
     "plan": "training.planning.plan",
+    "plan_preparation": "data.parallel",
     "predict": "prediction",
     "prepare": "data.prepare",
+    "prepare_part": "data.parallel",
+    "publish": "publishing",
+    "save_pointer": "data.manifest",
     "train": "training.launch",
     "tune_learning_rate": "training.tuning",
+    "write_sample": "sample",
 }
 
 __all__ = [
@@ -78,14 +91,23 @@ __all__ = [
     "UserError",
     "bench_sync",
     "build_config",
+    "choose_best",
     "evaluate",
     "explain",
+    "fingerprint_sources",
+    "finish_preparation",
+    "fit_preparation",
     "main",
     "plan",
+    "plan_preparation",
     "predict",
     "prepare",
+    "prepare_part",
+    "publish",
+    "save_pointer",
     "train",
     "tune_learning_rate",
+    "write_sample",
 ]
 
 

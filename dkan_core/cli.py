@@ -186,9 +186,18 @@ def evaluate(
     split: Split = "test",
     save_predictions: Annotated[bool, typer.Option("--save-predictions", help="Write predictions.parquet.")] = False,
     no_explain: Annotated[bool, typer.Option("--no-explain", help="Leave out what the model learned.")] = False,
+    previous: Annotated[str | None, typer.Option(help="Earlier model to score on the same rows.")] = None,
 ) -> None:
     """Write metrics.json and report.html for a split."""
-    dkan_core.evaluate(model, prepared, out, split=split, save_predictions=save_predictions, explain=not no_explain)
+    dkan_core.evaluate(
+        model,
+        prepared,
+        out,
+        split=split,
+        save_predictions=save_predictions,
+        explain=not no_explain,
+        previous=previous,
+    )
 
 
 @app.command()

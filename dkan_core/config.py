@@ -172,7 +172,7 @@ class TrainConfig:
     """Steps between two checkpoints. Default: one at each evaluation."""
 
     checkpoint_uri: str | None = None
-    """Folder or fsspec URI for checkpoints. Default: checkpoints in the run's folder."""
+    """Folder or URI for checkpoints; {run} becomes a digest of data and settings. Default: in the run's folder."""
 
     resume: str = "never"
     """"auto" goes on from the newest checkpoint, if there is one; a path or URI names where it is."""

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dkan_core import metrics as metric
+from dkan_core.comparison import Comparison, compare, comparison_section
 from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import read_manifest
+from dkan_core.data.manifest import PreparedData, open_prepared
 from dkan_core.explanation.explain import QUICK_ROWS, learned_section, read_rows
 from dkan_core.model.checkpoint import SavedModel
 from dkan_core.prediction import best_device, check_match, probability_column, score_split, to_probability
@@ -73,6 +74,7 @@ def evaluate(
     split: str = "test",
     save_predictions: bool = False,
     explain: bool = True,
+    previous: str | Path | None = None,
 ) -> Evaluation:
     """Score a prepared split and write ``metrics.json`` and ``report.html``.
 
@@ -83,14 +85,16 @@ def evaluate(
         split: "train", "valid" or "test".
         save_predictions: Also write ``predictions.parquet``: label and probability of each row, in stored order.
         explain: Show what the model learned in the report; takes a few seconds.
+        previous: An earlier model, folder or URI, to be scored on the same rows; none there yet is fine.
 
     Raises:
         DataError: The model or the data cannot be read, or do not belong together.
         OutputError: ``out`` cannot take the result.
     """
     with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
-        with local_copy(model) as model_folder, local_copy(prepared) as data:
-            saved, manifest = SavedModel(model_folder), read_manifest(data)
+        with local_copy(model) as model_folder:
+            saved = SavedModel(model_folder)
+        with open_prepared(prepared) as (data, manifest):
             history = _read_history(model)
             check_match(saved, manifest, prepared)
             device = best_device()
@@ -100,8 +104,11 @@ def evaluate(
             learned = ""
             if explain and len(labels_NL) > 1:
                 learned = learned_section(saved, manifest, read_rows(data, manifest, split, QUICK_ROWS), split)
+            comparison = _compare(previous, data, manifest, split)
         metrics = metric.compute_metrics(labels_NL, probabilities_NL, manifest.labels)
         metrics["split"] = split
+        if comparison is not None:
+            metrics["previous_average_precision"] = comparison.metrics.get("average_precision")
         report = render_report(
             title=f"{', '.join(manifest.labels[:3])}: {split} split",
             labels=labels_NL,
@@ -112,6 +119,7 @@ def evaluate(
             history=history,
             data_summary=manifest.summary(),
             model_summary=_model_summary(saved),
+            compared=comparison_section(metrics, comparison) if comparison is not None else "",
             learned=learned,
         )
         write_atomic(folder / REPORT, report)
@@ -120,6 +128,13 @@ def evaluate(
         write_json(folder / METRICS, metrics)
     logger.info("%s average precision %s; report in %s/%s", split, metrics["average_precision"], out, REPORT)
     return Evaluation(metrics=metrics, labels=labels_NL, probabilities=probabilities_NL, thresholds=saved.thresholds)
+
+
+def _compare(previous: str | Path | None, data: Path, manifest: PreparedData, split: str) -> Comparison | None:
+    if not previous:
+        return None
+    with open_split(data, manifest, split) as reader:
+        return compare(previous, manifest, reader)
 
 
 def _read_history(model: str | Path) -> list[dict[str, Any]]:

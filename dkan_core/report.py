@@ -32,6 +32,7 @@ def render_report(
     history: History,
     data_summary: Mapping[str, Any],
     model_summary: Mapping[str, Any],
+    compared: str = "",
     learned: str = "",
 ) -> str:
     """Render the evaluation of a model on one split as a self-contained HTML page.
@@ -47,13 +48,14 @@ def render_report(
             ``average_precision``, ``rows_per_second`` and ``seconds``; may be empty.
         data_summary: Facts about the data, nested as they are.
         model_summary: Facts about the model, nested as they are.
+        compared: Section that holds the model against an earlier one, HTML as it is.
         learned: Section on what the model learned, HTML as it is.
 
     Returns:
         The page. Every other string given is escaped.
     """
     single = len(names) == 1
-    body = [_tiles(metrics, single)]
+    body = [_tiles(metrics, single), compared]
     if single:
         body += [_single_label(labels[:, 0], probabilities[:, 0], thresholds.get(names[0]))]
     else:

@@ -24,6 +24,8 @@ def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
 
     >>> build_config(TrainConfig, {"hidden": [32, 16]}).hidden
     (32, 16)
+    >>> build_config(TrainConfig, {"hidden": [32.0], "epochs": 3.0}).epochs
+    3
     >>> build_config(PrepareConfig, {"label": "bought, returned"}).label
     ('bought', 'returned')
     """
@@ -35,7 +37,12 @@ def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
 
 
 def _listed(name: str, value: Any, expected: Any) -> Any:
-    """Return a list, or text separated by commas or line ends, as the tuple that a field of several values takes."""
+    """Return a list, or text separated by commas or line ends, as the tuple that a field of several values takes.
+
+    Forms know one kind of number: 3.0 is taken where a whole number is expected.
+    """
+    if "int" in str(expected):
+        value = [_whole(item) for item in value] if isinstance(value, list) else _whole(value)
     if not str(expected).startswith("tuple"):
         return value
     if isinstance(value, str):
@@ -47,6 +54,10 @@ def _listed(name: str, value: Any, expected: Any) -> Any:
             what = "whole numbers" if number is int else "numbers"
             raise ConfigError(f"{name} must be {what} separated by commas, got {value}") from None
     return tuple(value) if isinstance(value, list) else value
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:

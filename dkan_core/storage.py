@@ -131,7 +131,7 @@ def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool) -> No
         ours: Names that the command itself writes there.
         overwrite: Whether an earlier result may be replaced.
     """
-    names = _entries(out) - {PARTIAL}.union(*map(leftovers, ours))
+    names = entries(out) - {PARTIAL}.union(*map(leftovers, ours))
     foreign = sorted(names - set(ours))
     if foreign:
         raise OutputError(f"{out}: already holds something else ({foreign[0]}); choose an empty or new folder")
@@ -142,7 +142,12 @@ def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool) -> No
         )
 
 
-def _entries(out: str | Path) -> set[str]:
+def entries(out: str | Path) -> set[str]:
+    """Return the names of what lies in a folder, local or remote; an absent one is empty.
+
+    Raises:
+        OutputError: It is a file, or cannot be reached.
+    """
     if is_remote(out):
         fs, path = filesystem(out)
         with writable(out):
@@ -191,10 +196,10 @@ def _check_staged(out: str | Path, names: Sequence[str], overwrite: bool) -> Non
 
     What a killed command left has no last name either, but lies beside its staging folder, and is replaced.
     """
-    entries = _entries(out)
-    unfinished = PARTIAL in entries and names[-1] not in entries
-    if entries and not unfinished and names[-1] not in entries:
-        raise OutputError(f"{out}: already holds something else ({min(entries)}); choose an empty or new folder")
+    found = entries(out)
+    unfinished = PARTIAL in found and names[-1] not in found
+    if found and not unfinished and names[-1] not in found:
+        raise OutputError(f"{out}: already holds something else ({min(found)}); choose an empty or new folder")
     check_free(out, ours=names, overwrite=overwrite or unfinished)
 
 

@@ -1,4 +1,4 @@
-"""Compile the pipeline, run it on this machine, or on a cluster: ``python -m pipelines compile | run | submit``."""
+"""Compile the pipelines, check them, run them on this machine or on a cluster."""
 
 import shlex
 import sys
@@ -7,44 +7,80 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from pipelines.compiled import PIPELINE_YAML, ArgumentError, compile_pipeline, is_current, parse_arguments
+from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
+from pipelines.lint import committed_files, lint
 from pipelines.local import PipelineFailedError, run_locally
+from pipelines.parameters import ArgumentError, read_parameters
 from pipelines.submit import EXIT_CODES, submit_command
+from pipelines.tables import write_tables
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command("compile")
 def compile_command(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail when the file is out of date.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail when a file is out of date.")] = False,
 ) -> None:
-    """Compile the pipeline to its pipeline.yaml."""
-    if not check:
-        compile_pipeline(PIPELINE_YAML)
-        typer.echo(f"wrote {PIPELINE_YAML}")
-    elif not is_current(PIPELINE_YAML):
-        _fail(f"{PIPELINE_YAML} is out of date; run: python -m pipelines compile", code=1)
+    """Compile every pipeline to its pipeline.yaml."""
+    for name in PIPELINES:
+        if not check:
+            compile_pipeline(name, package_of(name))
+            typer.echo(f"wrote {package_of(name)}")
+        elif not is_current(name):
+            _fail(f"{package_of(name)} is out of date; run: python -m pipelines compile", code=1)
 
 
 @app.command("run")
 def run_command(
-    param: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A pipeline parameter.")] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(metavar="FILE|NAME=VALUE", help="TOML, JSON or YAML; NAME=VALUE wins.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the artifacts.")] = Path("local_outputs"),
+    pipeline: Annotated[str, typer.Option(help=f"One of {', '.join(PIPELINES)}.")] = DEFAULT,
+    image: Annotated[str, typer.Option(help="Run each step in a container of this image.")] = "",
 ) -> None:
-    """Run the compiled pipeline on this machine, without a cluster."""
+    """Run a compiled pipeline on this machine, without a cluster."""
+    if pipeline not in PIPELINES:
+        _fail(f"unknown pipeline {pipeline!r}; known are {', '.join(PIPELINES)}", code=2)
+    package = package_of(pipeline)
     try:
-        arguments = parse_arguments(PIPELINE_YAML, param or [])
+        arguments = read_parameters(inputs_of(package), param or [])
     except ArgumentError as error:
         _fail(str(error), code=2)
     # kfp pastes the interpreter's path into a shell line unquoted.
     sys.executable = shlex.quote(sys.executable)
     try:
-        result = run_locally(PIPELINE_YAML, arguments, out)
+        result = run_locally(package, arguments, out, image)
     except PipelineFailedError as error:
         _fail(f"{error} Its log is above.", code=1)
     typer.echo(f"model:   {result.model / 'model'}")
     typer.echo(f"report:  {result.report}")
-    typer.echo(f"test AP: {result.average_precision:.4f}")
+    typer.echo(f"test AP: {result.average_precision:.4f}{'' if result.approved else ', not approved'}")
+
+
+@app.command("lint")
+def lint_command(
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="All committed ones by default.")
+    ] = None,
+) -> None:
+    """Check compiled pipelines for what the SDK compiles and a cluster fails on."""
+    findings = [finding for path in files or committed_files() for finding in lint(path)]
+    for finding in findings:
+        typer.echo(finding)
+    raise typer.Exit(1 if findings else 0)
+
+
+@app.command("readme")
+def readme_command(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail when a README is out of date.")] = False,
+) -> None:
+    """Write the tables of inputs and outputs in the README of every component and pipeline."""
+    outdated = write_tables(check=check)
+    for path in outdated:
+        typer.echo(f"{path} is out of date" if check else f"wrote {path}")
+    if check and outdated:
+        _fail("run: python -m pipelines readme", code=1)
 
 
 app.command("submit", epilog=EXIT_CODES.replace("\n", " "))(submit_command)

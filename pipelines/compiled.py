@@ -1,7 +1,7 @@
-"""The compiled pipeline: how it is written, loaded, and given arguments."""
+"""The compiled pipelines: which there are, how they are written and loaded."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -9,71 +9,63 @@ import yaml
 from kfp import compiler, components
 from kfp.dsl.base_component import BaseComponent
 
-PIPELINE_YAML = Path(__file__).parent / "training" / "fastkan_training" / "pipeline.yaml"
-
-PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "STRING": ("text", str),
-    "NUMBER_INTEGER": ("a whole number", int),
-    "NUMBER_DOUBLE": ("a number", float),
+ROOT = Path(__file__).parent
+PIPELINES = {
+    "single-node": "fastkan_training",
+    "single-node-pvc": "fastkan_single_node_pvc",
+    "parallel-prepare": "fastkan_parallel_prepare",
+    "sweep": "fastkan_sweep",
+    "smoke": "fastkan_smoke",
 }
-"""What a parameter type of the pipeline spec is called, and how it is read from text."""
+"""Folder of each pipeline under ``training``; its pipeline.py has a pipeline of that name."""
+
+DEFAULT = "single-node"
 
 
-class ArgumentError(ValueError):
-    """An argument does not fit the pipeline's inputs; the message names what would."""
+def package_of(name: str) -> Path:
+    """Return the compiled file of a pipeline.
+
+    >>> package_of("sweep").relative_to(ROOT).as_posix()
+    'training/fastkan_sweep/pipeline.yaml'
+    """
+    return ROOT / "training" / PIPELINES[name] / "pipeline.yaml"
 
 
-def compile_pipeline(path: Path) -> None:
-    """Compile the pipeline to ``path``."""
-    from pipelines.training.fastkan_training import fastkan_training
+def compile_pipeline(name: str, path: Path) -> None:
+    """Compile a pipeline to ``path``."""
+    module = import_module(f"pipelines.training.{PIPELINES[name]}")
+    compiler.Compiler().compile(getattr(module, PIPELINES[name]), str(path))
 
-    compiler.Compiler().compile(fastkan_training, str(path))
 
-
-def is_current(path: Path) -> bool:
-    """Tell whether the YAML at ``path`` says what compiling now would say."""
+def is_current(name: str) -> bool:
+    """Tell whether the compiled file of a pipeline says what compiling now would say."""
+    path = package_of(name)
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder) / "pipeline.yaml"
-        compile_pipeline(fresh)
-        return path.exists() and yaml.safe_load(path.read_text()) == yaml.safe_load(fresh.read_text())
+        compile_pipeline(name, fresh)
+        return path.exists() and read_documents(path) == read_documents(fresh)
 
 
-def load_pipeline(path: Path) -> BaseComponent:
-    """Load a compiled pipeline."""
-    return components.load_component_from_file(str(path))
+def read_documents(path: Path) -> list[Any]:
+    """Return what a compiled file holds: the pipeline, and what is specific to Kubernetes."""
+    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
 
 
-def parse_arguments(path: Path, assignments: Sequence[str]) -> dict[str, Any]:
-    """Turn ``name=value`` texts into arguments that fit the inputs of the compiled pipeline at ``path``.
+def inputs_of(path: Path) -> dict[str, Any]:
+    """Return the parameters of a compiled pipeline by name, as its file describes them."""
+    inputs: dict[str, Any] = read_documents(path)[0]["root"].get("inputDefinitions", {}).get("parameters", {})
+    return inputs
 
-    Raises:
-        ArgumentError: A name is unknown, given twice or missing, or a value is of another type.
+
+def load_pipeline(path: Path, image: str = "") -> BaseComponent:
+    """Load a compiled pipeline to run it on this machine.
+
+    Args:
+        path: The compiled file.
+        image: Image of every step: kfp's local runner does not take it from the form.
     """
-    inputs = yaml.safe_load(path.read_text())["root"]["inputDefinitions"]["parameters"]
-    arguments: dict[str, Any] = {}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise ArgumentError(f"expected NAME=VALUE, got {assignment!r}")
-        if name not in inputs:
-            raise ArgumentError(f"unknown parameter {name!r}; known are {', '.join(sorted(inputs))}")
-        if name in arguments:
-            raise ArgumentError(f"parameter {name!r} is given twice")
-        arguments[name] = parse_value(name, text, inputs[name]["parameterType"])
-    missing = sorted(name for name, spec in inputs.items() if not spec.get("isOptional") and name not in arguments)
-    if missing:
-        raise ArgumentError(f"missing parameter {', '.join(missing)}; give each as --param NAME=VALUE")
-    return arguments
-
-
-def parse_value(name: str, text: str, parameter_type: str) -> Any:
-    """Read the value of parameter ``name`` from text.
-
-    Raises:
-        ArgumentError: The text is of another type.
-    """
-    kind, parser = PARSERS[parameter_type]
-    try:
-        return parser(text)
-    except ValueError:
-        raise ArgumentError(f"parameter {name!r} must be {kind}, got {text!r}") from None
+    documents = read_documents(path)
+    for executor in documents[0]["deploymentSpec"]["executors"].values():
+        if image:
+            executor["container"]["image"] = image
+    return components.load_component_from_text(yaml.safe_dump_all(documents))

@@ -1,5 +1,6 @@
 """Run a compiled pipeline on this machine, without a cluster."""
 
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from kfp import local
 from rich.text import Text
 
+from pipelines.cluster import CONFIG_KEYS, SECRET_KEYS
 from pipelines.compiled import load_pipeline
 
 
@@ -22,6 +24,9 @@ class LocalRun:
     average_precision: float
     """Average precision on the test split."""
 
+    approved: bool
+    """Whether the model passed the gate."""
+
     report: Path
     """The HTML report."""
 
@@ -29,22 +34,36 @@ class LocalRun:
     """The run folder, with the best model under model/."""
 
 
-def run_locally(pipeline: Path, arguments: dict[str, Any], out: Path) -> LocalRun:
-    """Execute the compiled ``pipeline`` with this interpreter, a subprocess a component, and artifacts under ``out``.
+def run_locally(pipeline: Path, arguments: dict[str, Any], out: Path, image: str = "") -> LocalRun:
+    """Execute the compiled ``pipeline``, with artifacts under ``out``.
+
+    Args:
+        pipeline: The compiled file.
+        arguments: Its parameters.
+        out: Folder for the artifacts.
+        image: Image of the containers that the steps run in, with the network and the storage credentials of this
+            process. Empty: the steps are subprocesses of this interpreter.
 
     Raises:
         PipelineFailedError: A component failed.
     """
-    # True of every local run: the steps run in this environment, not in the image, and get what the machine has.
+    # True of every local run: the steps get what the machine has, and without an image run in this environment.
     warnings.filterwarnings("ignore", message="You may be attemping to run", category=RuntimeWarning)
     warnings.filterwarnings("ignore", message=".* have no effect in the current local runner", category=UserWarning)
-    local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(out))
+    local.init(_containers() if image else local.SubprocessRunner(use_venv=False), pipeline_root=str(out))
     try:
-        outputs = load_pipeline(pipeline)(**arguments).outputs
+        outputs = load_pipeline(pipeline, image)(**arguments).outputs
     except RuntimeError as error:
         raise PipelineFailedError(Text.from_ansi(str(error)).plain) from error
     return LocalRun(
         average_precision=outputs["average_precision"],
+        approved=outputs["approved"],
         report=Path(outputs["report"].path).absolute(),
         model=Path(outputs["model"].path).absolute(),
     )
+
+
+def _containers() -> local.DockerRunner:
+    """Return a runner of containers that reach what this process does, and whose files belong to its user."""
+    keys = {name: os.environ[name] for name in (*SECRET_KEYS, *CONFIG_KEYS) if name in os.environ}
+    return local.DockerRunner(network_mode="host", environment=keys, user=f"{os.getuid()}:{os.getgid()}")

@@ -10,7 +10,15 @@ from typing import Any
 
 import yaml
 
-from pipelines.compiled import PARSERS, ArgumentError, parse_value
+PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "STRING": ("text", str),
+    "NUMBER_INTEGER": ("a whole number", int),
+    "NUMBER_DOUBLE": ("a number", float),
+    "BOOLEAN": ("true or false", json.loads),
+    "STRUCT": ("a JSON object", json.loads),
+    "LIST": ("a JSON list", json.loads),
+}
+"""What a parameter type of the pipeline spec is called, and how it is read from text."""
 
 READERS: dict[str, Callable[[str], Any]] = {
     ".toml": tomllib.loads,
@@ -22,8 +30,19 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
 
-TYPES: dict[str, tuple[type, ...]] = {"STRING": (str,), "NUMBER_INTEGER": (int,), "NUMBER_DOUBLE": (int, float)}
-"""What a value of a file may be, by the parameter type of the pipeline spec."""
+TYPES: dict[str, tuple[type, ...]] = {
+    "STRING": (str,),
+    "NUMBER_INTEGER": (int,),
+    "NUMBER_DOUBLE": (int, float),
+    "BOOLEAN": (bool,),
+    "STRUCT": (dict,),
+    "LIST": (list,),
+}
+"""What a value may be, by the parameter type of the pipeline spec."""
+
+
+class ArgumentError(ValueError):
+    """An argument does not fit the pipeline's inputs; the message names what would."""
 
 
 def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
@@ -42,8 +61,12 @@ def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, A
         for name, value in _read_file(path).items():
             values[name] = _checked(inputs, name, value, f"{path}: ")
     for name, text in assignments:
-        spec = _spec(inputs, name, "")
-        values[name] = _finite(name, parse_value(name, text, spec["parameterType"]), "")
+        kind, parser = PARSERS[_spec(inputs, name, "")["parameterType"]]
+        try:
+            value = parser(text)
+        except ValueError:
+            raise ArgumentError(f"parameter {name!r} must be {kind}, got {text!r}") from None
+        values[name] = _checked(inputs, name, value, "")
     missing = sorted(name for name, spec in inputs.items() if not spec.get("isOptional") and name not in values)
     if missing:
         raise ArgumentError(f"missing parameter {', '.join(missing)}; known are {', '.join(sorted(inputs))}")
@@ -74,7 +97,7 @@ def _spec(inputs: dict[str, Any], name: str, where: str) -> dict[str, Any]:
 
 def _checked(inputs: dict[str, Any], name: str, value: Any, where: str) -> Any:
     parameter_type = _spec(inputs, name, where)["parameterType"]
-    if isinstance(value, bool) or not isinstance(value, TYPES[parameter_type]):
+    if isinstance(value, bool) != (parameter_type == "BOOLEAN") or not isinstance(value, TYPES[parameter_type]):
         raise ArgumentError(f"{where}parameter {name!r} must be {PARSERS[parameter_type][0]}, got {value!r}")
     return _finite(name, value, where)
 

@@ -11,14 +11,13 @@ import typer
 import yaml
 
 from dkan_core.errors import UserError
-from pipelines.compiled import ArgumentError
+from pipelines.compiled import DEFAULT, PIPELINES, package_of
 from pipelines.credentials import Credentials, RefusedError, service_account_token
-from pipelines.parameters import read_parameters
+from pipelines.parameters import ArgumentError, read_parameters
 from pipelines.results import Submission, write_junit, write_summary
 from pipelines.server import Pace, Server, UnreachableError
 from pipelines.watch import Outcome, Watched, watch
 
-ROOT = Path(__file__).parent
 PACE = Pace()
 
 EXIT_CODES = """Exit codes: 0 succeeded (or, without --wait, submitted); 1 the run failed; 2 refused: bad options or
@@ -42,7 +41,7 @@ def submit_command(
     params: Annotated[
         list[str] | None, typer.Option(metavar="FILE|NAME=VALUE", help="TOML, JSON or YAML; NAME=VALUE wins.")
     ] = None,
-    pipeline: Annotated[str, typer.Option(help="Folder of the compiled pipeline.")] = "fastkan_training",
+    pipeline: Annotated[str, typer.Option(help=f"One of {', '.join(PIPELINES)}.")] = DEFAULT,
     version_name: Annotated[str, typer.Option(help="Reused where it is there. Default: hash of the file.")] = "",
     run_name: Annotated[str, typer.Option(help="Default: pipeline, version and time.")] = "",
     namespace: Annotated[str, typer.Option(help="Of a server with several users.")] = "",
@@ -81,10 +80,9 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
         RefusedError: There is no such pipeline.
         ArgumentError: A parameter does not fit it.
     """
-    packages = {path.parent.name: path for path in ROOT.glob("*/*/pipeline.yaml")}
-    if submission.pipeline not in packages:
-        raise RefusedError(f"unknown pipeline {submission.pipeline!r}; known are {', '.join(sorted(packages))}")
-    package = packages[submission.pipeline]
+    if submission.pipeline not in PIPELINES:
+        raise RefusedError(f"unknown pipeline {submission.pipeline!r}; known are {', '.join(PIPELINES)}")
+    package = package_of(submission.pipeline)
     content = package.read_bytes()
     # A second document has what is specific to Kubernetes.
     spec = next(iter(yaml.safe_load_all(content)))

@@ -22,6 +22,7 @@ LAYERS = [
     {"model", "report"},
     {"prediction"},
     {"explanation"},
+    {"comparison", "publishing", "sample"},
     {"evaluation", "training"},
     {"estimator", "notebook"},
     {"cli"},
@@ -74,7 +75,8 @@ def test_public_names_are_not_hidden_by_modules_of_the_same_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["dkan_core", "dkan_core.cli", "dkan_core.data.prepare", "dkan_core.training.server"]
+    "module",
+    ["dkan_core", "dkan_core.cli", "dkan_core.data.parallel", "dkan_core.data.prepare", "dkan_core.training.server"],
 )
 def test_what_needs_no_torch_does_not_import_it(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from dkan_core.data.encoding import Preprocessor
 from dkan_core.data.schema import SourceFile
 from dkan_core.data.shards import Shard
 from dkan_core.errors import DataError
+from dkan_core.storage import local_copy, write_json
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -82,18 +85,56 @@ class PreparedData:
         }
 
 
+@contextmanager
+def open_prepared(prepared: str | Path) -> Iterator[tuple[Path, PreparedData]]:
+    """Yield a local folder with prepared data, and their manifest; what is remote is downloaded and removed afterwards.
+
+    Args:
+        prepared: Folder or fsspec URI that ``prepare`` wrote, or of a manifest that says where the data are.
+
+    Raises:
+        DataError: There are none, or other ones than the manifest speaks of.
+    """
+    with local_copy(prepared) as folder:
+        manifest, location = read_manifest(folder), json.loads(_text(folder)).get("location")
+        if location is None:
+            yield folder, manifest
+            return
+    with local_copy(location) as folder:
+        there = read_manifest(folder)
+        if there.fingerprint != manifest.fingerprint:
+            raise DataError(
+                f"{location}: holds other data than {prepared} speaks of (fingerprint {there.fingerprint[:12]}, "
+                f"expected {manifest.fingerprint[:12]}); prepare them again"
+            )
+        yield folder, there
+
+
+def save_pointer(folder: str | Path, prepared: PreparedData, location: str) -> None:
+    """Write a manifest alone, which says where the data are."""
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    write_json(path / MANIFEST, {"location": location, **prepared.to_dict()})
+
+
 def read_manifest(folder: Path) -> PreparedData:
     """Read and check the manifest of a prepared data set.
 
     Raises:
         DataError: There is none, it is of another format version, or it was altered.
     """
-    path = folder / MANIFEST
+    return parse_manifest(_text(folder), str(folder / MANIFEST))
+
+
+def parse_manifest(text: str, path: str) -> PreparedData:
+    """Return the manifest that ``text`` is, checked; messages name ``path``.
+
+    Raises:
+        DataError: It is none, it is of another format version, or it was altered.
+    """
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{folder}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote") from None
-    except (OSError, ValueError) as error:
+        plain = json.loads(text)
+    except ValueError as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     version = plain.get("format_version") if isinstance(plain, dict) else None
     if version != FORMAT_VERSION:
@@ -119,3 +160,13 @@ def read_manifest(folder: Path) -> PreparedData:
     if prepared.fingerprint != plain.get("fingerprint"):
         raise DataError(f"{path}: does not match its fingerprint; prepare the data again")
     return prepared
+
+
+def _text(folder: Path) -> str:
+    path = folder / MANIFEST
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{folder}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error

@@ -68,16 +68,17 @@ def open_parquet(path: str) -> pq.ParquetFile:
             raise DataError(f"{path}: not a whole Parquet file ({_first_line(error)})") from error
 
 
-def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa.DataType]]:
+def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa.DataType], list[list[int]]]:
     """Read every footer and check that all files have the same columns.
 
     Returns:
-        The files sorted by path, and the type of each column in the order of the first file.
+        The files sorted by path, the type of each column in the order of the first file, and the rows of each file's
+        row groups.
 
     Raises:
         DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
     """
-    files, reference, reference_path = [], {}, ""
+    files, groups, reference, reference_path = [], [], {}, ""
     for path in find_parquet(sources):
         parquet = open_parquet(path)
         types = column_types(path, parquet.schema_arrow)
@@ -85,10 +86,12 @@ def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa
             reference, reference_path = types, path
         _check_same(path, types, reference_path, reference)
         size, modified = stamp(path)
-        files.append(SourceFile(path=path, rows=parquet.metadata.num_rows, bytes=size, modified=modified))
+        footer = parquet.metadata
+        files.append(SourceFile(path=path, rows=footer.num_rows, bytes=size, modified=modified))
+        groups.append([footer.row_group(index).num_rows for index in range(footer.num_row_groups)])
     if sum(file.rows for file in files) == 0:
         raise DataError(f"{files[0].path}: no rows in any source file")
-    return files, reference
+    return files, reference, groups
 
 
 def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
@@ -198,9 +201,18 @@ def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: st
 
 
 def read_batches(
-    path: str, columns: Sequence[str], on_rows: Callable[[int], None] | None = None
+    path: str,
+    columns: Sequence[str],
+    on_rows: Callable[[int], None] | None = None,
+    groups: tuple[int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in order, some 64 MB at a time, each column as its plain type.
+
+    Args:
+        path: The file, local or remote.
+        columns: What to read of it.
+        on_rows: Called with the number of rows after each batch.
+        groups: The first row group to read, and the one past the last. Default: all.
 
     Raises:
         DataError: The file breaks off or a page is damaged.
@@ -209,7 +221,8 @@ def read_batches(
     parquet = open_parquet(path)
     types = column_types(path, parquet.schema_arrow)
     plain = pa.schema([(name, types[name]) for name in columns])
-    batches = parquet.iter_batches(batch_size=rows, columns=list(columns))
+    wanted = None if groups is None else list(range(*groups))
+    batches = parquet.iter_batches(batch_size=rows, columns=list(columns), row_groups=wanted)
     while (batch := _next_batch(batches, plain, path)) is not None:
         yield batch
         if on_rows is not None:

@@ -9,9 +9,10 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -41,23 +42,64 @@ class Shard:
     sha256: str
 
 
+Layout = Mapping[str, tuple[tuple[int, ...], str]]
+"""Row shape and dtype of each array, such as ``{"numeric": ((29,), "uint8")}``."""
+
+
+def record_type(layout: Layout) -> np.dtype[Any]:
+    """Return the type of a row in a spill file: its key, then its arrays."""
+    return np.dtype([(KEY, "<u8"), *((name, dtype, shape) for name, (shape, dtype) in layout.items())])
+
+
+def shard_count(rows: int, record: np.dtype[Any]) -> int:
+    """Return how many shards a split of so many rows has; one or another may turn out empty."""
+    return max(1, math.ceil(rows * record.itemsize / SHARD_BYTES))
+
+
+def shard_name(index: int, count: int) -> str:
+    """Return the name of a shard's file, without a suffix."""
+    return f"{index:05d}-of-{count:05d}"
+
+
+def write_shard(path: Path, listed_as: str, load: Callable[[], npt.NDArray[Any]]) -> Shard:
+    """Sort records by their keys, write their arrays and describe the file.
+
+    Args:
+        path: The file to write.
+        listed_as: Its path in the manifest.
+        load: Returns the records. They are not handed over at once because this frees them as soon as it can.
+    """
+    records = load()
+    order = np.argsort(records[KEY])
+    arrays = {name: records[name][order] for name in records.dtype.names or () if name != KEY}
+    # Each of these copies is as large as the shard.
+    del records
+    content = save(arrays)
+    del arrays
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return Shard(path=listed_as, rows=len(order), bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
 class ShardWriter:
     """Collects a split's rows in any order and writes them shuffled.
 
     Args:
         folder: Where the split's shards go; spill files lie there meanwhile.
-        rows: How many rows will come.
-        layout: Row shape and dtype of each array, such as ``{"numeric": ((29,), "uint8")}``.
+        rows: How many rows will come, to all who write the split.
+        layout: Row shape and dtype of each array.
     """
 
-    def __init__(self, folder: Path, rows: int, layout: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
+    def __init__(self, folder: Path, rows: int, layout: Layout) -> None:
         self.folder = folder
-        self.record = np.dtype([(KEY, "<u8"), *((name, dtype, shape) for name, (shape, dtype) in layout.items())])
-        self.count = max(1, math.ceil(rows * self.record.itemsize / SHARD_BYTES))
+        self.record = record_type(layout)
+        self.count = shard_count(rows, self.record)
         folder.mkdir(parents=True)
 
     def _path(self, index: int, suffix: str) -> Path:
-        return self.folder / f"{index:05d}-of-{self.count:05d}.{suffix}"
+        return self.folder / f"{shard_name(index, self.count)}.{suffix}"
 
     def add(self, keys: UInt64, arrays: Arrays) -> None:
         """Take rows; ``keys`` (N,) decide where each one goes."""
@@ -73,31 +115,21 @@ class ShardWriter:
                 with self._path(index, "spill").open("ab") as file:
                     file.write(records[start:stop].data)
 
+    def spills(self) -> list[Path]:
+        """Return the spill file of each shard; one that got no row has none."""
+        return [self._path(index, "spill") for index in range(self.count)]
+
     def finish(self) -> Iterator[Shard]:
         """Sort each spill file, write its shard and describe it."""
-        for index in range(self.count):
-            spill = self._path(index, "spill")
-            if not spill.exists():
-                continue
-            records = np.fromfile(spill, dtype=self.record)
-            spill.unlink()
-            order = np.argsort(records[KEY])
-            arrays = {name: records[name][order] for name in self.record.names or () if name != KEY}
-            # Each of these copies is as large as the shard.
-            del records
-            content = save(arrays)
-            del arrays
-            path = self._path(index, "safetensors")
-            with path.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            yield Shard(
-                path=f"{self.folder.name}/{path.name}",
-                rows=len(order),
-                bytes=len(content),
-                sha256=hashlib.sha256(content).hexdigest(),
-            )
+        for index, spill in enumerate(self.spills()):
+            if spill.exists():
+                path = self._path(index, "safetensors")
+                yield write_shard(path, f"{self.folder.name}/{path.name}", partial(self._take, spill))
+
+    def _take(self, spill: Path) -> npt.NDArray[Any]:
+        records = np.fromfile(spill, dtype=self.record)
+        spill.unlink()
+        return records
 
 
 @dataclass(frozen=True)

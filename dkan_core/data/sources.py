@@ -1,5 +1,7 @@
 """The source files: Parquet that paths, folders, globs and fsspec URIs name."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -61,3 +63,30 @@ def stamp(uri: str) -> tuple[int, str]:
         if key in info:
             return int(info["size"]), str(info[key])
     return int(info["size"]), ""
+
+
+def fingerprint_sources(sources: str | Sequence[str | Path], settings: str = "") -> str:
+    """Return a text that changes with the source files: names, sizes and modification stamps; nothing is read.
+
+    Args:
+        sources: Paths, folders, globs and fsspec URIs; in one text, separated by commas or line ends.
+        settings: What else is to change it.
+
+    Raises:
+        DataError: A source does not exist or holds no Parquet file.
+    """
+    digest = hashlib.sha256(settings.encode())
+    for path in find_parquet(listed(sources)):
+        digest.update(json.dumps([path, *stamp(path)]).encode())
+    return digest.hexdigest()[:16]
+
+
+def listed(sources: str | Path | Sequence[str | Path]) -> list[str]:
+    """Return sources one by one.
+
+    >>> listed("s3://bucket/a, s3://bucket/b")
+    ['s3://bucket/a', 's3://bucket/b']
+    """
+    if isinstance(sources, str):
+        return [part.strip() for part in sources.replace("\\n", ",").split(",") if part.strip()]
+    return [str(sources)] if isinstance(sources, Path) else [str(source) for source in sources]

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.hashing import UInt64, splitmix64, value_keys
-from dkan_core.data.schema import Schema, SourceFile, read_batches
+from dkan_core.data.pieces import Piece
+from dkan_core.data.schema import Schema, read_batches
 from dkan_core.errors import DataError
 
 SPLITS = ("train", "valid", "test")
@@ -32,22 +33,22 @@ class SplitBatch:
 
 
 def read_split_batches(
-    files: Sequence[SourceFile], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
+    pieces: Sequence[Piece], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
 ) -> Iterator[SplitBatch]:
-    """Yield every row once, in the order of the files, with its number and its split.
+    """Yield every row once, in the order of the pieces, with its number and its split.
 
     Args:
-        files: Source files in a fixed order.
+        pieces: What to read, with the numbers of its rows.
         schema: Which columns to read.
         config: How rows are split.
         on_rows: Called with the number of rows after each batch.
     """
-    first = 0
-    for file in files:
-        for batch in read_batches(file.path, schema.columns, on_rows):
+    for piece in pieces:
+        first = piece.first
+        for batch in read_batches(piece.path, schema.columns, on_rows, piece.groups):
             row_ids = np.arange(first, first + batch.num_rows, dtype=np.uint64)
             first += batch.num_rows
-            yield SplitBatch(file.path, batch, row_ids, assign_splits(batch, row_ids, config, file.path))
+            yield SplitBatch(piece.path, batch, row_ids, assign_splits(batch, row_ids, config, piece.path))
 
 
 def assign_splits(batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig, path: str) -> npt.NDArray[np.int8]:

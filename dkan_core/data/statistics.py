@@ -1,13 +1,13 @@
 """First pass: a uniform sample of the train split, and exact counts of labels, nulls, NaN and infinity.
 
-The sample is the K rows with the smallest hash of their row number (bottom-k), so it does not depend on the
-order of the files, and it holds the whole train split when that has at most K rows. Of wide data fewer rows are
-kept, so that the sample stays within some 512 MB.
+The sample holds the whole train split when that has few rows. Of wide data fewer rows are kept, so that the sample
+stays within some 512 MB.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,25 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
-from dkan_core.data.hashing import UInt64, salted, splitmix64
-from dkan_core.data.schema import Schema, SourceFile
+from dkan_core.data.hashing import salted
+from dkan_core.data.pieces import Piece
+from dkan_core.data.samples import BottomK, Sample
+from dkan_core.data.schema import Schema
 from dkan_core.data.splits import SPLITS, read_split_batches
 from dkan_core.errors import DataError
 
 SAMPLE_ROWS = 1 << 18
 MIN_SAMPLE_ROWS = 1 << 14
 SAMPLE_BYTES = 512 << 20
-MAX_PIECES = 256
 VALUES_REMEMBERED = 1000
 MAX_WEIGHT = 1e30
+BINARY = (0, 1, None)
 
 
 @dataclass
-class Statistics:
-    """What the first pass found."""
-
-    sample: pa.Table
-    """At most ``sample_rows`` rows of the train split, feature columns only."""
+class Counts:
+    """What was counted exactly, of all rows or of a part of them."""
 
     rows: list[int]
     """Rows of each split, in the order of ``SPLITS``."""
@@ -43,6 +42,49 @@ class Statistics:
 
     invalid: dict[str, dict[str, int]] = field(default_factory=dict)
     """For each numeric column that has any, the counts of "nan" and "inf" values (taken as missing)."""
+
+    weight: float = 0.0
+    """Sum of the weights of train's rows."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON; labels hold 0, 1 and null alone."""
+        labels = {name: [[counter[value] for value in BINARY] for counter in self.labels[name]] for name in self.labels}
+        return {"rows": self.rows, "labels": labels, "invalid": self.invalid, "weight": self.weight}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "Counts":
+        """Rebuild counts from their plain form."""
+        labels = {
+            name: [
+                Counter[object]({value: count for value, count in zip(BINARY, counts, strict=True) if count})
+                for counts in split
+            ]
+            for name, split in plain["labels"].items()
+        }
+        return cls(rows=plain["rows"], labels=labels, invalid=plain["invalid"], weight=plain["weight"])
+
+    def classes(self, index: int) -> dict[str, dict[str, int]]:
+        """Return how often each label is 0, 1 and not measured in a split."""
+        return {
+            name: {"0": counters[index][0], "1": counters[index][1], "null": counters[index][None]}
+            for name, counters in self.labels.items()
+        }
+
+
+def merge_counts(parts: Sequence[Counts], schema: Schema) -> Counts:
+    """Add up the counts of parts; the result does not depend on how rows were cut into them."""
+    labels = {
+        name: [sum((part.labels[name][index] for part in parts), Counter[object]()) for index in range(len(SPLITS))]
+        for name in schema.labels
+    }
+    found = {name for part in parts for name in part.invalid}
+    invalid = {
+        name: {kind: sum(part.invalid.get(name, {}).get(kind, 0) for part in parts) for kind in ("nan", "inf")}
+        for name in schema.numeric
+        if name in found
+    }
+    rows = [sum(part.rows[index] for part in parts) for index in range(len(SPLITS))]
+    return Counts(rows=rows, labels=labels, invalid=invalid, weight=sum(part.weight for part in parts))
 
 
 def sample_rows(columns: int) -> int:
@@ -55,72 +97,40 @@ def sample_rows(columns: int) -> int:
 
 
 def collect_statistics(
-    files: Sequence[SourceFile], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
-) -> Statistics:
+    pieces: Sequence[Piece], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
+) -> tuple[Counts, Sample]:
     """Read every row once.
 
     Args:
-        files: Source files in a fixed order; row numbers count through them.
+        pieces: What to read, with the numbers of its rows.
         schema: Role of each column.
         config: How rows are split; its seed decides the sample.
         on_rows: Called with the number of rows after each batch.
+
+    Returns:
+        The counts, and of the train split at most ``sample_rows`` rows, feature columns only.
     """
     features = [*schema.numeric, *schema.categorical]
-    sample = _BottomK(sample_rows(len(features)), salted(config.seed, "sample"))
-    rows = [0] * len(SPLITS)
-    labels: dict[str, list[Counter[object]]] = {name: [Counter() for _ in SPLITS] for name in schema.labels}
-    invalid: dict[str, dict[str, int]] = {}
-    weight = 0.0
-    for batch in read_split_batches(files, schema, config, on_rows):
+    sample = BottomK(sample_rows(len(features)), salted(config.seed, "sample"))
+    counts = Counts(
+        rows=[0] * len(SPLITS),
+        labels={name: [Counter() for _ in SPLITS] for name in schema.labels},
+    )
+    for batch in read_split_batches(pieces, schema, config, on_rows):
         for index in range(len(SPLITS)):
             mask = pa.array(batch.split == index)
-            rows[index] += pc.sum(mask).as_py() or 0
+            counts.rows[index] += pc.sum(mask).as_py() or 0
             for name in schema.labels:
-                _count_values(labels[name][index], batch.rows.column(name).filter(mask))
+                _count_values(counts.labels[name][index], batch.rows.column(name).filter(mask))
         for name in schema.labels:
-            if any(len(counter) > VALUES_REMEMBERED for counter in labels[name]):
-                raise _not_binary(name, labels[name], batch.path)
+            if any(len(counter) > VALUES_REMEMBERED for counter in counts.labels[name]):
+                raise _not_binary(name, counts.labels[name], batch.path)
         if schema.weight is not None:
-            weight += _train_weight(batch.rows.column(schema.weight), batch.split == 0, schema.weight, batch.path)
-        _count_invalid(invalid, batch.rows, schema.numeric)
+            weights = batch.rows.column(schema.weight)
+            counts.weight += _train_weight(weights, batch.split == 0, schema.weight, batch.path)
+        _count_invalid(counts.invalid, batch.rows, schema.numeric)
         sample.add(batch.rows.select(features), batch.row_ids, batch.split == 0)
-    if schema.weight is not None and weight == 0:
-        raise DataError(f"{files[0].path}: weight column {schema.weight!r} is 0 in every row of train")
-    return Statistics(sample=sample.table(), rows=rows, labels=labels, invalid=invalid)
-
-
-class _BottomK:
-    """The K rows with the smallest hash seen so far."""
-
-    def __init__(self, size: int, seed: int) -> None:
-        self.size, self.seed = size, seed
-        self.keys: UInt64 = np.empty(0, dtype=np.uint64)
-        self.pieces: list[pa.Table] = []
-        self.limit: np.uint64 | None = None
-
-    def add(self, batch: pa.RecordBatch, row_ids: UInt64, eligible: npt.NDArray[np.bool_]) -> None:
-        keys = splitmix64(row_ids, seed=self.seed)
-        if self.limit is not None:
-            eligible = eligible & (keys < self.limit)
-        self.pieces.append(pa.Table.from_batches([batch]).filter(pa.array(eligible)))
-        self.keys = np.concatenate([self.keys, keys[eligible]])
-        # Few rows of a late batch are kept: without the second bound, pieces of a few rows would pile up.
-        if len(self.keys) > self.size + self.size // 4 or len(self.pieces) > MAX_PIECES:
-            self._prune()
-
-    def _prune(self) -> None:
-        smallest = np.argsort(self.keys)[: self.size]
-        self.keys = self.keys[smallest]
-        table = pa.concat_tables(self.pieces)
-        # One column after the other: the copy made on the way is then as small as a column.
-        kept = [column.combine_chunks().take(pa.array(smallest)) for column in table.columns]
-        self.pieces = [pa.Table.from_arrays(kept, schema=table.schema)]
-        if len(self.keys) == self.size:
-            self.limit = self.keys[-1]
-
-    def table(self) -> pa.Table:
-        self._prune()
-        return self.pieces[0]
+    return counts, sample.sample()
 
 
 def _count_values(counter: Counter[object], values: pa.Array) -> None:
@@ -151,27 +161,34 @@ def _count_invalid(counts: dict[str, dict[str, int]], batch: pa.RecordBatch, num
             entry["inf"] += len(column) - column.null_count - finite - nan
 
 
-def check_labels(statistics: Statistics, where: str) -> None:
-    """Raise DataError unless every label holds 0, 1 or null and has both classes where it must.
+def check_values(counts: Counts, where: str) -> None:
+    """Raise DataError unless every label holds 0, 1 or null alone."""
+    for name, counters in counts.labels.items():
+        if any(value not in BINARY for counter in counters for value in counter):
+            raise _not_binary(name, counters, where)
+
+
+def check_counts(counts: Counts, schema: Schema, where: str) -> None:
+    """Raise DataError unless some row of train has a weight, and every label has both classes where it must.
 
     One label needs both classes in every split that has rows. Of several labels, each needs both in train and
     at least one needs both in each other split.
     """
-    for name, counters in statistics.labels.items():
-        if any(value not in (0, 1, None) for counter in counters for value in counter):
-            raise _not_binary(name, counters, where)
+    if schema.weight is not None and counts.weight == 0:
+        raise DataError(f"{where}: weight column {schema.weight!r} is 0 in every row of train")
+    check_values(counts, where)
     for index, split in enumerate(SPLITS):
-        if statistics.rows[index] == 0 and split != "test":
+        if counts.rows[index] == 0 and split != "test":
             raise DataError(
-                f"{where}: no rows in the {split} split, of {sum(statistics.rows):,} in all; "
+                f"{where}: no rows in the {split} split, of {sum(counts.rows):,} in all; "
                 "set --split, or name a --split-column"
             )
-        lacking = [name for name, counters in statistics.labels.items() if not _both_classes(counters[index])]
-        needed = 1 if split == "train" else len(statistics.labels)
-        if statistics.rows[index] and len(lacking) >= needed:
-            found = {value: count for value, count in statistics.labels[lacking[0]][index].items() if value is not None}
-            counts = ", ".join(f"{value!r} {count:,} times" for value, count in found.items()) or "no measured value"
-            raise DataError(f"{where}: label column {lacking[0]!r} has one class only in {split}: {counts}")
+        lacking = [name for name, counters in counts.labels.items() if not _both_classes(counters[index])]
+        needed = 1 if split == "train" else len(counts.labels)
+        if counts.rows[index] and len(lacking) >= needed:
+            found = {value: count for value, count in counts.labels[lacking[0]][index].items() if value is not None}
+            seen = ", ".join(f"{value!r} {count:,} times" for value, count in found.items()) or "no measured value"
+            raise DataError(f"{where}: label column {lacking[0]!r} has one class only in {split}: {seen}")
 
 
 def _not_binary(name: str, counters: Sequence[Counter[object]], where: str) -> DataError:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dkan_core.data.loader import all_batches, open_split
-from dkan_core.data.manifest import PreparedData, read_manifest
+from dkan_core.data.manifest import PreparedData, open_prepared
 from dkan_core.data.shards import Arrays
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.explanation.drawings import Drawing, draw_curve, draw_importance
@@ -64,8 +64,9 @@ def explain(
         if value < low:
             raise ConfigError(f"{name} must be {low} or more, got {value}")
     with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
-        with local_copy(model) as model_folder, local_copy(prepared) as data:
-            saved, manifest = SavedModel(model_folder), read_manifest(data)
+        with local_copy(model) as model_folder:
+            saved = SavedModel(model_folder)
+        with open_prepared(prepared) as (data, manifest):
             check_match(saved, manifest, prepared)
             if label is not None and label not in manifest.labels:
                 raise ConfigError(f"label must be one of {', '.join(manifest.labels)}, got {label!r}")

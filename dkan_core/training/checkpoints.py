@@ -7,6 +7,7 @@ so that there is no generator to keep.
 Shape suffixes: P trained numbers, K arrays of the state, V parameters in a snapshot, N snapshots.
 """
 
+import hashlib
 import json
 import logging
 import re
@@ -156,6 +157,20 @@ def load_checkpoint(uri: str) -> tuple[str, Checkpoint] | None:
                 raise
             logger.warning("%s; the one before is taken", error)
     return None
+
+
+def checkpoint_folder(config: TrainConfig, data: str) -> str:
+    """Return the folder or URI that the settings name for checkpoints, with ``{run}`` filled in; empty for none.
+
+    A run that is started again with the same data and settings finds its own checkpoints there, and no other does.
+
+    Args:
+        config: Resolved settings.
+        data: Fingerprint of the prepared data.
+    """
+    fixed = {name: value for name, value in asdict(config).items() if name not in FREE_SETTINGS}
+    run = hashlib.sha256(json.dumps([data, fixed]).encode()).hexdigest()[:16]
+    return (config.checkpoint_uri or "").replace("{run}", run).rstrip("/")
 
 
 def find_checkpoint(where: str, config: TrainConfig, data: str) -> Checkpoint | None:

@@ -14,14 +14,13 @@ from typing import Any
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import read_manifest
+from dkan_core.data.manifest import open_prepared
 from dkan_core.errors import OutputError, TrainingError
 from dkan_core.model.checkpoint import write_model_files
 from dkan_core.storage import (
     check_free,
     is_remote,
     leftovers,
-    local_copy,
     local_path,
     output_error,
     read_if_there,
@@ -30,7 +29,7 @@ from dkan_core.storage import (
     write_atomic,
     write_json,
 )
-from dkan_core.training.checkpoints import Checkpoint, clear_checkpoints, find_checkpoint
+from dkan_core.training.checkpoints import Checkpoint, checkpoint_folder, clear_checkpoints, find_checkpoint
 from dkan_core.training.evaluator import MODEL_FOLDER
 from dkan_core.training.ledger import ENDINGS
 from dkan_core.training.meeting import TorchRun
@@ -87,12 +86,11 @@ def train(
     if torchrun is not None and torchrun.rank:
         return _take_part(prepared, config, torchrun)
     check_free(run, ours=OUTPUTS, overwrite=overwrite or config.resume == "auto")
-    with local_copy(prepared) as data:
-        manifest = read_manifest(data)
+    with open_prepared(prepared) as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
-        where = config.checkpoint_uri or f"{run}/{CHECKPOINTS}"
+        where = checkpoint_folder(config, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
         checkpoint = find_checkpoint(where, config, manifest.fingerprint)
         if checkpoint is None or config.resume != "auto":
             _check_replaceable(run, where, config, overwrite=overwrite)
@@ -153,8 +151,7 @@ def _check_replaceable(run: str | Path, where: str, config: TrainConfig, *, over
 
 def _take_part(prepared: str | Path, config: TrainConfig, torchrun: TorchRun) -> TrainResult:
     """Run the member of a rank above 0; return what rank 0 returns."""
-    with local_copy(prepared) as data:
-        manifest = read_manifest(data)
+    with open_prepared(prepared) as (data, manifest):
         config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
         return TrainResult(**follow(Ranks(torchrun), data, manifest, config))
 

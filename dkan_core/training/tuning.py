@@ -12,11 +12,10 @@ import numpy as np
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import FirstRows, RowReader, open_split, steps_per_epoch
-from dkan_core.data.manifest import PreparedData, read_manifest
+from dkan_core.data.manifest import PreparedData, open_prepared
 from dkan_core.errors import ConfigError, TrainingError
 from dkan_core.prediction import torch_threads
 from dkan_core.progress import progress
-from dkan_core.storage import local_copy
 from dkan_core.training.recipe import resolve, threads_per_worker
 from dkan_core.training.schedule import Schedule
 from dkan_core.training.single import train_single
@@ -132,13 +131,15 @@ def tune_learning_rate(
         raise ConfigError(f"factors must be positive numbers, got {tuple(factors)}")
     if steps < 1 or repeats < 1:
         raise ConfigError(f"steps and repeats must be at least 1, got {steps} and {repeats}")
-    with local_copy(prepared) as folder:
-        manifest = read_manifest(folder)
-        with open_split(folder, manifest, "train") as train, open_split(folder, manifest, "valid") as valid:
-            base = resolve(replace(config or TrainConfig(), workers=1), train.rows, len(manifest.labels))
-            full_steps = Schedule.of(base, train.rows).steps
-            head, base = _shortened(train, base, steps)
-            trials = _sweep(head, valid, manifest, base, sorted(set(factors)), repeats)
+    with (
+        open_prepared(prepared) as (folder, manifest),
+        open_split(folder, manifest, "train") as train,
+        open_split(folder, manifest, "valid") as valid,
+    ):
+        base = resolve(replace(config or TrainConfig(), workers=1), train.rows, len(manifest.labels))
+        full_steps = Schedule.of(base, train.rows).steps
+        head, base = _shortened(train, base, steps)
+        trials = _sweep(head, valid, manifest, base, sorted(set(factors)), repeats)
     steps = Schedule.of(base, head.rows).steps
     chosen, noise, notes = _judge(trials, steps, full_steps)
     assert base.batch_size is not None

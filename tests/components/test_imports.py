@@ -20,7 +20,6 @@ def function_of(source: Path) -> ast.FunctionDef:
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.parent.name)
 def test_body_imports_only_the_public_surface_of_dkan_core(source: Path) -> None:
     imports = [node for node in ast.walk(function_of(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert imports
     for node in imports:
         assert isinstance(node, ast.ImportFrom) and node.module == "dkan_core", ast.unparse(node)
         assert {alias.name for alias in node.names} <= set(dkan_core.__all__), ast.unparse(node)

@@ -4,7 +4,6 @@ A row is followed by its weight, which is its number.
 """
 
 import hashlib
-import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -19,40 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dkan_core import DataError, PrepareConfig, PreparedData, prepare
-from dkan_core.data import schema, shards, statistics
+from dkan_core.data import samples, schema, shards, statistics
 from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loader import all_batches, open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.data.splits import SPLITS
-
-ROWS = 3000
-CONFIG = PrepareConfig(label=("y",), weight="row")
-
-
-def make_rows(rows: int = ROWS, seed: int = 0) -> pa.Table:
-    rng = np.random.default_rng(seed)
-    return pa.table(
-        {
-            "x": rng.normal(size=rows).astype(np.float32),
-            "age": pa.array(rng.integers(18, 60, rows), mask=rng.random(rows) < 0.1),
-            "city": pa.array(rng.choice(["Oslo", "Rome", "Bern", None], rows).tolist(), pa.string()),
-            "y": (np.arange(rows) % 2).astype(np.int8),
-            "row": np.arange(rows),
-        }
-    )
-
-
-def write(table: pa.Table, folder: Path, files: int = 1, **options: Any) -> list[Path]:
-    folder.mkdir(exist_ok=True)
-    bounds = np.linspace(0, len(table), files + 1).astype(int)
-    paths = [folder / f"part-{index:03}.parquet" for index in range(files)]
-    for path, (start, stop) in zip(paths, itertools.pairwise(bounds), strict=True):
-        pq.write_table(table.slice(start, stop - start), path, **options)
-    return paths
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+from tests.data.tables import CONFIG, ROWS, contents, make_rows, write
 
 
 def read(folder: Path, split: str) -> dict[str, npt.NDArray[Any]]:
@@ -252,14 +224,14 @@ def test_sample_of_large_data_is_uniform_and_independent_of_batches(tmp_path: Pa
 
 
 def test_wide_batches_do_not_pile_up(monkeypatch: Any) -> None:
-    monkeypatch.setattr(statistics, "MAX_PIECES", 4)
-    sample = statistics._BottomK(50, seed=1)
+    monkeypatch.setattr(samples, "MAX_PIECES", 4)
+    sample = samples.BottomK(50, seed=1)
     for first in range(0, 5000, 10):
         row_ids = np.arange(first, first + 10, dtype=np.uint64)
         sample.add(pa.record_batch({"id": row_ids}), row_ids, np.ones(10, dtype=bool))
         assert len(sample.pieces) <= 5
-    keys = statistics.splitmix64(np.arange(5000, dtype=np.uint64), seed=1)
-    assert sample.table()["id"].to_pylist() == np.argsort(keys)[:50].tolist()
+    keys = splitmix64(np.arange(5000, dtype=np.uint64), seed=1)
+    assert sample.sample().rows["id"].to_pylist() == np.argsort(keys)[:50].tolist()
 
 
 def test_nan_and_infinity_are_counted_and_taken_as_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

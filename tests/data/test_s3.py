@@ -10,10 +10,22 @@ import fsspec
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import DataError, OutputError, PrepareConfig, TrainResult, predict, prepare
+from dkan_core import (
+    DataError,
+    OutputError,
+    PrepareConfig,
+    TrainResult,
+    finish_preparation,
+    fit_preparation,
+    plan_preparation,
+    predict,
+    prepare,
+    prepare_part,
+)
 from dkan_core.data.loader import all_batches, open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.storage import local_copy
+from tests.data.tables import contents
 
 pytestmark = pytest.mark.s3
 CONFIG = PrepareConfig(label=("label",))
@@ -43,6 +55,36 @@ def test_prepared_data_on_s3_equal_those_on_disk(s3: str, uploaded: str, prepare
                 assert sum(len(batch["labels"]) for batch in all_batches(reader, 100)) == info.rows
             for shard in info.shards:
                 assert hashlib.sha256((folder / shard.path).read_bytes()).hexdigest() == shard.sha256
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_prepared_by_parts_on_s3_equals_prepared_at_once(s3: str, uploaded: str, parts: int) -> None:
+    prepare(uploaded, f"{s3}/alone", CONFIG)
+    out = f"{s3}/together"
+    for _ in ("first", "again"):
+        planned = plan_preparation(uploaded, out, CONFIG, parts=parts)
+        assert planned == list(range(parts))
+        for part in planned[::-1]:
+            prepare_part(out, "survey", part)
+        fit_preparation(out)
+        for stage in ("encode", "assemble"):
+            for part in [*planned, 0]:
+                prepare_part(out, stage, part)  # type: ignore[arg-type]
+        finish_preparation(out)
+        finish_preparation(out)
+        with local_copy(f"{s3}/alone") as alone, local_copy(out) as together:
+            assert contents(together) == contents(alone)
+
+
+def test_place_on_s3_that_is_taken_is_refused(s3: str, uploaded: str) -> None:
+    fsspec.filesystem("s3").pipe_file(f"{s3}/mine/train/rows.parquet", b"mine")
+    with pytest.raises(OutputError, match="something else"):
+        plan_preparation(uploaded, f"{s3}/mine", CONFIG, parts=2, overwrite=True)
+    plan_preparation(uploaded, f"{s3}/out", CONFIG, parts=2)
+    with pytest.raises(OutputError, match="under way"):
+        plan_preparation(uploaded, f"{s3}/out", CONFIG, parts=3)
+    with pytest.raises(DataError, match="parts 0, 1 of 2 not surveyed"):
+        fit_preparation(f"{s3}/out")
 
 
 def test_earlier_result_is_replaced_whole_and_only_when_asked(s3: str, uploaded: str) -> None:

@@ -1,4 +1,4 @@
-"""The committed pipeline.yaml, and the arguments it takes."""
+"""The committed pipeline.yaml files, and the arguments they take."""
 
 import os
 import subprocess
@@ -8,42 +8,63 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from pipelines.compiled import PARSERS, PIPELINE_YAML, ArgumentError, parse_arguments
+from pipelines.compiled import DEFAULT, PIPELINES, ROOT, inputs_of, package_of, read_documents
+from pipelines.parameters import PARSERS, ArgumentError, read_parameters
 
-ROOT = Path(__file__).parents[2]
 REQUIRED = ["data_uri=flights", "label=late"]
+REPOSITORY = ROOT.parent
+VERSION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+RESUMING = {"exec-train-fastkan", "exec-train-fastkan-nodes"}
 
 
-@pytest.fixture(scope="module")
-def spec() -> dict[str, Any]:
-    return yaml.safe_load(PIPELINE_YAML.read_text())
+@pytest.fixture(params=PIPELINES, scope="module")
+def spec(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return what each compiled file says of the pipeline."""
+    return read_documents(package_of(request.param))[0]
+
+
+@pytest.fixture(params=PIPELINES, scope="module")
+def kubernetes(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return what each compiled file says of pods, by executor."""
+    return read_documents(package_of(request.param))[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+
+
+def all_tasks(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return every task that runs a container, by its executor."""
+    dags = [spec["root"]["dag"], *(part["dag"] for part in spec["components"].values() if "dag" in part)]
+    tasks = [task for dag in dags for task in dag["tasks"].values()]
+    labels = {name: part["executorLabel"] for name, part in spec["components"].items() if "executorLabel" in part}
+    return {labels[name]: task for task in tasks if (name := task["componentRef"]["name"]) in labels}
 
 
 def pipelines_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if name != "DKAN_IMAGE"}
     command = [sys.executable, "-m", "pipelines", *arguments]
     return subprocess.run(
-        command, cwd=ROOT, env=inherited | environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=REPOSITORY, env=inherited | environment, capture_output=True, text=True, timeout=120, check=False
     )
 
 
-def test_committed_yaml_is_what_compiling_gives() -> None:
+def test_committed_files_are_what_compiling_gives() -> None:
     check = pipelines_command("compile", "--check")
     assert check.returncode == 0, check.stderr
 
 
-def test_check_fails_when_the_yaml_is_out_of_date() -> None:
+def test_every_compiled_file_is_a_pipeline_that_is_known() -> None:
+    assert {package_of(name) for name in PIPELINES} == set(ROOT.glob("*/*/pipeline.yaml"))
+
+
+def test_check_fails_when_a_file_is_out_of_date() -> None:
     check = pipelines_command("compile", "--check", DKAN_IMAGE="registry.example/dkan:9")
     assert check.returncode == 1
     assert "python -m pipelines compile" in check.stderr
 
 
-def test_every_step_runs_in_the_image_of_this_version(spec: dict[str, Any]) -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    containers = [executor["container"] for executor in spec["deploymentSpec"]["executors"].values()]
-    assert [container["image"] for container in containers] == [f"dkan:{version}"] * 3
+def test_every_step_runs_in_the_image_of_the_form(spec: dict[str, Any]) -> None:
+    assert spec["root"]["inputDefinitions"]["parameters"]["image"]["defaultValue"] == f"dkan:{VERSION}"
+    images = {executor["container"]["image"] for executor in spec["deploymentSpec"]["executors"].values()}
+    assert images == {"{{$.inputs.parameters['pipelinechannel--image']}}"}
 
 
 def test_every_step_brings_its_whole_command(spec: dict[str, Any]) -> None:
@@ -53,7 +74,8 @@ def test_every_step_brings_its_whole_command(spec: dict[str, Any]) -> None:
         assert not any("pip install" in part for part in command), "the image already holds kfp"
 
 
-def test_gpu_count_is_text_and_reaches_the_pod(spec: dict[str, Any]) -> None:
+def test_gpu_count_is_text_and_reaches_pod_and_trainer() -> None:
+    spec = read_documents(package_of(DEFAULT))[0]
     assert spec["root"]["inputDefinitions"]["parameters"]["num_gpus"]["parameterType"] == "STRING"
     resources = spec["deploymentSpec"]["executors"]["exec-train-fastkan"]["container"]["resources"]
     passed = spec["root"]["dag"]["tasks"]["train-fastkan"]["inputs"]["parameters"]
@@ -69,8 +91,29 @@ def test_gpu_count_is_text_and_reaches_the_pod(spec: dict[str, Any]) -> None:
     assert passed["num_gpus"] == {"componentInputParameter": "num_gpus"}, "the trainer checks what it sees against it"
 
 
-def test_preparation_is_never_cached(spec: dict[str, Any]) -> None:
-    assert spec["root"]["dag"]["tasks"]["prepare-parquet"]["cachingOptions"] == {}
+def test_only_what_depends_on_its_inputs_alone_is_cached(spec: dict[str, Any]) -> None:
+    cached = {name for name, task in all_tasks(spec).items() if task["cachingOptions"].get("enableCache")}
+    never = {"fingerprint-parquet", "evaluate-fastkan", "approve-model", "publish-model"}
+    assert not {name for name in cached if name.removeprefix("exec-") in never}
+    assert cached & RESUMING
+
+
+def test_only_steps_that_resume_are_tried_again(spec: dict[str, Any]) -> None:
+    retried = {name for name, task in all_tasks(spec).items() if "retryPolicy" in task}
+    assert retried and retried <= RESUMING
+
+
+def test_every_pod_gets_credentials_that_may_be_absent(kubernetes: dict[str, Any]) -> None:
+    for name, pod in kubernetes.items():
+        for kind in ("secretAsEnv", "secretAsVolume", "configMapAsEnv"):
+            assert [source["optional"] for source in pod[kind]] == [True], f"{name}: {kind}"
+        assert pod["securityContext"] == {"runAsNonRoot": True}
+
+
+def test_one_pod_with_gpus_has_shared_memory(kubernetes: dict[str, Any]) -> None:
+    if "exec-train-fastkan" in kubernetes:
+        (mount,) = kubernetes["exec-train-fastkan"]["emptyDirMounts"]
+        assert (mount["mountPath"], mount["medium"]) == ("/dev/shm", "Memory")
 
 
 def test_every_parameter_type_can_be_given_on_the_command_line(spec: dict[str, Any]) -> None:
@@ -78,31 +121,32 @@ def test_every_parameter_type_can_be_given_on_the_command_line(spec: dict[str, A
 
 
 def test_arguments_take_the_type_of_their_parameter() -> None:
-    arguments = parse_arguments(PIPELINE_YAML, [*REQUIRED, "epochs=3", "dropout=0.5", "num_gpus=2", "group=a=b"])
-    assert arguments == {
-        "data_uri": "flights", "label": "late", "epochs": 3, "dropout": 0.5, "num_gpus": "2", "group": "a=b"
+    given = [*REQUIRED, "epochs=3", "dropout=0.5", "num_gpus=2", "group=a=b", 'settings={"seed": 1}', "tolerations=[]"]
+    assert read_parameters(inputs_of(package_of(DEFAULT)), given) == {
+        "data_uri": "flights", "label": "late", "epochs": 3, "dropout": 0.5, "num_gpus": "2", "group": "a=b",
+        "settings": {"seed": 1}, "tolerations": [],
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("assignments", "message"),
     [
-        ([*REQUIRED, "epoch=3"], "unknown parameter 'epoch'; known are batch_size, cpu, data_uri"),
+        ([*REQUIRED, "epoch=3"], "unknown parameter 'epoch'; known are batch_size, checkpoint_uri, config_map_name"),
         ([*REQUIRED, "epochs=few"], "parameter 'epochs' must be a whole number, got 'few'"),
         ([*REQUIRED, "dropout=low"], "parameter 'dropout' must be a number, got 'low'"),
-        ([*REQUIRED, "label=other"], "parameter 'label' is given twice"),
-        ([*REQUIRED, "epochs"], "expected NAME=VALUE, got 'epochs'"),
+        ([*REQUIRED, "epochs"], "expected NAME=VALUE or a .toml, .json, .yaml, .yml file, got 'epochs'"),
+        ([*REQUIRED, "settings=[1]"], r"parameter 'settings' must be a JSON object, got \[1\]"),
+        ([*REQUIRED, "tolerations=none"], "parameter 'tolerations' must be a JSON list, got 'none'"),
         (["label=late"], "missing parameter data_uri"),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(assignments: list[str], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        parse_arguments(PIPELINE_YAML, assignments)
+        read_parameters(inputs_of(package_of(DEFAULT)), assignments)
 
 
 def test_wrong_parameter_ends_the_run_before_it_starts(tmp_path: Path) -> None:
     run = pipelines_command("run", "--param", "data_urii=flights", "--out", str(tmp_path / "out"))
     assert run.returncode == 2
     assert "unknown parameter 'data_urii'" in run.stderr
-    assert "data_uri, drop" in run.stderr
     assert not (tmp_path / "out").exists()

@@ -20,7 +20,14 @@ from pipelines.watch import Outcome
 from tests.pipelines.kubeflow import GIVEN, Kubeflow, state, task, waited
 
 ROOT = Path(__file__).parents[2]
-TASKS = ["evaluate-fastkan", "prepare-parquet", "train-fastkan"]
+TASKS = [
+    "approve-model",
+    "condition-1",
+    "evaluate-fastkan",
+    "fingerprint-parquet",
+    "prepare-parquet",
+    "train-fastkan",
+]
 
 RUNNING = state("RUNNING", task("prepare-parquet", "RUNNING"))
 SUCCEEDED = state("SUCCEEDED", *(task(name, "SUCCEEDED") for name in TASKS))
@@ -70,12 +77,8 @@ def test_success(run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path)
     assert summary["outcome"] == "succeeded" and summary["exit_code"] == 0 and summary["run_id"] == "run-1"
     assert [(entry["name"], entry["seconds"]) for entry in summary["tasks"]] == [(name, 12.0) for name in TASKS]
     assert [case.get("name") for case in suite.findall("testcase")] == TASKS
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors"), suite.get("skipped")) == (
-        "3",
-        "0",
-        "0",
-        "0",
-    )
+    counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": "6", "failures": "0", "errors": "0", "skipped": "0"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "summary.json"], "nothing is left aside"
 
 
@@ -85,13 +88,12 @@ def test_failure_names_task_and_error(run: Callable[..., Result], kubeflow: Kube
     assert result.exit_code == 1
     assert "train-fastkan failed: num_gpus is 4, but" in result.stderr and "\x1b" not in result.stderr
     assert "error: failed: a step failed" in result.stderr
-    assert {entry["name"]: entry["state"] for entry in summary["tasks"]} == {
-        "prepare-parquet": "SUCCEEDED", "train-fastkan": "FAILED", "evaluate-fastkan": "PENDING"
-    }  # fmt: skip
+    ended = {"prepare-parquet": "SUCCEEDED", "train-fastkan": "FAILED"}
+    assert {entry["name"]: entry["state"] for entry in summary["tasks"]} == dict.fromkeys(TASKS, "PENDING") | ended
     failure = suite.find("testcase[@name='train-fastkan']/failure")
     assert failure is not None and "2 are visible" in failure.get("message", "") and "more" in (failure.text or "")
     assert suite.find("testcase[@name='evaluate-fastkan']/skipped") is not None
-    assert (suite.get("failures"), suite.get("skipped")) == ("1", "1")
+    assert (suite.get("failures"), suite.get("skipped")) == ("1", "4")
 
 
 def test_failure_outside_the_tasks(run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path) -> None:

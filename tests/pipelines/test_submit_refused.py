@@ -78,12 +78,12 @@ def test_secrets_that_fit_no_header(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--params", "epoch=3"], "unknown parameter 'epoch'; known are batch_size, cpu"),
+        (["--params", "epoch=3"], "unknown parameter 'epoch'; known are batch_size, checkpoint_uri"),
         (["--params", "epochs=few"], "parameter 'epochs' must be a whole number, got 'few'"),
         (["--params", "dropout=nan"], "parameter 'dropout' must be finite"),
         (["--params", "more"], "expected NAME=VALUE or a .toml, .json, .yaml, .yml file, got 'more'"),
         (["--params", "none.toml"], "none.toml: No such file or directory"),
-        (["--pipeline", "other"], "unknown pipeline 'other'; known are fastkan_training"),
+        (["--pipeline", "other"], "unknown pipeline 'other'; known are single-node, single-node-pvc"),
         (["--timeout", "3"], "--timeout and --junit need --wait"),
         (["--token-file", "none"], "none: No such file or directory"),
         (["--token-file", "a", "--service-account"], "give one of"),

@@ -1,6 +1,7 @@
 """A checkpoint is whole, found again, and refused where it does not fit."""
 
 import os
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainRes
 from dkan_core.training.checkpoints import (
     KEPT_FILES,
     Checkpoint,
+    checkpoint_folder,
     clear_checkpoints,
     find_checkpoint,
     load_checkpoint,
@@ -127,3 +129,14 @@ def test_run_of_other_data_is_not_gone_on_with(prepared: Path, trained: TrainRes
     again = train(prepared, tmp_path / "run", replace(config, learning_rate=0.02))
     assert again.history == trained.history and again.metrics["training"]["steps"] == trained.history[-1]["step"]
     assert asdict(again)["average_precision"] == trained.average_precision
+
+
+def test_digest_of_data_and_settings_keeps_runs_apart() -> None:
+    """What does not change a run's course may be another when it is started again: its checkpoints are found."""
+    config = TrainConfig(checkpoint_uri="s3://bucket/late/{run}/", batch_size=64)
+    folder = checkpoint_folder(config, "data")
+    assert re.fullmatch(r"s3://bucket/late/[0-9a-f]{16}", folder)
+    assert checkpoint_folder(replace(config, max_seconds=5.0, device="cpu", resume="auto"), "data") == folder
+    others = [(replace(config, seed=1), "data"), (replace(config, batch_size=65), "data"), (config, "other")]
+    assert len({folder, *(checkpoint_folder(*other) for other in others)}) == 4
+    assert checkpoint_folder(TrainConfig(), "data") == ""

@@ -8,8 +8,8 @@ from components.image import IMAGE
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def prepare_parquet(
     prepared: dsl.Output[dsl.Dataset],
-    data_uri: str,
-    label: str,
+    data_uri: str = "",
+    label: str = "",
     drop: str = "",
     group: str = "",
     split_column: str = "",
@@ -17,11 +17,14 @@ def prepare_parquet(
     weight: str = "",
     numeric_dtype: str = "uint8",
     seed: int = 0,
+    prepared_uri: str = "",
+    data_fingerprint: str = "",
+    source: dsl.Input[dsl.Dataset] | None = None,
 ) -> None:
     """Prepare raw Parquet for training: check the schema, split, encode and shuffle the rows.
 
     Args:
-        prepared: Folder with the manifest and the encoded shards of each split.
+        prepared: Manifest and encoded shards of each split; the manifest alone where prepared_uri takes the shards.
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column holding 0, 1 or null (not measured); several separated by a comma make a multi-label model.
         drop: Columns to leave out, separated by a comma.
@@ -31,8 +34,11 @@ def prepare_parquet(
         weight: Column holding a non-negative weight for each row; it is no feature. Empty: all rows weigh the same.
         numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
         seed: Decides split, statistics sample and shuffle.
+        prepared_uri: Folder or bucket for the prepared shards, so that no step copies them. Empty: inside the artifact.
+        data_fingerprint: Output of fingerprint_parquet: part of the cache key, and the folder under prepared_uri.
+        source: Parquet of an upstream step, in the place of data_uri.
     """
-    from dkan_core import PrepareConfig, build_config, prepare
+    from dkan_core import PrepareConfig, build_config, prepare, save_pointer
 
     settings = {
         "label": label,
@@ -44,7 +50,11 @@ def prepare_parquet(
         "numeric_dtype": numeric_dtype,
         "seed": seed,
     }
-    sources = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
-    result = prepare(sources, prepared.path, build_config(PrepareConfig, settings))
+    uris = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
+    uri = f"{prepared_uri.rstrip('/')}/{data_fingerprint}" if prepared_uri else prepared.path
+    result = prepare(source.path if source else uris, uri, build_config(PrepareConfig, settings), overwrite=True)
+    if prepared_uri:
+        save_pointer(prepared.path, result, uri)
+    prepared.metadata["uri"] = uri if prepared_uri else prepared.uri
     prepared.metadata["fingerprint"] = result.fingerprint
     prepared.metadata.update({f"{name}_rows": part.rows for name, part in result.splits.items()})

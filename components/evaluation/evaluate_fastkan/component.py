@@ -15,7 +15,8 @@ def evaluate_fastkan(
     classification: dsl.Output[dsl.ClassificationMetrics],
     report: dsl.Output[dsl.HTML],
     split: str = "test",
-) -> NamedTuple("Outputs", [("average_precision", float)]):
+    previous_model_uri: str = "",
+) -> NamedTuple("Outputs", [("average_precision", float), ("previous_average_precision", float)]):
     """Evaluate a trained FastKAN on one split of the prepared data.
 
     Args:
@@ -25,13 +26,15 @@ def evaluate_fastkan(
         classification: ROC curve, and the confusion matrix at the threshold chosen on validation.
         report: One self-contained page: curves, calibration, thresholds, training history.
         split: Split to evaluate: train, valid or test.
+        previous_model_uri: Earlier model to hold the new one against, as the published one; may be absent.
 
     Returns:
         average_precision: Average precision on the split; the mean over the labels where there are several.
+        previous_average_precision: That of the earlier model on the same rows; 0 where there is none.
     """
     from dkan_core import evaluate
 
-    evaluation = evaluate(model.path, prepared.path, report.path, split=split)
+    evaluation = evaluate(model.path, prepared.path, report.path, split=split, previous=previous_model_uri or None)
     # The artifact is the page, not the folder around it: the Kubeflow UI shows a single file only.
     report.path = f"{report.path}/report.html"
     scalars = evaluation.scalars()
@@ -39,4 +42,4 @@ def evaluate_fastkan(
         metrics.log_metric(name, value)
     classification.log_roc_curve(*evaluation.roc_curve())
     classification.log_confusion_matrix(["negative", "positive"], evaluation.confusion_matrix())
-    return (scalars["average_precision"],)
+    return (scalars["average_precision"], scalars.get("previous_average_precision", 0.0))

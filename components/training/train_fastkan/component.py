@@ -22,9 +22,13 @@ def train_fastkan(
     label_weights: str = "",
     patience: int = 5,
     max_seconds: float = 0.0,
+    strategy: str = "auto",
     num_gpus: str = "0",
     workers: int = 0,
     seed: int = 0,
+    settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
+    checkpoint_uri: str = "",
+    checkpoint_key: str = "train_fastkan",
 ) -> None:
     """Train FastKAN on prepared data and keep the model with the highest validation average precision.
 
@@ -44,13 +48,18 @@ def train_fastkan(
         label_weights: Weight of each label in the loss, separated by commas; empty: all the same.
         patience: Stop after this many evaluations without a better validation average precision.
         max_seconds: Stop after this many seconds of training, keeping the best model; 0 sets no limit.
+        strategy: How workers share what they learn: auto, parameter-server, allreduce, ddp, ring, local-sgd or single.
         num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 takes what there is.
         workers: Training processes when num_gpus is 0; 0 means one a visible GPU, or one on the CPU.
         seed: Decides initialization, batch order and dropout.
+        settings: Further settings of dkan train by name, which win over the ones above.
+        checkpoint_uri: Folder or bucket for checkpoints: a step tried again goes on from there. Empty: none kept.
+        checkpoint_key: Folder under checkpoint_uri; data and settings choose one within it.
     """
     from dkan_core import TrainConfig, build_config, train
 
-    settings = {
+    folder = f"{checkpoint_uri.rstrip('/')}/{checkpoint_key}" if checkpoint_uri else f"{model.path}.checkpoints"
+    chosen = {
         "hidden": None if hidden == "auto" else hidden,
         "members": members or None,
         "num_centers": num_centers,
@@ -63,9 +72,13 @@ def train_fastkan(
         "label_weights": label_weights,
         "patience": patience,
         "max_seconds": max_seconds or None,
+        "strategy": strategy,
         "device": "auto" if num_gpus in ("", "0") else "cuda",
         "workers": int(num_gpus) if num_gpus.isdecimal() and num_gpus != "0" else workers or None,
         "seed": seed,
+        "checkpoint_uri": f"{folder}/{{run}}",
+        "resume": "auto",
     }
-    result = train(prepared.path, model.path, build_config(TrainConfig, settings))
+    result = train(prepared.path, model.path, build_config(TrainConfig, {**chosen, **settings}))
     metrics.log_metric("validation_average_precision", result.average_precision)
+    model.metadata["validation_average_precision"] = result.average_precision

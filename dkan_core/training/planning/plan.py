@@ -9,10 +9,9 @@ import torch
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import PreparedData, read_manifest
+from dkan_core.data.manifest import PreparedData, open_prepared
 from dkan_core.errors import ConfigError
 from dkan_core.machine import available_cores
-from dkan_core.storage import local_copy
 from dkan_core.training.planning.advice import Advice, advise
 from dkan_core.training.planning.bench import describe_device, show_size
 from dkan_core.training.planning.checking import Checked, check_plan
@@ -144,8 +143,7 @@ def plan(
         raise ConfigError(f"link must be one of {', '.join(LINKS)}, got {link!r}")
     asked = config or TrainConfig()
     interval = asked.sync_interval or DEFAULT_INTERVAL
-    with local_copy(prepared) as data:
-        manifest = read_manifest(data)
+    with open_prepared(prepared) as (data, manifest):
         base = _resolved(asked, data, manifest)
         assert base.batch_size is not None and base.epochs is not None
         here = available_cores() if base.device == "cpu" else torch.cuda.device_count()

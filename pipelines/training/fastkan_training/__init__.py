@@ -1,4 +1,4 @@
-"""Train and evaluate FastKAN on a tabular data set."""
+"""Pipeline ``single-node``: raw Parquet to a trained, tested and published FastKAN; one pod with all GPUs trains."""
 
 from pipelines.training.fastkan_training.pipeline import fastkan_training
 

@@ -16,6 +16,7 @@ def test_outputs_are_of_the_types_the_ui_draws() -> None:
         "classification": "system.ClassificationMetrics@0.0.1",
         "report": "system.HTML@0.0.1",
         "average_precision": "Float",
+        "previous_average_precision": "Float",
     }
 
 

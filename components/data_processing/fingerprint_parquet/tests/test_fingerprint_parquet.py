@@ -1,0 +1,22 @@
+"""The fingerprint changes with the files, not with what is called upon them."""
+
+from pathlib import Path
+
+import pytest
+
+from components.data_processing.fingerprint_parquet import fingerprint_parquet
+from dkan_core import DataError, write_sample
+
+
+def test_fingerprint_changes_with_files_and_settings(tmp_path: Path) -> None:
+    write_sample(tmp_path / "a.parquet")
+    first = fingerprint_parquet.python_func(str(tmp_path))
+    assert fingerprint_parquet.python_func(f" {tmp_path}/*.parquet, {tmp_path}") == first
+    write_sample(tmp_path / "b.parquet")
+    found = {first, fingerprint_parquet.python_func(str(tmp_path)), fingerprint_parquet.python_func(str(tmp_path), "x")}
+    assert len(found) == 3
+
+
+def test_missing_source_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere"):
+        fingerprint_parquet.python_func(str(tmp_path / "nowhere"))

@@ -1,0 +1,24 @@
+"""Component: assembled shards to a prepared data set."""
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def finish_preparation(prepared: dsl.Output[dsl.Dataset], prepared_uri: str, data_fingerprint: str = "") -> None:
+    """Check that every shard is there, write the manifest and remove the work of the parts.
+
+    Args:
+        prepared: Folder with the manifest alone; the shards stay where its metadata's uri says.
+        prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
+        data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: that itself.
+    """
+    from dkan_core import finish_preparation, save_pointer
+
+    uri = f"{prepared_uri}/{data_fingerprint}".rstrip("/")
+    result = finish_preparation(uri)
+    save_pointer(prepared.path, result, uri)
+    prepared.metadata["fingerprint"] = result.fingerprint
+    prepared.metadata["uri"] = uri
+    prepared.metadata.update({f"{name}_rows": part.rows for name, part in result.splits.items()})

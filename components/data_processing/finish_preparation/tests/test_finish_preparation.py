@@ -1,0 +1,42 @@
+"""The component says where the shards lie, and hands on the manifest alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kfp import dsl
+
+from components.data_processing.finish_preparation import finish_preparation
+from dkan_core import PrepareConfig, fit_preparation, plan_preparation, prepare, prepare_part
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A file of 400 rows in row groups of 100."""
+    table = pa.table({"feature": np.arange(400.0), "label": (np.arange(400) % 2).astype(np.int8)})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=100)
+    return tmp_path / "rows.parquet"
+
+
+def test_artifact_is_the_manifest_and_says_where_the_shards_lie(source: Path, tmp_path: Path) -> None:
+    uri = str(tmp_path / "shared")
+    parts = plan_preparation(source, uri, PrepareConfig(label=("label",)), parts=3)
+    for stage in ("survey", "encode", "assemble"):
+        if stage == "encode":
+            fit_preparation(uri)
+        for part in parts:
+            prepare_part(uri, stage, part)  # type: ignore[arg-type]
+    prepare(source, tmp_path / "alone", PrepareConfig(label=("label",)))
+    for attempt in ("first", "again"):
+        artifact = dsl.Dataset(uri=str(tmp_path / attempt))
+        finish_preparation.python_func(artifact, uri)
+        assert [path.name for path in Path(artifact.path).iterdir()] == ["manifest.json"]
+        manifest = (tmp_path / attempt / "manifest.json").read_bytes()
+        assert manifest == (tmp_path / "shared" / "manifest.json").read_bytes()
+        assert manifest == (tmp_path / "alone" / "manifest.json").read_bytes()
+        rows = {split: artifact.metadata[f"{split}_rows"] for split in ("train", "valid", "test")}
+        assert sum(rows.values()) == 400
+        assert artifact.metadata["uri"] == uri
+        assert artifact.metadata["fingerprint"].encode() in manifest

@@ -1,0 +1,18 @@
+"""Component: the survey of all parts to one encoding."""
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def fit_preparation(prepared_uri: str, data_fingerprint: str = "") -> None:
+    """Check what the survey of all parts counted, and choose the encoding of the rows.
+
+    Args:
+        prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
+        data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: that itself.
+    """
+    from dkan_core import fit_preparation
+
+    fit_preparation(f"{prepared_uri}/{data_fingerprint}".rstrip("/"))

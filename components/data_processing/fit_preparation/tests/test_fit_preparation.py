@@ -1,0 +1,29 @@
+"""The component names the parts that it still needs."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.data_processing.fit_preparation import fit_preparation
+from dkan_core import DataError, PrepareConfig, plan_preparation, prepare_part
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A file of 400 rows in row groups of 100."""
+    table = pa.table({"feature": np.arange(400.0), "label": (np.arange(400) % 2).astype(np.int8)})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=100)
+    return tmp_path / "rows.parquet"
+
+
+def test_parts_that_are_not_surveyed_are_named(source: Path, tmp_path: Path) -> None:
+    uri = str(tmp_path / "prepared")
+    for part in plan_preparation(source, uri, PrepareConfig(label=("label",)), parts=2):
+        with pytest.raises(DataError, match="not surveyed yet"):
+            fit_preparation.python_func(uri)
+        prepare_part(uri, "survey", part)
+    fit_preparation.python_func(uri)
+    prepare_part(uri, "encode", 0)

@@ -1,0 +1,60 @@
+"""Component: raw Parquet to a plan of how many pods prepare it together."""
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def plan_preparation(
+    data_uri: str,
+    label: str,
+    prepared_uri: str,
+    num_parts: int = 8,
+    overwrite: bool = False,
+    drop: str = "",
+    group: str = "",
+    split_column: str = "",
+    split: str = "70/10/20",
+    weight: str = "",
+    numeric_dtype: str = "uint8",
+    seed: int = 0,
+    data_fingerprint: str = "",
+) -> list[int]:
+    """Plan how many pods prepare raw Parquet together: check the schema of every file and cut the rows into parts.
+
+    Args:
+        data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
+        label: Label column holding 0, 1 or null (not measured); several separated by a comma make a multi-label model.
+        prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
+        num_parts: Parts to cut the rows into, at bounds of row groups; with fewer row groups there are fewer parts.
+        overwrite: Replace an earlier result of other data or settings, or give up a preparation that was broken off.
+        drop: Columns to leave out, separated by a comma.
+        group: Column whose equal values stay in one split; it is no feature. Empty: every row by itself.
+        split_column: Column holding train, valid or test for each row; it is no feature. Empty: split by hash.
+        split: Percent of rows (or groups) in train/valid/test when there is no split column.
+        weight: Column holding a non-negative weight for each row; it is no feature. Empty: all rows weigh the same.
+        numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
+        seed: Decides split, statistics sample and shuffle.
+        data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: that itself.
+
+    Returns:
+        Number of each part, to loop over.
+    """
+    from dkan_core import PrepareConfig, build_config, plan_preparation
+
+    settings = {
+        "label": label,
+        "drop": drop,
+        "group": group or None,
+        "split_column": split_column or None,
+        "split": split,
+        "weight": weight or None,
+        "numeric_dtype": numeric_dtype,
+        "seed": seed,
+    }
+    sources = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
+    config = build_config(PrepareConfig, settings)
+    # One output without a name: kfp's local runner loops over no other.
+    uri = f"{prepared_uri}/{data_fingerprint}".rstrip("/")
+    return plan_preparation(sources, uri, config, parts=num_parts, overwrite=overwrite)

@@ -1,0 +1,28 @@
+"""Component: one part of a preparation through one stage."""
+
+from typing import NamedTuple
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def prepare_part(prepared_uri: str, stage: str, part: int, data_fingerprint: str = "") -> NamedTuple(
+    "Outputs", [("rows", int)]
+):
+    """Take one part of a preparation through one stage.
+
+    Args:
+        prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
+        stage: What to do with the part: survey, encode or assemble, in this order.
+        part: Number of the part, of those that plan_preparation returned.
+        data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: that itself.
+
+    Returns:
+        rows: Rows that were read, encoded or written.
+    """
+    from dkan_core import prepare_part
+
+    # Whole numbers in a list reach a step as floats.
+    return (prepare_part(f"{prepared_uri}/{data_fingerprint}".rstrip("/"), stage, int(part)),)

@@ -1,0 +1,1 @@
+"""Components that bring an approved model to its users."""

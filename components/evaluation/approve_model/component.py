@@ -1,0 +1,22 @@
+"""Component: the gate before a model is published."""
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def approve_model(
+    average_precision: float, min_average_precision: float = 0.0, previous_average_precision: float = 0.0
+) -> bool:
+    """Decide whether a model may be published: it is good enough, and no worse than the one before it.
+
+    Args:
+        average_precision: Of the model on the test split.
+        min_average_precision: A model below it is not published.
+        previous_average_precision: Of the earlier model on the same rows; 0 where there is none.
+
+    Returns:
+        Whether it is approved.
+    """
+    return average_precision >= max(min_average_precision, previous_average_precision)

@@ -1,0 +1,199 @@
+"""The plan of a preparation that many pods share: written once, read by every one of them.
+
+It lies in ``.work/plan.json`` of the prepared data. What the parts hand to each other lies beside it, in a folder named
+by the plan's id, so that nothing of another plan is ever taken for this one's.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dkan_core.config import PrepareConfig
+from dkan_core.data.manifest import MANIFEST, PreparedData, parse_manifest
+from dkan_core.data.pieces import Piece
+from dkan_core.data.prepare import OUTPUTS
+from dkan_core.data.schema import Schema, SourceFile
+from dkan_core.data.sources import stamp
+from dkan_core.data.steps import Task
+from dkan_core.data.workplace import WORK, Workplace
+from dkan_core.errors import DataError, OutputError
+from dkan_core.settings import build_config
+from dkan_core.storage import PARTIAL, check_free, entries
+
+FORMAT_VERSION = 1
+PLAN = f"{WORK}/plan.json"
+DONE = {"survey": "surveyed", "encode": "encoded", "assemble": "assembled"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be prepared, and which rows each part reads."""
+
+    task: Task
+    parts: list[list[Piece]]
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of the content."""
+        return hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def folder(self) -> str:
+        """Where the parts' work lies."""
+        return f"{WORK}/{self.id}"
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "format_version": FORMAT_VERSION,
+            "config": asdict(self.task.config),
+            "files": [asdict(file) for file in self.task.files],
+            "schema": asdict(self.task.schema),
+            "parts": [[asdict(piece) for piece in pieces] for pieces in self.parts],
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON."""
+        return {"id": self.id, **self._content()}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "Plan":
+        """Rebuild a plan from its plain form."""
+        roles: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in plain["schema"].items()
+        }
+        task = Task(
+            config=build_config(PrepareConfig, plain["config"]),
+            files=[SourceFile(**file) for file in plain["files"]],
+            schema=Schema(**roles),
+        )
+        return cls(task=task, parts=[[_piece(piece) for piece in pieces] for pieces in plain["parts"]])
+
+    def record(self, stage: str, part: int) -> str:
+        """Return the name of what says that a part is through a stage, without a suffix."""
+        return f"{self.folder}/{stage}/{part:05d}"
+
+
+def _piece(plain: dict[str, Any]) -> Piece:
+    return Piece(path=plain["path"], first=plain["first"], rows=plain["rows"], groups=tuple(plain["groups"]))
+
+
+def claim(place: Workplace, plan: Plan, *, overwrite: bool) -> None:
+    """Write the plan, unless the place is taken; nothing but ``.work`` is touched.
+
+    Raises:
+        OutputError: Another preparation is under way there, or there lies an earlier result of other data or settings
+            and it is not to be replaced, or something else.
+    """
+    names, under_way = entries(place.uri), place.read_json(PLAN)
+    other = None if under_way is None else under_way.get("id")
+    if other == plan.id:
+        return
+    if other is not None and not overwrite:
+        raise OutputError(
+            f"{place.uri}: another preparation is under way there, or was broken off; "
+            "pass overwrite=True to give that one up, or choose another folder"
+        )
+    foreign = sorted(names - {WORK})
+    if foreign and MANIFEST not in names and other is None and PARTIAL not in names:
+        raise OutputError(f"{place.uri}: already holds something else ({foreign[0]}); choose an empty or new folder")
+    replaced = overwrite or MANIFEST not in names or _gives(plan.task, earlier_result(place))
+    check_free(place.uri, ours=(*OUTPUTS, WORK), overwrite=replaced)
+    place.write_json(PLAN, plan.to_dict())
+    if other is not None:
+        place.remove(f"{WORK}/{other}")
+
+
+def earlier_result(place: Workplace) -> PreparedData | None:
+    """Return the manifest that lies there, if there is one."""
+    text = place.read_text(MANIFEST)
+    return None if text is None else parse_manifest(text, f"{place.uri}/{MANIFEST}")
+
+
+def _gives(task: Task, earlier: PreparedData | None) -> bool:
+    """Tell whether the same sources and settings gave the earlier result."""
+    return earlier is not None and (
+        [_stamped(file) for file in earlier.sources] == [_stamped(file) for file in task.files]
+        and (earlier.labels, earlier.weight, earlier.seed)
+        == (list(task.config.label), task.config.weight, task.config.seed)
+        and earlier.split_rule == task.split_rule
+        and earlier.preprocessor.numeric_dtype == task.config.numeric_dtype
+        and earlier.preprocessor.columns == [*task.schema.numeric, *task.schema.categorical]
+    )
+
+
+def read_plan(place: Workplace) -> Plan | None:
+    """Return the plan that is under way, if there is one.
+
+    Raises:
+        DataError: Another version of dkan wrote it.
+    """
+    plain = place.read_json(PLAN)
+    if plain is not None and plain.get("format_version") != FORMAT_VERSION:
+        raise DataError(f"{place.uri}/{PLAN}: is of another version of dkan; plan the preparation again")
+    return None if plain is None else Plan.from_dict(plain)
+
+
+def open_plan(uri: str | Path) -> tuple[Workplace, Plan]:
+    """Return a place and the plan that is under way there.
+
+    Raises:
+        DataError: There is none.
+    """
+    place = Workplace(uri)
+    plan = read_plan(place)
+    if plan is None:
+        raise DataError(f"{uri}: no preparation is under way there; plan_preparation comes first")
+    return place, plan
+
+
+def unchanged_pieces(plan: Plan, part: int) -> list[Piece]:
+    """Return what a part reads, unchanged since the plan was made.
+
+    Raises:
+        DataError: A source file is another one now.
+    """
+    planned = {file.path: _stamped(file)[2:] for file in plan.task.files}
+    for path in sorted({piece.path for piece in plan.parts[part]}):
+        size, modified = stamp(path)
+        if (size, _second(modified)) != planned[path]:
+            raise DataError(f"{path}: the source changed after the preparation was planned; plan it again")
+    return plan.parts[part]
+
+
+def _stamped(file: SourceFile) -> tuple[str, int, int, str]:
+    return file.path, file.rows, file.bytes, _second(file.modified)
+
+
+def _second(modified: str) -> str:
+    """Cut a modification stamp at the second: a bucket's listing may give more of it than a question for one object.
+
+    >>> {_second(text) for text in ("2026-11-21 20:00:00.123000+00:00", "2026-11-21 20:00:00+00:00")}
+    {'2026-11-21 20:00:00'}
+    """
+    return modified.split(".")[0].split("+")[0]
+
+
+def read_records(place: Workplace, plan: Plan, stage: str) -> list[Any]:
+    """Return what each part left at the end of a stage.
+
+    Raises:
+        DataError: A part is not through it yet.
+    """
+    records = [place.read_json(f"{plan.record(stage, part)}.json") for part in range(len(plan.parts))]
+    missing = [part for part, record in enumerate(records) if record is None]
+    if missing:
+        parts = f"part {missing[0]}" if len(missing) == 1 else f"parts {_listed(missing)}"
+        raise DataError(
+            f"{place.uri}: {parts} of {len(records)} not {DONE[stage]} yet; "
+            f"prepare_part with stage={stage!r} comes first"
+        )
+    return records
+
+
+def _listed(parts: Sequence[int]) -> str:
+    shown = ", ".join(map(str, parts[:8]))
+    return f"{shown} and {len(parts) - 8} more" if len(parts) > 8 else shown

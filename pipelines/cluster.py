@@ -1,0 +1,157 @@
+"""What a step gets on a cluster: image, resources, credentials, volumes, retries, labels.
+
+Run-time parameters say which; what Kubernetes takes only from the compiled file is in ``Settings``.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kfp import kubernetes
+from kfp.dsl import PipelineTask
+
+from components.image import IMAGE
+from pipelines.form import Parameter, Values, merged
+
+SECRET_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+CONFIG_KEYS = (
+    "AWS_ENDPOINT_URL",
+    "AWS_DEFAULT_REGION",
+    "AWS_CA_BUNDLE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_CLOUD_PROJECT",
+)
+SECRET_PATH = "/etc/dkan/storage"
+VOLUME_PATH = "/mnt/dkan"
+
+IMAGE_PARAMETER = Parameter(name="image", type=str, default=IMAGE, description="Image of every step.")
+CREDENTIALS = (
+    Parameter(
+        name="secret_name",
+        type=str,
+        default="dkan-storage",
+        description=f"Secret with {' and '.join(SECRET_KEYS[:2])}; its files lie in {SECRET_PATH}. May be absent.",
+    ),
+    Parameter(
+        name="config_map_name",
+        type=str,
+        default="dkan-storage",
+        description=f"ConfigMap with {', '.join(CONFIG_KEYS[:2])} and the like. May be absent.",
+    ),
+)
+PLACEMENT = (
+    Parameter(name="node_selector", type=dict, default={}, description="Labels of the nodes that may run the steps."),
+    Parameter(name="tolerations", type=list, default=[], description="Tolerations of the steps, as in a pod's spec."),
+)
+STEP_RESOURCES = (
+    Parameter(name="step_cpu", type=str, default="4", description="CPU limit of every step but training."),
+    Parameter(name="step_memory", type=str, default="8Gi", description="Memory limit of every step but training."),
+)
+TRAINING_RESOURCES = (
+    Parameter(
+        name="gpu_type", type=str, default="nvidia.com/gpu", description="Resource name of the GPUs on the cluster."
+    ),
+    Parameter(name="cpu", type=str, default="4", description="CPU limit of the training step."),
+    Parameter(
+        name="memory", type=str, default="16Gi", description="Memory limit of the training step, with its /dev/shm."
+    ),
+)
+VOLUME = (
+    Parameter(
+        name="pvc_name",
+        type=str,
+        default="dkan",
+        description=f"PersistentVolumeClaim, mounted at {VOLUME_PATH} in every step.",
+    ),
+)
+STEP = (IMAGE_PARAMETER, *CREDENTIALS, *PLACEMENT, *STEP_RESOURCES)
+"""What every step is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What can only be set when a pipeline is compiled."""
+
+    shm_size: str = "2Gi"
+    """Size of the training step's /dev/shm, which counts against its memory limit."""
+
+    retries: int = 3
+    """How often a training step whose pod died is started again; it goes on from its last checkpoint."""
+
+    backoff: str = "30s"
+    """Pause before the first retry; each later one is twice as long."""
+
+    max_backoff: str = "600s"
+    """Longest pause between two retries."""
+
+    timeout: int = 0
+    """Seconds after which Kubernetes ends a training step's pod; 0 sets no limit."""
+
+    run_as_user: int | None = None
+    """uid of every step. Default: the image's, or what the cluster chooses."""
+
+    run_as_non_root: bool = True
+    """Whether a step may not run as root."""
+
+    labels: Mapping[str, str] = field(default_factory=lambda: {"app.kubernetes.io/part-of": "dkan"})
+    """Labels of every pod."""
+
+    caching: bool = True
+    """Whether preparation and training with the same data and settings are taken from an earlier run."""
+
+    volume: bool = False
+    """Whether every step mounts the PersistentVolumeClaim ``pvc_name``."""
+
+    parallelism: int = 0
+    """How many pods of a loop run at the same time; 0 sets no limit."""
+
+    def form(self, asked: Iterable[Parameter]) -> list[Parameter]:
+        """Return what is asked for and what every step is given."""
+        return merged(asked, STEP, VOLUME if self.volume else ())
+
+
+def place(task: PipelineTask, values: Values, settings: Settings, *, cached: bool = False) -> PipelineTask:
+    """Give a step what every step gets.
+
+    Args:
+        task: The step.
+        values: The form: at least the parameters of ``STEP``.
+        settings: What is fixed when the pipeline is compiled.
+        cached: Whether its outputs depend on nothing but its inputs.
+    """
+    task.set_container_image(values["image"])
+    task.set_caching_options(cached and settings.caching)
+    if "step_cpu" in values:
+        task.set_cpu_limit(values["step_cpu"]).set_memory_limit(values["step_memory"])
+    secret, config_map = values["secret_name"], values["config_map_name"]
+    kubernetes.use_secret_as_env(task, secret, {key: key for key in SECRET_KEYS}, optional=True)
+    kubernetes.use_secret_as_volume(task, secret, SECRET_PATH, optional=True)
+    kubernetes.use_config_map_as_env(task, config_map, {key: key for key in CONFIG_KEYS}, optional=True)
+    kubernetes.add_node_selector_json(task, values["node_selector"])
+    kubernetes.add_toleration_json(task, values["tolerations"])
+    kubernetes.set_security_context(task, run_as_user=settings.run_as_user, run_as_non_root=settings.run_as_non_root)
+    for name, value in settings.labels.items():
+        kubernetes.add_pod_label(task, name, value)
+    if settings.volume:
+        kubernetes.mount_pvc(task, values["pvc_name"], VOLUME_PATH)
+    return task
+
+
+def place_training(task: PipelineTask, values: Values, settings: Settings) -> PipelineTask:
+    """Give the training step GPUs, shared memory, retries and its own resources besides.
+
+    The GPU count is text: Kubeflow compiles a number and then gives the pod no GPU.
+    """
+    others = {name: value for name, value in values.items() if name not in ("step_cpu", "step_memory")}
+    place(task, others, settings, cached=True)
+    task.set_accelerator_type(values["gpu_type"]).set_accelerator_limit(values["num_gpus"])
+    task.set_cpu_limit(values["cpu"]).set_memory_limit(values["memory"])
+    task.set_retry(
+        settings.retries,
+        backoff_duration=settings.backoff,
+        backoff_factor=2.0,
+        backoff_max_duration=settings.max_backoff,
+    )
+    kubernetes.empty_dir_mount(task, "shm", "/dev/shm", medium="Memory", size_limit=settings.shm_size)
+    if settings.timeout:
+        kubernetes.set_timeout(task, settings.timeout)
+    return task

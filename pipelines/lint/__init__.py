@@ -1,0 +1,48 @@
+"""Checks of compiled pipelines that the SDK leaves undone: it compiles references to nothing, and clusters fail."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipelines.lint.documents import Compiled, DocumentError, load, parse
+from pipelines.lint.executors import check_executors
+from pipelines.lint.graphs import check_component, check_dag
+from pipelines.lint.kubernetes import check_kubernetes
+from pipelines.lint.scopes import scopes_of
+
+__all__ = ["committed_files", "lint", "lint_documents"]
+
+PIPELINES = Path(__file__).parents[1]
+
+
+def committed_files() -> list[Path]:
+    """Return the compiled pipelines of this repository."""
+    return sorted(PIPELINES.glob("*/*/pipeline.yaml"))
+
+
+def lint(path: Path) -> list[str]:
+    """Return what is wrong with the compiled pipeline at ``path``: nothing, for a pipeline that can run.
+
+    Each finding names the file, the component and the task or executor where it is, and the reference.
+    """
+    try:
+        findings = lint_documents(load(path))
+    except DocumentError as error:
+        findings = [str(error)]
+    return [f"{path}: {finding}" for finding in findings]
+
+
+def lint_documents(documents: list[dict[str, Any]]) -> list[str]:
+    """Return what is wrong with a compiled pipeline: its document, and that of its platforms where it has one."""
+    compiled, findings = parse(documents)
+    return [*findings, *_check(compiled)] if compiled is not None else findings
+
+
+def _check(compiled: Compiled) -> Iterator[str]:
+    scopes = scopes_of(compiled)
+    for name, component in compiled.components.items():
+        yield from check_component(name, component, compiled)
+    for scope in scopes:
+        yield from check_dag(scope)
+    yield from check_executors(compiled, scopes)
+    yield from check_kubernetes(compiled, scopes)

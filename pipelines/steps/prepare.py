@@ -1,0 +1,97 @@
+"""Preparation: from Parquet at a URI, by one pod or many, or from the sample that comes with dkan."""
+
+from typing import Any, NamedTuple
+
+from kfp import dsl
+
+from components.data_processing.fingerprint_parquet import fingerprint_parquet
+from components.data_processing.finish_preparation import finish_preparation
+from components.data_processing.fit_preparation import fit_preparation
+from components.data_processing.plan_preparation import plan_preparation
+from components.data_processing.prepare_parquet import prepare_parquet
+from components.data_processing.prepare_part import prepare_part
+from components.data_processing.sample_parquet import sample_parquet
+from pipelines.cluster import Settings, place
+from pipelines.form import REQUIRED, Values, as_pipeline, asked_by, fill, merged
+from pipelines.steps.step import Step
+
+PLACES = ("data_uri", "prepared_uri", "data_fingerprint", "source")
+SAMPLE_LABEL = "malignant"
+
+
+class Prepared(NamedTuple):
+    """What a preparation by many hands on."""
+
+    prepared: dsl.Dataset
+
+
+def fingerprint(values: Values, settings: Settings) -> Any:
+    """Return the fingerprint of the source files and of what preparation depends on."""
+    names = [parameter.name for parameter in asked_by(prepare_parquet, leave_out=PLACES)]
+    also = "; ".join(f"{name}={values[name]}" for name in names)
+    task = place(fingerprint_parquet(data_uri=values["data_uri"], also=also), values, settings)
+    return task.output
+
+
+def _prepare_once(settings: Settings, _: str) -> Any:
+    def prepare(values: Values) -> Any:
+        task = fill(prepare_parquet, values, data_fingerprint=fingerprint(values, settings))
+        return place(task, values, settings, cached=True).outputs["prepared"]
+
+    return prepare
+
+
+def _prepare_in_parallel(settings: Settings, name: str) -> Any:
+    # A task in a loop gets its resources from parameters only through a pipeline of its own.
+    one_part = as_pipeline(
+        lambda values: place(fill(prepare_part, values), values, settings) and None,
+        name=f"{name}-part",
+        summary="Take one part of a preparation through one stage.",
+        parameters=settings.form(asked_by(prepare_part)),
+    )
+
+    def every_part(values: Values, plan: Any, stage: str, before: Any) -> Any:
+        with dsl.ParallelFor(plan.output, name=stage, parallelism=settings.parallelism) as part:
+            return fill(one_part, values, stage=stage, part=part).after(before)
+
+    def by_many(values: Values) -> Prepared:
+        plan = place(fill(plan_preparation, values), values, settings)
+        surveyed = every_part(values, plan, "survey", plan)
+        fitted = place(fill(fit_preparation, values), values, settings).after(surveyed)
+        encoded = every_part(values, plan, "encode", fitted)
+        assembled = every_part(values, plan, "assemble", encoded)
+        finished = place(fill(finish_preparation, values), values, settings).after(assembled)
+        return Prepared(finished.outputs["prepared"])
+
+    # kfp's local runner hands a loop no output of a task but its items: the fingerprint has to come from outside.
+    preparation = as_pipeline(
+        by_many,
+        name=f"{name}-preparation",
+        summary="Prepare with many pods at once.",
+        parameters=settings.form(asked_by(plan_preparation)),
+        returns=Prepared,
+    )
+
+    def prepare(values: Values) -> Any:
+        return fill(preparation, values, data_fingerprint=fingerprint(values, settings)).outputs["prepared"]
+
+    return prepare
+
+
+def _prepare_sample(settings: Settings, _: str) -> Any:
+    def prepare(values: Values) -> Any:
+        sample = place(sample_parquet(), values, settings, cached=True)
+        task = fill(prepare_parquet, values, source=sample.outputs["source"], label=SAMPLE_LABEL)
+        return place(task, values, settings, cached=True).outputs["prepared"]
+
+    return prepare
+
+
+NEEDED = {name: {"default": REQUIRED} for name in ("data_uri", "label")}
+"""What a form cannot do without, though the component can: it also takes Parquet of an upstream step."""
+
+ONCE = Step(
+    asks=merged(asked_by(prepare_parquet, leave_out=("data_fingerprint",)), changed=NEEDED), build=_prepare_once
+)
+IN_PARALLEL = Step(asks=asked_by(plan_preparation, leave_out=("data_fingerprint",)), build=_prepare_in_parallel)
+SAMPLE = Step(asks=asked_by(prepare_parquet, leave_out=(*PLACES, "label")), build=_prepare_sample)

@@ -1,0 +1,20 @@
+"""What a step is to the factory."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.cluster import Settings
+from pipelines.form import Parameter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A part of a pipeline: one task or several, with one artifact in the end."""
+
+    asks: Sequence[Parameter]
+    """Parameters it needs besides those that every step is given."""
+
+    build: Callable[[Settings, str], Callable[..., Any]]
+    """Given the settings and the pipeline's name, return what makes the tasks of a form's values and returns the
+    artifact. Pipelines within the pipeline are made here, as kfp wants none made inside another."""

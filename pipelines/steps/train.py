@@ -1,0 +1,61 @@
+"""Training: one run, or several with other settings of which the best by validation goes on."""
+
+from typing import Any, NamedTuple
+
+from kfp import dsl
+
+from components.training.choose_best_run import choose_best_run
+from components.training.train_fastkan import train_fastkan
+from pipelines.cluster import STEP_RESOURCES, TRAINING_RESOURCES, Settings, place, place_training
+from pipelines.form import REQUIRED, Parameter, Values, as_pipeline, asked_by, fill, merged
+from pipelines.steps.step import Step
+
+ASKS = merged(asked_by(train_fastkan, leave_out=("checkpoint_key",)), TRAINING_RESOURCES)
+
+SWEEP_SETTINGS = Parameter(
+    name="sweep",
+    type=list[dict],
+    default=[{"learning_rate": 0.003}, {"learning_rate": 0.01}, {"learning_rate": 0.03}],
+    description="Settings of dkan train by name, a run for each entry; the best by validation goes on.",
+)
+
+
+class Trained(NamedTuple):
+    """What one run of a sweep hands on."""
+
+    model: dsl.Model
+
+
+def _train_once(settings: Settings, name: str) -> Any:
+    def train(values: Values, prepared: Any) -> Any:
+        task = fill(train_fastkan, values, prepared=prepared, checkpoint_key=name)
+        return place_training(task, values, settings).outputs["model"]
+
+    return train
+
+
+def _sweep(settings: Settings, name: str) -> Any:
+    once = _train_once(settings, name)
+    data = Parameter(name="prepared", type=dsl.Input[dsl.Dataset], default=REQUIRED, description="Prepared data.")
+    # A task in a loop gets its resources from parameters only through a pipeline of its own.
+    one_run = as_pipeline(
+        lambda values: Trained(once(values, values["prepared"])),
+        name=f"{name}-run",
+        summary="Train with one entry of a sweep.",
+        parameters=[data, *(parameter for parameter in settings.form(ASKS) if parameter.name not in _STEP_NAMES)],
+        returns=Trained,
+    )
+
+    def train(values: Values, prepared: Any) -> Any:
+        with dsl.ParallelFor(values["sweep"], parallelism=settings.parallelism) as entry:
+            run = fill(one_run, values, prepared=prepared, settings=entry)
+        best = choose_best_run(models=dsl.Collected(run.outputs["model"]))
+        return place(best, values, settings).outputs["model"]
+
+    return train
+
+
+_STEP_NAMES = {parameter.name for parameter in STEP_RESOURCES}
+
+ONCE = Step(asks=ASKS, build=_train_once)
+SWEEP = Step(asks=[*(parameter for parameter in ASKS if parameter.name != "settings"), SWEEP_SETTINGS], build=_sweep)

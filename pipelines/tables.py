@@ -1,0 +1,119 @@
+"""The tables of inputs and outputs in the README of every component and pipeline, written from the code."""
+
+import importlib
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import docstring_parser
+from kfp.dsl.base_component import BaseComponent
+
+ROOT = Path(__file__).parents[1]
+
+TYPES = {
+    "String": "str",
+    "Integer": "int",
+    "Float": "float",
+    "Boolean": "bool",
+    "List": "list",
+    "Dict": "dict",
+}
+"""What Python calls the types of parameters."""
+
+
+class TableError(ValueError):
+    """A README or a docstring lacks what a table needs; the message says what."""
+
+
+def asset_folders() -> list[str]:
+    """Return the folders of all components and pipelines, relative to the repository: components first."""
+    sources = [*sorted(ROOT.glob("components/*/*/component.py")), *sorted(ROOT.glob("pipelines/*/*/pipeline.py"))]
+    return [source.parent.relative_to(ROOT).as_posix() for source in sources]
+
+
+def load_asset(folder: str) -> BaseComponent:
+    """Import the component or pipeline of a folder, which is called like the folder."""
+    asset: BaseComponent = getattr(importlib.import_module(folder.replace("/", ".")), Path(folder).name)
+    return asset
+
+
+def inputs_table(asset: BaseComponent) -> str:
+    """Render the table of inputs, in the order of the signature."""
+    descriptions = _descriptions(asset)
+    lines = ["| Name | Type | Default | Description |", "|---|---|---|---|"]
+    for name, field in (asset.component_spec.inputs or {}).items():
+        default = _default(field.default) if field.optional else "required"
+        lines.append(f"| `{name}` | `{_type(field)}` | {default} | {_cell(descriptions, name)} |")
+    return "\n".join(lines)
+
+
+def outputs_table(asset: BaseComponent) -> str:
+    """Render the table of outputs: the Output artifacts, then what is returned."""
+    descriptions = _descriptions(asset)
+    lines = ["| Name | Type | Description |", "|---|---|---|"]
+    for name, field in (asset.component_spec.outputs or {}).items():
+        lines.append(f"| `{name}` | `{_type(field)}` | {_cell(descriptions, name)} |")
+    return "\n".join(lines)
+
+
+def updated(folder: str) -> str:
+    """Return the README of an asset with its tables as the code has them.
+
+    Raises:
+        TableError: The README has no place for a table, or something has no description.
+    """
+    path = ROOT / folder / "README.md"
+    asset, text = load_asset(folder), path.read_text(encoding="utf-8")
+    for title, table in (("Inputs", inputs_table(asset)), ("Outputs", outputs_table(asset))):
+        pattern = rf"(^## {title}\n\n)(?:\|.*\n)*"
+        text, found = re.subn(pattern, lambda match, table=table: f"{match[1]}{table}\n", text, flags=re.MULTILINE)
+        if found != 1:
+            raise TableError(f"{folder}/README.md: expected one section '## {title}', found {found}")
+    return text
+
+
+def write_tables(*, check: bool) -> list[str]:
+    """Bring the README of every asset up to date, or with ``check`` leave them; return those that are not."""
+    outdated = []
+    for folder in asset_folders():
+        path, text = ROOT / folder / "README.md", updated(folder)
+        if path.read_text(encoding="utf-8") != text:
+            outdated.append(f"{folder}/README.md")
+            if not check:
+                path.write_text(text, encoding="utf-8")
+    return outdated
+
+
+def _descriptions(asset: BaseComponent) -> dict[str, str]:
+    """Return what the code says of each input and output."""
+    function = getattr(asset, "pipeline_func", None) or getattr(asset, "python_func", None)
+    docs = docstring_parser.parse(inspect.getdoc(function) or "")
+    found = {param.arg_name: param.description for param in docs.params}
+    if docs.returns and docs.returns.description:
+        found["Output"] = docs.returns.description
+    for fields in (asset.component_spec.inputs, asset.component_spec.outputs):
+        found |= {name: field.description for name, field in (fields or {}).items() if field.description}
+    return {name: " ".join((text or "").split()) for name, text in found.items()}
+
+
+def _cell(descriptions: dict[str, str], name: str) -> str:
+    if not descriptions.get(name):
+        raise TableError(f"{name} has no description in the docstring")
+    return descriptions[name].replace("|", "\\|")
+
+
+def _type(field: Any) -> str:
+    """Return the type of an input or output as its signature has it."""
+    if "@" in field.type:
+        name = f"dsl.{field.type.partition('@')[0].rpartition('.')[2]}"
+        return f"list[{name}]" if field.is_artifact_list else name
+    return re.sub(r"\w+", lambda word: TYPES.get(word[0], word[0]), field.type)
+
+
+def _default(value: Any) -> str:
+    if value is None or value == "":
+        return "none" if value is None else "empty"
+    text = json.dumps(value) if isinstance(value, dict | list) else str(value)
+    return f"`{text}`".replace("|", "\\|")

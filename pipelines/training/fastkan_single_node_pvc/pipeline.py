@@ -1,0 +1,13 @@
+"""Pipeline ``single-node-pvc``: prepared data and checkpoints on a shared volume, which no step copies."""
+
+from pipelines.cluster import VOLUME_PATH, Settings
+from pipelines.factory import build_pipeline
+
+fastkan_single_node_pvc = build_pipeline(
+    "fastkan-single-node-pvc",
+    settings=Settings(volume=True),
+    form={
+        "prepared_uri": {"default": f"{VOLUME_PATH}/prepared"},
+        "checkpoint_uri": {"default": f"{VOLUME_PATH}/checkpoints"},
+    },
+)

@@ -1,0 +1,5 @@
+"""Pipeline ``sweep``: several runs with other settings, of which the best by validation goes on."""
+
+from pipelines.training.fastkan_sweep.pipeline import fastkan_sweep
+
+__all__ = ["fastkan_sweep"]

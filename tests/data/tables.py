@@ -1,0 +1,40 @@
+"""Small tables as Parquet files, for the tests of preparation."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dkan_core import PrepareConfig
+
+ROWS = 3000
+CONFIG = PrepareConfig(label=("y",), weight="row")
+
+
+def make_rows(rows: int = ROWS, seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "x": rng.normal(size=rows).astype(np.float32),
+            "age": pa.array(rng.integers(18, 60, rows), mask=rng.random(rows) < 0.1),
+            "city": pa.array(rng.choice(["Oslo", "Rome", "Bern", None], rows).tolist(), pa.string()),
+            "y": (np.arange(rows) % 2).astype(np.int8),
+            "row": np.arange(rows),
+        }
+    )
+
+
+def write(table: pa.Table, folder: Path, files: int = 1, **options: Any) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    bounds = np.linspace(0, len(table), files + 1).astype(int)
+    paths = [folder / f"part-{index:03}.parquet" for index in range(files)]
+    for path, (start, stop) in zip(paths, itertools.pairwise(bounds), strict=True):
+        pq.write_table(table.slice(start, stop - start), path, **options)
+    return paths
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

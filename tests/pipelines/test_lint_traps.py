@@ -1,0 +1,107 @@
+"""What the SDK compiles without a word and the linter finds."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kfp import dsl, kubernetes
+
+from pipelines.lint import lint_documents
+from tests.pipelines.specimens import choose_from, compiled, count, learn_on_gpus, make, say
+
+
+def trap(body: Callable[..., Any], path: Path) -> list[str]:
+    """Lint what the SDK makes of a pipeline without a word."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return lint_documents(compiled(dsl.pipeline(name="trap")(body), path))
+
+
+def test_resource_in_a_condition_that_the_sdk_loses(tmp_path: Path) -> None:
+    def pipeline(num_gpus: str = "1", search: str = "yes") -> None:
+        with dsl.If(search == "yes"):
+            say(text="a").set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(num_gpus)
+
+    assert trap(pipeline, tmp_path / "pipeline.yaml") == [
+        "comp-condition-1: task say: input 'pipelinechannel--num_gpus' refers to parameter "
+        "'pipelinechannel--num_gpus', which comp-condition-1 does not have"
+    ]
+
+
+def test_resource_in_a_loop_that_the_sdk_loses(tmp_path: Path) -> None:
+    def pipeline(memory: str = "1Gi") -> None:
+        with dsl.ParallelFor(["a", "b"]) as text:
+            say(text=text).set_memory_limit(memory)
+
+    assert any(
+        "'pipelinechannel--memory', which comp-for-loop-" in found for found in trap(pipeline, tmp_path / "p.yaml")
+    )
+
+
+def test_gpu_count_that_is_a_number_never_reaches_the_pod(tmp_path: Path) -> None:
+    def pipeline(num_gpus: int = 1) -> None:
+        say(text="a").set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(num_gpus)
+
+    assert trap(pipeline, tmp_path / "pipeline.yaml") == [
+        "executor exec-say, run by task say of root: accelerator.resourceCount is parameter "
+        "'pipelinechannel--num_gpus', which is NUMBER_INTEGER: only a STRING reaches the pod"
+    ]
+
+
+def test_selector_that_is_a_list(tmp_path: Path) -> None:
+    def pipeline(where: list = ["gpu"]) -> None:  # noqa: B006
+        kubernetes.add_node_selector_json(say(text="a"), where)
+
+    assert any("takes a STRUCT, but is given a LIST" in found for found in trap(pipeline, tmp_path / "pipeline.yaml"))
+
+
+def test_items_whose_type_the_sdk_guesses(tmp_path: Path) -> None:
+    def pipeline(numbers: list = [1]) -> None:  # noqa: B006
+        with dsl.ParallelFor(numbers) as number:
+            count(number=number)
+
+    assert any("is NUMBER_INTEGER, but is given" in found for found in trap(pipeline, tmp_path / "pipeline.yaml"))
+
+
+def test_list_in_a_text_that_the_sdk_leaves_as_it_is(tmp_path: Path) -> None:
+    def pipeline() -> None:
+        say(text=f"one of {make().outputs['Output']}")
+
+    (finding,) = trap(pipeline, tmp_path / "pipeline.yaml")
+    assert "input 'text' refers to '{{channel:task=make;name=Output;" in finding
+
+
+def test_environment_from_a_parameter_that_the_sdk_leaves_as_it_is(tmp_path: Path) -> None:
+    def pipeline(mode: str = "fast") -> None:
+        say(text="a").set_env_variable("MODE", f"{mode}")
+
+    (finding,) = trap(pipeline, tmp_path / "pipeline.yaml")
+    assert "container.env[0].value holds {{channel:task=;name=mode;" in finding
+
+
+def test_list_used_inside_the_loop_over_it(tmp_path: Path) -> None:
+    def pipeline() -> None:
+        names = make().outputs["Output"]
+        with dsl.ParallelFor(names) as name:
+            say(text=name)
+            choose_from(names=names)
+
+    assert any("the list that the loop comp-for-loop-" in found for found in trap(pipeline, tmp_path / "pipeline.yaml"))
+
+
+def test_settings_in_a_pipeline_of_their_own_reach_the_task_wherever_it_stands(tmp_path: Path) -> None:
+    def pipeline(
+        num_gpus: str = "1",
+        secret: str = "storage",
+        where: dict = {"pool": "gpu"},  # noqa: B006
+        taints: list = [],  # noqa: B006
+    ) -> None:
+        made = make()
+        with dsl.ExitHandler(say(text="bye")), dsl.If(num_gpus != "0"), dsl.ParallelFor(["a", "b"]) as name:
+            learn_on_gpus(
+                data=made.outputs["data"], name=name, num_gpus=num_gpus, memory="1Gi", secret=secret, claim="data",
+                where=where, taints=taints,
+            )  # fmt: skip
+
+    assert trap(pipeline, tmp_path / "pipeline.yaml") == []

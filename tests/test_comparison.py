@@ -1,0 +1,69 @@
+"""``evaluate --previous``: an earlier model on the same rows, whatever encoding it knows."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import PrepareConfig, TrainConfig, TrainResult, evaluate, prepare, train
+from dkan_core.comparison import compare, read_back
+from dkan_core.data.loader import all_batches, open_split
+from dkan_core.data.manifest import read_manifest
+
+SMALL = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, seed=1)
+
+
+def test_model_compared_with_itself_scores_the_same(trained: TrainResult, prepared: Path, tmp_path: Path) -> None:
+    metrics = evaluate(trained.model, prepared, tmp_path / "eval", previous=trained.model, explain=False).metrics
+    assert metrics["previous_average_precision"] == metrics["average_precision"]
+    report = (tmp_path / "eval" / "report.html").read_text()
+    assert "Against the previous best model" in report and "+0.0000" in report
+
+
+def test_model_with_another_encoding_scores_as_on_raw_rows(source: Path, prepared: Path, tmp_path: Path) -> None:
+    """The earlier model knows a third of the rows; on the prepared rows it does as well as on the raw ones."""
+    pq.write_table(pq.read_table(source).slice(0, 190), tmp_path / "older.parquet")
+    older = tmp_path / "older"
+    prepare(tmp_path / "older.parquet", older, PrepareConfig(label=("label",)))
+    earlier = train(older, tmp_path / "run", SMALL)
+    prepare(source, tmp_path / "raw", PrepareConfig(label=("label",), numeric_dtype="float32"))
+    with open_split(prepared, read_manifest(prepared), "test") as reader:
+        assert read_manifest(older).preprocessor != read_manifest(prepared).preprocessor
+        coarse = compare(earlier.model, read_manifest(prepared), reader)
+    with open_split(tmp_path / "raw", read_manifest(tmp_path / "raw"), "test") as reader:
+        fine = compare(earlier.model, read_manifest(tmp_path / "raw"), reader)
+    assert coarse.metrics["rows"] == fine.metrics["rows"]
+    assert coarse.metrics["average_precision"] == pytest.approx(fine.metrics["average_precision"], abs=0.01)
+    assert coarse.metrics["log_loss"] == pytest.approx(fine.metrics["log_loss"], abs=0.02)
+
+
+def test_values_are_read_back_as_they_were(source: Path, prepared: Path) -> None:
+    manifest, raw = read_manifest(prepared), pq.read_table(source)
+    with open_split(prepared, manifest, "train") as reader:
+        rows = next(all_batches(reader, 10_000))
+        table = read_back(rows, manifest.preprocessor)
+    assert set(table.column_names) == set(raw.column_names) - {"label"}
+    assert {*table["site"].to_pylist()} == {"left", "right", None}
+    for name in ("mean_radius", "worst_area"):
+        found, known = table[name].to_numpy(), np.unique(raw[name].drop_null().to_numpy())
+        nearest = np.abs(found[~np.isnan(found), None] - known).min(axis=1)
+        assert np.median(nearest / known.std()) < 0.01
+
+
+def test_first_run_has_nothing_to_compare_with(trained: TrainResult, prepared: Path, tmp_path: Path) -> None:
+    metrics = evaluate(trained.model, prepared, tmp_path / "eval", previous=tmp_path / "none", explain=False).metrics
+    assert metrics["previous_average_precision"] is None
+    assert "there is no model yet" in (tmp_path / "eval" / "report.html").read_text()
+
+
+def test_model_of_other_columns_is_not_compared(source: Path, prepared: Path, tmp_path: Path) -> None:
+    renamed = pq.read_table(source).rename_columns(
+        ["radius" if name == "mean_radius" else name for name in pq.read_schema(source).names]
+    )
+    pq.write_table(renamed, tmp_path / "renamed.parquet")
+    prepare(tmp_path / "renamed.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
+    earlier = train(tmp_path / "data", tmp_path / "run", SMALL)
+    with open_split(prepared, read_manifest(prepared), "test") as reader:
+        compared = compare(earlier.model, read_manifest(prepared), reader)
+    assert not compared.metrics and "'radius' is missing" in compared.why_not

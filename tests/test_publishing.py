@@ -1,0 +1,64 @@
+"""``publish`` copies a whole model with its card; ``choose_best`` takes the best of several runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dkan_core import DataError, OutputError, TrainResult, choose_best, predict, publish
+
+
+def test_published_model_scores_and_its_card_has_the_test(trained: TrainResult, source: Path, tmp_path: Path) -> None:
+    publish(Path(trained.model).parent, tmp_path / "best", {"average_precision": 0.97, "split": "test"})
+    names = {path.name for path in (tmp_path / "best").iterdir()}
+    assert {"model.safetensors", "README.md"} <= names == {path.name for path in Path(trained.model).iterdir()}
+    card = (tmp_path / "best" / "README.md").read_text()
+    assert "| average_precision | 0.97 |" in card and "| split |" not in card
+    assert predict(tmp_path / "best", source, tmp_path / "scores.parquet") == 569
+
+
+def test_later_model_takes_the_place_of_an_earlier_one(trained: TrainResult, tmp_path: Path) -> None:
+    publish(trained.model, tmp_path / "best", {"average_precision": 0.9})
+    publish(trained.model, tmp_path / "best", {"average_precision": 0.97})
+    card = (tmp_path / "best" / "README.md").read_text()
+    assert "| 0.97 |" in card and "| 0.9 |" not in card
+
+
+def test_damaged_model_is_not_published(trained: TrainResult, tmp_path: Path) -> None:
+    publish(trained.model, tmp_path / "whole")
+    weights = tmp_path / "whole" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"model\.safetensors"):
+        publish(tmp_path / "whole", tmp_path / "best")
+    assert not (tmp_path / "best").exists()
+
+
+def test_foreign_files_are_not_overwritten(trained: TrainResult, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"notes\.txt"):
+        publish(trained.model, tmp_path)
+
+
+@pytest.mark.s3
+def test_model_is_published_to_a_bucket(trained: TrainResult, s3: str, source: Path, tmp_path: Path) -> None:
+    publish(trained.model, f"{s3}/best", {"average_precision": 0.9})
+    publish(trained.model, f"{s3}/best", {"average_precision": 0.97})
+    assert predict(f"{s3}/best", source, tmp_path / "scores.parquet") == 569
+
+
+def run_with(folder: Path, average_precision: float) -> Path:
+    folder.mkdir()
+    (folder / "metrics.json").write_text(json.dumps({"average_precision": average_precision}))
+    return folder
+
+
+def test_first_of_the_best_runs_is_chosen(tmp_path: Path) -> None:
+    runs = [run_with(tmp_path / str(number), score) for number, score in enumerate([0.5, 0.7, 0.7])]
+    assert choose_best(runs, tmp_path / "best") == 1
+    assert json.loads((tmp_path / "best" / "metrics.json").read_text()) == {"average_precision": 0.7}
+
+
+def test_unfinished_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    with pytest.raises(DataError, match=r"/b: holds no finished run"):
+        choose_best([run_with(tmp_path / "a", 0.5), tmp_path / "b"], tmp_path / "best")
