@@ -20,7 +20,6 @@ pytestmark = [
     # True of every local run: a container gets what the machine has.
     pytest.mark.filterwarnings("ignore:.* have no effect in the current local runner:UserWarning"),
 ]
-PACKAGE = package_of(DEFAULT)
 WRITTEN = ("prepared_uri", "checkpoint_uri", "publish_uri")
 QUICK = {"split_column": "split", "epochs": 2, "members": 1, "hidden": "16"}
 
@@ -69,20 +68,21 @@ def runner(tmp_path: Path, s3: str, kept_containers: str) -> Iterator[None]:
         yield
 
 
-def run_pipeline(image: Image, **arguments: Any) -> dict[str, Any]:
-    return dict(load_pipeline(PACKAGE, image.tag)(**arguments).outputs)
+def run_pipeline(name: str, image: Image, **arguments: Any) -> dict[str, Any]:
+    return dict(load_pipeline(package_of(name), image.tag)(**arguments).outputs)
 
 
 @pytest.mark.usefixtures("runner")
-def test_pipeline_reads_from_a_bucket_and_writes_to_it(image: Image, s3: str, data_uri: str) -> None:
-    places = {name: f"{s3}/{name}" for name in WRITTEN}
-    outputs = run_pipeline(image, data_uri=data_uri, label="label", **QUICK, **places)
+@pytest.mark.parametrize("name", [DEFAULT, "parallel-prepare"])
+def test_pipeline_reads_from_a_bucket_and_writes_to_it(image: Image, s3: str, data_uri: str, name: str) -> None:
+    places = {parameter: f"{s3}/{parameter}" for parameter in WRITTEN}
+    outputs = run_pipeline(name, image, data_uri=data_uri, label="label", **QUICK, **places)
     assert outputs["average_precision"] > 0.16, "better than the share of late flights"
     assert "<svg" in Path(outputs["report"].path).read_text()
     bucket = fsspec.filesystem("s3")
     bucket.invalidate_cache()
-    for name, place in places.items():
-        assert bucket.find(place), f"{name}: nothing was written"
+    for parameter, place in places.items():
+        assert bucket.find(place), f"{parameter}: nothing was written"
 
 
 @pytest.mark.usefixtures("runner")
@@ -90,5 +90,5 @@ def test_failing_component_fails_the_pipeline_and_is_named(
     image: Image, data_uri: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(RuntimeError, match=r"fastkan-training.* finished with status .*FAILURE.*prepare-parquet"):
-        run_pipeline(image, data_uri=data_uri, label="no_such_label", **QUICK)
+        run_pipeline(DEFAULT, image, data_uri=data_uri, label="no_such_label", **QUICK)
     assert "no_such_label" in capfd.readouterr().out, "the step's own error is shown"
