@@ -1,17 +1,14 @@
 """The whole compiled pipeline in containers, one a step, with a real S3 server for its data."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-import yaml
 
-from tests.image.base import ROOT
+from pipelines.compiled import DEFAULT, load_pipeline, package_of
 from tests.image.build import BUILD_SECONDS, Image
 from tests.image.conftest import open_to_all
 from tests.image.engine import docker_output
@@ -25,17 +22,6 @@ pytestmark = [
 ]
 WRITTEN = ("prepared_uri", "checkpoint_uri", "publish_uri")
 QUICK = {"split_column": "split", "epochs": 2, "members": 1, "hidden": "16"}
-
-
-@pytest.fixture(scope="module")
-def compiled(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compile the pipeline for the image under test."""
-    path = tmp_path_factory.mktemp("compiled") / "pipeline.yaml"
-    # The image's name is read when the components are imported.
-    code = f"from pathlib import Path; from pipelines.compiled import *; compile_pipeline(Path({str(path)!r}))"
-    environment = {**os.environ, "DKAN_IMAGE": image.tag}
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True, timeout=120)
-    return path
 
 
 @pytest.fixture
@@ -82,29 +68,27 @@ def runner(tmp_path: Path, s3: str, kept_containers: str) -> Iterator[None]:
         yield
 
 
-def run_pipeline(compiled: Path, **arguments: Any) -> dict[str, Any]:
-    from pipelines.compiled import load_pipeline
-
-    return dict(load_pipeline(compiled)(**arguments).outputs)
+def run_pipeline(name: str, image: Image, **arguments: Any) -> dict[str, Any]:
+    return dict(load_pipeline(package_of(name), image.tag)(**arguments).outputs)
 
 
 @pytest.mark.usefixtures("runner")
-def test_pipeline_reads_from_a_bucket_and_writes_to_it(compiled: Path, s3: str, data_uri: str) -> None:
-    inputs = yaml.safe_load(compiled.read_text())["root"]["inputDefinitions"]["parameters"]
-    places = {name: f"{s3}/{name}" for name in WRITTEN if name in inputs}
-    outputs = run_pipeline(compiled, data_uri=data_uri, label="label", **QUICK, **places)
+@pytest.mark.parametrize("name", [DEFAULT, "parallel-prepare"])
+def test_pipeline_reads_from_a_bucket_and_writes_to_it(image: Image, s3: str, data_uri: str, name: str) -> None:
+    places = {parameter: f"{s3}/{parameter}" for parameter in WRITTEN}
+    outputs = run_pipeline(name, image, data_uri=data_uri, label="label", **QUICK, **places)
     assert outputs["average_precision"] > 0.16, "better than the share of late flights"
     assert "<svg" in Path(outputs["report"].path).read_text()
     bucket = fsspec.filesystem("s3")
     bucket.invalidate_cache()
-    for name, place in places.items():
-        assert bucket.find(place), f"{name}: nothing was written"
+    for parameter, place in places.items():
+        assert bucket.find(place), f"{parameter}: nothing was written"
 
 
 @pytest.mark.usefixtures("runner")
 def test_failing_component_fails_the_pipeline_and_is_named(
-    compiled: Path, data_uri: str, capfd: pytest.CaptureFixture[str]
+    image: Image, data_uri: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(RuntimeError, match=r"fastkan-training.* finished with status .*FAILURE.*prepare-parquet"):
-        run_pipeline(compiled, data_uri=data_uri, label="no_such_label", **QUICK)
+        run_pipeline(DEFAULT, image, data_uri=data_uri, label="no_such_label", **QUICK)
     assert "no_such_label" in capfd.readouterr().out, "the step's own error is shown"
