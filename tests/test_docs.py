@@ -10,8 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import kfp
+import kubernetes_validate
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from components.image import IMAGE
 from pipelines.compiled import inputs_of
@@ -158,3 +160,13 @@ def test_file_tree_names_what_is_there() -> None:
     listed = set(re.findall(r"\b(\w+\.py)\b", tree))
     here = {folder: {path.name for path in (ROOT / folder).glob("[!_]*.py")} for folder in ("dkan_core", "pipelines")}
     assert here["dkan_core"] <= listed <= here["dkan_core"] | here["pipelines"]
+
+
+@pytest.mark.parametrize("name", ["kubeflow.md", "nodes.md"])
+def test_kubernetes_objects_are_valid(name: str) -> None:
+    """Everything that a reader may apply to a cluster passes the schemas of Kubernetes."""
+    shown = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL)
+    objects = [each for block in shown if "apiVersion:" in block for each in yaml.safe_load_all(block)]
+    assert objects
+    for each in objects:
+        kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)

@@ -1,6 +1,7 @@
 """The component refuses what it cannot train; the pipeline's end-to-end test trains for real."""
 
 import inspect
+import json
 from dataclasses import fields
 from pathlib import Path
 
@@ -44,3 +45,30 @@ def test_setting_out_of_range_is_named(setting: str, value: object, tmp_path: Pa
     prepared, model = dsl.Dataset(uri=str(tmp_path / "prepared")), dsl.Model(uri=str(tmp_path / "run"))
     with pytest.raises(ConfigError, match=setting):
         train_fastkan.python_func(prepared, model, dsl.Metrics(uri=str(tmp_path / "metrics")), **{setting: value})
+
+
+def test_step_that_is_tried_again_goes_on_from_its_checkpoint(
+    prepared: dsl.Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What ends the first attempt is the clock; the second one has another pod, and so another artifact."""
+    quick = {"hidden": "4", "members": 1, "epochs": 40, "batch_size": 8, "workers": 1, "patience": 1000}
+    places = {"checkpoint_uri": str(tmp_path / "checkpoints"), "checkpoint_key": "flights"}
+    scores = []
+    for attempt, seconds in (("first", 0.5), ("second", 0.0)):
+        model, metrics = dsl.Model(uri=str(tmp_path / attempt)), dsl.Metrics(uri=str(tmp_path / "metrics"))
+        with caplog.at_level("INFO"):
+            train_fastkan.python_func(prepared, model, metrics, **quick, **places, max_seconds=seconds)
+        assert not (tmp_path / attempt / "checkpoints").exists(), "checkpoints are no part of the artifact"
+        scores.append(model.metadata["validation_average_precision"])
+    assert "going on from" in caplog.text and scores[1] >= scores[0] > 0
+    (run,) = (tmp_path / "checkpoints" / "flights").iterdir()
+    assert list(run.glob("step-*.safetensors"))
+
+
+def test_settings_of_a_sweep_win_over_the_form(prepared: dsl.Dataset, tmp_path: Path) -> None:
+    model, metrics = dsl.Model(uri=str(tmp_path / "run")), dsl.Metrics(uri=str(tmp_path / "metrics"))
+    train_fastkan.python_func(
+        prepared, model, metrics, hidden="4", epochs=9, settings={"epochs": 1.0, "members": 1.0, "hidden": [3.0]}
+    )
+    training = json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]
+    assert (training["epochs"], training["members"], training["hidden"]) == (1, 1, [3])
