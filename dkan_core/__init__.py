@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dkan_core.explanation.explain import explain
     from dkan_core.explanation.learned import Explanation
     from dkan_core.model.fastkan import FastKAN
+    from dkan_core.nodes.config import NodesConfig
+    from dkan_core.nodes.launch import train_on_nodes
     from dkan_core.notebook import MainResult, main
     from dkan_core.prediction import predict
     from dkan_core.publishing import choose_best, publish
@@ -39,6 +41,7 @@ _HOMES = {
     "FastKAN": "model.fastkan",
     "FastKANClassifier": "estimator",
     "MainResult": "notebook",
+    "NodesConfig": "nodes.config",
     "OutputError": "errors",
     "Plan": "training.planning.plan",
     "PrepareConfig": "config",
@@ -66,6 +69,7 @@ _HOMES = {
     "publish": "publishing",
     "save_pointer": "data.manifest",
     "train": "training.launch",
+    "train_on_nodes": "nodes.launch",
     "tune_learning_rate": "training.tuning",
     "write_sample": "sample",
 }
@@ -79,6 +83,7 @@ __all__ = [
     "FastKAN",
     "FastKANClassifier",
     "MainResult",
+    "NodesConfig",
     "OutputError",
     "Plan",
     "PrepareConfig",
@@ -106,6 +111,7 @@ __all__ = [
     "publish",
     "save_pointer",
     "train",
+    "train_on_nodes",
     "tune_learning_rate",
     "write_sample",
 ]

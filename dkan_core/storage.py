@@ -94,6 +94,7 @@ def read_if_there(uri: str) -> str | None:
     """Return the text of a file, local or remote, or None where there is none."""
     fs, path = filesystem(uri)
     with readable(uri):
+        fs.invalidate_cache()
         return fs.read_text(path, encoding="utf-8") if fs.exists(path) else None
 
 

@@ -145,13 +145,18 @@ def place_training(task: PipelineTask, values: Values, settings: Settings) -> Pi
     place(task, others, settings, cached=True)
     task.set_accelerator_type(values["gpu_type"]).set_accelerator_limit(values["num_gpus"])
     task.set_cpu_limit(values["cpu"]).set_memory_limit(values["memory"])
-    task.set_retry(
+    retry(task, settings)
+    kubernetes.empty_dir_mount(task, "shm", "/dev/shm", medium="Memory", size_limit=settings.shm_size)
+    if settings.timeout:
+        kubernetes.set_timeout(task, settings.timeout)
+    return task
+
+
+def retry(task: PipelineTask, settings: Settings) -> PipelineTask:
+    """Have a step that goes on where it was started again when its pod is lost."""
+    return task.set_retry(
         settings.retries,
         backoff_duration=settings.backoff,
         backoff_factor=2.0,
         backoff_max_duration=settings.max_backoff,
     )
-    kubernetes.empty_dir_mount(task, "shm", "/dev/shm", medium="Memory", size_limit=settings.shm_size)
-    if settings.timeout:
-        kubernetes.set_timeout(task, settings.timeout)
-    return task

@@ -14,6 +14,7 @@ PIPELINES = {
     "single-node": "fastkan_training",
     "single-node-pvc": "fastkan_single_node_pvc",
     "parallel-prepare": "fastkan_parallel_prepare",
+    "multi-node": "fastkan_multi_node",
     "sweep": "fastkan_sweep",
     "smoke": "fastkan_smoke",
 }

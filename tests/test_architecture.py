@@ -24,7 +24,7 @@ LAYERS = [
     {"explanation"},
     {"comparison", "publishing", "sample"},
     {"evaluation", "training"},
-    {"estimator", "notebook"},
+    {"estimator", "nodes", "notebook"},
     {"cli"},
 ]
 """Lowest first: a module imports from its own part or from a lower layer."""

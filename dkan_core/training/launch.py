@@ -83,8 +83,9 @@ def train(
     """
     config = config or TrainConfig()
     torchrun = TorchRun.read()
-    if torchrun is not None and torchrun.rank:
-        return _take_part(prepared, config, torchrun)
+    ranks = Ranks(torchrun) if torchrun else None
+    if ranks is not None and ranks.place.rank:
+        return _take_part(prepared, config, ranks)
     check_free(run, ours=OUTPUTS, overwrite=overwrite or config.resume == "auto")
     with open_prepared(prepared) as (data, manifest):
         for split in ("train", "valid"):
@@ -95,7 +96,8 @@ def train(
         if checkpoint is None or config.resume != "auto":
             _check_replaceable(run, where, config, overwrite=overwrite)
         _log_plan(config)
-        ranks = Ranks(torchrun) if torchrun else None
+        if ranks is not None:
+            ranks.gather()
         with _run_folder(run) as folder:
             _make_ready(folder, checkpoint)
             if checkpoint is not None and checkpoint.is_finished:
@@ -149,11 +151,11 @@ def _check_replaceable(run: str | Path, where: str, config: TrainConfig, *, over
     clear_checkpoints(where, allowed=overwrite)
 
 
-def _take_part(prepared: str | Path, config: TrainConfig, torchrun: TorchRun) -> TrainResult:
+def _take_part(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> TrainResult:
     """Run the member of a rank above 0; return what rank 0 returns."""
     with open_prepared(prepared) as (data, manifest):
-        config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
-        return TrainResult(**follow(Ranks(torchrun), data, manifest, config))
+        config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), ranks.place)
+        return TrainResult(**follow(ranks, data, manifest, config))
 
 
 def _log_plan(config: TrainConfig) -> None:

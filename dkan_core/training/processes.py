@@ -15,6 +15,7 @@ import dkan_core
 from dkan_core.errors import TrainingError
 from dkan_core.training.channel import Channel, Message, PeerLostError, channel_pair
 from dkan_core.training.job import Job
+from dkan_core.training.meeting import LOST_PARTNER
 from dkan_core.training.memory import anonymous_file
 
 LOG_LINES_SHOWN = 40
@@ -151,7 +152,9 @@ class Child:
         text = self.log.read_bytes()[self._log_start :].decode(errors="replace")
         tail = "\n".join(f"  {line}" for line in text.splitlines()[-LOG_LINES_SHOWN:]) or "  (it wrote nothing)"
         hint = ""
-        if code == -signal.SIGKILL:
+        if code == LOST_PARTNER:
+            hint = ": it has lost the other members; one of them has died, or the network to it is cut"
+        elif code == -signal.SIGKILL:
             hint = f"; out of memory is the usual cause: {OUT_OF_MEMORY}"
         elif "out of memory" in text.lower() or "MemoryError" in text:
             hint = f"; {OUT_OF_MEMORY}"

@@ -12,10 +12,10 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import PrefixStore
 
@@ -30,13 +30,17 @@ from dkan_core.training.memory import MemoryShape, create_memory
 from dkan_core.training.processes import Child, Nursery
 from dkan_core.training.recipe import Placement
 from dkan_core.training.step import decayed_ranges, parameter_count, untrained_model
-from dkan_core.training.team import backend_of, open_store
+from dkan_core.training.team import PATIENCE, backend_of, open_store
 
 LOOK_SECONDS = 0.1
+SILENCE_SECONDS = 10.0
+"""After so long rank 0 says whom it waits for, and again."""
+
 FAREWELL_SECONDS = 30.0
 """How long rank 0 keeps a store of its own for those that have not read the result."""
 
 _runs = itertools.count()
+AnswerT = TypeVar("AnswerT")
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +56,25 @@ class Ranks:
         self.place = place
         self._keeps_store = place.rank == 0 and not place.agent_has_store
         self._prefix = f"dkan/{place.attempt}/{next(_runs)}"
-        with _reachable():
+        try:
             store = open_store(place.host, place.port, is_master=self._keeps_store)
-            self._store = PrefixStore(self._prefix, store)
+        except RuntimeError as error:
+            raise TrainingError(f"lost the other ranks: {error}") from error
+        self._store = PrefixStore(self._prefix, store)
+
+    def gather(self) -> None:
+        """Say that this rank has its data; rank 0 waits for all to say so, as members wait only shortly for each other.
+
+        A rank that dies before it has said so and is started again is waited for, too.
+        """
+        self._ask(lambda: self._store.set(f"ready/{self.place.rank}", ""))
+        missing = [] if self.place.rank else list(range(self.place.size))
+        patience = time.monotonic() + SILENCE_SECONDS
+        while missing := [rank for rank in missing if not self._has(f"ready/{rank}")]:
+            if time.monotonic() > patience:
+                logger.info("waiting for the data of ranks %s", ", ".join(map(str, missing)))
+                patience = time.monotonic() + SILENCE_SECONDS
+            time.sleep(LOOK_SECONDS)
 
     def meeting(self, config: TrainConfig) -> Meeting:
         """Return where the members meet."""
@@ -64,32 +84,48 @@ class Ranks:
 
     def tell(self, key: str, value: Any) -> None:
         """Tell the others something."""
-        with _reachable():
-            self._store.set(key, json.dumps(value))
+        self._ask(lambda: self._store.set(key, json.dumps(value)))
 
     def hear(self, key: str) -> Any:
         """Wait until rank 0 tells something."""
-        with _reachable():
-            while not self._store.check([key]):
-                time.sleep(LOOK_SECONDS)
-            return json.loads(self._store.get(key))
+        while not self._has(key):
+            time.sleep(LOOK_SECONDS)
+        return json.loads(self._ask(lambda: self._store.get(key)))
 
     def part(self) -> None:
         """Say that nothing more is to be heard; whoever keeps the store waits for the others to say so."""
         deadline = time.monotonic() + FAREWELL_SECONDS
-        with _reachable():
-            count = self._store.add("parted", 1)
-            while self._keeps_store and count < self.place.size and time.monotonic() < deadline:
-                time.sleep(LOOK_SECONDS)
-                count = self._store.add("parted", 0)
+        count = self._ask(lambda: self._store.add("parted", 1))
+        while self._keeps_store and count < self.place.size and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+            count = self._ask(lambda: self._store.add("parted", 0))
 
+    def _has(self, key: str) -> bool:
+        return self._ask(lambda: self._store.check([key]))
 
-@contextmanager
-def _reachable() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        raise TrainingError(f"lost the other ranks: {error}") from error
+    def _ask(self, call: Callable[[], AnswerT]) -> AnswerT:
+        """Return the store's answer; over a network that was cut meanwhile it would be waited for without an end.
+
+        Raises:
+            TrainingError: The store is gone, or does not answer.
+        """
+        answers: list[AnswerT] = []
+        reasons: list[RuntimeError] = []
+
+        def ask() -> None:
+            try:
+                answers.append(call())
+            except RuntimeError as error:
+                reasons.append(error)
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(PATIENCE.total_seconds())
+        if answers:
+            return answers[0]
+        host, port = self.place.host, self.place.port
+        reason = reasons[0] if reasons else f"no answer from {host}:{port} for {PATIENCE.total_seconds():g} s"
+        raise TrainingError(f"lost the other ranks: {reason}") from (reasons[0] if reasons else None)
 
 
 def follow(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig) -> dict[str, Any]:
@@ -100,6 +136,7 @@ def follow(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig
         TrainingError: The member died, or rank 0 is gone.
     """
     with Nursery() as nursery, _uninterrupted():
+        ranks.gather()
         model = ranks.hear("plan")
         if model is not None:
             job = _member(ranks, data, manifest, config, model)

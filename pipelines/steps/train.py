@@ -1,4 +1,4 @@
-"""Training: one run, or several with other settings of which the best by validation goes on."""
+"""Training: one run on one node or several, or runs with other settings of which the best by validation goes on."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,18 @@ from kfp import dsl
 
 from components.training.choose_best_run import choose_best_run
 from components.training.train_fastkan import train_fastkan
-from pipelines.cluster import STEP_RESOURCES, TRAINING_RESOURCES, Settings, place, place_training
+from components.training.train_fastkan_nodes import train_fastkan_nodes
+from pipelines.cluster import (
+    STEP,
+    STEP_RESOURCES,
+    TRAINING_RESOURCES,
+    VOLUME,
+    VOLUME_PATH,
+    Settings,
+    place,
+    place_training,
+    retry,
+)
 from pipelines.form import REQUIRED, Parameter, Values, as_pipeline, asked_by, fill, merged
 from pipelines.steps.step import Step
 
@@ -55,7 +66,20 @@ def _sweep(settings: Settings, name: str) -> Any:
     return train
 
 
+def _train_on_nodes(settings: Settings, _: str) -> Any:
+    def train(values: Values, prepared: Any) -> Any:
+        volume = {"mount_path": VOLUME_PATH} if settings.volume else {}
+        task = fill(train_fastkan_nodes, values, prepared=prepared, **volume)
+        return retry(place(task, values, settings, cached=True), settings).outputs["model"]
+
+    return train
+
+
 _STEP_NAMES = {parameter.name for parameter in STEP_RESOURCES}
 
 ONCE = Step(asks=ASKS, build=_train_once)
 SWEEP = Step(asks=[*(parameter for parameter in ASKS if parameter.name != "settings"), SWEEP_SETTINGS], build=_sweep)
+ON_NODES = Step(
+    asks=asked_by(train_fastkan_nodes, leave_out=("mount_path", *(parameter.name for parameter in (*STEP, *VOLUME)))),
+    build=_train_on_nodes,
+)

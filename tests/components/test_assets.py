@@ -9,6 +9,7 @@ import yaml
 from kfp import compiler
 from kfp.pipeline_spec.pipeline_spec_pb2 import ParameterType
 
+from pipelines.cluster import STEP
 from pipelines.lint import lint
 from pipelines.lint.documents import load
 from pipelines.tables import ROOT, asset_folders, load_asset, updated
@@ -93,7 +94,7 @@ def test_every_form_field_has_a_type_and_a_description(folder: str) -> None:
     for name, field in load_asset(folder).pipeline_spec.root.input_definitions.parameters.items():
         assert ParameterType.ParameterTypeEnum.Name(field.parameter_type) in FORM_TYPES, f"{name} has no plain type"
         assert field.description, f"{name} has no description"
-        needed = folder in COMPONENTS or name in {"data_uri", "label"}
+        needed = folder in COMPONENTS or name in {"data_uri", "label", "prepared_uri", "run_uri"}
         assert field.is_optional or needed, f"{name} has no default"
 
 
@@ -120,8 +121,9 @@ def test_shared_parameters_read_the_same_everywhere(folder: str) -> None:
     for part in COMPONENTS:
         if f"comp-{Path(part).name.replace('_', '-')}" not in steps:
             continue
-        # The pipeline's split is the component's; evaluate_fastkan's names one of its parts. One seed serves all steps.
-        others = {"seed", "split"} if "evaluate" in part else {"seed"}
+        # The pipeline's split is the component's; evaluate_fastkan's names one of its parts. One seed serves all steps,
+        # and what every pod is given train_fastkan_nodes hands on.
+        others = {"seed", *(parameter.name for parameter in STEP)} | ({"split"} if "evaluate" in part else set())
         for name, field in (load_asset(part).component_spec.inputs or {}).items():
             if name in inputs and name not in others:
                 assert field.description == inputs[name].description, f"{part}: {name}"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -91,8 +92,8 @@ def _add(entries: list[dict[str, Any]], key: str, name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def serve(kubeflow: Kubeflow) -> Iterator[Kubeflow]:
-    """Serve on a free port of this machine, under a path as behind a gateway."""
+def serve(kubeflow: Kubeflow, tls: ssl.SSLContext | None = None) -> Iterator[Kubeflow]:
+    """Serve on a free port of this machine, under a path as behind a gateway; with ``tls`` over https."""
 
     class Handler(BaseHTTPRequestHandler):
         def handle_one(self) -> None:
@@ -124,9 +125,11 @@ def serve(kubeflow: Kubeflow) -> Iterator[Kubeflow]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
-    kubeflow.host = f"http://127.0.0.1:{server.server_port}/pipeline"
+    kubeflow.host = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}/pipeline"
     try:
         yield kubeflow
     finally:

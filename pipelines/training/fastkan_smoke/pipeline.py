@@ -9,6 +9,7 @@ fastkan_smoke = build_pipeline(
     form={
         "epochs": {"default": 10},
         "hidden": {"default": "32"},
+        "members": {"default": 4},
         "split": {"default": "60/20/20"},
         "min_average_precision": {"default": 0.9},
         "cpu": {"default": "1"},

@@ -2,18 +2,24 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dkan_core import ConfigError, TrainConfig, train
+from dkan_core import ConfigError, TrainConfig, TrainingError, train
+from dkan_core.training import torchrun as torchrun_module
 from dkan_core.training.checkpoints import load_checkpoint
 from dkan_core.training.meeting import TorchRun
 from dkan_core.training.recipe import resolve
+from dkan_core.training.team import keep_store
+from dkan_core.training.torchrun import Ranks
 from tests.training.processes import children, wait_until
 
 CONFIG = TrainConfig(
@@ -55,6 +61,39 @@ def test_killed_member_is_named_and_the_next_attempt_goes_on(prepared: Path, tmp
     assert "error: member-1 died (killed by signal 9" in output and "going on from step" in output
     steps = [json.loads(line)["step"] for line in history.read_text().splitlines()]
     assert len(steps) == 60 and steps == sorted(set(steps))
+
+
+def test_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As over a network that was cut: nothing comes, not even the end of the connection."""
+    code = (
+        "from dkan_core.training.team import keep_store; store = keep_store(); print(store.port, flush=True); input()"
+    )
+    keeper = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert keeper.stdout is not None
+    try:
+        place = replace(TWO, rank=1, port=int(keeper.stdout.readline()), agent_has_store=True)
+        ranks = Ranks(place)
+        ranks.gather()
+        monkeypatch.setattr(torchrun_module, "PATIENCE", timedelta(seconds=0.5))
+        os.kill(keeper.pid, signal.SIGSTOP)
+        with pytest.raises(TrainingError, match=r"lost the other ranks: no answer from localhost:\d+ for 0\.5 s"):
+            ranks.hear("plan")
+    finally:
+        keeper.kill()
+        keeper.communicate()
+
+
+def test_first_rank_waits_for_the_data_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    store = keep_store()
+    first, second = (Ranks(replace(TWO, rank=rank, port=store.port)) for rank in range(2))
+    second._store = first._store  # runs of one process have keys of their own
+    with caplog.at_level("INFO"), ThreadPoolExecutor() as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torchrun_module, "SILENCE_SECONDS", 0.2)
+        waiting = pool.submit(first.gather)
+        wait_until(lambda: "waiting for the data of ranks 1" in caplog.text)
+        assert not waiting.done()
+        second.gather()
+        waiting.result(timeout=10)
 
 
 def _ranks(agent: int) -> list[int]:

@@ -17,7 +17,16 @@ def test_many_pods_prepare_what_one_does(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     pq.write_table(pq.read_table(tmp_path / "sample.parquet"), tmp_path / "raw" / "rows.parquet", row_group_size=200)
     alone = prepare(tmp_path / "raw", tmp_path / "alone", PrepareConfig(label=("malignant",)))
-    command = [sys.executable, "-m", "pipelines", "run", "--pipeline", "parallel-prepare", "--out", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "pipelines",
+        "run",
+        "--pipeline",
+        "parallel-prepare",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     for parameter in (
         f"data_uri={tmp_path / 'raw'}", "label=malignant", f"prepared_uri={tmp_path / 'shared'}", "num_parts=3",
         "epochs=1", "hidden=4", "members=1",

@@ -17,6 +17,7 @@ def test_best_entry_goes_on_and_the_gate_holds(tmp_path: Path) -> None:
         "label": "malignant",
         "sweep": [{"learning_rate": 1e-5, "epochs": 1}, {"learning_rate": 0.01, "epochs": 5.0}],
         "hidden": "8",
+        "members": 1,
         "prepared_uri": str(tmp_path / "prepared"),
         "checkpoint_uri": str(tmp_path / "checkpoints"),
         "publish_uri": str(tmp_path / "best"),
