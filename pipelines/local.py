@@ -55,10 +55,14 @@ def run_locally(pipeline: Path, arguments: dict[str, Any], out: Path, image: str
         outputs = load_pipeline(pipeline, image)(**arguments).outputs
     except RuntimeError as error:
         raise PipelineFailedError(Text.from_ansi(str(error)).plain) from error
+    report = Path(outputs["report"].path).absolute()
+    if not report.is_file():
+        # kfp takes a container that ends before it is asked after for a good one.
+        raise PipelineFailedError("A step ended without its outputs.")
     return LocalRun(
         average_precision=outputs["average_precision"],
         approved=outputs["approved"],
-        report=Path(outputs["report"].path).absolute(),
+        report=report,
         model=Path(outputs["model"].path).absolute(),
     )
 
