@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, TrainConfig
+    from dkan_core.data.earlier import shared_folder
     from dkan_core.data.manifest import PreparedData, save_pointer
     from dkan_core.data.parallel import finish_preparation, fit_preparation, plan_preparation, prepare_part
     from dkan_core.data.prepare import prepare
@@ -68,6 +69,7 @@ _HOMES = {
     "prepare_part": "data.parallel",
     "publish": "publishing",
     "save_pointer": "data.manifest",
+    "shared_folder": "data.earlier",
     "train": "training.launch",
     "train_on_nodes": "nodes.launch",
     "tune_learning_rate": "training.tuning",
@@ -110,6 +112,7 @@ __all__ = [
     "prepare_part",
     "publish",
     "save_pointer",
+    "shared_folder",
     "train",
     "train_on_nodes",
     "tune_learning_rate",

@@ -29,6 +29,9 @@ from dkan_core.model.checkpoint import CONFIG, SavedModel
 from dkan_core.prediction import SCORING_ROWS, best_device, log_odds, to_probability
 from dkan_core.storage import local_copy, read_if_there
 
+UNKNOWN = "\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary"
+"""Stands for a category that was rare or unseen: no model knows it."""
+
 SHOWN = {
     "average_precision": "Average precision",
     "roc_auc": "ROC AUC",
@@ -45,6 +48,9 @@ class Comparison:
 
     model: str
     """Where it lies."""
+
+    is_there: bool = True
+    """Whether there is one."""
 
     metrics: dict[str, Any] = field(default_factory=dict)
     """As of ``compute_metrics``; empty where it could not be scored."""
@@ -65,12 +71,13 @@ def compare(previous: str | Path, manifest: PreparedData, reader: RowReader) -> 
     """
     place = str(previous).rstrip("/")
     if read_if_there(f"{place}/{CONFIG}") is None and read_if_there(f"{place}/model/{CONFIG}") is None:
-        return _not_compared(place, "there is no model yet")
-    with local_copy(place) as folder:
-        saved = SavedModel(folder)
-    if list(saved.config.labels) != manifest.labels:
-        return _not_compared(place, f"it was trained for the labels {', '.join(saved.config.labels)}")
+        logger.info("%s: there is no model yet to compare with", place)
+        return Comparison(model=place, is_there=False, why_not="there is no model yet")
     try:
+        with local_copy(place) as folder:
+            saved = SavedModel(folder)
+        if list(saved.config.labels) != manifest.labels:
+            return _not_compared(place, f"it was trained for the labels {', '.join(saved.config.labels)}")
         labels_NL, probabilities_NL = _score(saved, manifest.preprocessor, reader)
     except DataError as error:
         return _not_compared(place, str(error))
@@ -107,7 +114,7 @@ def read_back(arrays: Arrays, encoding: Preprocessor) -> pa.Table:
         if column.scored is not None:
             columns[column.name] = pa.array(read_values(column, arrays), from_pandas=True)
         elif column.coded is not None:
-            names = ["", None, *column.coded.vocabulary]  # in the order of the codes: unseen, missing, known ones
+            names = [UNKNOWN, None, *column.coded.vocabulary]  # in the order of the codes: unseen, missing, known ones
             assert names.index(None) + 1 == FIRST_CODE
             columns[column.name] = pa.array(names, pa.string()).take(pa.array(read_codes(column, arrays)))
     return pa.table(columns)

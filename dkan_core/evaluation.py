@@ -109,6 +109,7 @@ def evaluate(
         metrics["split"] = split
         if comparison is not None:
             metrics["previous_average_precision"] = comparison.metrics.get("average_precision")
+            metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
         report = render_report(
             title=f"{', '.join(manifest.labels[:3])}: {split} split",
             labels=labels_NL,

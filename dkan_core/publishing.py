@@ -3,13 +3,14 @@
 import json
 import logging
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dkan_core.errors import DataError
-from dkan_core.model.checkpoint import CARD, MODEL_FILES, SavedModel
-from dkan_core.storage import local_copy, staged_folder, write_atomic
+from dkan_core.errors import DataError, OutputError
+from dkan_core.model.checkpoint import CARD, CONFIG, SavedModel, write_model_files
+from dkan_core.storage import PARTIAL, entries, exchange_remote, is_remote, local_copy, local_path
 
 RUN_METRICS = "metrics.json"
 
@@ -17,7 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None = None) -> None:
-    """Copy a model to where others fetch it, in the place of an earlier one.
+    """Copy a model to where others fetch it, in the place of an earlier one, which stays until the new one is there.
+
+    Locally both change hands in one step. A bucket knows no such step: there the new files lie aside, whole, before
+    they are copied over the old ones, one by one.
 
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
@@ -28,13 +32,26 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
         DataError: The model cannot be read, or is not whole.
         OutputError: ``to`` cannot take it, or holds something else.
     """
-    with local_copy(model) as source:
+    with local_copy(model) as source, tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
         folder = SavedModel(source).folder
-        names = [path.name for path in sorted(folder.iterdir()) if path.name not in MODEL_FILES]
-        with staged_folder(to, names=[*names, *MODEL_FILES], overwrite=True) as target:
-            shutil.copytree(folder, target, dirs_exist_ok=True)
-            write_atomic(target / CARD, (folder / CARD).read_text(encoding="utf-8") + _tested(metrics or {}))
+        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+        files[CARD] += _tested(metrics or {}).encode()
+        _check_replaceable(to)
+        if not is_remote(to):
+            local_path(to).parent.mkdir(parents=True, exist_ok=True)
+            write_model_files(local_path(to), files)
+        else:
+            for name, content in files.items():
+                (Path(scratch) / name).write_bytes(content)
+            exchange_remote(Path(scratch), str(to), last=CONFIG)
     logger.info("published %s to %s", model, to)
+
+
+def _check_replaceable(to: str | Path) -> None:
+    """Raise OutputError where something other than a model lies."""
+    found = entries(to) - {PARTIAL}
+    if found and CONFIG not in found:
+        raise OutputError(f"{to}: already holds something else ({min(found)}); choose an empty or new folder")
 
 
 def _tested(metrics: Mapping[str, Any]) -> str:
@@ -57,8 +74,10 @@ def choose_best(runs: Sequence[str | Path], out: str | Path) -> int:
         Its place in ``runs``; the first of equals.
 
     Raises:
-        DataError: A folder holds no finished run.
+        DataError: There are none, or a folder holds no finished run.
     """
+    if not runs:
+        raise DataError("there are no runs to choose from")
     scores = [_validation_score(Path(run)) for run in runs]
     best = max(range(len(scores)), key=scores.__getitem__)
     shutil.copytree(runs[best], out, dirs_exist_ok=True)
@@ -69,5 +88,5 @@ def choose_best(runs: Sequence[str | Path], out: str | Path) -> int:
 def _validation_score(run: Path) -> float:
     try:
         return float(json.loads((run / RUN_METRICS).read_text(encoding="utf-8"))["average_precision"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{run}: holds no finished run of `dkan train` ({error})") from error

@@ -269,6 +269,33 @@ def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
             fs.rm_file(mark)
 
 
+def exchange_remote(folder: Path, uri: str, *, last: str) -> None:
+    """Put a local folder's files in the place of others; a failure to bring them there leaves the others as they are.
+
+    Args:
+        folder: Files alone, no folders.
+        uri: Where they go.
+        last: The file that is copied after the rest.
+    """
+    fs, root = filesystem(uri)
+    root = root.rstrip("/")
+    aside = f"{root}/{PARTIAL}"
+    with writable(uri):
+        names = sorted((path.name for path in folder.iterdir()), key=lambda name: name == last)
+        try:
+            for name in names:
+                fs.put_file(str(folder / name), f"{aside}/{name}")
+            for name in names:
+                fs.cp_file(f"{aside}/{name}", f"{root}/{name}")
+        finally:
+            fs.invalidate_cache()
+            for path in fs.find(aside):
+                fs.rm_file(path)
+        for path in fs.find(root):
+            if path.removeprefix(f"{root}/") not in names:
+                fs.rm_file(path)
+
+
 def _remove_remote(fs: Any, root: str, names: Iterable[str]) -> None:
     fs.invalidate_cache()
     for name in names:

@@ -12,10 +12,11 @@ from kfp.dsl import PipelineTask
 from components.image import IMAGE
 from pipelines.form import Parameter, Values, merged
 
-SECRET_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+SECRET_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "FSSPEC_GCS")
 CONFIG_KEYS = (
     "AWS_ENDPOINT_URL",
     "AWS_DEFAULT_REGION",
+    "AWS_REGION",
     "AWS_CA_BUNDLE",
     "GOOGLE_APPLICATION_CREDENTIALS",
     "GOOGLE_CLOUD_PROJECT",
@@ -80,8 +81,8 @@ class Settings:
     backoff: str = "30s"
     """Pause before the first retry; each later one is twice as long."""
 
-    max_backoff: str = "600s"
-    """Longest pause between two retries."""
+    retry_window: str = "604800s"
+    """How long after its first start a training step may still run or be started again; a week."""
 
     timeout: int = 0
     """Seconds after which Kubernetes ends a training step's pod; 0 sets no limit."""
@@ -158,5 +159,5 @@ def retry(task: PipelineTask, settings: Settings) -> PipelineTask:
         settings.retries,
         backoff_duration=settings.backoff,
         backoff_factor=2.0,
-        backoff_max_duration=settings.max_backoff,
+        backoff_max_duration=settings.retry_window,
     )

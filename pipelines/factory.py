@@ -37,7 +37,7 @@ def build_pipeline(
         What ``kfp.compiler.Compiler().compile`` takes.
 
     Raises:
-        KeyError: ``form`` changes a parameter that there is none of.
+        ValueError: ``form`` changes a parameter that there is none of.
     """
     settings = settings or Settings()
     prepare_data = preparation.build(settings, name)
@@ -45,8 +45,8 @@ def build_pipeline(
     finish_run = finish.build_finish(settings)
 
     def body(values: Values) -> finish.Outputs:
-        prepared = prepare_data(values)
-        return finish_run(values, prepared, train_model(values, prepared))
+        prepared, fingerprint = prepare_data(values)
+        return finish_run(values, prepared, train_model({**values, "data_fingerprint": fingerprint}, prepared))
 
     return as_pipeline(
         body,

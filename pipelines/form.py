@@ -52,11 +52,13 @@ def merged(*groups: Iterable[Parameter], changed: Mapping[str, Mapping[str, Any]
         changed: Other fields by name, such as ``{"epochs": {"default": 3}}``; ``REQUIRED`` takes a default away.
 
     Raises:
-        KeyError: There is no such parameter to change.
+        ValueError: There is no such parameter to change.
     """
     found = {parameter.name: parameter for group in reversed(groups) for parameter in group}
     order = dict.fromkeys(parameter.name for group in groups for parameter in group)
     for name, fields in (changed or {}).items():
+        if name not in found:
+            raise ValueError(f"form: there is no parameter {name!r}; known are {', '.join(sorted(found))}")
         found[name] = replace(found[name], **fields)
     return sorted((found[name] for name in order), key=lambda parameter: parameter.default is not REQUIRED)
 

@@ -39,11 +39,47 @@ def test_foreign_files_are_not_overwritten(trained: TrainResult, tmp_path: Path)
         publish(trained.model, tmp_path)
 
 
+def test_model_with_a_file_more_is_replaced(trained: TrainResult, tmp_path: Path) -> None:
+    publish(trained.model, tmp_path / "best")
+    (tmp_path / "best" / "estimator.json").write_text("{}")
+    publish(trained.model, tmp_path / "best")
+    assert not (tmp_path / "best" / "estimator.json").exists()
+
+
 @pytest.mark.s3
 def test_model_is_published_to_a_bucket(trained: TrainResult, s3: str, source: Path, tmp_path: Path) -> None:
     publish(trained.model, f"{s3}/best", {"average_precision": 0.9})
     publish(trained.model, f"{s3}/best", {"average_precision": 0.97})
     assert predict(f"{s3}/best", source, tmp_path / "scores.parquet") == 569
+
+
+@pytest.mark.s3
+def test_bucket_that_fails_while_a_model_is_published_keeps_the_earlier_one(
+    trained: TrainResult, s3: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import s3fs
+
+    publish(trained.model, f"{s3}/best", {"average_precision": 0.9})
+    put, calls = s3fs.S3FileSystem._put_file, []
+
+    async def failing(self: s3fs.S3FileSystem, *arguments: object, **options: object) -> None:
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise OSError("503 Slow Down")
+        await put(self, *arguments, **options)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_put_file", failing)
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(OutputError, match="503 Slow Down"):
+        publish(trained.model, f"{s3}/best", {"average_precision": 0.97})
+    assert len(calls) == 3
+    monkeypatch.setattr(s3fs.S3FileSystem, "_put_file", put)
+    s3fs.S3FileSystem.clear_instance_cache()
+    fs = s3fs.S3FileSystem()
+    fs.invalidate_cache()
+    best = f"{s3}/best".removeprefix("s3://")
+    assert {Path(path).name for path in fs.find(best)} == {path.name for path in Path(trained.model).iterdir()}
+    assert "| 0.9 |" in fs.read_text(f"{best}/README.md")
 
 
 def run_with(folder: Path, average_precision: float) -> Path:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from dkan_core.config import PrepareConfig
+from dkan_core.data.earlier import earlier_result, gives
 from dkan_core.data.manifest import MANIFEST, PreparedData
 from dkan_core.data.parts import assemble, encode, fitted_file, read_fitted, shard_paths, survey
 from dkan_core.data.pieces import cut_parts
-from dkan_core.data.plans import PLAN, Plan, claim, earlier_result, open_plan, read_plan, read_records
+from dkan_core.data.plans import PLAN, Plan, claim, open_plan, read_plan, read_records
 from dkan_core.data.prepare import find_task, log_prepared
 from dkan_core.data.samples import merge_samples
 from dkan_core.data.shards import Shard
@@ -64,8 +65,11 @@ def plan_preparation(
     if not str(prepared_uri).strip():
         raise ConfigError(f"prepared_uri must be a folder or URI that every process reaches, got {str(prepared_uri)!r}")
     task, groups = find_task(sources, config)
-    plan = Plan(task=task, parts=cut_parts(task.files, groups, parts))
-    claim(Workplace(prepared_uri), plan, overwrite=overwrite)
+    plan, place = Plan(task=task, parts=cut_parts(task.files, groups, parts)), Workplace(prepared_uri)
+    if not overwrite and gives(task, _whole(place)):
+        logger.info("%s: the same sources and settings were prepared before", prepared_uri)
+        return list(range(len(plan.parts)))
+    claim(place, plan, overwrite=overwrite)
     logger.info("planned %s: %s rows in %d parts", prepared_uri, f"{task.rows:,}", len(plan.parts))
     return list(range(len(plan.parts)))
 
@@ -88,6 +92,8 @@ def prepare_part(prepared_uri: str | Path, stage: Stage, part: int) -> int:
     """
     if stage not in _STAGES:
         raise ConfigError(f"stage must be one of {', '.join(get_args(Stage))}, got {stage!r}")
+    if _whole(Workplace(prepared_uri)) is not None:
+        return 0
     place, plan = open_plan(prepared_uri)
     if not 0 <= part < len(plan.parts):
         raise ConfigError(f"part must be from 0 to {len(plan.parts) - 1}, got {part}")
@@ -106,6 +112,8 @@ def fit_preparation(prepared_uri: str | Path) -> None:
         DataError: A label lacks a class, a split has no rows, a feature is useless, or a part is not surveyed yet.
         OutputError: ``prepared_uri`` cannot be written.
     """
+    if _whole(Workplace(prepared_uri)) is not None:
+        return
     place, plan = open_plan(prepared_uri)
     if place.read_text(fitted_file(plan)) is not None:
         return  # a second call: shards may lie there already
@@ -132,13 +140,18 @@ def finish_preparation(prepared_uri: str | Path) -> PreparedData:
         DataError: A shard is missing or a part is not assembled yet.
         OutputError: ``prepared_uri`` cannot be written.
     """
-    place = Workplace(prepared_uri)
-    plan, prepared = read_plan(place), earlier_result(place)
-    # Without a plan a whole result is that of a first call, which removed it at its end.
-    if plan is not None or prepared is None:
-        prepared = _finish(*open_plan(prepared_uri))
-        log_prepared(prepared_uri, prepared)
+    prepared = _whole(Workplace(prepared_uri))
+    if prepared is not None:
+        Workplace(prepared_uri).remove(WORK)  # where a first call was killed at its end
+        return prepared
+    prepared = _finish(*open_plan(prepared_uri))
+    log_prepared(prepared_uri, prepared)
     return prepared
+
+
+def _whole(place: Workplace) -> PreparedData | None:
+    """Return the result that lies there, unless a preparation is under way; at its end the plan goes first."""
+    return None if read_plan(place) is not None else earlier_result(place)
 
 
 def _finish(place: Workplace, plan: Plan) -> PreparedData:
@@ -149,7 +162,7 @@ def _finish(place: Workplace, plan: Plan) -> PreparedData:
         shards[path.split("/")[0]] += [written[path]] if path in written else []
     prepared = describe(plan.task, fitted.preprocessor, fitted.counts, shards)
     place.write_json(MANIFEST, prepared.to_dict())
-    for name in (plan.folder, PLAN, WORK):
+    for name in (PLAN, WORK):
         place.remove(name)
     return prepared
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.config import PrepareConfig
-from dkan_core.data.manifest import MANIFEST, PreparedData, parse_manifest
+from dkan_core.data.earlier import earlier_result, gives, second, stamped
+from dkan_core.data.manifest import MANIFEST
 from dkan_core.data.pieces import Piece
 from dkan_core.data.prepare import OUTPUTS
 from dkan_core.data.schema import Schema, SourceFile
@@ -100,29 +101,11 @@ def claim(place: Workplace, plan: Plan, *, overwrite: bool) -> None:
     foreign = sorted(names - {WORK})
     if foreign and MANIFEST not in names and other is None and PARTIAL not in names:
         raise OutputError(f"{place.uri}: already holds something else ({foreign[0]}); choose an empty or new folder")
-    replaced = overwrite or MANIFEST not in names or _gives(plan.task, earlier_result(place))
+    replaced = overwrite or MANIFEST not in names or gives(plan.task, earlier_result(place))
     check_free(place.uri, ours=(*OUTPUTS, WORK), overwrite=replaced)
     place.write_json(PLAN, plan.to_dict())
     if other is not None:
         place.remove(f"{WORK}/{other}")
-
-
-def earlier_result(place: Workplace) -> PreparedData | None:
-    """Return the manifest that lies there, if there is one."""
-    text = place.read_text(MANIFEST)
-    return None if text is None else parse_manifest(text, f"{place.uri}/{MANIFEST}")
-
-
-def _gives(task: Task, earlier: PreparedData | None) -> bool:
-    """Tell whether the same sources and settings gave the earlier result."""
-    return earlier is not None and (
-        [_stamped(file) for file in earlier.sources] == [_stamped(file) for file in task.files]
-        and (earlier.labels, earlier.weight, earlier.seed)
-        == (list(task.config.label), task.config.weight, task.config.seed)
-        and earlier.split_rule == task.split_rule
-        and earlier.preprocessor.numeric_dtype == task.config.numeric_dtype
-        and earlier.preprocessor.columns == [*task.schema.numeric, *task.schema.categorical]
-    )
 
 
 def read_plan(place: Workplace) -> Plan | None:
@@ -156,25 +139,12 @@ def unchanged_pieces(plan: Plan, part: int) -> list[Piece]:
     Raises:
         DataError: A source file is another one now.
     """
-    planned = {file.path: _stamped(file)[2:] for file in plan.task.files}
+    planned = {file.path: stamped(file)[2:] for file in plan.task.files}
     for path in sorted({piece.path for piece in plan.parts[part]}):
         size, modified = stamp(path)
-        if (size, _second(modified)) != planned[path]:
+        if (size, second(modified)) != planned[path]:
             raise DataError(f"{path}: the source changed after the preparation was planned; plan it again")
     return plan.parts[part]
-
-
-def _stamped(file: SourceFile) -> tuple[str, int, int, str]:
-    return file.path, file.rows, file.bytes, _second(file.modified)
-
-
-def _second(modified: str) -> str:
-    """Cut a modification stamp at the second: a bucket's listing may give more of it than a question for one object.
-
-    >>> {_second(text) for text in ("2026-11-21 20:00:00.123000+00:00", "2026-11-21 20:00:00+00:00")}
-    {'2026-11-21 20:00:00'}
-    """
-    return modified.split(".")[0].split("+")[0]
 
 
 def read_records(place: Workplace, plan: Plan, stage: str) -> list[Any]:

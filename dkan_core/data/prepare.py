@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dkan_core.config import PrepareConfig
+from dkan_core.data.earlier import earlier_result, gives
 from dkan_core.data.manifest import MANIFEST, PreparedData
 from dkan_core.data.pieces import whole_files
 from dkan_core.data.schema import assign_roles, read_sources
 from dkan_core.data.splits import SPLITS
 from dkan_core.data.statistics import collect_statistics, merge_counts
 from dkan_core.data.steps import Task, describe, describe_files, fit, spill_rows
+from dkan_core.data.workplace import Workplace
 from dkan_core.progress import progress
 from dkan_core.storage import staged_folder, write_json
 
@@ -20,7 +22,12 @@ logger = logging.getLogger(__name__)
 
 
 def prepare(
-    sources: str | Path | Sequence[str | Path], out: str | Path, config: PrepareConfig, *, overwrite: bool = False
+    sources: str | Path | Sequence[str | Path],
+    out: str | Path,
+    config: PrepareConfig,
+    *,
+    overwrite: bool = False,
+    reuse: bool = False,
 ) -> PreparedData:
     """Turn Parquet files into a prepared data set.
 
@@ -29,14 +36,20 @@ def prepare(
         out: Folder or URI for ``manifest.json`` and the shards; absent or empty, or an earlier result with overwrite.
         config: Roles of the columns, split rule, storage type and seed.
         overwrite: Whether an earlier result in ``out`` may be replaced.
+        reuse: Whether an earlier result of the same sources and settings may stay as it is.
 
     Returns:
-        The manifest that was written.
+        The manifest that lies there.
 
     Raises:
         DataError: The sources are not what was expected; the message names file and column.
         OutputError: ``out`` cannot take the result. Nothing half-written is left.
     """
+    if reuse:
+        earlier = earlier_result(Workplace(out))
+        if earlier is not None and gives(find_task(sources, config)[0], earlier):
+            logger.info("%s: the same sources and settings were prepared before", out)
+            return earlier
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
         task, _ = find_task(sources, config)
         pieces = whole_files(task.files)

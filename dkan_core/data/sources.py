@@ -30,6 +30,7 @@ def find_parquet(sources: Sequence[str | Path]) -> list[str]:
 def _list_source(source: str) -> list[str]:
     fs, path = filesystem(source)
     with readable(source):
+        fs.invalidate_cache()  # others may have written there since this process looked
         if fs.isdir(path):
             names = [name for name in fs.find(path) if not _is_hidden(name.removeprefix(path))]
         elif fs.exists(path):
@@ -58,6 +59,7 @@ def stamp(uri: str) -> tuple[int, str]:
     """Return size in bytes and modification stamp (text, empty when unknown) of a file."""
     fs, path = filesystem(uri)
     with readable(uri):
+        fs.invalidate_cache()
         info = fs.info(path)
     for key in ("mtime", "LastModified", "last_modified", "updated"):
         if key in info:
@@ -82,11 +84,11 @@ def fingerprint_sources(sources: str | Sequence[str | Path], settings: str = "")
 
 
 def listed(sources: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return sources one by one.
+    r"""Return sources one by one.
 
-    >>> listed("s3://bucket/a, s3://bucket/b")
-    ['s3://bucket/a', 's3://bucket/b']
+    >>> listed("s3://bucket/a, s3://bucket/b\ns3://bucket/c")
+    ['s3://bucket/a', 's3://bucket/b', 's3://bucket/c']
     """
     if isinstance(sources, str):
-        return [part.strip() for part in sources.replace("\\n", ",").split(",") if part.strip()]
+        return [part.strip() for part in sources.replace("\n", ",").split(",") if part.strip()]
     return [str(sources)] if isinstance(sources, Path) else [str(source) for source in sources]

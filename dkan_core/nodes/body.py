@@ -22,7 +22,17 @@ WITHOUT_SIDECAR = {"sidecar.istio.io/inject": "false"}
 """A proxy beside the ranks would stand between them, and outlive them."""
 
 CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "FSSPEC_GCS")
-PLACES = ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_REGION")
+PLACES = (
+    "AWS_ENDPOINT_URL",
+    "AWS_DEFAULT_REGION",
+    "AWS_REGION",
+    "AWS_CA_BUNDLE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_CLOUD_PROJECT",
+)
+SECRET_PATH = "/etc/dkan/storage"
+"""Where the Secret's entries are files, as in the other steps of a pipeline."""
+
 
 NAME_LENGTH = 40
 """Kubernetes allows 63 characters, and the pods' names add to it."""
@@ -58,7 +68,7 @@ def job_name(run: str, fingerprint: str, config: TrainConfig, nodes: NodesConfig
     >>> job_name("s3://bucket/Flights_1/", "f", TrainConfig(), nodes).rpartition("-")[0]
     'dkan-flights-1'
     """
-    what = [run, fingerprint, asdict(config), nodes.workers]
+    what = [run, fingerprint, asdict(config), nodes.workers, nodes.image, nodes.env]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
     readable = re.sub(r"[^a-z0-9]+", "-", run.rstrip("/").rpartition("/")[2].lower())
     readable = readable[: NAME_LENGTH - len("dkan--") - len(digest)].strip("-")
@@ -148,6 +158,9 @@ def _pod_spec(nodes: NodesConfig) -> dict[str, Any]:
     if nodes.pvc_name:
         volumes.append({"name": "dkan-data", "persistentVolumeClaim": {"claimName": nodes.pvc_name}})
         mounts.append({"name": "dkan-data", "mountPath": nodes.mount_path})
+    if nodes.secret_name:
+        volumes.append({"name": "dkan-storage", "secret": {"secretName": nodes.secret_name, "optional": True}})
+        mounts.append({"name": "dkan-storage", "mountPath": SECRET_PATH})
     if nodes.shm_size:
         volumes.append({"name": "dkan-shm", "emptyDir": {"medium": "Memory", "sizeLimit": nodes.shm_size}})
         mounts.append({"name": "dkan-shm", "mountPath": "/dev/shm"})

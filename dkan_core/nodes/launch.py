@@ -145,16 +145,21 @@ class _JobRun:
             try:
                 if self._is_done():
                     return
-                follower = LogFollower(self._cluster, self._name)
-                try:
-                    self._wait()
-                except TrainingError as error:
-                    raise type(error)("\n".join([str(error), *(f"  {line}" for line in follower.end())])) from error
-                follower.end()
+                self._follow()
             except BaseException as error:
                 if self._is_ours:
                     self._delete(error)
                 raise
+
+    def _follow(self) -> None:
+        """Show the log and wait for the end; what goes wrong has the last of the log."""
+        follower = LogFollower(self._cluster, self._name)
+        try:
+            self._wait()
+        except TrainingError as error:
+            raise type(error)("\n".join([str(error), *(f"  {line}" for line in follower.end())])) from error
+        finally:
+            follower.end()
 
     def _is_done(self) -> bool:
         """Make sure of a job: the one that runs, or a new one; return whether one was complete before."""

@@ -6,7 +6,7 @@ from collections import deque
 from datetime import UTC, datetime
 
 from dkan_core.errors import ConfigError
-from dkan_core.nodes.cluster import Cluster, UnreachableError
+from dkan_core.nodes.cluster import Cluster, UnreachableError, index_of
 
 LINES_KEPT = 40
 AGAIN_SECONDS = 2.0
@@ -54,10 +54,10 @@ class LogFollower:
             self._ended.wait(AGAIN_SECONDS)
 
     def _read(self) -> None:
-        pods = self._cluster.pods(self._job)
-        if not pods:
+        first = next((pod for pod in self._cluster.pods(self._job) if index_of(pod) == 0), None)
+        if first is None:
             return
-        name = pods[0].metadata.name
+        name = first.metadata.name
         if name != self._pod:
             self._pod, self._newest = name, ""
         rest = b""
@@ -70,11 +70,29 @@ class LogFollower:
     def _show(self, line: bytes) -> None:
         """Show a line unless it was shown before; half of one, where a connection broke off, is read again."""
         stamp, blank, text = line.decode(errors="replace").partition(" ")
-        if not blank or stamp <= self._newest:
+        if not is_time(stamp):  # what the node itself has to say about the log
+            text = line.decode(errors="replace").strip()
+        elif not blank or stamp <= self._newest:
             return
-        self._newest = stamp
+        else:
+            self._newest = stamp
+        if not text:
+            return
         self._kept.append(text)
         logger.info("node 0 | %s", text)
+
+
+def is_time(text: str) -> bool:
+    """Tell whether a text is a time as Kubernetes writes it.
+
+    >>> is_time("2026-11-21T20:00:00.123456789Z"), is_time("failed")
+    (True, False)
+    """
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return "T" in text
 
 
 def seconds_since(stamp: str) -> int | None:

@@ -76,6 +76,11 @@ class Checkpoint:
         ending = ENDINGS[self.ledger.ended]
         return ending == "patience" or (ending == "epochs" and not self.pending)
 
+    def is_out_of_time(self, config: TrainConfig) -> bool:
+        """Whether a run with a limit of time has used it up, and a score is not missing."""
+        limit = config.max_seconds
+        return ENDINGS[self.ledger.ended] == "time" and limit is not None and self.ledger.started >= limit
+
     def check_fits(self, data: str, config: TrainConfig, where: str) -> None:
         """Raise ConfigError unless a run of this data with these settings can go on from here.
 

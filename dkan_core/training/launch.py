@@ -7,7 +7,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import open_prepared
-from dkan_core.errors import OutputError, TrainingError
+from dkan_core.errors import DkanError, OutputError, TrainingError
 from dkan_core.model.checkpoint import write_model_files
 from dkan_core.storage import (
     check_free,
@@ -100,7 +100,7 @@ def train(
             ranks.gather()
         with _run_folder(run) as folder:
             _make_ready(folder, checkpoint)
-            if checkpoint is not None and checkpoint.is_finished:
+            if checkpoint is not None and (checkpoint.is_finished or checkpoint.is_out_of_time(config)):
                 outcome = _take_over(folder, checkpoint, ranks)
             else:
                 with Nursery() as nursery:
@@ -153,8 +153,13 @@ def _check_replaceable(run: str | Path, where: str, config: TrainConfig, *, over
 
 def _take_part(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> TrainResult:
     """Run the member of a rank above 0; return what rank 0 returns."""
-    with open_prepared(prepared) as (data, manifest):
-        config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), ranks.place)
+    with ExitStack() as stack:
+        try:
+            data, manifest = stack.enter_context(open_prepared(prepared))
+            config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), ranks.place)
+        except DkanError as error:
+            ranks.give_up(error)
+            raise
         return TrainResult(**follow(ranks, data, manifest, config))
 
 

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import PrefixStore
 from dkan_core import errors
 from dkan_core.config import TrainConfig
 from dkan_core.data.manifest import PreparedData
-from dkan_core.errors import TrainingError
+from dkan_core.errors import DkanError, TrainingError
 from dkan_core.model.tabular import ModelConfig
 from dkan_core.training.job import Job
 from dkan_core.training.meeting import Meeting, TorchRun
@@ -66,15 +66,24 @@ class Ranks:
         """Say that this rank has its data; rank 0 waits for all to say so, as members wait only shortly for each other.
 
         A rank that dies before it has said so and is started again is waited for, too.
+
+        Raises:
+            TrainingError: A rank cannot read its data, or its settings are wrong.
         """
         self._ask(lambda: self._store.set(f"ready/{self.place.rank}", ""))
         missing = [] if self.place.rank else list(range(self.place.size))
         patience = time.monotonic() + SILENCE_SECONDS
         while missing := [rank for rank in missing if not self._has(f"ready/{rank}")]:
+            if self._has("failed"):
+                raise TrainingError(json.loads(self._ask(lambda: self._store.get("failed"))))
             if time.monotonic() > patience:
                 logger.info("waiting for the data of ranks %s", ", ".join(map(str, missing)))
                 patience = time.monotonic() + SILENCE_SECONDS
             time.sleep(LOOK_SECONDS)
+
+    def give_up(self, error: DkanError) -> None:
+        """Tell rank 0, which waits for this rank, why it waits in vain."""
+        self.tell("failed", f"rank {self.place.rank}: {error}")
 
     def meeting(self, config: TrainConfig) -> Meeting:
         """Return where the members meet."""

@@ -10,7 +10,8 @@ from components.evaluation.evaluate_fastkan import evaluate_fastkan
 from pipelines.cluster import Settings, place
 from pipelines.form import Parameter, Values, as_pipeline, asked_by, fill, merged
 
-GATE = asked_by(approve_model, leave_out=("average_precision", "previous_average_precision"))
+RESULTS = ("average_precision", "previous_average_precision", "comparable")
+GATE = asked_by(approve_model, leave_out=RESULTS)
 ASKS = merged(asked_by(evaluate_fastkan, leave_out=("split",)), GATE, asked_by(publish_model))
 
 
@@ -52,7 +53,7 @@ def build_finish(settings: Settings) -> Any:
     def finish(values: Values, prepared: Any, model: Any) -> Outputs:
         evaluated = fill(evaluate_fastkan, values, prepared=prepared, model=model, split="test")
         results = place(evaluated, values, settings).outputs
-        scores = {name: results[name] for name in ("average_precision", "previous_average_precision")}
+        scores = {name: results[name] for name in RESULTS}
         approved = place(fill(approve_model, values, **scores), values, settings).output
         with dsl.If(approved == True, name="approved"):  # noqa: E712 - kfp compares the output when it runs
             fill(publishing, values, model=model, metrics=results["metrics"])

@@ -11,7 +11,7 @@ from components.data_processing.plan_preparation import plan_preparation
 from components.data_processing.prepare_parquet import prepare_parquet
 from components.data_processing.prepare_part import prepare_part
 from components.data_processing.sample_parquet import sample_parquet
-from pipelines.cluster import Settings, place
+from pipelines.cluster import Settings, place, retry
 from pipelines.form import REQUIRED, Values, as_pipeline, asked_by, fill, merged
 from pipelines.steps.step import Step
 
@@ -27,16 +27,14 @@ class Prepared(NamedTuple):
 
 def fingerprint(values: Values, settings: Settings) -> Any:
     """Return the fingerprint of the source files and of what preparation depends on."""
-    names = [parameter.name for parameter in asked_by(prepare_parquet, leave_out=PLACES)]
-    also = "; ".join(f"{name}={values[name]}" for name in names)
-    task = place(fingerprint_parquet(data_uri=values["data_uri"], also=also), values, settings)
-    return task.output
+    return place(fill(fingerprint_parquet, values), values, settings).output
 
 
 def _prepare_once(settings: Settings, _: str) -> Any:
     def prepare(values: Values) -> Any:
-        task = fill(prepare_parquet, values, data_fingerprint=fingerprint(values, settings))
-        return place(task, values, settings, cached=True).outputs["prepared"]
+        known_by = fingerprint(values, settings)
+        task = fill(prepare_parquet, values, data_fingerprint=known_by)
+        return place(task, values, settings, cached=True).outputs["prepared"], known_by
 
     return prepare
 
@@ -44,7 +42,7 @@ def _prepare_once(settings: Settings, _: str) -> Any:
 def _prepare_in_parallel(settings: Settings, name: str) -> Any:
     # A task in a loop gets its resources from parameters only through a pipeline of its own.
     one_part = as_pipeline(
-        lambda values: place(fill(prepare_part, values), values, settings) and None,
+        lambda values: retry(place(fill(prepare_part, values), values, settings), settings) and None,
         name=f"{name}-part",
         summary="Take one part of a preparation through one stage.",
         parameters=settings.form(asked_by(prepare_part)),
@@ -60,7 +58,7 @@ def _prepare_in_parallel(settings: Settings, name: str) -> Any:
         fitted = place(fill(fit_preparation, values), values, settings).after(surveyed)
         encoded = every_part(values, plan, "encode", fitted)
         assembled = every_part(values, plan, "assemble", encoded)
-        finished = place(fill(finish_preparation, values), values, settings).after(assembled)
+        finished = place(fill(finish_preparation, values), values, settings, cached=True).after(assembled)
         return Prepared(finished.outputs["prepared"])
 
     # kfp's local runner hands a loop no output of a task but its items: the fingerprint has to come from outside.
@@ -73,7 +71,8 @@ def _prepare_in_parallel(settings: Settings, name: str) -> Any:
     )
 
     def prepare(values: Values) -> Any:
-        return fill(preparation, values, data_fingerprint=fingerprint(values, settings)).outputs["prepared"]
+        known_by = fingerprint(values, settings)
+        return fill(preparation, values, data_fingerprint=known_by).outputs["prepared"], known_by
 
     return prepare
 
@@ -82,7 +81,7 @@ def _prepare_sample(settings: Settings, _: str) -> Any:
     def prepare(values: Values) -> Any:
         sample = place(sample_parquet(), values, settings, cached=True)
         task = fill(prepare_parquet, values, source=sample.outputs["source"], label=SAMPLE_LABEL)
-        return place(task, values, settings, cached=True).outputs["prepared"]
+        return place(task, values, settings, cached=True).outputs["prepared"], "sample"
 
     return prepare
 

@@ -16,5 +16,6 @@ class Step:
     """Parameters it needs besides those that every step is given."""
 
     build: Callable[[Settings, str], Callable[..., Any]]
-    """Given the settings and the pipeline's name, return what makes the tasks of a form's values and returns the
-    artifact. Pipelines within the pipeline are made here, as kfp wants none made inside another."""
+    """Given the settings and the pipeline's name, return what makes the tasks of a form's values. A preparation returns
+    the artifact and the fingerprint of the data, which training is handed. Pipelines within the pipeline are made here,
+    as kfp wants none made inside another."""

@@ -21,7 +21,9 @@ from pipelines.cluster import (
 from pipelines.form import REQUIRED, Parameter, Values, as_pipeline, asked_by, fill, merged
 from pipelines.steps.step import Step
 
-ASKS = merged(asked_by(train_fastkan, leave_out=("checkpoint_key",)), TRAINING_RESOURCES)
+ASKS = merged(asked_by(train_fastkan, leave_out=("checkpoint_key", "data_fingerprint")), TRAINING_RESOURCES)
+
+KNOWN_BY = Parameter(name="data_fingerprint", type=str, description="Fingerprint of the data.")
 
 SWEEP_SETTINGS = Parameter(
     name="sweep",
@@ -53,15 +55,31 @@ def _sweep(settings: Settings, name: str) -> Any:
         lambda values: Trained(once(values, values["prepared"])),
         name=f"{name}-run",
         summary="Train with one entry of a sweep.",
-        parameters=[data, *(parameter for parameter in settings.form(ASKS) if parameter.name not in _STEP_NAMES)],
+        parameters=[
+            data,
+            KNOWN_BY,
+            *(parameter for parameter in settings.form(ASKS) if parameter.name not in _STEP_NAMES),
+        ],
+        returns=Trained,
+    )
+
+    def best_of(values: Values) -> Trained:
+        with dsl.ParallelFor(values["sweep"], parallelism=settings.parallelism) as entry:
+            run = fill(one_run, values, settings=entry)
+        best = choose_best_run(models=dsl.Collected(run.outputs["model"]))
+        return Trained(place(best, values, settings).outputs["model"])
+
+    # kfp's local runner hands a loop no output of a task but its items: the fingerprint has to come from outside.
+    sweep = as_pipeline(
+        best_of,
+        name=f"{name}-runs",
+        summary="Train once for each entry of a sweep, and choose the best.",
+        parameters=[data, KNOWN_BY, *settings.form([*ASKS, SWEEP_SETTINGS])],
         returns=Trained,
     )
 
     def train(values: Values, prepared: Any) -> Any:
-        with dsl.ParallelFor(values["sweep"], parallelism=settings.parallelism) as entry:
-            run = fill(one_run, values, prepared=prepared, settings=entry)
-        best = choose_best_run(models=dsl.Collected(run.outputs["model"]))
-        return place(best, values, settings).outputs["model"]
+        return fill(sweep, values, prepared=prepared).outputs["model"]
 
     return train
 
@@ -80,6 +98,9 @@ _STEP_NAMES = {parameter.name for parameter in STEP_RESOURCES}
 ONCE = Step(asks=ASKS, build=_train_once)
 SWEEP = Step(asks=[*(parameter for parameter in ASKS if parameter.name != "settings"), SWEEP_SETTINGS], build=_sweep)
 ON_NODES = Step(
-    asks=asked_by(train_fastkan_nodes, leave_out=("mount_path", *(parameter.name for parameter in (*STEP, *VOLUME)))),
+    asks=asked_by(
+        train_fastkan_nodes,
+        leave_out=("mount_path", "data_fingerprint", *(parameter.name for parameter in (*STEP, *VOLUME))),
+    ),
     build=_train_on_nodes,
 )

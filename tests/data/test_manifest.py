@@ -5,9 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from dkan_core import DataError, PrepareConfig, TrainResult, evaluate, fingerprint_sources, prepare, save_pointer
+from dkan_core import (
+    DataError,
+    PrepareConfig,
+    TrainResult,
+    evaluate,
+    fingerprint_sources,
+    finish_preparation,
+    fit_preparation,
+    plan_preparation,
+    prepare,
+    prepare_part,
+    save_pointer,
+)
 from dkan_core import write_sample as sample
 from dkan_core.data.manifest import open_prepared, read_manifest
+from dkan_core.data.workplace import Workplace
 
 
 def test_data_are_found_where_the_manifest_says(prepared: Path, trained: TrainResult, tmp_path: Path) -> None:
@@ -55,3 +68,65 @@ def test_sample_is_ready_to_be_prepared(tmp_path: Path) -> None:
     manifest = prepare(tmp_path / "raw", tmp_path / "data", PrepareConfig(label=("malignant",)))
     assert sum(split.rows for split in manifest.splits.values()) == 569
     assert sum(split.classes["malignant"]["1"] for split in manifest.splits.values()) == 212
+
+
+def test_what_was_prepared_before_is_not_prepared_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sample(tmp_path / "raw" / "a.parquet")
+    config, out = PrepareConfig(label=("malignant",)), tmp_path / "data"
+    first = prepare(tmp_path / "raw", out, config, overwrite=True, reuse=True)
+    stamp = (out / "manifest.json").stat().st_mtime_ns
+    with caplog.at_level("INFO"):
+        assert prepare(tmp_path / "raw", out, config, overwrite=True, reuse=True) == first
+    assert "were prepared before" in caplog.text and (out / "manifest.json").stat().st_mtime_ns == stamp
+    other = prepare(tmp_path / "raw", out, PrepareConfig(label=("malignant",), seed=1), overwrite=True, reuse=True)
+    assert other.fingerprint != first.fingerprint
+
+
+def test_second_preparation_by_many_leaves_the_first_as_it_is(tmp_path: Path) -> None:
+    """A run that trains must not lose its data to another one that begins with the same."""
+    sample(tmp_path / "raw" / "a.parquet")
+    place = tmp_path / "data"
+
+    def prepare_by_many() -> None:
+        parts = plan_preparation(tmp_path / "raw", place, PrepareConfig(label=("malignant",)), parts=2)
+        for stage in ("survey", "encode", "assemble"):
+            if stage == "encode":
+                fit_preparation(place)
+                assert first is None or (place / "manifest.json").exists()
+            for part in parts:
+                prepare_part(place, stage, part)
+
+    first = None
+    prepare_by_many()
+    first = finish_preparation(place)
+    stamps = {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()}
+    prepare_by_many()
+    assert finish_preparation(place) == first
+    assert {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()} == stamps
+
+
+def test_finish_that_was_killed_while_it_cleared_up_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample(tmp_path / "raw" / "a.parquet")
+    place = tmp_path / "data"
+    (part,) = plan_preparation(tmp_path / "raw", place, PrepareConfig(label=("malignant",)), parts=1)
+    prepare_part(place, "survey", part)
+    fit_preparation(place)
+    prepare_part(place, "encode", part)
+    prepare_part(place, "assemble", part)
+    removed, remove = [], Workplace.remove
+
+    def killed(self: Workplace, name: str) -> None:
+        if removed:
+            raise KeyboardInterrupt
+        removed.append(name)
+        remove(self, name)
+
+    monkeypatch.setattr(Workplace, "remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        finish_preparation(place)
+    monkeypatch.undo()
+    assert (place / ".work").exists()
+    assert sum(split.rows for split in finish_preparation(place).splits.values()) == 569
+    assert not (place / ".work").exists()

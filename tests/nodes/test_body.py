@@ -104,7 +104,11 @@ def test_body_says_what_was_asked_for() -> None:
     assert trainer["resourcesPerNode"]["requests"] == trainer["resourcesPerNode"]["limits"]
     assert pod["serviceAccountName"] == "trainer" and pod["nodeSelector"] == {"zone": "a"}
     assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
-    assert [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]] == ["/data", "/dev/shm"]
+    assert [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]] == [
+        "/data",
+        "/etc/dkan/storage",
+        "/dev/shm",
+    ]
     sources = {variable.pop("name"): variable for variable in trainer["env"]}
     assert sources["AWS_SECRET_ACCESS_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "bucket"
     assert sources["AWS_ENDPOINT_URL"]["valueFrom"]["configMapKeyRef"]["name"] == "endpoint"

@@ -15,7 +15,8 @@ from pipelines.parameters import PARSERS, ArgumentError, read_parameters
 REQUIRED = ["data_uri=flights", "label=late"]
 REPOSITORY = ROOT.parent
 VERSION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
-RESUMING = {"exec-train-fastkan", "exec-train-fastkan-nodes"}
+RESUMING = ("exec-train-fastkan", "exec-train-fastkan-nodes", "exec-prepare-part")
+"""A training goes on from its checkpoint; a part of a preparation writes the same files again."""
 
 
 @pytest.fixture(params=PIPELINES, scope="module")
@@ -95,12 +96,12 @@ def test_only_what_depends_on_its_inputs_alone_is_cached(spec: dict[str, Any]) -
     cached = {name for name, task in all_tasks(spec).items() if task["cachingOptions"].get("enableCache")}
     never = {"fingerprint-parquet", "evaluate-fastkan", "approve-model", "publish-model"}
     assert not {name for name in cached if name.removeprefix("exec-") in never}
-    assert cached & RESUMING
+    assert cached & set(RESUMING)
 
 
 def test_only_steps_that_resume_are_tried_again(spec: dict[str, Any]) -> None:
     retried = {name for name, task in all_tasks(spec).items() if "retryPolicy" in task}
-    assert retried and retried <= RESUMING
+    assert retried and all(name.startswith(RESUMING) for name in retried)
 
 
 def test_every_pod_gets_credentials_that_may_be_absent(kubernetes: dict[str, Any]) -> None:

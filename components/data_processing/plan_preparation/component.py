@@ -41,7 +41,7 @@ def plan_preparation(
     Returns:
         Number of each part, to loop over.
     """
-    from dkan_core import PrepareConfig, build_config, plan_preparation
+    from dkan_core import PrepareConfig, build_config, plan_preparation, shared_folder
 
     settings = {
         "label": label,
@@ -56,5 +56,5 @@ def plan_preparation(
     sources = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
     config = build_config(PrepareConfig, settings)
     # One output without a name: kfp's local runner loops over no other.
-    uri = f"{prepared_uri}/{data_fingerprint}".rstrip("/")
+    uri = shared_folder(prepared_uri, data_fingerprint)
     return plan_preparation(sources, uri, config, parts=num_parts, overwrite=overwrite)

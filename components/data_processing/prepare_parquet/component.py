@@ -34,11 +34,11 @@ def prepare_parquet(
         weight: Column holding a non-negative weight for each row; it is no feature. Empty: all rows weigh the same.
         numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
         seed: Decides split, statistics sample and shuffle.
-        prepared_uri: Folder or bucket for the prepared shards, so that no step copies them. Empty: inside the artifact.
+        prepared_uri: Folder or bucket for the prepared shards, a folder a data set. Empty: inside the artifact.
         data_fingerprint: Output of fingerprint_parquet: part of the cache key, and the folder under prepared_uri.
         source: Parquet of an upstream step, in the place of data_uri.
     """
-    from dkan_core import PrepareConfig, build_config, prepare, save_pointer
+    from dkan_core import PrepareConfig, build_config, prepare, save_pointer, shared_folder
 
     settings = {
         "label": label,
@@ -51,8 +51,10 @@ def prepare_parquet(
         "seed": seed,
     }
     uris = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
-    uri = f"{prepared_uri.rstrip('/')}/{data_fingerprint}" if prepared_uri else prepared.path
-    result = prepare(source.path if source else uris, uri, build_config(PrepareConfig, settings), overwrite=True)
+    uri = shared_folder(prepared_uri, data_fingerprint) if prepared_uri else prepared.path
+    result = prepare(
+        source.path if source else uris, uri, build_config(PrepareConfig, settings), overwrite=True, reuse=True
+    )
     if prepared_uri:
         save_pointer(prepared.path, result, uri)
     prepared.metadata["uri"] = uri if prepared_uri else prepared.uri

@@ -7,7 +7,10 @@ from components.image import IMAGE
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def approve_model(
-    average_precision: float, min_average_precision: float = 0.0, previous_average_precision: float = 0.0
+    average_precision: float,
+    min_average_precision: float = 0.0,
+    previous_average_precision: float = 0.0,
+    comparable: bool = True,
 ) -> bool:
     """Decide whether a model may be published: it is good enough, and no worse than the one before it.
 
@@ -15,8 +18,9 @@ def approve_model(
         average_precision: Of the model on the test split.
         min_average_precision: A model below it is not published.
         previous_average_precision: Of the earlier model on the same rows; 0 where there is none.
+        comparable: False where there is an earlier model that could not be scored: then nothing takes its place.
 
     Returns:
         Whether it is approved.
     """
-    return average_precision >= max(min_average_precision, previous_average_precision)
+    return comparable and average_precision >= max(min_average_precision, previous_average_precision)

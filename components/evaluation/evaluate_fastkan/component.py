@@ -16,7 +16,7 @@ def evaluate_fastkan(
     report: dsl.Output[dsl.HTML],
     split: str = "test",
     previous_model_uri: str = "",
-) -> NamedTuple("Outputs", [("average_precision", float), ("previous_average_precision", float)]):
+) -> NamedTuple("Outputs", [("average_precision", float), ("previous_average_precision", float), ("comparable", bool)]):
     """Evaluate a trained FastKAN on one split of the prepared data.
 
     Args:
@@ -31,6 +31,7 @@ def evaluate_fastkan(
     Returns:
         average_precision: Average precision on the split; the mean over the labels where there are several.
         previous_average_precision: That of the earlier model on the same rows; 0 where there is none.
+        comparable: Whether there is no earlier model, or one that could be scored: not one of other columns or labels.
     """
     from dkan_core import evaluate
 
@@ -42,4 +43,5 @@ def evaluate_fastkan(
         metrics.log_metric(name, value)
     classification.log_roc_curve(*evaluation.roc_curve())
     classification.log_confusion_matrix(["negative", "positive"], evaluation.confusion_matrix())
-    return (scalars["average_precision"], scalars.get("previous_average_precision", 0.0))
+    previous = scalars.get("previous_average_precision", 0.0)
+    return (scalars["average_precision"], previous, evaluation.metrics.get("comparable", True))

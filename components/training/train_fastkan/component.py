@@ -29,6 +29,7 @@ def train_fastkan(
     settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
     checkpoint_uri: str = "",
     checkpoint_key: str = "train_fastkan",
+    data_fingerprint: str = "",
 ) -> None:
     """Train FastKAN on prepared data and keep the model with the highest validation average precision.
 
@@ -55,6 +56,7 @@ def train_fastkan(
         settings: Further settings of dkan train by name, which win over the ones above.
         checkpoint_uri: Folder or bucket for checkpoints: a step tried again goes on from there. Empty: none kept.
         checkpoint_key: Folder under checkpoint_uri; data and settings choose one within it.
+        data_fingerprint: Output of fingerprint_parquet: part of the cache key, and not looked at.
     """
     from dkan_core import TrainConfig, build_config, train
 

@@ -46,6 +46,7 @@ def train_fastkan_nodes(
     runtime: str = "torch-distributed",
     seed: int = 0,
     settings: dict = {},  # noqa: B006
+    data_fingerprint: str = "",
 ) -> None:
     """Train FastKAN on several nodes, as a TrainJob of Kubeflow Trainer v2, and keep the best model.
 
@@ -89,6 +90,7 @@ def train_fastkan_nodes(
         runtime: ClusterTrainingRuntime of the job, one for torch.
         seed: Decides initialization, batch order and dropout.
         settings: Further settings of dkan train by name, which win over the ones above.
+        data_fingerprint: Output of fingerprint_parquet: part of the cache key, and not looked at.
     """
     from dkan_core import NodesConfig, TrainConfig, build_config, train_on_nodes
 

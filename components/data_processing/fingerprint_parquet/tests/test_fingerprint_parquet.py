@@ -11,9 +11,13 @@ from dkan_core import DataError, write_sample
 def test_fingerprint_changes_with_files_and_settings(tmp_path: Path) -> None:
     write_sample(tmp_path / "a.parquet")
     first = fingerprint_parquet.python_func(str(tmp_path))
-    assert fingerprint_parquet.python_func(f" {tmp_path}/*.parquet, {tmp_path}") == first
+    assert fingerprint_parquet.python_func(f" {tmp_path}/*.parquet,\n {tmp_path}") == first
     write_sample(tmp_path / "b.parquet")
-    found = {first, fingerprint_parquet.python_func(str(tmp_path)), fingerprint_parquet.python_func(str(tmp_path), "x")}
+    found = {
+        first,
+        fingerprint_parquet.python_func(str(tmp_path)),
+        fingerprint_parquet.python_func(str(tmp_path), label="x"),
+    }
     assert len(found) == 3
 
 

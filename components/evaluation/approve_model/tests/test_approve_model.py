@@ -7,7 +7,14 @@ from components.evaluation.approve_model import approve_model
 
 @pytest.mark.parametrize(
     ("scores", "approved"),
-    [((0.5,), True), ((0.5, 0.5), True), ((0.5, 0.51), False), ((0.5, 0.4, 0.5), True), ((0.5, 0.4, 0.51), False)],
+    [
+        ((0.5,), True),
+        ((0.5, 0.5), True),
+        ((0.5, 0.51), False),
+        ((0.5, 0.4, 0.5), True),
+        ((0.5, 0.4, 0.51), False),
+        ((0.5, 0.4, 0.0, False), False),
+    ],
 )
 def test_gate(scores: tuple[float, ...], approved: bool) -> None:
     assert approve_model.python_func(*scores) is approved

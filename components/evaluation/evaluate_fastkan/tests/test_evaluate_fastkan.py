@@ -17,6 +17,7 @@ def test_outputs_are_of_the_types_the_ui_draws() -> None:
         "report": "system.HTML@0.0.1",
         "average_precision": "Float",
         "previous_average_precision": "Float",
+        "comparable": "Boolean",
     }
 
 
