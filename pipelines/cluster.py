@@ -110,7 +110,14 @@ class Settings:
         return merged(asked, STEP, VOLUME if self.volume else ())
 
 
-def place(task: PipelineTask, values: Values, settings: Settings, *, cached: bool = False) -> PipelineTask:
+def place(
+    task: PipelineTask,
+    values: Values,
+    settings: Settings,
+    *,
+    cached: bool = False,
+    resources: tuple[str, str] = ("step_cpu", "step_memory"),
+) -> PipelineTask:
     """Give a step what every step gets.
 
     Args:
@@ -118,11 +125,12 @@ def place(task: PipelineTask, values: Values, settings: Settings, *, cached: boo
         values: The form: at least the parameters of ``STEP``.
         settings: What is fixed when the pipeline is compiled.
         cached: Whether its outputs depend on nothing but its inputs.
+        resources: Which parameters limit its CPU and its memory.
     """
     task.set_container_image(values["image"])
     task.set_caching_options(cached and settings.caching)
-    if "step_cpu" in values:
-        task.set_cpu_limit(values["step_cpu"]).set_memory_limit(values["step_memory"])
+    cpu, memory = resources
+    task.set_cpu_limit(values[cpu]).set_memory_limit(values[memory])
     secret, config_map = values["secret_name"], values["config_map_name"]
     kubernetes.use_secret_as_env(task, secret, {key: key for key in SECRET_KEYS}, optional=True)
     kubernetes.use_secret_as_volume(task, secret, SECRET_PATH, optional=True)
@@ -142,10 +150,8 @@ def place_training(task: PipelineTask, values: Values, settings: Settings) -> Pi
 
     The GPU count is text: Kubeflow compiles a number and then gives the pod no GPU.
     """
-    others = {name: value for name, value in values.items() if name not in ("step_cpu", "step_memory")}
-    place(task, others, settings, cached=True)
+    place(task, values, settings, cached=True, resources=("cpu", "memory"))
     task.set_accelerator_type(values["gpu_type"]).set_accelerator_limit(values["num_gpus"])
-    task.set_cpu_limit(values["cpu"]).set_memory_limit(values["memory"])
     retry(task, settings)
     kubernetes.empty_dir_mount(task, "shm", "/dev/shm", medium="Memory", size_limit=settings.shm_size)
     if settings.timeout:

@@ -58,7 +58,7 @@ def _sweep(settings: Settings, name: str) -> Any:
         parameters=[
             data,
             KNOWN_BY,
-            *(parameter for parameter in settings.form(ASKS) if parameter.name not in _STEP_NAMES),
+            *(parameter for parameter in settings.form(ASKS) if parameter not in STEP_RESOURCES),
         ],
         returns=Trained,
     )
@@ -85,6 +85,9 @@ def _sweep(settings: Settings, name: str) -> Any:
 
 
 def _train_on_nodes(settings: Settings, _: str) -> Any:
+    if settings.timeout:
+        raise ValueError(f"timeout {settings.timeout}: on several nodes it is timeout_seconds of the form")
+
     def train(values: Values, prepared: Any) -> Any:
         volume = {"mount_path": VOLUME_PATH} if settings.volume else {}
         task = fill(train_fastkan_nodes, values, prepared=prepared, **volume)
@@ -92,8 +95,6 @@ def _train_on_nodes(settings: Settings, _: str) -> Any:
 
     return train
 
-
-_STEP_NAMES = {parameter.name for parameter in STEP_RESOURCES}
 
 ONCE = Step(asks=ASKS, build=_train_once)
 SWEEP = Step(asks=[*(parameter for parameter in ASKS if parameter.name != "settings"), SWEEP_SETTINGS], build=_sweep)

@@ -1,0 +1,79 @@
+"""What can only be set when a pipeline is compiled reaches its file; what makes no sense is refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kfp import compiler
+
+from pipelines.cluster import Settings
+from pipelines.compiled import read_documents
+from pipelines.factory import build_pipeline
+from pipelines.lint import lint
+from pipelines.steps import prepare, train
+
+TRAIN = "exec-train-fastkan"
+
+
+def compiled(path: Path, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a pipeline, and what is said of its pods by executor."""
+    compiler.Compiler().compile(build_pipeline("flights", **options), str(path))
+    assert lint(path) == []
+    spec, platform = read_documents(path)
+    return spec, platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+
+
+def test_settings_reach_the_file(tmp_path: Path) -> None:
+    settings = Settings(
+        shm_size="16Gi",
+        retries=7,
+        backoff="5s",
+        retry_window="86400s",
+        timeout=3600,
+        run_as_user=1000,
+        labels={"team": "flights"},
+        caching=False,
+        volume=True,
+    )
+    spec, pods = compiled(tmp_path / "flights.yaml", settings=settings)
+    tasks = spec["root"]["dag"]["tasks"]
+    assert spec["pipelineInfo"]["name"] == "flights"
+    assert tasks["train-fastkan"]["retryPolicy"] == {
+        "maxRetryCount": 7, "backoffDuration": "5s", "backoffFactor": 2.0, "backoffMaxDuration": "86400s"
+    }  # fmt: skip
+    assert not any(task.get("cachingOptions", {}).get("enableCache") for task in tasks.values())
+    assert pods[TRAIN]["emptyDirMounts"][0]["sizeLimit"] == "16Gi"
+    assert (
+        pods[TRAIN]["activeDeadlineSeconds"] == "3600" and "activeDeadlineSeconds" not in pods["exec-prepare-parquet"]
+    )
+    for pod in pods.values():
+        assert pod["podMetadata"]["labels"] == {"team": "flights"}
+        assert pod["securityContext"]["runAsUser"] == "1000"
+        assert pod["pvcMount"][0]["pvcNameParameter"] == {"componentInputParameter": "pvc_name"}
+
+
+def test_form_is_changed_by_name(tmp_path: Path) -> None:
+    form = {"data_uri": {"default": "s3://bucket/flights"}, "num_gpus": {"default": "8"}}
+    inputs = compiled(tmp_path / "flights.yaml", form=form)[0]["root"]["inputDefinitions"]["parameters"]
+    assert inputs["num_gpus"]["defaultValue"] == "8" and inputs["data_uri"]["defaultValue"] == "s3://bucket/flights"
+    with pytest.raises(ValueError, match="there is no parameter 'num_gpu'; known are batch_size"):
+        build_pipeline(form={"num_gpu": {"default": "8"}})
+
+
+@pytest.mark.parametrize("preparation", [prepare.ONCE, prepare.IN_PARALLEL, prepare.SAMPLE])
+@pytest.mark.parametrize("training", [train.ONCE, train.SWEEP, train.ON_NODES])
+def test_every_preparation_goes_with_every_training(preparation: Any, training: Any, tmp_path: Path) -> None:
+    spec, _ = compiled(tmp_path / "any.yaml", preparation=preparation, training=training)
+    assert {"evaluate-fastkan", "approve-model"} <= set(spec["root"]["dag"]["tasks"])
+
+
+def test_pods_of_a_loop_are_limited(tmp_path: Path) -> None:
+    spec, _ = compiled(tmp_path / "sweep.yaml", training=train.SWEEP, settings=Settings(parallelism=2))
+    dags = [spec["root"]["dag"], *(part["dag"] for part in spec["components"].values() if "dag" in part)]
+    loops = [task for dag in dags for task in dag["tasks"].values() if "parameterIterator" in task]
+    assert [loop["iteratorPolicy"] for loop in loops] == [{"parallelismLimit": 2}]
+
+
+def test_timeout_of_a_pod_is_refused_where_nodes_have_their_own() -> None:
+    with pytest.raises(ValueError, match="timeout_seconds of the form"):
+        build_pipeline(training=train.ON_NODES, settings=Settings(timeout=60))
