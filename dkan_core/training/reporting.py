@@ -101,7 +101,9 @@ class Reporter:
             return
         self._write(entry)
         last, best = entry["average_precision"], entry["best_average_precision"]
-        self._bar.update(self._task, last=f"{last:.4f}", best=f"{best:.4f}")
+        # Speed and loss, too: a run may be over before anybody has looked at how far it is.
+        speed, loss = f"{entry['rows_per_second']:,.0f} rows/s", f"{entry['loss']:.4f}"
+        self._bar.update(self._task, speed=speed, loss=loss, last=f"{last:.4f}", best=f"{best:.4f}")
         if self._board is not None:
             self._board.add_scalar("valid/average_precision", last, entry["step"])
         if not on_terminal():

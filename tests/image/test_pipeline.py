@@ -86,6 +86,15 @@ def test_pipeline_reads_from_a_bucket_and_writes_to_it(image: Image, s3: str, da
 
 
 @pytest.mark.usefixtures("runner")
+def test_smoke_test_passes_its_own_gate_and_publishes(image: Image, s3: str) -> None:
+    outputs = run_pipeline("smoke", image, publish_uri=f"{s3}/best")
+    assert outputs["approved"] and outputs["average_precision"] > 0.9
+    bucket = fsspec.filesystem("s3")
+    bucket.invalidate_cache()
+    assert "| average_precision | 0.9" in bucket.read_text(f"{s3}/best/README.md").split("test metric")[1]
+
+
+@pytest.mark.usefixtures("runner")
 def test_failing_component_fails_the_pipeline_and_is_named(
     image: Image, data_uri: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -244,6 +244,9 @@ def test_launcher_that_is_told_to_end_deletes_its_job(
 ) -> None:
     kubernetes.conditions, kubernetes.lingering = [None], 0
     code = (
+        "import signal\n"
+        # A shell that starts this in the background has it ignore Ctrl-C.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from dkan_core import NodesConfig, TrainConfig, train_on_nodes\n"
         f"nodes = NodesConfig(image='dkan', pvc_name='claim', mount_path={str(shared)!r})\n"
         f"train_on_nodes({str(shared / 'data')!r}, {str(shared / 'run')!r}, TrainConfig(), nodes)\n"

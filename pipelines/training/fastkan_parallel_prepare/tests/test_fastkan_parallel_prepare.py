@@ -1,41 +1,40 @@
-"""Preparation by many, run on this machine: what comes out is what one process prepares."""
+"""Three stages, each a loop over the parts of the plan.
 
-import json
-import subprocess
-import sys
-from pathlib import Path
+``make test-image`` runs the pipeline in containers over a bucket; that the stages write what one process does is tested
+in tests/components/test_parallel_preparation.py.
+"""
 
-import pyarrow.parquet as pq
+from typing import Any
 
-from dkan_core import PrepareConfig, prepare, write_sample
+from pipelines.compiled import inputs_of, package_of, read_documents
 
-ROOT = Path(__file__).parents[4]
+PACKAGE = package_of("parallel-prepare")
 
 
-def test_many_pods_prepare_what_one_does(tmp_path: Path) -> None:
-    write_sample(tmp_path / "sample.parquet")
-    (tmp_path / "raw").mkdir()
-    pq.write_table(pq.read_table(tmp_path / "sample.parquet"), tmp_path / "raw" / "rows.parquet", row_group_size=200)
-    alone = prepare(tmp_path / "raw", tmp_path / "alone", PrepareConfig(label=("malignant",)))
-    command = [
-        sys.executable,
-        "-m",
-        "pipelines",
-        "run",
-        "--pipeline",
-        "parallel-prepare",
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    for parameter in (
-        f"data_uri={tmp_path / 'raw'}", "label=malignant", f"prepared_uri={tmp_path / 'shared'}", "num_parts=3",
-        "epochs=1", "hidden=4", "members=1",
-    ):  # fmt: skip
-        command += ["--param", parameter]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert process.returncode == 0, process.stdout + process.stderr
-    assert len(list((tmp_path / "out").glob("*/for-loop-*-iteration-*"))) == 3 * 3, "three parts, three stages"
-    (folder,) = (tmp_path / "shared").iterdir()
-    assert json.loads((folder / "manifest.json").read_text())["fingerprint"] == alone.fingerprint
-    shards = sorted(path.relative_to(tmp_path / "alone") for path in (tmp_path / "alone").rglob("*.safetensors"))
-    assert shards and all((folder / path).read_bytes() == (tmp_path / "alone" / path).read_bytes() for path in shards)
+def preparation() -> dict[str, Any]:
+    """Return the tasks of the pipeline within the pipeline."""
+    components = read_documents(PACKAGE)[0]["components"]
+    return components["comp-fastkan-parallel-prepare-preparation"]["dag"]["tasks"]
+
+
+def test_every_stage_is_a_loop_over_the_parts_that_waits_for_the_one_before() -> None:
+    tasks = preparation()
+    loops = [name for name, task in tasks.items() if "parameterIterator" in task]
+    assert len(loops) == 3
+    for name in loops:
+        items = tasks[name]["parameterIterator"]["items"]["inputParameter"]
+        assert items == "pipelinechannel--plan-preparation-Output"
+    waits = {name: task.get("dependentTasks", []) for name, task in tasks.items()}
+    assert waits[loops[0]] == ["plan-preparation"] and loops[0] in waits["fit-preparation"]
+    assert "fit-preparation" in waits[loops[1]] and loops[1] in waits[loops[2]]
+    assert loops[2] in waits["finish-preparation"]
+
+
+def test_only_the_end_is_taken_from_an_earlier_run() -> None:
+    """The stages see for themselves that nothing is left to do."""
+    cached = {name for name, task in preparation().items() if task.get("cachingOptions", {}).get("enableCache")}
+    assert cached == {"finish-preparation"}
+
+
+def test_data_must_lie_where_all_pods_reach_them() -> None:
+    assert not inputs_of(PACKAGE)["prepared_uri"].get("isOptional")

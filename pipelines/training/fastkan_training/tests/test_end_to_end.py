@@ -38,7 +38,7 @@ def run(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the run printed and left behind."""
     out = tmp_path_factory.mktemp("out")
     split = "split=60/20/20"
-    process = run_pipeline(out, f"data_uri={raw}", "label=malignant", split, "epochs=30", "batch_size=64")
+    process = run_pipeline(out, f"data_uri={raw}", "label=malignant", split, "epochs=30", "batch_size=64", "members=1")
     assert process.returncode == 0, process.stdout + process.stderr
     printed = dict(re.findall(r"^(model|report|test AP): +(.+)$", process.stdout, re.MULTILINE))
     files = out.glob("*/*/executor_output.json")
