@@ -1,5 +1,6 @@
 """What can only be set when a pipeline is compiled reaches its file; what makes no sense is refused by name."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from kfp import compiler
 
 from pipelines.cluster import Settings
-from pipelines.compiled import read_documents
+from pipelines.compiled import ROOT, read_documents
 from pipelines.factory import build_pipeline
 from pipelines.lint import lint
 from pipelines.steps import prepare, train
@@ -77,3 +78,10 @@ def test_pods_of_a_loop_are_limited(tmp_path: Path) -> None:
 def test_timeout_of_a_pod_is_refused_where_nodes_have_their_own() -> None:
     with pytest.raises(ValueError, match="timeout_seconds of the form"):
         build_pipeline(training=train.ON_NODES, settings=Settings(timeout=60))
+
+
+def test_code_of_the_guide_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT.parent / "docs" / "kubeflow.md").read_text(), re.DOTALL)
+    exec(compile(code, "docs/kubeflow.md", "exec"), {})
+    assert lint(tmp_path / "flights.yaml") == []
