@@ -1,5 +1,6 @@
 """The whole compiled pipeline in containers, one a step, with a real S3 server for its data."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,22 @@ def test_smoke_test_passes_its_own_gate_and_publishes(image: Image, s3: str) -> 
     bucket = fsspec.filesystem("s3")
     bucket.invalidate_cache()
     assert "| average_precision | 0.9" in bucket.read_text(f"{s3}/best/README.md").split("test metric")[1]
+
+
+@pytest.mark.usefixtures("runner")
+def test_sweep_hands_on_the_best_entry_and_the_gate_holds(image: Image, s3: str, data_uri: str) -> None:
+    places = {parameter: f"{s3}/{parameter}" for parameter in WRITTEN}
+    entries = [{"learning_rate": 1e-5, "epochs": 1}, {"learning_rate": 0.01, "epochs": 2.0}]
+    outputs = run_pipeline(
+        "sweep", image, data_uri=data_uri, label="label", **QUICK, **places, sweep=entries, min_average_precision=1.0
+    )
+    metrics = json.loads((Path(outputs["model"].path) / "metrics.json").read_text())
+    assert metrics["training"]["learning_rate"] == 0.01
+    bucket = fsspec.filesystem("s3")
+    bucket.invalidate_cache()
+    assert not outputs["approved"] and not bucket.find(places["publish_uri"])
+    runs = {Path(path).parent.name for path in bucket.find(f"{places['checkpoint_uri']}/fastkan-sweep")}
+    assert len(runs) == 2, "runs keep out of each other's way"
 
 
 @pytest.mark.usefixtures("runner")
