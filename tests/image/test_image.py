@@ -64,7 +64,7 @@ def test_failing_command_fails_the_container(image: Image) -> None:
 def test_what_components_import_is_there(image: Image) -> None:
     # As a step does: kfp then imports no more of itself than the executor.
     code = "import os; os.environ['_KFP_RUNTIME'] = 'true'; import kfp.dsl.executor_main, kubeflow.trainer, s3fs, gcsfs"
-    python(image, code)
+    assert "imported" in python(image, f"{code}; print('imported')")
 
 
 def test_versions_are_those_of_the_lock(image: Image) -> None:
