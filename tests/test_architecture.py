@@ -15,7 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
     {"errors", "machine"},
-    {"config", "storage", "progress"},
+    {"config", "schemas", "storage", "progress"},
     {"settings"},
     {"metrics"},
     {"data", "figures", "page"},
