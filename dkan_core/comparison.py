@@ -25,7 +25,7 @@ from dkan_core.data.shards import Arrays
 from dkan_core.errors import DataError
 from dkan_core.explanation.columns import read_codes, read_values, source_columns
 from dkan_core.metrics import compute_metrics
-from dkan_core.model.checkpoint import CONFIG, SavedModel
+from dkan_core.model.saved_model import CONFIG, SavedModel
 from dkan_core.prediction import SCORING_ROWS, best_device, log_odds, to_probability
 from dkan_core.storage import local_copy, read_if_there
 

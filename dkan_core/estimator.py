@@ -26,7 +26,7 @@ from dkan_core.data.statistics import sample_rows
 from dkan_core.data.targets import check_classes, check_weights, encode_labels, find_classes, labelled, split_info
 from dkan_core.errors import DataError
 from dkan_core.machine import available_cores
-from dkan_core.model.checkpoint import MODEL_FILES, SavedModel, save_model
+from dkan_core.model.saved_model import MODEL_FILES, SavedModel, save_model
 from dkan_core.prediction import best_device, log_odds, to_probability, torch_threads
 from dkan_core.settings import build_config
 from dkan_core.storage import check_free, local_copy, local_path

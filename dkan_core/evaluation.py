@@ -16,7 +16,7 @@ from dkan_core.comparison import Comparison, compare, comparison_section
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, open_prepared
 from dkan_core.explanation.explain import QUICK_ROWS, learned_section, read_rows
-from dkan_core.model.checkpoint import SavedModel
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.prediction import best_device, check_match, probability_column, score_split, to_probability
 from dkan_core.report import render_report
 from dkan_core.storage import local_copy, read_if_there, staged_folder, write_atomic, write_json

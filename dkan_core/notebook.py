@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from dkan_core.config import PrepareConfig, TrainConfig
 from dkan_core.data.prepare import prepare
 from dkan_core.errors import DataError
-from dkan_core.model.checkpoint import SavedModel
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.storage import local_path
 from dkan_core.training.launch import train

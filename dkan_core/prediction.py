@@ -20,7 +20,7 @@ from dkan_core.data.shards import Arrays
 from dkan_core.data.sources import find_parquet
 from dkan_core.errors import DataError, OutputError
 from dkan_core.model.calibration import sigmoid
-from dkan_core.model.checkpoint import SavedModel
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.progress import progress
 from dkan_core.storage import is_remote, local_copy, local_path, staged_file

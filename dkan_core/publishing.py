@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.errors import DataError, OutputError
-from dkan_core.model.checkpoint import CARD, CONFIG, SavedModel, write_model_files
+from dkan_core.model.saved_model import CARD, CONFIG, SavedModel, write_model_files
 from dkan_core.storage import PARTIAL, entries, exchange_remote, is_remote, local_copy, local_path
 
 RUN_METRICS = "metrics.json"

@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dkan_core import ConfigError, DataError, FastKANClassifier, OutputError, predict
 from dkan_core.data.splits import hold_out
 from dkan_core.metrics import NOT_MEASURED
-from dkan_core.model.checkpoint import SavedModel
+from dkan_core.model.saved_model import SavedModel
 
 ROWS = 600
 

@@ -15,7 +15,7 @@ from dkan_core import prediction as prediction_module
 from dkan_core.data import schema
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import read_manifest
-from dkan_core.model.checkpoint import SavedModel
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.prediction import score_split, to_probability
 
 

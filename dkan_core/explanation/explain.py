@@ -13,7 +13,7 @@ from dkan_core.explanation.drawings import Drawing, draw_curve, draw_importance
 from dkan_core.explanation.heatmaps import draw_map
 from dkan_core.explanation.learned import Effort, Explanation, explain_rows
 from dkan_core.explanation.section import render_explanation, render_section
-from dkan_core.model.checkpoint import SavedModel
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.prediction import best_device, check_match
 from dkan_core.storage import local_copy, staged_folder, write_atomic, write_json
 

@@ -16,7 +16,7 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import open_prepared
 from dkan_core.errors import DkanError, OutputError, TrainingError
-from dkan_core.model.checkpoint import write_model_files
+from dkan_core.model.saved_model import write_model_files
 from dkan_core.storage import (
     check_free,
     is_remote,

@@ -12,7 +12,7 @@ import numpy as np
 
 from dkan_core.config import TrainConfig
 from dkan_core.errors import DkanError
-from dkan_core.model.checkpoint import MODEL_FILES
+from dkan_core.model.saved_model import MODEL_FILES
 from dkan_core.training.centre import newest_kept
 from dkan_core.training.checkpoints import Checkpoint, save_checkpoint
 from dkan_core.training.ledger import Ledger

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainingError, TrainResult, evaluate, train
 from dkan_core.data.loader import open_split, steps_per_epoch
 from dkan_core.data.manifest import read_manifest
-from dkan_core.model.checkpoint import SavedModel
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.prediction import torch_threads
 from dkan_core.training.evaluator import MAX_BACKLOG, is_behind
 from dkan_core.training.memory import Snapshot

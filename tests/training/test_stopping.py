@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from dkan_core import OutputError, TrainResult, train
-from dkan_core.model.checkpoint import SavedModel
+from dkan_core.model.saved_model import SavedModel
 from tests.training.processes import Background, alive, wait_until
 from tests.training.torture import CONFIG, check_nothing_lost, facts, final_state, ledger_of, newest_state, same_history
 

@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from dkan_core import ConfigError, TrainResult, train
-from dkan_core.model.checkpoint import SavedModel
+from dkan_core.model.saved_model import SavedModel
 from tests.s3 import s3_keys, s3_server
 from tests.training.processes import Background, wait_until
 from tests.training.torture import (

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from dkan_core import DataError, OutputError, TrainResult
-from dkan_core.model import checkpoint
-from dkan_core.model.checkpoint import SavedModel, save_model
+from dkan_core.model import saved_model
+from dkan_core.model.saved_model import SavedModel, save_model
 
 FILES = {"model.safetensors", "config.json", "preprocessor.json", "metrics.json", "README.md"}
 
 SAVE_FOREVER = """
 import sys
 from pathlib import Path
-from dkan_core.model.checkpoint import SavedModel, save_model
+from dkan_core.model.saved_model import SavedModel, save_model
 saved = SavedModel(Path(sys.argv[1]))
 for number in range(10**9):
     for parameter in saved.module.parameters():
@@ -70,7 +70,7 @@ def test_killed_while_saving_leaves_a_whole_model(trained: TrainResult, tmp_path
 def test_replaces_without_an_atomic_exchange_too(
     trained: TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "_exchange", lambda first, second: False)
+    monkeypatch.setattr(saved_model, "_exchange", lambda first, second: False)
     saved = SavedModel(Path(trained.model))
     for step in (1, 2):
         saved.metrics["step"] = step
@@ -88,7 +88,7 @@ def test_failed_save_keeps_the_earlier_model(
     def full(path: Path, content: object) -> None:
         raise OutputError(f"{path}: the disk is full")
 
-    monkeypatch.setattr(checkpoint, "write_json", full)
+    monkeypatch.setattr(saved_model, "write_json", full)
     with pytest.raises(OutputError):
         save_again(saved, tmp_path / "model")
     assert SavedModel(tmp_path / "model").metrics == saved.metrics
