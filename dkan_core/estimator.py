@@ -15,7 +15,8 @@ from sklearn.utils import Tags, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dkan_core.config import PrepareConfig, TrainConfig
-from dkan_core.data.encoding import Preprocessor, fit_preprocessor
+from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.fitting import fit_preprocessor
 from dkan_core.data.frames import is_frame, to_table
 from dkan_core.data.manifest import PreparedData
 from dkan_core.data.memory import ArraysReader

@@ -65,10 +65,28 @@ def read_json(schema: type[SchemaT], text: str | bytes, where: str, *, error: ty
     try:
         return schema.model_validate_json(text)
     except ValidationError as problem:
-        first = problem.errors(include_url=False)[0]
-        key = "".join(f"{part}." for part in first["loc"]).rstrip(".")
-        found = "" if first["type"] in ("missing", "json_invalid") else f", got {_shortened(first['input'])}"
-        raise error(": ".join(filter(None, (where, key, first["msg"]))) + found) from None
+        raise error(f"{where}: {_first_problem(problem)}") from None
+
+
+def check_plain(schema: type[SchemaT], plain: Any, where: str, *, error: type[UserError] = DataError) -> SchemaT:
+    """Return what JSON text held, already parsed, as a schema's model; as ``read_json`` otherwise.
+
+    A schema of lists needs no text; one of tuples is read from text with ``read_json``.
+    """
+    try:
+        return schema.model_validate(plain)
+    except ValidationError as problem:
+        raise error(f"{where}: {_first_problem(problem)}") from None
+
+
+def _first_problem(problem: ValidationError) -> str:
+    """Return the first wrong key, what was expected there, and what was found."""
+    first = problem.errors(include_url=False)[0]
+    key = ".".join(map(str, first["loc"]))
+    if first["type"] == "value_error":  # Of a validator of ours, which says what was found.
+        return ": ".join(filter(None, (key, str(first["ctx"]["error"]))))
+    found = "" if first["type"] in ("missing", "json_invalid") else f", got {_shortened(first['input'])}"
+    return ": ".join(filter(None, (key, first["msg"]))) + found
 
 
 def _shortened(value: object) -> str:

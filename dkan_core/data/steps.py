@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.config import PrepareConfig
-from dkan_core.data.encoding import Preprocessor, fit_preprocessor
+from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.fitting import fit_preprocessor
 from dkan_core.data.hashing import salted, splitmix64
 from dkan_core.data.manifest import PreparedData, SplitInfo
 from dkan_core.data.pieces import Piece

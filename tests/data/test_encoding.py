@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dkan_core import DataError
-from dkan_core.data import encoding
-from dkan_core.data.encoding import Preprocessor, fit_preprocessor
+from dkan_core.data import encoding, fitting
+from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.fitting import fit_preprocessor
 
 STEP = 6 / 254
 Column = npt.NDArray[Any]
@@ -106,7 +107,7 @@ def test_categories_have_a_code_each_by_frequency_and_one_for_missing_and_one_fo
 
 
 def test_vocabulary_keeps_the_most_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "MAX_VOCABULARY", 3)
+    monkeypatch.setattr(fitting, "MAX_VOCABULARY", 3)
     values = [f"v{index}" for index in range(9) for _ in range(index + 2)]
     assert fit({"c": values})[0].coded[0].vocabulary == ["v8", "v7", "v6"]
 
@@ -190,6 +191,41 @@ def test_column_of_nulls_only_is_all_missing_when_scoring() -> None:
     "values", [10.0 ** -np.linspace(0, 322, 3000), np.linspace(0, 1e-320, 3000), np.array([-1.7e308, 0, 1.7e308] * 9)]
 )
 def test_values_too_close_or_too_far_for_a_float_keep_finite_ordered_scores(values: np.ndarray) -> None:
-    feature = encoding._fit_numeric(values, "p", "here")
+    feature = fitting._fit_numeric(values, "p", "here")
     scores = encoding.normal_scores(np.sort(values), feature)
     assert np.isfinite(scores).all() and np.abs(scores).max() <= 3 and (np.diff(scores) >= 0).all()
+
+
+NUMERIC = {"name": "x", "knots": [0.0, 1.0], "scores": [-1.0, 1.0]}
+CATEGORY = {"name": "c", "kind": "category", "vocabulary": ["a", "b"]}
+VALUE = {"name": "x", "kind": "value", "vocabulary": [0.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"numeric": [{**NUMERIC, "knots": [1.0, 0.0]}]}, r"numeric\.0\.knots: must rise .* got 1.0 before 0.0"),
+        ({"numeric": [{**NUMERIC, "knots": [0.0, float("nan")]}]}, r"numeric\.0\.knots\.1: .* finite number"),
+        ({"numeric": [{**NUMERIC, "knots": ["0", 1.0]}]}, r"numeric\.0\.knots\.0: .* got '0'"),
+        ({"numeric": [{**NUMERIC, "knots": [], "scores": []}]}, r"numeric\.0: there must be a score for each knot"),
+        ({"numeric": [{**NUMERIC, "scores": [0.0]}]}, r"numeric\.0: .* a score for each knot, got 1 for 2"),
+        ({"numeric": [{**NUMERIC, "scores": [-1.0, 1e9]}]}, r"numeric\.0\.scores\.1: .* got 1000000000\.0"),
+        ({"numeric": [{**NUMERIC, "scores": [1.0, -1.0]}]}, r"numeric\.0: scores: must not fall"),
+        ({"numeric": [{**NUMERIC, "unit": "m"}]}, r"numeric\.0\.unit: Extra inputs"),
+        ({"numeric": [{"name": "x", "knots": [0.0]}]}, r"numeric\.0\.scores: Field required"),
+        ({"numeric": [NUMERIC, NUMERIC]}, "column 'x' is there twice"),
+        ({"coded": [CATEGORY, CATEGORY]}, "column 'c' is there twice"),
+        ({"coded": [VALUE, VALUE]}, "column 'x' is there twice"),
+        ({"coded": [{**VALUE, "name": "y"}]}, "coded: 'y' is of kind 'value', but no numeric column"),
+        ({"coded": [{**VALUE, "vocabulary": [1.0, 0.0]}]}, r"coded\.0\.value\.vocabulary: must rise"),
+        ({"coded": [{**CATEGORY, "vocabulary": ["a", "a"]}]}, "coded: the vocabulary of 'c' holds a value twice"),
+        ({"coded": [{**CATEGORY, "vocabulary": [3]}]}, r"coded\.0\.category\.vocabulary\.0: .* got 3"),
+        ({"coded": [{**CATEGORY, "kind": "text"}]}, r"coded\.0: .*'category', 'value'"),
+        ({"numeric_dtype": "float64"}, "numeric_dtype: .* got 'float64'"),
+    ],
+)
+def test_encoding_that_was_tampered_with_is_refused(change: dict[str, Any], message: str) -> None:
+    plain = {"numeric": [NUMERIC], "coded": [CATEGORY, VALUE], "numeric_dtype": "uint8"}
+    assert Preprocessor.from_dict(plain).to_dict() == plain
+    with pytest.raises(DataError, match=f"^rows: {message}"):
+        Preprocessor.from_dict({**plain, **change}, "rows")

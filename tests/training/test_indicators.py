@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dkan_core.data.encoding import Preprocessor, fit_preprocessor
+from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.fitting import fit_preprocessor
 from dkan_core.training.indicators import PLENTIFUL_ROWS, choose_indicators, choose_missing
 
 ROWS = 20_000
