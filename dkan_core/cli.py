@@ -137,6 +137,13 @@ def plan(
     ] = None,
     link: Annotated[str, typer.Option(help="How GPUs are linked: nvlink or pcie4; not measured.")] = "pcie4",
     check: Annotated[bool, typer.Option("--check", help="Train shortly, too, and compare.")] = False,
+    device_memory: Annotated[
+        str | None, typer.Option(help="Memory that one worker may use, such as 80GB. Default: measured.")
+    ] = None,
+    rows_per_second: Annotated[
+        float | None,
+        typer.Option(help="Rows per second of one GPU, published or measured: plans for GPUs where none is visible."),
+    ] = None,
     json_file: JsonFile = None,
     config: ConfigFile = None,
     *,
@@ -144,7 +151,17 @@ def plan(
 ) -> None:
     """Measure one device on this data, predict rows a second with several, and recommend a way to train."""
     with _shown(json_file) as show:
-        show(dkan_core.plan(prepared, _merged(TrainConfig, config, settings), gpus=gpus, link=link, check=check))
+        show(
+            dkan_core.plan(
+                prepared,
+                _merged(TrainConfig, config, settings),
+                gpus=gpus,
+                link=link,
+                check=check,
+                device_memory=device_memory,
+                rows_per_second=rows_per_second,
+            )
+        )
 
 
 @bench.command()

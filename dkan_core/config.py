@@ -135,6 +135,9 @@ class TrainConfig:
     batch_size: int | None = None
     """Rows of one step over all workers. Default: from the number of rows."""
 
+    batch_size_per_worker: int | None = None
+    """Rows of one step in each worker, instead of batch_size: the global batch grows with the workers."""
+
     learning_rate: float | None = None
     """AdamW's learning rate at its peak. Default: from the batch size."""
 
@@ -194,6 +197,11 @@ class TrainConfig:
         weights = self.label_weights
         if any(not 0 <= weight < float("inf") for weight in weights) or (weights and not any(weights)):
             raise ConfigError(f"label_weights must hold non-negative numbers, one above 0, got {weights}")
+        if self.batch_size is not None and self.batch_size_per_worker is not None:
+            raise ConfigError(
+                f"batch_size {self.batch_size}: batch_size_per_worker {self.batch_size_per_worker} is given as well; "
+                "set one of them"
+            )
         if not self.grid_max > self.grid_min:
             raise ConfigError(f"grid_max must be above grid_min, got {self.grid_min} to {self.grid_max}")
         for name, low, high in _TRAIN_BOUNDS:
@@ -212,6 +220,7 @@ _TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("accumulate", 1, 1e6),
     ("epochs", 1, 1e9),
     ("batch_size", 1, 1e9),
+    ("batch_size_per_worker", 1, 1e9),
     ("learning_rate", 1e-12, 1e3),
     ("clip_norm", 1e-12, 1e12),
     ("weight_decay", 0, 1e3),

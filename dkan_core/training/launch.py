@@ -34,7 +34,7 @@ from dkan_core.training.evaluator import MODEL_FOLDER
 from dkan_core.training.ledger import ENDINGS
 from dkan_core.training.meeting import TorchRun
 from dkan_core.training.processes import Nursery
-from dkan_core.training.recipe import describe_strategy, resolve
+from dkan_core.training.recipe import MAX_RATE, describe_strategy, resolve, scaled_learning_rate
 from dkan_core.training.run import LOGS, Outcome, Run
 from dkan_core.training.torchrun import Ranks, follow
 
@@ -90,12 +90,12 @@ def train(
     with open_prepared(prepared) as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
-        config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
+        asked, config = config, resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
         where = checkpoint_folder(config, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
         checkpoint = find_checkpoint(where, config, manifest.fingerprint)
         if checkpoint is None or config.resume != "auto":
             _check_replaceable(run, where, config, overwrite=overwrite)
-        _log_plan(config)
+        log_plan(config, rate_is_default=asked.learning_rate is None)
         if ranks is not None:
             ranks.gather()
         with _run_folder(run) as folder:
@@ -163,7 +163,13 @@ def _take_part(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> Train
         return TrainResult(**follow(ranks, data, manifest, config))
 
 
-def _log_plan(config: TrainConfig) -> None:
+def log_plan(config: TrainConfig, *, rate_is_default: bool) -> None:
+    """Log what a resolved config comes to, and whether the limit of the learning rate was reached.
+
+    Args:
+        config: Resolved settings.
+        rate_is_default: Whether the learning rate was chosen by rule.
+    """
     logger.info("strategy %s: %s", config.strategy, describe_strategy(config))
     logger.info(
         "training: device %s, workers %d, rows a step %d, learning rate %.2g, epochs %d",
@@ -173,6 +179,17 @@ def _log_plan(config: TrainConfig) -> None:
         config.learning_rate,
         config.epochs,
     )
+    assert config.batch_size is not None
+    by_rule = scaled_learning_rate(config.batch_size, config.lr_scaling)
+    if rate_is_default and by_rule > MAX_RATE:
+        logger.info(
+            "learning rate capped: %s scaling to batches of %d rows would give %.2g; the limit is %.2g, and "
+            "--learning-rate sets another",
+            config.lr_scaling,
+            config.batch_size,
+            by_rule,
+            MAX_RATE,
+        )
 
 
 @contextmanager

@@ -47,7 +47,8 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
     - workers: one a GPU; one on the CPU; under torchrun, one a rank.
     - eval_device: a GPU that no worker has, else the first worker's device.
     - sync_interval: 1 where gradients are merged, 8 where parameters are.
-    - batch_size: the power of two at or below 2.8 times the root of the rows, from 128 to 65,536.
+    - batch_size: batch_size_per_worker times the workers where that is given, else the power of two at or below 2.8
+      times the root of the rows, from 128 to 65,536.
     - members and hidden: 4 of one layer of 128 units below 16,000 rows, 2 of 128 below 128,000, then 1 of 256: the more
       rows, the less two networks differ.
     - learning_rate: 0.004 up to 512 rows a batch, growing with the batch size by ``lr_scaling``, at most 0.01 by any
@@ -75,12 +76,12 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
         raise ConfigError(f"sync_interval {config.sync_interval}: gradients are merged every step; choose mode average")
     if workers > rows:
         raise ConfigError(f"workers {workers}: the train split has only {rows} rows")
-    batch_size = min(config.batch_size or _batch_size(rows), rows)
+    per_worker = config.batch_size_per_worker
+    batch_size = min(workers * per_worker if per_worker else config.batch_size or _batch_size(rows), rows)
     if workers > batch_size:
         raise ConfigError(f"workers {workers}: more than the {batch_size} rows of a batch")
     if workers > MAX_WORKERS and torchrun is None:
         raise ConfigError(f"workers {workers}: one launcher starts at most {MAX_WORKERS}; use torchrun for more")
-    rate = min(MAX_RATE, BASE_RATE * max(1.0, batch_size / BASE_BATCH) ** EXPONENTS[config.lr_scaling])
     members, width = PLAIN if config.model == "fastkan" else _size(rows)
     return replace(
         config,
@@ -92,9 +93,20 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
         eval_device=_eval_device(config.eval_device, devices),
         workers=workers,
         batch_size=batch_size,
-        learning_rate=config.learning_rate or rate,
+        batch_size_per_worker=None,
+        learning_rate=config.learning_rate or min(MAX_RATE, scaled_learning_rate(batch_size, config.lr_scaling)),
         epochs=config.epochs or _epochs(rows, batch_size),
     )
+
+
+def scaled_learning_rate(batch_size: int, lr_scaling: str) -> float:
+    """Return the learning rate that a batch size has by a rule, before its limit.
+
+    >>> [round(scaled_learning_rate(8192, rule), 3) for rule in ("none", "sqrt", "linear")]
+    [0.004, 0.016, 0.064]
+    """
+    growth: float = max(1.0, batch_size / BASE_BATCH) ** EXPONENTS[lr_scaling]
+    return BASE_RATE * growth
 
 
 def describe_strategy(config: TrainConfig) -> str:

@@ -10,16 +10,22 @@ from typing import Any
 import pytest
 
 from dkan_core import ConfigError, Plan, TrainConfig, TrainingError, bench_sync, cli, plan
+from dkan_core.settings import build_config
 from dkan_core.training.planning import checking, measuring
-from dkan_core.training.planning.advice import advise
+from dkan_core.training.planning.advice import Device, advise
+from dkan_core.training.planning.device_memory import MemoryNeed
 from dkan_core.training.planning.exchanges import EXCHANGES, exchange_seconds
-from dkan_core.training.planning.formulas import SCHEMES, SYNC, predict
+from dkan_core.training.planning.formulas import ASSUMED_LAUNCH, SCHEMES, SYNC, predict
 from dkan_core.training.planning.measuring import Measured
+from dkan_core.training.planning.plan import Asked
 from dkan_core.training.planning.probe import Probed
 from dkan_core.training.processes import Nursery
 from dkan_core.training.recipe import resolve
 from tests.command import check, dkan
 
+MEMORY: dict[str, Any] = {"memory": 2000, "small_memory": 1000, "bf16_speed": None}
+CORES: dict[str, Any] = {"cores": 16, "device_memory": 1 << 30}
+DEVICE = Device(memory=1e9, is_shared=False, need=MemoryNeed(fixed=0, per_row=1), bf16_speed=None)
 SMALL = {"model": "fastkan", "hidden": [4], "device": "cpu", "batch_size": 64, "epochs": 2}
 
 
@@ -47,6 +53,7 @@ def test_plan_prints_every_scheme_at_every_number_of_workers(planned: tuple[str,
     assert len(rows) == len(found)
     assert "| strategy | workers | step ms | rows/s |" in printed
     assert "take turns and gain nothing" in printed and written["assumed"]
+    assert "no GPU is visible: 3 workers were planned on these" in printed
 
 
 def test_plan_measures_what_it_says(planned: tuple[str, dict[str, Any]]) -> None:
@@ -54,6 +61,8 @@ def test_plan_measures_what_it_says(planned: tuple[str, dict[str, Any]]) -> None
     one = written["measured"]["probes"]["1"]
     assert one["small"][0] == 8 and one["large"][0] == 64 and 0 < one["large"][1] < 5
     assert one["feed"] > 0 and one["update"] > 0 and one["memory"] > 4 * written["measured"]["parameters"]
+    assert 4 * written["measured"]["parameters"] < one["small_memory"] < one["memory"]
+    assert one["bf16_speed"] > 0
     assert set(written["measured"]["exchanges"]["parameter-server sync"]) == {"1", "2", "4"}
     assert all(0 < each["efficiency"] <= 1 and each["rows_per_second"] > 0 for each in written["predictions"])
 
@@ -69,10 +78,10 @@ def test_plan_warns_of_too_few_steps_and_recommends(planned: tuple[str, dict[str
 def test_check_holds_runs_against_predictions(prepared: Path) -> None:
     config = resolve(TrainConfig(model="fastkan", hidden=(4,), device="cpu", batch_size=64, workers=1), 398)
     probed = Probed(
-        small=(8, 0.001), large=(64, 0.002), update=1e-4, feed=1e6, row_bytes=60, memory=1, copy_bandwidth=None
+        small=(8, 0.001), large=(64, 0.002), update=1e-4, feed=1e6, row_bytes=60, copy_bandwidth=None, **MEMORY
     )
     measured = Measured(
-        parameters=1000, train_rows=398, probes={1: probed}, exchanges={SYNC.name: {1: 1e-4, 2: 2e-4}}, cores=2
+        parameters=1000, train_rows=398, probes={1: probed}, exchanges={SYNC.name: {1: 1e-4, 2: 2e-4}}, **CORES
     )
     machine = measured.machine("pcie4")
     lines = [
@@ -86,22 +95,22 @@ def test_check_holds_runs_against_predictions(prepared: Path) -> None:
 @pytest.mark.parametrize(("link", "speed"), [("nvlink", "24 us and 280 GB/s"), ("pcie4", "45 us and 20 GB/s")])
 def test_what_is_assumed_of_gpus_is_marked(link: str, speed: str) -> None:
     probed = Probed(
-        small=(8, 0.001), large=(64, 0.002), update=1e-4, feed=1e6, row_bytes=60, memory=1, copy_bandwidth=2e10
+        small=(8, 0.001), large=(64, 0.002), update=1e-4, feed=1e6, row_bytes=60, copy_bandwidth=2e10, **MEMORY
     )
-    measured = Measured(parameters=1000, train_rows=5000, probes={1: probed}, exchanges={}, cores=16)
+    measured = Measured(parameters=1000, train_rows=5000, probes={1: probed}, exchanges={}, **CORES)
     machine, config = measured.machine(link), TrainConfig(batch_size=64, epochs=10)
     lines = [predict(machine, scheme, 1, batch_size=64, interval=8, train_rows=5000) for scheme in SCHEMES]
     result = Plan(
         device="a GPU",
         on_cpu=False,
         gpus=1,
-        link=link,
+        asked=Asked(link=link),
         batch_size=64,
         epochs=10,
         interval=8,
         measured=measured,
         predictions=tuple(lines),
-        advice=advise(machine, config, 8, 5000, lines, 1),
+        advice=advise(machine, config, 8, 5000, lines, 1, DEVICE),
         checked=(),
     )
     marked = [line for line in str(result).splitlines() if line.startswith("note: assumed, not measured: ")]
@@ -121,6 +130,13 @@ def test_defaults_of_the_command_are_those_of_its_function() -> None:
         (["--link", "ethernet"], "link must be one of nvlink, pcie4, got 'ethernet'"),
         (["--device", "cpu,cpu"], "device cpu,cpu: one device is measured"),
         (["--dropout", "2"], "dropout must be from 0 to 0.99"),
+        (["--device-memory", "lots"], "device_memory must be from 1KB to 1048576GB, such as 64KB or 16MB, got 'lots'"),
+        (["--rows-per-second", "0"], "rows_per_second must be a number above 0, got 0.0"),
+        (["--rows-per-second", "1e6", "--check"], "run it where they are"),
+        (
+            ["--batch-size", "8", "--batch-size-per-worker", "8"],
+            "batch_size 8: batch_size_per_worker 8 is given as well",
+        ),
     ],
 )
 def test_mistake_in_a_plan_is_named_and_leaves_nothing(
@@ -134,6 +150,22 @@ def test_mistake_in_a_plan_is_named_and_leaves_nothing(
     code = dkan("plan", prepared, *words, "--json", tmp_path / "plan.json", monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, message)
     assert not list(tmp_path.iterdir())
+
+
+def test_gpus_that_are_not_here_are_planned_from_what_is_given(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "ROUNDS", 1)
+    config = build_config(TrainConfig, SMALL | {"batch_size": None, "batch_size_per_worker": 32})
+    known = plan(prepared, config, gpus=4, rows_per_second=1e6, device_memory="1MB", link="nvlink")
+    assert known.batch_size == 4 * 32 and not known.on_cpu and set(known.measured.probes) == {1}
+    alone = next(each for each in known.predictions if (each.scheme, each.workers) == ("single", 1))
+    assert alone.compute_seconds == pytest.approx(ASSUMED_LAUNCH + 128 / 1e6)
+    printed = str(known)
+    assert "note: given, not measured: one GPU computes the gradient of 1,000,000 rows/s" in printed
+    assert "assumed, not measured: a step takes 1 ms without rows" in printed
+    assert known.advice.device_memory == 1 << 20 and "memory is not known" not in printed
+    unknown = plan(prepared, config, gpus=4, rows_per_second=1e6)
+    assert unknown.advice.device_memory is None and "the GPU's memory is not known" in str(unknown)
+    assert json.loads(json.dumps(unknown.to_dict(), allow_nan=False))["asked"]["rows_per_second"] == 1e6
 
 
 def test_plan_of_nothing_is_an_error(tmp_path: Path) -> None:

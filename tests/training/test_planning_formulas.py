@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dkan_core import TrainConfig
-from dkan_core.training.planning.advice import FEW_STEPS, advise, choose
+from dkan_core.training.planning.advice import FEW_STEPS, Device, advise, choose
+from dkan_core.training.planning.device_memory import RESERVED_SHARE, MemoryNeed, fit_memory, parts_that_fit
 from dkan_core.training.planning.formulas import (
     ALLREDUCE,
     AVERAGE,
@@ -161,18 +162,59 @@ def config(epochs: int, batch_size: int) -> TrainConfig:
     return TrainConfig(epochs=epochs, batch_size=batch_size)
 
 
+def device(memory: float | None = None, *, is_shared: bool = False, bf16_speed: float | None = None) -> Device:
+    need = MemoryNeed(fixed=1e6, per_row=1e3)
+    return Device(memory=memory, is_shared=is_shared, need=need, bf16_speed=bf16_speed)
+
+
+@given(st.floats(0, 1e10), st.floats(0, 1e6), st.integers(1, 10**6), st.floats(1e3, 1e12))
+def test_rows_are_computed_in_the_fewest_parts_that_fit(fixed: float, per_row: float, rows: int, memory: float) -> None:
+    need, usable = MemoryNeed(fixed=fixed, per_row=per_row), (1 - RESERVED_SHARE) * memory
+    parts = parts_that_fit(need, rows, memory)
+    if parts is None:
+        assert need.bytes_for(1) > usable
+    else:
+        assert need.bytes_for(max(1, rows / parts)) <= usable
+        assert parts == 1 or need.bytes_for(2 * rows / parts) > usable
+
+
+def test_measured_memory_never_shrinks_with_rows() -> None:
+    assert fit_memory((10, 2000), (20, 1000)) == MemoryNeed(fixed=1000, per_row=0)
+    assert fit_memory((10, 2000), (10, 2000)) == MemoryNeed(fixed=2000, per_row=0)
+
+
+@pytest.mark.parametrize(
+    ("found", "accumulate", "note"),
+    [
+        (device(), 1, None),
+        (device(1e9), 1, None),
+        (device(3e6), 2, "a worker needs 2.86 MB for its 2,000 rows of a step, and may use 2.86 MB; --accumulate"),
+        (device(12e6, is_shared=True), 2, "may use 2.86 MB"),
+        (device(1e6), 1, "warning: a worker needs 978 KB even for one row, and may use 977 KB; lower --members"),
+        (device(bf16_speed=1.9), 1, "a gradient in bfloat16 is 1.9 times as fast as in float32 here"),
+        (device(bf16_speed=1.1), 1, None),
+    ],
+)
+def test_device_decides_on_parts_and_precision(found: Device, accumulate: int, note: str | None) -> None:
+    machine = gpus()
+    advice = advise(machine, config(100, 8000), 8, 100_000, predictions(machine, (1, 4)), 4, found)
+    assert advice.workers == 4 and advice.accumulate == accumulate
+    assert (f"--accumulate {accumulate}" in advice.options()) == (accumulate > 1)
+    assert any(note in each for each in advice.notes) if note else not advice.notes
+
+
 def test_too_few_steps_are_warned_of_and_smaller_batches_recommended() -> None:
     machine = gpus()
-    found = advise(machine, config(10, 8000), 8, 100_000, predictions(machine), 8)
+    found = advise(machine, config(10, 8000), 8, 100_000, predictions(machine), 8, device())
     assert "warning: 10 epochs of batches of 8,000 rows are 130 steps, too few" in found.notes[0]
     assert found.batch_size < 8000 and found.steps >= FEW_STEPS
-    enough = advise(machine, config(100, 8000), 8, 100_000, predictions(machine), 8)
+    enough = advise(machine, config(100, 8000), 8, 100_000, predictions(machine), 8, device())
     assert not any("warning" in note for note in enough.notes)
 
 
 def test_batches_grow_while_launches_cost_most_and_steps_remain() -> None:
     machine = gpus(cost=StepCost(launch=0.1, rate=1e9))
-    found = advise(machine, config(1000, 500), 8, 100_000, predictions(machine, (1, 2)), 2)
+    found = advise(machine, config(1000, 500), 8, 100_000, predictions(machine, (1, 2)), 2, device())
     assert found.batch_size > 500 and found.steps >= 800
     assert found.speedup > 1.9 and any("compare AP" in note for note in found.notes)
     assert str(found).startswith(f"recommended: {found.options()}\n")

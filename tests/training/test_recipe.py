@@ -9,6 +9,7 @@ import torch
 from dkan_core import ConfigError, TrainConfig
 from dkan_core.machine import available_cores
 from dkan_core.training import recipe
+from dkan_core.training.launch import log_plan
 from dkan_core.training.recipe import Placement, resolve
 
 
@@ -90,6 +91,12 @@ def test_more_workers_than_rows_or_gpus_are_refused(config: TrainConfig, message
         resolve(config, 10)
 
 
+def test_global_batch_grows_with_the_workers_where_theirs_is_given() -> None:
+    config = resolve(TrainConfig(device="cpu", workers=3, batch_size_per_worker=100), 100_000)
+    assert (config.batch_size, config.batch_size_per_worker) == (300, None)
+    assert resolve(config, 100_000) == config
+
+
 def test_more_workers_than_one_launcher_can_start_are_refused() -> None:
     with pytest.raises(ConfigError, match="workers 101: one launcher starts at most 100"):
         resolve(TrainConfig(device="cpu", workers=101), 100_000)
@@ -110,3 +117,12 @@ def test_tensorboard_without_its_extra_is_refused_at_once(monkeypatch: pytest.Mo
     monkeypatch.setattr(recipe.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"dkan\[tensorboard\]"):
         resolve(TrainConfig(device="cpu", tensorboard=True), 10)
+
+
+@pytest.mark.parametrize(("rate", "said"), [(None, True), (0.005, False)])
+def test_capped_learning_rate_is_said(rate: float | None, said: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    config = resolve(TrainConfig(device="cpu", batch_size=8192, learning_rate=rate), 100_000)
+    log_plan(config, rate_is_default=rate is None)
+    expected = "learning rate capped: sqrt scaling to batches of 8192 rows would give 0.016; the limit is 0.01"
+    assert (expected in caplog.text) == said

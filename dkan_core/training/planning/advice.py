@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import steps_per_epoch
+from dkan_core.training.planning.device_memory import MemoryNeed, parts_that_fit
 from dkan_core.training.planning.formulas import SCHEMES, Machine, Prediction, Scheme, predict
+from dkan_core.training.planning.sizes import show_size
 from dkan_core.training.recipe import MAX_BATCH, MIN_BATCH, STEPS_TO_TAKE
 
 NEAR = 0.9
@@ -34,6 +36,12 @@ class Advice:
     interval: int
     """Steps between two exchanges."""
 
+    accumulate: int
+    """Parts that a worker's rows are computed in, so that they fit into its device."""
+
+    device_memory: float | None
+    """Bytes that a worker may use; None where they are not known."""
+
     steps: int
     """Of the run at most."""
 
@@ -48,12 +56,33 @@ class Advice:
         words = [f"--strategy {self.strategy}"]
         words += [f"--mode {self.mode}"] if self.mode != "sync" else []
         words += [f"--sync-interval {self.interval}"] if self.interval > 1 else []
-        return " ".join([*words, f"--workers {self.workers}", f"--batch-size {self.batch_size}"])
+        words += [f"--workers {self.workers}", f"--batch-size {self.batch_size}"]
+        words += [f"--accumulate {self.accumulate}"] if self.accumulate > 1 else []
+        return " ".join(words)
 
     def __str__(self) -> str:
         found = self.prediction
         gain = f"{found.rows_per_second:,.0f} rows/s, {self.speedup:.2f} times the best of one worker"
         return f"recommended: {self.options()}\n{gain}, {self.steps:,} steps; {LIMITS[found.bottleneck]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What a worker has, besides its speed."""
+
+    memory: float | None
+    """Bytes; None where they are not known."""
+
+    is_shared: bool
+    """Whether all workers together have that memory."""
+
+    need: MemoryNeed
+    bf16_speed: float | None
+    """How many times as fast as float32 bfloat16 is; None where not known."""
+
+    def memory_of(self, workers: int) -> float | None:
+        """Return the bytes that each of so many workers may use."""
+        return self.memory / workers if self.memory is not None and self.is_shared else self.memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +140,9 @@ def advise(
     train_rows: int,
     predictions: Sequence[Prediction],
     most_workers: int,
+    device: Device,
 ) -> Advice:
-    """Recommend strategy, workers and batch size.
+    """Recommend strategy, workers, batch size, and parts to accumulate.
 
     Args:
         machine: What things cost.
@@ -121,6 +151,7 @@ def advise(
         train_rows: Rows of the train split.
         predictions: Those to choose from, with the batch size of ``config``.
         most_workers: As many as may be used.
+        device: What a worker has.
     """
     assert config.batch_size is not None and config.epochs is not None
     chosen = choose(predictions, most_workers)
@@ -136,16 +167,24 @@ def advise(
     batch_size = case.best_batch(config.batch_size)
     alone = max(each.rows_per_second for each in predictions if each.workers == 1)
     found = case.predict(batch_size)
+    rows, memory = batch_size / chosen.workers, device.memory_of(chosen.workers)
+    parts = 1 if memory is None else parts_that_fit(device.need, rows, memory)
     return Advice(
         strategy=scheme.strategy,
         mode=scheme.mode,
         workers=chosen.workers,
         batch_size=batch_size,
         interval=interval if scheme.walks else 1,
+        accumulate=config.accumulate * (parts or 1),
+        device_memory=memory,
         steps=case.steps(batch_size),
         prediction=found,
         speedup=found.rows_per_second / alone,
-        notes=tuple(_notes(case, config.batch_size, batch_size)),
+        notes=(
+            *_notes(case, config.batch_size, batch_size),
+            *_memory_notes(device.need, rows, memory, parts),
+            *_precision_notes(device.bf16_speed),
+        ),
     )
 
 
@@ -167,3 +206,27 @@ def _notes(case: Case, before: int, after: int) -> list[str]:
     if case.scheme.walks:
         notes.append("workers that walk alone do not learn what one process would; compare AP")
     return notes
+
+
+def _memory_notes(need: MemoryNeed, rows: float, memory: float | None, parts: int | None) -> list[str]:
+    """Return what the device's memory means for a worker's rows of a step."""
+    if memory is None or parts == 1:
+        return []
+    if parts is None:
+        return [
+            f"warning: a worker needs {show_size(need.bytes_for(1))} even for one row, and may use "
+            f"{show_size(memory)}; lower --members or --hidden"
+        ]
+    return [
+        f"a worker needs {show_size(need.bytes_for(rows))} for its {rows:,.0f} rows of a step, and may use "
+        f"{show_size(memory)}; --accumulate computes them in parts, with the same result"
+    ]
+
+
+def _precision_notes(bf16_speed: float | None) -> list[str]:
+    if bf16_speed is None or bf16_speed < WORTH:
+        return []
+    return [
+        f"a gradient in bfloat16 is {bf16_speed:.1f} times as fast as in float32 here; try --precision bf16, and "
+        "compare AP"
+    ]

@@ -1,7 +1,6 @@
 """``dkan bench sync``: every exchange at several sizes, one after the other in rounds, so that noise hits all alike."""
 
 import os
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,12 +15,13 @@ from dkan_core.errors import ConfigError
 from dkan_core.machine import available_cores
 from dkan_core.progress import progress
 from dkan_core.training.planning.exchanges import EXCHANGES, SERVER_SYNC, exchange_seconds
+from dkan_core.training.planning.sizes import parse_size, show_size
 from dkan_core.training.processes import Nursery
 from dkan_core.training.recipe import worker_devices
 
+FLOAT_BYTES = 4
 SIZES = ("64KB", "256KB", "1MB", "4MB", "16MB", "64MB")
 WORKERS, REPEATS, ROUNDS, MAX_WORKERS = 2, 10, 3, 64
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -100,7 +100,7 @@ def bench_sync(
         raise ConfigError(f"workers must be from 2 to {MAX_WORKERS}, got {workers}")
     if repeats < 1 or rounds < 1:
         raise ConfigError(f"repeats and rounds must be at least 1, got {repeats} and {rounds}")
-    wanted = sorted({parse_size(size) for size in sizes})
+    wanted = sorted({parse_size(size) // FLOAT_BYTES * FLOAT_BYTES for size in sizes})
     if not wanted:
         raise ConfigError("sizes: name at least one")
     if device == "auto" and torch.cuda.device_count() < workers:
@@ -135,29 +135,6 @@ def _measure(
 def _cost(name: str, size: int, seconds: Mapping[tuple[str, int], Sequence[float]]) -> Cost:
     own, reference = np.array(seconds[name, size]), np.array(seconds[SERVER_SYNC, size])
     return Cost(exchange=name, size=size, seconds=float(np.median(own)), ratio=float(np.median(own / reference)))
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes that a size such as 64KB means, in whole numbers of 4.
-
-    >>> parse_size("64KB"), parse_size("1 m"), parse_size("4096")
-    (65536, 1048576, 4096)
-    """
-    match = re.fullmatch(r"(\d{1,12})\s*([KMG]?)B?", text.strip().upper())
-    size = int(match[1]) * UNITS[match[2]] // 4 * 4 if match else 0
-    if not 1 << 10 <= size <= 4 << 30:
-        raise ConfigError(f"size must be from 1KB to 4GB, such as 64KB or 16MB, got {text!r}")
-    return size
-
-
-def show_size(size: float) -> str:
-    """Return bytes for people, by powers of 1024.
-
-    >>> show_size(65536), show_size(1536 * 1024)
-    ('64 KB', '1.5 MB')
-    """
-    unit = next((unit for unit in ("G", "M", "K") if size >= UNITS[unit]), "")
-    return f"{size / UNITS[unit]:.3g} {unit}B"
 
 
 def describe_device(device: str) -> str:

@@ -16,6 +16,12 @@ from dkan_core.data.loader import steps_per_epoch
 HOST_BANDWIDTH, SERVER_LATENCY = 60e9, 60e-6
 """Of a parameter server that merges what GPUs have copied to it; assumed."""
 
+ASSUMED_LAUNCH = 1e-3
+"""Seconds of a GPU's step without rows where no GPU was measured: some hundred kernels, each launched in 5 to 10 us."""
+
+ASSUMED_COPY_BANDWIDTH = 20e9
+"""Bytes a second between a GPU and the host where no GPU was measured: PCIe 4.0 with 16 lanes, less its overhead."""
+
 MIN_ROW_SHARE = 0.01
 """Of a gradient's measured time, at least so much is for its rows."""
 

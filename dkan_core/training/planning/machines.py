@@ -45,7 +45,7 @@ class Cores:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpus:
-    """A node with GPUs like the one that was measured; how they are linked is assumed."""
+    """A node with GPUs like the one that was measured or assumed; how they are linked is assumed."""
 
     cores: int
     cost: StepCost

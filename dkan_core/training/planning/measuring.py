@@ -6,18 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData
-from dkan_core.machine import available_cores
+from dkan_core.machine import available_cores, available_memory
 from dkan_core.training.architecture import choose_architecture
 from dkan_core.training.centre import start
 from dkan_core.training.job import Job
 from dkan_core.training.memory import MemoryShape, create_memory
 from dkan_core.training.planning.crew import Crew, close_handles
+from dkan_core.training.planning.device_memory import MemoryNeed, fit_memory
 from dkan_core.training.planning.exchanges import SERVER_AVERAGE, SERVER_SYNC, exchange_seconds
 from dkan_core.training.planning.formulas import (
     ALLREDUCE,
+    ASSUMED_COPY_BANDWIDTH,
+    ASSUMED_LAUNCH,
     AVERAGE,
     LINKS,
     LOCAL_SGD,
@@ -53,6 +58,8 @@ class Measured:
     """Seconds, by scheme and workers; empty where the workers are GPUs."""
 
     cores: int
+    device_memory: int
+    """Bytes of the GPU, or what the machine or container had free."""
 
     @property
     def size(self) -> int:
@@ -63,11 +70,21 @@ class Measured:
         """Return what gradients cost, by how many workers compute at once."""
         return {count: fit_step(probed.small, probed.large) for count, probed in self.probes.items()}
 
-    def machine(self, link: str) -> Machine:
-        """Return the costs that follow from it."""
+    def need(self) -> MemoryNeed:
+        """Return what a worker's step needs of its device."""
+        one = self.probes[1]
+        return fit_memory((one.small[0], one.small_memory), (one.large[0], one.memory))
+
+    def machine(self, link: str, gpu_rows_per_second: float | None = None) -> Machine:
+        """Return the costs that follow from it.
+
+        Args:
+            link: How the GPUs are linked.
+            gpu_rows_per_second: Rate of one GPU that was not measured here; it takes the place of the measured one.
+        """
         costs = self.costs()
         one = self.probes[1]
-        if one.copy_bandwidth is None:
+        if one.copy_bandwidth is None and gpu_rows_per_second is None:
             return Cores(
                 cores=self.cores,
                 steps=costs,
@@ -75,36 +92,40 @@ class Measured:
                 update_seconds=one.update,
                 feed_rows=one.feed,
             )
+        launch = costs[1].launch if one.copy_bandwidth else ASSUMED_LAUNCH
         return Gpus(
             cores=self.cores,
-            cost=costs[1],
+            cost=StepCost(launch=launch, rate=gpu_rows_per_second or costs[1].rate),
             size=self.size,
             link=LINKS[link],
-            copy_bandwidth=one.copy_bandwidth,
+            copy_bandwidth=one.copy_bandwidth or ASSUMED_COPY_BANDWIDTH,
             update_seconds=one.update,
             feed_rows=one.feed,
         )
 
 
-def measure(data: Path, manifest: PreparedData, config: TrainConfig, counts: Sequence[int]) -> Measured:
-    """Measure one device, and on the CPU also several workers at once and their exchanges.
+def measure(
+    data: Path, manifest: PreparedData, config: TrainConfig, counts: Sequence[int], *, cpu_workers: bool
+) -> Measured:
+    """Measure one device, and where workers are to share the cores also several at once and their exchanges.
 
     Args:
         data: Prepared folder.
         manifest: What is in it.
         config: Resolved settings for one worker.
         counts: Workers that are to be predicted.
+        cpu_workers: Whether they share the cores of this machine.
     """
-    on_cpu, cores = config.device == "cpu", available_cores()
+    cores = available_cores()
     job = _job(data, manifest, config)
     try:
         with tempfile.TemporaryDirectory(prefix="dkan-") as folder, Nursery() as nursery:
-            together = [count for count in counts if count <= cores] if on_cpu else [1]
+            together = [count for count in counts if count <= cores] if cpu_workers else [1]
             rounds = []
             for _ in range(ROUNDS):
                 probes = {count: _probe(job, count, cores // count, nursery, Path(folder)) for count in together}
                 size = 4 * job.shape.parameters
-                rounds.append((probes, _exchanges(size, max(counts), nursery, Path(folder)) if on_cpu else {}))
+                rounds.append((probes, _exchanges(size, max(counts), nursery, Path(folder)) if cpu_workers else {}))
     finally:
         close_handles(job)
     return Measured(
@@ -116,7 +137,14 @@ def measure(data: Path, manifest: PreparedData, config: TrainConfig, counts: Seq
             for name, seconds in rounds[0][1].items()
         },
         cores=cores,
+        device_memory=_device_memory(config.device),
     )
+
+
+def _device_memory(device: str) -> int:
+    if device == "cpu":
+        return available_memory()
+    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def _job(data: Path, manifest: PreparedData, config: TrainConfig) -> Job:

@@ -1,5 +1,6 @@
 """``dkan plan``: how fast each way to train would be with several workers, and which one to take."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,16 +13,53 @@ from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, open_prepared
 from dkan_core.errors import ConfigError
 from dkan_core.machine import available_cores
-from dkan_core.training.planning.advice import Advice, advise
-from dkan_core.training.planning.bench import describe_device, show_size
+from dkan_core.training.planning.advice import Advice, Device, advise
+from dkan_core.training.planning.bench import describe_device
 from dkan_core.training.planning.checking import Checked, check_plan
-from dkan_core.training.planning.formulas import LINKS, SCHEMES, Machine, Prediction, predict
+from dkan_core.training.planning.formulas import (
+    ASSUMED_COPY_BANDWIDTH,
+    ASSUMED_LAUNCH,
+    LINKS,
+    SCHEMES,
+    Machine,
+    Prediction,
+    predict,
+)
 from dkan_core.training.planning.measuring import Measured, measure
+from dkan_core.training.planning.sizes import parse_size, show_size
 from dkan_core.training.recipe import DEFAULT_INTERVAL, resolve
 
 WORKERS = (1, 2, 4, 8, 10)
 MAX_GPUS = 1024
+MOST_MEMORY = 1 << 50
+"""Bytes of one device, at most: a mistyped unit is noticed."""
+
 COLUMNS = ("strategy", "workers", "step ms", "rows/s", "speedup", "efficiency", "steps an epoch", "bottleneck")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a plan is told about devices that it cannot measure."""
+
+    gpus: int | None = None
+    """How many there are; None for those that are visible."""
+
+    link: str = "pcie4"
+    """How they are linked."""
+
+    device_memory: int | None = None
+    """Bytes of one; None to measure it."""
+
+    rows_per_second: float | None = None
+    """Rows whose gradient one computes in a second; None to measure it."""
+
+    def __post_init__(self) -> None:
+        if self.gpus is not None and not 1 <= self.gpus <= MAX_GPUS:
+            raise ConfigError(f"gpus must be from 1 to {MAX_GPUS}, got {self.gpus}")
+        if self.link not in LINKS:
+            raise ConfigError(f"link must be one of {', '.join(LINKS)}, got {self.link!r}")
+        if self.rows_per_second is not None and not 0 < self.rows_per_second < math.inf:
+            raise ConfigError(f"rows_per_second must be a number above 0, got {self.rows_per_second}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +68,13 @@ class Plan:
 
     device: str
     on_cpu: bool
+    """Whether the workers share this machine's cores."""
+
     gpus: int
     """Workers that the recommendation may use."""
 
-    link: str
-    """How the GPUs are assumed to be linked."""
+    asked: Asked
+    """What the plan was told instead of measuring it."""
 
     batch_size: int
     epochs: int
@@ -54,15 +94,45 @@ class Plan:
     def assumed(self) -> list[str]:
         """Return what the predictions rest on without having been measured."""
         if self.on_cpu:
-            beyond = f"workers beyond the {self.measured.cores} cores take turns and gain nothing"
-            return [beyond, "exchanges of more than 4 workers cost what a line through 2 and 4 says"]
-        link = LINKS[self.link]
+            return self._assumed_on_cpu()
+        link = LINKS[self.asked.link]
         speed = f"{1e6 * link.latency:.0f} us and {link.bandwidth / 1e9:.0f} GB/s"
         return [
-            f"assumed, not measured: an all-reduce over {self.link} takes {speed}",
+            f"assumed, not measured: an all-reduce over {self.asked.link} takes {speed}",
             "assumed, not measured: the server merges 60 GB/s in the host's memory, after 60 us",
-            "assumed, not measured: every GPU is as fast as this one, and no two share a way to the host",
+            "assumed, not measured: all GPUs are equally fast, and no two share a way to the host",
+            *self._assumed_of_gpu(),
         ]
+
+    def _assumed_on_cpu(self) -> list[str]:
+        cores = self.measured.cores
+        notes = [
+            f"workers beyond the {cores} cores take turns and gain nothing",
+            "exchanges of more than 4 workers cost what a line through 2 and 4 says",
+        ]
+        if self.asked.gpus is not None:
+            notes.append(
+                f"no GPU is visible: {self.asked.gpus} workers were planned on these {cores} cores; to plan for GPUs, "
+                "give the published or measured rate of one with --rows-per-second, and its --device-memory"
+            )
+        return notes
+
+    def _assumed_of_gpu(self) -> list[str]:
+        """Return what was given or guessed of a GPU that is not there to be measured."""
+        notes = []
+        if self.asked.rows_per_second is not None:
+            notes.append(
+                f"given, not measured: one GPU computes the gradient of {self.asked.rows_per_second:,.0f} rows/s"
+            )
+        if self.measured.probes[1].copy_bandwidth is None:
+            notes += [
+                f"assumed, not measured: a step takes {1e3 * ASSUMED_LAUNCH:g} ms without rows, a copy between GPU and "
+                f"host {ASSUMED_COPY_BANDWIDTH / 1e9:g} GB/s",
+                "memory for a step, the optimizer and the loader were measured on this machine's CPU",
+            ]
+            if self.asked.device_memory is None:
+                notes.append("the GPU's memory is not known, and taken for unlimited; give it with --device-memory")
+        return notes
 
     def __str__(self) -> str:
         checked = ["", *checked_table(self.checked)] if self.checked else []
@@ -74,11 +144,14 @@ class Plan:
         facts = [
             f"device: {self.device}",
             f"model: {measured.parameters:,} parameters, {show_size(measured.size)} an exchange; a worker needs "
-            f"{show_size(one.memory)} for a step on {one.large[0]:,} rows, beside the process itself",
+            f"{show_size(one.memory)} for a step on {one.large[0]:,} rows, beside the process itself, and may use "
+            f"{show_size(self.advice.device_memory) if self.advice.device_memory else 'an unknown amount'}",
             f"data: {measured.train_rows:,} rows of {one.row_bytes} bytes; the loader reads {one.feed:,.0f} rows/s "
             f"({one.feed * one.row_bytes / 1e6:,.0f} MB/s)",
             f"optimizer: {1e3 * one.update:.2f} ms a step",
         ]
+        if self.asked.rows_per_second is not None:
+            return [*facts, f"gradient: one GPU {self.asked.rows_per_second:,.0f} rows a second, as given"]
         for count, cost in measured.costs().items():
             at_once = f"{count} workers at once, each" if count > 1 else "one worker"
             facts.append(f"gradient: {at_once} {1e3 * cost.launch:.2f} ms + rows / {cost.rate:,.0f} a second")
@@ -121,6 +194,8 @@ def plan(
     gpus: int | None = None,
     link: str = "pcie4",
     check: bool = False,
+    device_memory: str | None = None,
+    rows_per_second: float | None = None,
 ) -> Plan:
     """Measure one device on a prepared data set, and predict how fast several would train.
 
@@ -133,48 +208,82 @@ def plan(
         gpus: Workers to plan for besides 1, 2, 4, 8 and 10, and the most to recommend. Default: the GPUs, or the cores.
         link: How the GPUs are linked, "nvlink" or "pcie4".
         check: Whether to run ``train`` shortly, with as many workers as this machine has devices, and compare.
+        device_memory: Memory of one GPU, or of one worker's share of the host, such as "80GB". Default: measured.
+        rows_per_second: Rows whose gradient one GPU computes in a second, published or measured elsewhere: plans for
+            such GPUs, even where none is visible.
 
     Raises:
         UserError: The data or a setting is wrong.
     """
-    if gpus is not None and not 1 <= gpus <= MAX_GPUS:
-        raise ConfigError(f"gpus must be from 1 to {MAX_GPUS}, got {gpus}")
-    if link not in LINKS:
-        raise ConfigError(f"link must be one of {', '.join(LINKS)}, got {link!r}")
-    asked = config or TrainConfig()
-    interval = asked.sync_interval or DEFAULT_INTERVAL
+    memory = parse_size(device_memory, name="device_memory", most=MOST_MEMORY) if device_memory else None
+    asked = Asked(gpus=gpus, link=link, device_memory=memory, rows_per_second=rows_per_second)
+    if rows_per_second is not None and check:
+        raise ConfigError("check: a plan with a given rows_per_second is for GPUs elsewhere; run it where they are")
+    config = config or TrainConfig()
+    interval = config.sync_interval or DEFAULT_INTERVAL
     with open_prepared(prepared) as (data, manifest):
-        base = _resolved(asked, data, manifest)
-        assert base.batch_size is not None and base.epochs is not None
-        here = available_cores() if base.device == "cpu" else torch.cuda.device_count()
+        here = _visible_devices(config)
         most = gpus or here
+        base = _resolved(config, most, data, manifest)
+        assert base.batch_size is not None and base.epochs is not None
+        on_cpu = base.device == "cpu" and rows_per_second is None
         counts = [count for count in sorted({*WORKERS, most}) if count <= base.batch_size]
-        measured = measure(data, manifest, base, counts)
-        machine = measured.machine(link)
+        measured = measure(data, manifest, base, counts, cpu_workers=on_cpu)
+        machine = measured.machine(link, rows_per_second)
         predictions = _predictions(machine, base, interval, measured.train_rows, counts)
         checked = check_plan(data, base, interval, predictions, here) if check else ()
     return Plan(
         device=describe_device(base.device),
-        on_cpu=base.device == "cpu",
+        on_cpu=on_cpu,
         gpus=most,
-        link=link,
+        asked=asked,
         batch_size=base.batch_size,
         epochs=base.epochs,
         interval=interval,
         measured=measured,
         predictions=tuple(predictions),
-        advice=advise(machine, base, interval, measured.train_rows, predictions, most),
+        advice=advise(
+            machine, base, interval, measured.train_rows, predictions, most, _device(measured, asked, on_cpu=on_cpu)
+        ),
         checked=tuple(checked),
     )
 
 
-def _resolved(config: TrainConfig, data: Path, manifest: PreparedData) -> TrainConfig:
-    """Return the settings of one worker that merges every step."""
+def _visible_devices(config: TrainConfig) -> int:
+    """Return the GPUs, or the cores where workers would compute on those."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return gpus if gpus and config.device != "cpu" else available_cores()
+
+
+def _device(measured: Measured, asked: Asked, *, on_cpu: bool) -> Device:
+    """Return what a worker has: of a GPU that is not there nothing is known but what was given."""
+    one = measured.probes[1]
+    is_here = on_cpu or one.copy_bandwidth is not None
+    return Device(
+        memory=asked.device_memory or (measured.device_memory if is_here else None),
+        is_shared=on_cpu and asked.device_memory is None,
+        need=measured.need(),
+        bf16_speed=one.bf16_speed if is_here else None,
+    )
+
+
+def _resolved(config: TrainConfig, workers: int, data: Path, manifest: PreparedData) -> TrainConfig:
+    """Return the settings of one worker that takes the global batch of all alone."""
     if "," in config.device:
         raise ConfigError(f"device {config.device}: one device is measured; name one")
     for split in ("train", "valid"):
         open_split(data, manifest, split).close()
-    alone = replace(config, workers=1, strategy="parameter-server", mode="sync", sync_interval=None, resume="never")
+    per_worker = config.batch_size_per_worker
+    alone = replace(
+        config,
+        workers=1,
+        batch_size=workers * per_worker if per_worker else config.batch_size,
+        batch_size_per_worker=None,
+        strategy="parameter-server",
+        mode="sync",
+        sync_interval=None,
+        resume="never",
+    )
     return resolve(alone, manifest.splits["train"].rows, len(manifest.labels))
 
 

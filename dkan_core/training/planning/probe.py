@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dkan_core.config import TrainConfig
 from dkan_core.data.loader import PREFETCH, open_split, run_batches
 from dkan_core.data.manifest import read_manifest
 from dkan_core.data.shards import Arrays, ShardReader
@@ -26,7 +27,7 @@ from dkan_core.training.merging import Contribution
 from dkan_core.training.planning.crew import MEASURED
 from dkan_core.training.replica import Replica
 
-SECONDS, FEED_SECONDS, UPDATE_SECONDS = 0.6, 0.15, 0.15
+SECONDS, FEED_SECONDS, UPDATE_SECONDS, PRECISION_SECONDS = 0.6, 0.15, 0.15, 0.3
 """How long to measure."""
 
 MIN_TURNS, MAX_TURNS, WARM_UP, KEPT_BATCHES = 4, 500, 2, 4
@@ -50,8 +51,14 @@ class Probed:
     memory: int
     """Of parameters, gradients, what is kept for the backward pass of the larger slice, and rows read ahead."""
 
+    small_memory: int
+    """The same with the smaller slice."""
+
     copy_bandwidth: float | None
     """Bytes a second between a GPU and the host; None on the CPU."""
+
+    bf16_speed: float | None
+    """How many times as fast as in float32 the larger slice's gradient is in bfloat16; None where not measured."""
 
 
 def work(job: Job) -> None:
@@ -97,7 +104,9 @@ class Probe:
             update=median_seconds(self._update, UPDATE_SECONDS),
             feed=self._feed(),
             row_bytes=self.reader.row_bytes,
-            memory=self._memory(),
+            memory=self._memory(self.large),
+            small_memory=self._memory(self.small),
+            bf16_speed=self._bf16_speed(),
             copy_bandwidth=self._copy_bandwidth() if self.device.type == "cuda" else None,
         )
 
@@ -117,11 +126,11 @@ class Probe:
                     found.append(seconds)
         return float(np.median(times[0])), float(np.median(times[1]))
 
-    def _gradient(self, arrays: Arrays, step: int) -> None:
+    def _gradient(self, arrays: Arrays, step: int, config: TrainConfig | None = None) -> None:
         """Compute a gradient, as a worker does whose parameters have just changed; on CUDA, they are there already."""
         if self.device.type == "cpu":
             self.replica.load(self.values_P)
-        self.replica.gradient(arrays, self.config, step=step, slice_index=0)
+        self.replica.gradient(arrays, config or self.config, step=step, slice_index=0)
 
     def _update(self) -> None:
         step = self.centre.ledger.ranges
@@ -140,15 +149,29 @@ class Probe:
             rows += len(next(batches)["labels"])
         return rows / (time.perf_counter() - began)
 
-    def _memory(self) -> int:
-        """Return the bytes that a step needs."""
-        (batch, *_) = self._batches(self.large)
-        ahead = (1 + PREFETCH) * self.large * self.reader.row_bytes
+    def _memory(self, rows: int) -> int:
+        """Return the bytes that a step on so many rows needs."""
+        (batch, *_) = self._batches(rows)
+        ahead = (1 + PREFETCH) * rows * self.reader.row_bytes
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self._gradient(batch, 0)
             return int(torch.cuda.max_memory_allocated(self.device)) + ahead
         return kept_bytes(lambda: self._gradient(batch, 0)) + int(self.values_P.nbytes) + ahead
+
+    def _bf16_speed(self) -> float | None:
+        """Return how much faster bfloat16 computes a gradient, measured in turns with float32."""
+        if self.config.precision != "fp32" or (self.device.type == "cuda" and not torch.cuda.is_bf16_supported()):
+            return None
+        batch = self._batches(self.large)[0]
+        reduced = replace(self.config, precision="bf16")
+        ratios = []
+        for turn in turns(PRECISION_SECONDS):
+            full = timed(lambda: self._gradient(batch, 0))
+            half = timed(lambda: self._gradient(batch, 0, reduced))
+            if turn >= WARM_UP:
+                ratios.append(full / half)
+        return float(np.median(ratios))
 
     def _copy_bandwidth(self) -> float:
         """Return the bytes a second of a copy from the GPU into the memory that processes share."""

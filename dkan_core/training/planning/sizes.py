@@ -1,0 +1,38 @@
+"""Sizes in bytes as people write them."""
+
+import re
+
+from dkan_core.errors import ConfigError
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def parse_size(text: str, *, name: str = "size", most: int = 4 << 30) -> int:
+    """Return the bytes that a size such as 64KB means.
+
+    Args:
+        text: A whole number, and a unit of 1024 if any.
+        name: What messages call it.
+        most: The largest that is allowed, a whole number of GB.
+
+    Raises:
+        ConfigError: It is not a size, or out of range.
+
+    >>> parse_size("64KB"), parse_size("1 m"), parse_size("4096")
+    (65536, 1048576, 4096)
+    """
+    match = re.fullmatch(r"(\d{1,12})\s*([KMG]?)B?", text.strip().upper())
+    size = int(match[1]) * UNITS[match[2]] if match else 0
+    if not 1 << 10 <= size <= most:
+        raise ConfigError(f"{name} must be from 1KB to {most >> 30}GB, such as 64KB or 16MB, got {text!r}")
+    return size
+
+
+def show_size(size: float) -> str:
+    """Return bytes for people, by powers of 1024.
+
+    >>> show_size(65536), show_size(1536 * 1024)
+    ('64 KB', '1.5 MB')
+    """
+    unit = next((unit for unit in ("G", "M", "K") if size >= UNITS[unit]), "")
+    return f"{size / UNITS[unit]:.3g} {unit}B"
