@@ -40,11 +40,14 @@ class PrepareConfig:
     seed: int = 0
     """Decides split, statistics sample and shuffle."""
 
+    like: str | None = None
+    """Model or prepared data, path or URI, whose encoding and labels are taken instead of fitting an encoding."""
+
     def __post_init__(self) -> None:
         _check_types(self)
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed must be from 0 to {2**63 - 1}, got {self.seed}")
-        if not self.label:
+        if not self.label and self.like is None:
             raise ConfigError("label: name at least one label column")
         roles = [*self.label, *self.drop, *filter(None, (self.group, self.split_column, self.weight))]
         twice = sorted({name for name in roles if roles.count(name) > 1})

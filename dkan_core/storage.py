@@ -95,7 +95,11 @@ def read_if_there(uri: str) -> str | None:
     fs, path = filesystem(uri)
     with readable(uri):
         fs.invalidate_cache()
-        return fs.read_text(path, encoding="utf-8") if fs.exists(path) else None
+        content: bytes | None = fs.cat_file(path) if fs.exists(path) else None
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{uri}: is no text ({error})") from error
 
 
 def write_json(path: Path, value: Any) -> None:

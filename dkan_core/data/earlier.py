@@ -34,6 +34,7 @@ def gives(task: Task, earlier: PreparedData | None) -> bool:
         and (earlier.labels, earlier.weight, earlier.seed)
         == (list(task.config.label), task.config.weight, task.config.seed)
         and earlier.split_rule == task.split_rule
+        and earlier.encoding_from == (None if task.encoding is None else task.encoding.digest)
         and earlier.preprocessor.numeric_dtype == task.config.numeric_dtype
         and earlier.preprocessor.columns == [*task.schema.numeric, *task.schema.categorical]
     )

@@ -7,7 +7,9 @@ is also given codes for its frequent values, so that a model can treat them apar
 Shape suffixes: N rows, F numeric features, C coded features.
 """
 
+import hashlib
 import itertools
+import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal, Self
@@ -117,6 +119,11 @@ class Preprocessor(Schema):
         """Source columns that are read."""
         names = [feature.name for feature in self.numeric]
         return names + [feature.name for feature in self.coded if feature.kind == "category"]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the encoding: the same for a model and for the data that it can be evaluated on."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
     def transform(self, rows: pa.RecordBatch | pa.Table, where: str) -> dict[str, npt.NDArray[Any]]:
         """Encode rows.

@@ -39,6 +39,8 @@ class PreparedData:
     seed: int
     invalid: dict[str, dict[str, int]]
     sources: list[SourceFile]
+    encoding_from: str | None = None
+    """Digest of the encoding where it is that of a model or of other data (``PrepareConfig.like``); None if fitted."""
 
     @property
     def fingerprint(self) -> str:
@@ -48,7 +50,10 @@ class PreparedData:
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     def _content(self) -> dict[str, Any]:
+        # Only where there is one, so that the fingerprints of fitted data stay.
+        taken = {} if self.encoding_from is None else {"encoding_from": self.encoding_from}
         return {
+            **taken,
             "format_version": FORMAT_VERSION,
             "features": {
                 "numeric": [feature.name for feature in self.preprocessor.numeric],
@@ -79,6 +84,7 @@ class PreparedData:
             "numeric features": len(self.preprocessor.numeric),
             "coded features": len(self.preprocessor.coded),
             "stored as": self.preprocessor.numeric_dtype,
+            "encoding": "fitted" if self.encoding_from is None else f"taken from {self.encoding_from[:12]}",
             "split rule": self.split_rule,
             "source files": len(self.sources),
             "fingerprint": self.fingerprint,
@@ -154,6 +160,7 @@ def parse_manifest(text: str, path: str) -> PreparedData:
             seed=plain["seed"],
             invalid=plain["invalid"],
             sources=[SourceFile(**source) for source in plain["sources"]],
+            encoding_from=plain.get("encoding_from"),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: is no manifest of dkan ({error})") from error

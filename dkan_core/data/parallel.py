@@ -7,6 +7,7 @@ after it was killed: it writes the same files again, each of them whole or not a
 """
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from dkan_core.data.samples import merge_samples
 from dkan_core.data.shards import Shard
 from dkan_core.data.splits import SPLITS
 from dkan_core.data.statistics import Counts, merge_counts, sample_rows
-from dkan_core.data.steps import describe, fit
+from dkan_core.data.steps import describe, fit, log_unseen
 from dkan_core.data.workplace import WORK, Workplace
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.storage import PARTIAL
@@ -119,8 +120,10 @@ def fit_preparation(prepared_uri: str | Path) -> None:
         return  # a second call: shards may lie there already
     schema = plan.task.schema
     counts = merge_counts([Counts.from_dict(record) for record in read_records(place, plan, "survey")], schema)
-    files = [partial(place.open, f"{plan.record('survey', part)}.arrow") for part in range(len(plan.parts))]
-    sample = merge_samples(files, sample_rows(len(schema.numeric) + len(schema.categorical)))
+    sample = None
+    if plan.task.encoding is None:
+        files = [partial(place.open, f"{plan.record('survey', part)}.arrow") for part in range(len(plan.parts))]
+        sample = merge_samples(files, sample_rows(len(schema.numeric) + len(schema.categorical)))
     preprocessor = fit(plan.task, counts, sample)
     for name in (MANIFEST, *SPLITS, PARTIAL):
         place.remove(name)
@@ -161,10 +164,16 @@ def _finish(place: Workplace, plan: Plan) -> PreparedData:
     for path in shard_paths(plan, fitted):
         shards[path.split("/")[0]] += [written[path]] if path in written else []
     prepared = describe(plan.task, fitted.preprocessor, fitted.counts, shards)
+    log_unseen(_unseen(place, plan), plan.task.rows)
     place.write_json(MANIFEST, prepared.to_dict())
     for name in (PLAN, WORK):
         place.remove(name)
     return prepared
+
+
+def _unseen(place: Workplace, plan: Plan) -> Counter[str]:
+    """Add up the rows of each category column whose value the encoding does not know."""
+    return sum((Counter[str](record["unseen"]) for record in read_records(place, plan, "encode")), Counter[str]())
 
 
 def _written_shards(place: Workplace, plan: Plan) -> dict[str, Shard]:

@@ -71,11 +71,12 @@ def survey(place: Workplace, plan: Plan, part: int) -> int:
     pieces, task = unchanged_pieces(plan, part), plan.task
     rows = sum(piece.rows for piece in pieces)
     with progress("reading", rows, "rows") as advance:
-        counts, sample = collect_statistics(pieces, task.schema, task.config, advance)
+        counts, sample = collect_statistics(pieces, task.schema, task.config, advance, sampled=task.encoding is None)
     read = {piece.path for piece in pieces}
     check_values(counts, describe_files([file for file in task.files if file.path in read]))
-    with place.staged(f"{plan.record('survey', part)}.arrow") as file:
-        write_sample(file, sample)
+    if sample is not None:
+        with place.staged(f"{plan.record('survey', part)}.arrow") as file:
+            write_sample(file, sample)
     place.write_json(f"{plan.record('survey', part)}.json", counts.to_dict())
     return rows
 
@@ -86,8 +87,8 @@ def encode(place: Workplace, plan: Plan, part: int) -> int:
     total = sum(piece.rows for piece in pieces)
     with _scratch() as folder:
         with progress("encoding", total, "rows") as advance:
-            writers = spill_rows(folder, plan.task, pieces, fitted.preprocessor, fitted.counts, advance)
-        spills = {split: writer.spills() for split, writer in writers.items()}
+            spilled = spill_rows(folder, plan.task, pieces, fitted.preprocessor, fitted.counts, advance)
+        spills = {split: writer.spills() for split, writer in spilled.writers.items()}
         size = _record(plan, fitted).itemsize
         rows = {
             split: [path.stat().st_size // size if path.exists() else 0 for path in paths]
@@ -99,7 +100,7 @@ def encode(place: Workplace, plan: Plan, part: int) -> int:
         with place.staged(f"{plan.record('encode', part)}.rows") as file:
             _join(itertools.chain.from_iterable(spills.values()), file)
     by_shard = list(itertools.chain.from_iterable(rows.values()))
-    place.write_json(f"{plan.record('encode', part)}.json", {"rows": by_shard})
+    place.write_json(f"{plan.record('encode', part)}.json", {"rows": by_shard, "unseen": spilled.unseen})
     return total
 
 

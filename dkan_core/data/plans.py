@@ -14,6 +14,7 @@ from typing import Any
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.earlier import earlier_result, gives, second, stamped
+from dkan_core.data.encoding import Preprocessor
 from dkan_core.data.manifest import MANIFEST
 from dkan_core.data.pieces import Piece
 from dkan_core.data.prepare import OUTPUTS
@@ -53,6 +54,7 @@ class Plan:
             "config": asdict(self.task.config),
             "files": [asdict(file) for file in self.task.files],
             "schema": asdict(self.task.schema),
+            "encoding": None if self.task.encoding is None else self.task.encoding.to_dict(),
             "parts": [[asdict(piece) for piece in pieces] for pieces in self.parts],
         }
 
@@ -66,10 +68,12 @@ class Plan:
         roles: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in plain["schema"].items()
         }
+        encoding = plain.get("encoding")
         task = Task(
             config=build_config(PrepareConfig, plain["config"]),
             files=[SourceFile(**file) for file in plain["files"]],
             schema=Schema(**roles),
+            encoding=None if encoding is None else Preprocessor.from_dict(encoding),
         )
         return cls(task=task, parts=[[_piece(piece) for piece in pieces] for pieces in plain["parts"]])
 

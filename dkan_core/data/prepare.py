@@ -6,12 +6,13 @@ from pathlib import Path
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.earlier import earlier_result, gives
+from dkan_core.data.like import read_reference
 from dkan_core.data.manifest import MANIFEST, PreparedData
 from dkan_core.data.pieces import whole_files
 from dkan_core.data.schema import assign_roles, read_sources
 from dkan_core.data.splits import SPLITS
 from dkan_core.data.statistics import collect_statistics, merge_counts
-from dkan_core.data.steps import Task, describe, describe_files, fit, spill_rows
+from dkan_core.data.steps import Task, describe, describe_files, fit, log_unseen, spill_rows
 from dkan_core.data.workplace import Workplace
 from dkan_core.progress import progress
 from dkan_core.storage import staged_folder, write_json
@@ -54,15 +55,18 @@ def prepare(
         task, _ = find_task(sources, config)
         pieces = whole_files(task.files)
         with progress("reading", task.rows, "rows") as advance:
-            counts, sample = collect_statistics(pieces, task.schema, config, advance)
+            counts, sample = collect_statistics(
+                pieces, task.schema, task.config, advance, sampled=task.encoding is None
+            )
         counts = merge_counts([counts], task.schema)
         preprocessor = fit(task, counts, sample)
         del sample  # not needed any more, and large
         with progress("writing", task.rows, "rows") as advance:
-            writers = spill_rows(folder, task, pieces, preprocessor, counts, advance)
-        shards = {split: list(writer.finish()) for split, writer in writers.items()}
+            spilled = spill_rows(folder, task, pieces, preprocessor, counts, advance)
+        shards = {split: list(writer.finish()) for split, writer in spilled.writers.items()}
         prepared = describe(task, preprocessor, counts, shards)
         write_json(folder / MANIFEST, prepared.to_dict())
+    log_unseen(spilled.unseen, task.rows)
     log_prepared(out, prepared)
     return prepared
 
@@ -77,8 +81,15 @@ def find_task(sources: str | Path | Sequence[str | Path], config: PrepareConfig)
         DataError: The sources are not what was expected; the message names file and column.
     """
     chosen = [sources] if isinstance(sources, (str, Path)) else list(sources)
+    reference = None if config.like is None else read_reference(config.like)
+    if reference is not None:
+        config = reference.complete(config)
     files, types, groups = read_sources([str(source) for source in chosen])
-    return Task(config=config, files=files, schema=assign_roles(types, config, describe_files(files))), groups
+    where = describe_files(files)
+    if reference is None:
+        return Task(config=config, files=files, schema=assign_roles(types, config, where)), groups
+    schema = reference.assign_roles(types, config, where)
+    return Task(config=config, files=files, schema=schema, encoding=reference.preprocessor), groups
 
 
 def log_prepared(out: str | Path, prepared: PreparedData) -> None:

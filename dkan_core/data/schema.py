@@ -148,6 +148,21 @@ def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: st
     Raises:
         DataError: A named column does not exist, or a feature has a type that is no feature.
     """
+    check_roles(types, config, where)
+    taken = {*config.label, *config.drop, *filter(None, (config.group, config.split_column, config.weight))}
+    numeric, categorical = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
+    return Schema(
+        numeric=numeric,
+        categorical=categorical,
+        labels=config.label,
+        group=config.group,
+        split_column=config.split_column,
+        weight=config.weight,
+    )
+
+
+def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
+    """Raise DataError when a column named in ``config`` does not exist, or has a type that its role cannot use."""
     special = {"group": config.group, "split_column": config.split_column, "weight": config.weight}
     for setting, name in [
         *(("label", name) for name in config.label),
@@ -159,16 +174,6 @@ def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: st
             hint = f"; did you mean {close[0]!r}?" if close else f"; columns are {', '.join(list(types)[:20])}"
             raise DataError(f"{where}: {setting} column {name!r} does not exist{hint}")
     _check_types(types, config, where)
-    taken = {*config.label, *config.drop, *filter(None, special.values())}
-    numeric, categorical = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
-    return Schema(
-        numeric=numeric,
-        categorical=categorical,
-        labels=config.label,
-        group=config.group,
-        split_column=config.split_column,
-        weight=config.weight,
-    )
 
 
 def feature_columns(types: dict[str, pa.DataType], where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

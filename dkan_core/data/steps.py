@@ -5,7 +5,8 @@ them.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.config import PrepareConfig
-from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.encoding import UNSEEN, Preprocessor
 from dkan_core.data.fitting import fit_preprocessor
 from dkan_core.data.hashing import salted, splitmix64
 from dkan_core.data.manifest import PreparedData, SplitInfo
 from dkan_core.data.pieces import Piece
 from dkan_core.data.samples import Sample
 from dkan_core.data.schema import Schema, SourceFile
-from dkan_core.data.shards import Layout, Shard, ShardWriter
+from dkan_core.data.shards import Arrays, Layout, Shard, ShardWriter
 from dkan_core.data.splits import SPLITS, read_split_batches
 from dkan_core.data.statistics import Counts, check_counts
 from dkan_core.errors import DataError
@@ -38,6 +39,8 @@ class Task:
     config: PrepareConfig
     files: list[SourceFile]
     schema: Schema
+    encoding: Preprocessor | None = None
+    """To be taken as it is; None is to be fitted."""
 
     @property
     def rows(self) -> int:
@@ -64,13 +67,13 @@ def describe_files(files: Sequence[SourceFile]) -> str:
     return files[0].path if len(files) == 1 else f"{len(files)} files from {files[0].path}"
 
 
-def fit(task: Task, counts: Counts, sample: Sample) -> Preprocessor:
+def fit(task: Task, counts: Counts, sample: Sample | None) -> Preprocessor:
     """Check what was counted and choose the encoding.
 
     Args:
         task: What is prepared.
         counts: Of all rows.
-        sample: Of the whole train split.
+        sample: Of the whole train split; None where the task brings its encoding.
 
     Raises:
         DataError: A label lacks a class, a split has no rows, or a feature is useless.
@@ -80,6 +83,9 @@ def fit(task: Task, counts: Counts, sample: Sample) -> Preprocessor:
         logger.warning(
             "column %r: %d NaN and %d infinite values taken as missing", name, invalid["nan"], invalid["inf"]
         )
+    if task.encoding is not None:
+        return task.encoding
+    assert sample is not None
     schema = task.schema
     return fit_preprocessor(sample.rows, schema.numeric, schema.categorical, task.config.numeric_dtype, task.where)
 
@@ -102,6 +108,17 @@ def present_splits(counts: Counts) -> list[str]:
     return [split for split, rows in zip(SPLITS, counts.rows, strict=True) if rows]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Spilled:
+    """Encoded rows on disk."""
+
+    writers: dict[str, ShardWriter]
+    """What holds the rows of each split."""
+
+    unseen: dict[str, int]
+    """Rows of each category column whose value the task's own encoding does not know; empty where it is fitted."""
+
+
 def spill_rows(
     folder: Path,
     task: Task,
@@ -109,7 +126,7 @@ def spill_rows(
     preprocessor: Preprocessor,
     counts: Counts,
     on_rows: Callable[[int], None],
-) -> dict[str, ShardWriter]:
+) -> Spilled:
     """Encode rows and append each to the spill file of its shard.
 
     Args:
@@ -119,22 +136,43 @@ def spill_rows(
         preprocessor: Their encoding.
         counts: Of all rows, not of the pieces alone.
         on_rows: Called with the number of rows after each batch.
-
-    Returns:
-        What holds the rows of each split.
     """
     layout = array_layout(preprocessor, task.schema)
     writers = {
         split: ShardWriter(folder / split, counts.rows[SPLITS.index(split)], layout) for split in present_splits(counts)
     }
     shuffle_seed = salted(task.config.seed, "shuffle")
+    unseen = Counter[str]()
     for batch in read_split_batches(pieces, task.schema, task.config, on_rows):
         arrays = encode_rows(batch.rows, preprocessor, task.schema, batch.path)
+        if task.encoding is not None:
+            unseen.update(count_unseen(arrays, preprocessor))
         keys = splitmix64(batch.row_ids, seed=shuffle_seed)
         for split, writer in writers.items():
             rows = np.flatnonzero(batch.split == SPLITS.index(split))
             writer.add(keys[rows], {name: array[rows] for name, array in arrays.items()})
-    return writers
+    return Spilled(writers=writers, unseen=dict(unseen))
+
+
+def count_unseen(arrays: Arrays, preprocessor: Preprocessor) -> dict[str, int]:
+    """Return how many rows of each category column hold a value that the encoding does not know."""
+    return {
+        feature.name: int(np.count_nonzero(arrays["categorical"][:, index] == UNSEEN))
+        for index, feature in enumerate(preprocessor.coded)
+        if feature.kind == "category"
+    }
+
+
+def log_unseen(unseen: Mapping[str, int], rows: int) -> None:
+    """Say of each category column what share of the rows holds a value that the encoding does not know."""
+    for name, count in unseen.items():
+        if count:
+            logger.info(
+                "column %r: %.2f%% of the rows (%s) hold a value that the encoding does not know",
+                name,
+                100 * count / rows,
+                f"{count:,}",
+            )
 
 
 def encode_rows(
@@ -178,6 +216,7 @@ def describe(task: Task, preprocessor: Preprocessor, counts: Counts, shards: dic
         seed=task.config.seed,
         invalid=counts.invalid,
         sources=task.files,
+        encoding_from=None if task.encoding is None else task.encoding.digest,
     )
 
 

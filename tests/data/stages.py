@@ -35,14 +35,14 @@ def run(
     return finish_preparation(uri)
 
 
-def every_call(paths: list[Path], uri: str) -> list[Callable[[], object]]:
+def every_call(paths: list[Path], uri: str, config: PrepareConfig = CONFIG) -> list[Callable[[], object]]:
     parts = range(3)
     each = {
         stage: [lambda stage=stage, part=part: prepare_part(uri, stage, part) for part in parts]
         for stage in ("survey", "encode", "assemble")
     }
     return [
-        lambda: plan_preparation(paths, uri, CONFIG, parts=3),
+        lambda: plan_preparation(paths, uri, config, parts=3),
         *each["survey"],
         lambda: fit_preparation(uri),
         *each["encode"],
