@@ -28,7 +28,7 @@ from dkan_core.model.tabular import ModelConfig, TabularFastKAN
 from dkan_core.settings import build_config
 from dkan_core.training.architecture import choose_architecture
 from dkan_core.training.recipe import resolve
-from dkan_core.training.step import seed_step, to_tensors, trained_parameters, untrained_model
+from dkan_core.training.step import to_tensors, trained_parameters, untrained_model
 from dkan_core.training.team import LOOPBACK
 
 CHECKPOINT, PROGRESS, SETTINGS = "checkpoint.pt", "progress", "settings.json"
@@ -120,7 +120,6 @@ def main() -> None:
         parallel = DistributedDataParallel(_Loss(model))
         batches = SliceBatches(reader, config, rank)
         while True:
-            seed_step(config.seed, step, rank)
             optimizer.zero_grad()
             torch.autograd.backward(parallel(to_tensors(batches.get(step, rank), torch.device("cpu"))))
             optimizer.step()
@@ -140,7 +139,7 @@ class _Loss(torch.nn.Module):
         self.model = model
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        logits_MBL = self.model.member_logits(batch.get("numeric"), batch.get("categorical"))
+        logits_MBL = self.model.member_logits(batch.get("numeric"), batch.get("categorical"), batch["dropout_key"])
         labels_MBL = batch["labels"].to(logits_MBL.dtype).expand_as(logits_MBL)
         return torch.nn.functional.binary_cross_entropy_with_logits(logits_MBL, labels_MBL)
 

@@ -2,7 +2,8 @@
 
 An epoch visits runs of consecutive rows ("pieces") in a random order. ``prepare`` has shuffled the rows, so this
 is as good as a full shuffle and reads long stretches of disk. The stream of rows is cut into global batches, and
-each of those into one slice a worker: any number of workers sees the same global batches.
+each of those into one slice a worker: any number of workers sees the same global batches. What is random about a row
+in a step follows from its place in the stream, ``dropout_key``, and so does not depend on how a batch is cut either.
 """
 
 import itertools
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.config import TrainConfig
+from dkan_core.data.hashing import salted, splitmix64
 from dkan_core.data.manifest import PreparedData
 from dkan_core.data.shards import Arrays, ShardReader
 from dkan_core.errors import DataError
@@ -26,6 +28,7 @@ MIN_PIECES = 2048
 PREFETCH = 2
 
 Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
 
 
 class RowReader(Protocol):
@@ -144,13 +147,33 @@ def train_batches(
 ) -> Iterator[Arrays]:
     """Yield a worker's part of each global batch of an epoch from its batch ``first`` on.
 
-    A part may have no rows in the last one.
+    A part may have no rows in the last one. Beside the split's arrays it holds ``dropout_key``.
     """
     piece = piece_rows(reader.rows, reader.row_bytes)
     order = epoch_order(reader.starts, piece=piece, seed=seed, epoch=epoch)
     for step in range(first, steps_per_epoch(reader.rows, batch_size)):
         start, stop = slice_of(reader.rows, step, batch_size=batch_size, rank=rank, workers=workers)
-        yield reader.gather(order.extents(start, stop))
+        arrays = reader.gather(order.extents(start, stop))
+        yield {**arrays, "dropout_key": dropout_keys(seed, epoch * reader.rows + start, stop - start)}
+
+
+def dropout_keys(seed: int, first: int, rows: int) -> Int32:
+    """Return a key for each of some consecutive rows of a run's stream, all its epochs one after the other.
+
+    Place in the stream says step and row of the step at once. Two of a step's rows rarely have the same key (one pair
+    in 2**32), and then the same mask.
+
+    Args:
+        seed: Of the run.
+        first: Place of the first row.
+        rows: How many.
+
+    >>> dropout_keys(0, 5, 3)[1:].tolist() == dropout_keys(0, 6, 2).tolist()
+    True
+    """
+    places = np.arange(first, first + rows).astype(np.uint64)
+    mixed = splitmix64(places, seed=salted(seed, "dropout"))
+    return (mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)
 
 
 def run_batches(reader: RowReader, config: TrainConfig, rank: int = 0, *, first: int = 0) -> Iterator[Arrays]:

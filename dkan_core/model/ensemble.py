@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dkan_core.model.dropout import RowDropout
 from dkan_core.model.fastkan import Basis, FastKANLayer, RadialBasis
 from dkan_core.model.kernels import radial_linear
 
@@ -69,7 +70,8 @@ class FastKANEnsemble(nn.Module):
         dropout: Share of each hidden layer's units dropped while training.
 
     Shape:
-        - Input: ``(B, widths[0])``; terms to be added to the first layer's output: ``(B, M * widths[1])`` each
+        - Input: ``(B, widths[0])``; terms to be added to the first layer's output: ``(B, M * widths[1])`` each; while
+          training maybe keys ``(B,)`` that decide what is dropped (``RowDropout``)
         - Output: ``(M, B, widths[-1])``
 
     >>> FastKANEnsemble(5, [3, 16, 1])(torch.zeros(4, 3)).shape
@@ -96,12 +98,14 @@ class FastKANEnsemble(nn.Module):
         self.rest = nn.ModuleList(
             MemberLayer(members, inputs, outputs, **basis) for inputs, outputs in itertools.pairwise(widths[1:])
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropouts = nn.ModuleList(
+            RowDropout(members * width, dropout, layer=index) for index, width in enumerate(widths[1:-1], start=1)
+        )
 
-    def forward(self, x_BI: Tensor, shifts: Sequence[Tensor] = ()) -> Tensor:
+    def forward(self, x_BI: Tensor, shifts: Sequence[Tensor] = (), dropout_key_B: Tensor | None = None) -> Tensor:
         terms = [*shifts] if self.first is None else [self.first(x_BI), *shifts]
         first_BO = functools.reduce(torch.add, terms)
         hidden_MBO: Tensor = first_BO.unflatten(1, (self.members, -1)).transpose(0, 1)
-        for layer in self.rest:
-            hidden_MBO = layer(self.dropout(hidden_MBO))
+        for dropout, layer in zip(self.dropouts, self.rest, strict=True):
+            hidden_MBO = layer(dropout(hidden_MBO, dropout_key_B))
         return hidden_MBO

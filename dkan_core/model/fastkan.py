@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dkan_core.model.dropout import RowDropout
 from dkan_core.model.kernels import radial_linear
 
 
@@ -95,7 +96,7 @@ class FastKAN(nn.Module):
         dropout: Share of each hidden layer's units dropped while training.
 
     Shape:
-        - Input: ``(B, widths[0])``
+        - Input: ``(B, widths[0])``; while training maybe keys ``(B,)`` that decide what is dropped (``RowDropout``)
         - Output: ``(B, widths[-1])``
 
     >>> FastKAN([3, 16, 1])(torch.zeros(4, 3)).shape
@@ -126,9 +127,13 @@ class FastKAN(nn.Module):
             )
             for index, (inputs, outputs) in enumerate(itertools.pairwise(widths))
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropouts = nn.ModuleList(
+            RowDropout(width, dropout, layer=index) for index, width in enumerate(widths[1:-1], start=1)
+        )
 
-    def forward(self, x: Tensor) -> Tensor:
-        for index, layer in enumerate(self.layers):
-            x = layer(x if index == 0 else self.dropout(x))
+    def forward(self, x: Tensor, dropout_key_B: Tensor | None = None) -> Tensor:
+        first, *rest = self.layers
+        x = first(x)
+        for dropout, layer in zip(self.dropouts, rest, strict=True):
+            x = layer(dropout(x, dropout_key_B))
         return x

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from dkan_core.config import TrainConfig
 from dkan_core.data.encoding import FIRST_CODE, SCORE_LIMIT, STEPS, UNSEEN
 from dkan_core.data.manifest import PreparedData
+from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import FastKANEnsemble
 from dkan_core.model.fastkan import Basis, FastKAN
 
@@ -197,7 +198,8 @@ class InputEncoder(nn.Module):
     chosen indicators are added to the first layer's output, at one weight an output each.
 
     Shape:
-        - Input: ``numeric`` (B, F), ``categorical`` (B, C) int32
+        - Input: ``numeric`` (B, F), ``categorical`` (B, C) int32; while training maybe keys (B,) that decide what is
+          dropped (``RowDropout``)
         - Output: (B, inputs), (B, H)
     """
 
@@ -207,7 +209,7 @@ class InputEncoder(nn.Module):
     def __init__(self, config: ModelConfig, first_width: int) -> None:
         super().__init__()
         self.cardinalities, self.embedded = config.cardinalities, config.embedded
-        self.binary_dropout = config.binary_dropout
+        self.binary_dropout = RowDropout(len(config.binary), config.binary_dropout, layer=0)
         embeddings = [_embedding(config.cardinalities[index], config.embedding_dim) for index in config.embedded]
         self.embeddings = nn.ModuleList(embeddings)
         curved = sorted({*range(config.num_numeric)} - {*config.binary})
@@ -224,12 +226,14 @@ class InputEncoder(nn.Module):
         tables = {f"embeddings.{place}.weight": [self.cardinalities[i]] for place, i in enumerate(self.embedded)}
         return tables if self.indicators is None else {**tables, "indicators.weight": self.indicators.sizes}
 
-    def forward(self, numeric: Tensor | None, categorical: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    def forward(
+        self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
         inputs, shifts = [], []
         if numeric is not None:
             scores_BF = decode_scores(numeric)
             if self.binary_linear is not None:
-                binary = F.dropout(scores_BF[:, self.binary], self.binary_dropout, self.training)
+                binary = self.binary_dropout(scores_BF[:, self.binary], dropout_key_B)
                 shifts.append(self.binary_linear(BINARY_SCALE * binary))
                 scores_BF = scores_BF[:, self.curved]
             inputs.append(scores_BF)
@@ -271,13 +275,21 @@ class TabularFastKAN(nn.Module):
         self.register_buffer("calibration_scale", torch.ones(len(config.labels)))
         self.register_buffer("calibration_shift", torch.zeros(len(config.labels)))
 
-    def member_logits(self, numeric: Tensor | None = None, categorical: Tensor | None = None) -> Tensor:
-        """Return each member's log-odds ``(M, B, L)``, before calibration: what the loss looks at."""
-        inputs, shifts = self.encoder(numeric, categorical)
+    def member_logits(
+        self,
+        numeric: Tensor | None = None,
+        categorical: Tensor | None = None,
+        dropout_key_B: Tensor | None = None,
+    ) -> Tensor:
+        """Return each member's log-odds ``(M, B, L)``, before calibration: what the loss looks at.
+
+        In training mode the rows' keys ``(B,)`` decide what is dropped, or torch's generator without them.
+        """
+        inputs, shifts = self.encoder(numeric, categorical, dropout_key_B)
         if isinstance(self.network, FastKAN):
-            logits_MBL: Tensor = self.network(inputs).unsqueeze(0)
+            logits_MBL: Tensor = self.network(inputs, dropout_key_B).unsqueeze(0)
         else:
-            logits_MBL = self.network(inputs, shifts)
+            logits_MBL = self.network(inputs, shifts, dropout_key_B)
         return logits_MBL + self.bias
 
     @torch.no_grad()

@@ -10,7 +10,7 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.shards import Arrays
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
 from dkan_core.training.optimizer import Float32
-from dkan_core.training.step import compute_gradient, seed_step, to_tensors, trained_parameters
+from dkan_core.training.step import compute_gradient, to_tensors, trained_parameters
 
 
 class Replica:
@@ -63,12 +63,11 @@ class Replica:
         if target.data_ptr() != buffer_P.data_ptr():
             target.copy_(buffer_P)
 
-    def gradient(self, arrays: Arrays, config: TrainConfig, *, step: int, slice_index: int) -> tuple[float, float]:
+    def gradient(self, arrays: Arrays, config: TrainConfig) -> tuple[float, float]:
         """Put the gradient of a slice of a step into the gradients; return its mean loss, and the weight of that.
 
-        It is a function of parameters, rows, seed, step and slice alone, whichever process computes it.
+        It is a function of parameters and rows alone, whichever process computes it.
         """
-        seed_step(config.seed, step, slice_index)
         return compute_gradient(self.model, to_tensors(arrays, self.device), config)
 
     def _bind(self) -> None:

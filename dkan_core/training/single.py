@@ -63,9 +63,7 @@ def train_single(train: RowReader, valid: RowReader, prepared: PreparedData, con
         TrainingError: The loss is no number, whatever the learning rate.
     """
     assert config.workers == 1, f"one process trains, not {config.workers}"
-    # Seeding a step seeds every GPU that this process uses.
-    uses_cuda = config.device != "cpu" or torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if uses_cuda else []):
+    with torch.random.fork_rng(devices=[]):
         return _Single(train, valid, prepared, config).run()
 
 
@@ -107,7 +105,7 @@ class _Single:
     def _step(self, step: int, arrays: Arrays) -> None:
         """Take one step, as worker and server would."""
         self.replica.load(self.centre.state_KP[0])
-        loss, weight = self.replica.gradient(arrays, self.config, step=step, slice_index=0)
+        loss, weight = self.replica.gradient(arrays, self.config)
         self.replica.store(self.replica.gradients_P, self.gradient_P)
         contribution = Contribution(
             rank=0,

@@ -12,15 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dkan_core.config import TrainConfig
-from dkan_core.data.hashing import salted
 from dkan_core.data.manifest import PreparedData
 from dkan_core.data.shards import Arrays
 from dkan_core.metrics import NOT_MEASURED
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
 from dkan_core.training.optimizer import Decayed
 
-Logits = Callable[[Tensor | None, Tensor | None], Tensor]
-"""From numeric and categorical columns to the logits ``(M, B, L)``."""
+Logits = Callable[[Tensor | None, Tensor | None, Tensor], Tensor]
+"""From numeric and categorical columns and the rows' keys for dropout to the logits ``(M, B, L)``."""
 
 MIN_CODE_DECAY, MAX_CODE_DECAY, EVEN_CODE_ROWS = 0.1, 3.0, 540
 
@@ -163,7 +162,7 @@ def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor], config: Tr
 def part_loss(member_logits: Logits, part: dict[str, Tensor], config: TrainConfig, total: Tensor) -> Tensor:
     """Return what some rows of a batch add to its mean loss, in float32; ``total`` is the batch's weight."""
     with torch.autocast(total.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-        logits_MBL = member_logits(part.get("numeric"), part.get("categorical"))
+        logits_MBL = member_logits(part.get("numeric"), part.get("categorical"), part["dropout_key"])
     loss, _ = masked_loss(
         logits_MBL.float(),
         part["labels"],
@@ -173,8 +172,3 @@ def part_loss(member_logits: Logits, part: dict[str, Tensor], config: TrainConfi
         total=total,
     )
     return loss
-
-
-def seed_step(seed: int, step: int, rank: int) -> None:
-    """Seed what is random inside a step (dropout), so that a step is a function of seed, step and rank alone."""
-    torch.manual_seed(salted(seed, f"{step}/{rank}"))

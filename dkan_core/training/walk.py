@@ -40,7 +40,7 @@ class Walker:
         for step in steps:
             arrays = self.batches.get(step, part)
             self.replica.load(state.values_P)
-            loss, weight = self.replica.gradient(arrays, config, step=step, slice_index=part)
+            loss, weight = self.replica.gradient(arrays, config)
             losses.append(loss * weight)
             weights.append(weight)
             rows += len(arrays["labels"])

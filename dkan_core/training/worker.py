@@ -89,7 +89,7 @@ class Worker:
         part = self.rules.ranges.slice_of(lease.index)
         arrays = self.batches.get(step, part)
         self.replica.load(self.memory.banks_2KP[lease.bank, 0])
-        loss, weight = self.replica.gradient(arrays, self.config, step=step, slice_index=part)
+        loss, weight = self.replica.gradient(arrays, self.config)
         self.replica.store(self.replica.gradients_P, self.push_P)
         return loss, weight, len(arrays["labels"])
 

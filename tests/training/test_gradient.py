@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dkan_core import TrainConfig
-from dkan_core.data.loader import open_split
+from dkan_core.data.loader import dropout_keys, open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
 from dkan_core.training.recipe import resolve
@@ -43,6 +43,7 @@ def batch_of(architecture: ModelConfig, *, rows: int = ROWS, weighted: bool = Tr
     labels[torch.rand(rows, 2) < 0.4] = 255
     labels[: rows // 5] = 255
     batch = {"labels": labels, "numeric": torch.randint(0, 256, (rows, 3), dtype=torch.uint8)}
+    batch["dropout_key"] = torch.from_numpy(dropout_keys(0, 0, rows))
     if architecture.cardinalities:
         codes = [torch.randint(0, size, (rows,)) for size in architecture.cardinalities]
         batch["categorical"] = torch.stack(codes, dim=1).int()
@@ -82,7 +83,8 @@ def test_bfloat16_learns_as_well(prepared: Path) -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("parts", [2, 5, ROWS, 1000])
 def test_parts_add_up_to_the_whole(parts: int, weighted: bool) -> None:
-    model, batch = model_of(CONFIG), batch_of(CONFIG, weighted=weighted)
+    architecture = replace(CONFIG, dropout=0.3, binary_dropout=0.3)
+    model, batch = model_of(architecture), batch_of(architecture, weighted=weighted)
     settings: dict[str, Any] = {"pos_weight": 3.0, "label_weights": (1.0, 0.5)}
     expected, *expected_scalars = gradient(model, batch, **settings)
     found, *scalars = gradient(model, batch, accumulate=parts, **settings)
@@ -114,6 +116,6 @@ def test_rows_without_a_measured_label_have_no_gradient_in_any_parts(rows: int) 
 def test_parts_hold_fewer_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model, seen = model_of(CONFIG), []
     inner = model.member_logits
-    monkeypatch.setattr(model, "member_logits", lambda x, codes: seen.append(len(x)) or inner(x, codes))
+    monkeypatch.setattr(model, "member_logits", lambda x, *rest: seen.append(len(x)) or inner(x, *rest))
     gradient(model, batch_of(CONFIG), accumulate=4)
     assert max(seen) == 10 and sum(seen) == ROWS

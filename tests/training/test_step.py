@@ -17,7 +17,6 @@ from dkan_core.training.step import (
     flatten,
     masked_loss,
     parameter_count,
-    seed_step,
     untrained_model,
 )
 from tests.model.test_tabular import CONFIG
@@ -135,12 +134,3 @@ def test_optimizer_equals_torch() -> None:
 def test_rate_stays_between_zero_and_its_peak(steps: int, warmup_fraction: float) -> None:
     rates = [learning_rate(step, steps=steps, peak=0.1, warmup_fraction=warmup_fraction) for step in range(steps)]
     assert all(0 < rate <= 0.1 for rate in rates) and max(rates) == 0.1
-
-
-def test_randomness_of_a_step_depends_on_seed_step_and_rank_alone() -> None:
-    def draw(seed: int, step: int, rank: int) -> float:
-        seed_step(seed, step, rank)
-        return float(torch.rand(()))
-
-    assert draw(0, 1, 2) == draw(0, 1, 2)
-    assert len({draw(seed, step, rank) for seed in range(3) for step in range(3) for rank in range(3)}) == 27

@@ -121,16 +121,16 @@ class Probe:
         times: list[list[float]] = [[], []]
         for turn in turns(SECONDS):
             for stream, found in zip(batches, times, strict=True):
-                seconds = timed(partial(self._gradient, next(stream), turn))
+                seconds = timed(partial(self._gradient, next(stream)))
                 if turn >= WARM_UP:
                     found.append(seconds)
         return float(np.median(times[0])), float(np.median(times[1]))
 
-    def _gradient(self, arrays: Arrays, step: int, config: TrainConfig | None = None) -> None:
+    def _gradient(self, arrays: Arrays, config: TrainConfig | None = None) -> None:
         """Compute a gradient, as a worker does whose parameters have just changed; on CUDA, they are there already."""
         if self.device.type == "cpu":
             self.replica.load(self.values_P)
-        self.replica.gradient(arrays, config or self.config, step=step, slice_index=0)
+        self.replica.gradient(arrays, config or self.config)
 
     def _update(self) -> None:
         step = self.centre.ledger.ranges
@@ -155,9 +155,9 @@ class Probe:
         ahead = (1 + PREFETCH) * rows * self.reader.row_bytes
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-            self._gradient(batch, 0)
+            self._gradient(batch)
             return int(torch.cuda.max_memory_allocated(self.device)) + ahead
-        return kept_bytes(lambda: self._gradient(batch, 0)) + int(self.values_P.nbytes) + ahead
+        return kept_bytes(lambda: self._gradient(batch)) + int(self.values_P.nbytes) + ahead
 
     def _bf16_speed(self) -> float | None:
         """Return how much faster bfloat16 computes a gradient, measured in turns with float32."""
@@ -167,8 +167,8 @@ class Probe:
         reduced = replace(self.config, precision="bf16")
         ratios = []
         for turn in turns(PRECISION_SECONDS):
-            full = timed(lambda: self._gradient(batch, 0))
-            half = timed(lambda: self._gradient(batch, 0, reduced))
+            full = timed(lambda: self._gradient(batch))
+            half = timed(lambda: self._gradient(batch, reduced))
             if turn >= WARM_UP:
                 ratios.append(full / half)
         return float(np.median(ratios))

@@ -147,7 +147,7 @@ class GradientStrategy(Strategy):
         (step,) = task.steps
         arrays = self.batches.get(step, self.team.rank)
         self.replica.load(task.state_KP[0])
-        loss, weight = self.replica.gradient(arrays, self.config, step=step, slice_index=self.team.rank)
+        loss, weight = self.replica.gradient(arrays, self.config)
         if self.replica.gradients_P.data_ptr() != self.update_N.data_ptr():
             self.update_N.copy_(self.replica.gradients_P)
         self.update_N.mul_(weight)

@@ -13,7 +13,7 @@ from dkan_core.data.loader import SliceBatches
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.centre import Rules
 from dkan_core.training.replica import Replica
-from dkan_core.training.step import cell_weights, part_loss, seed_step, to_tensors
+from dkan_core.training.step import cell_weights, part_loss, to_tensors
 from dkan_core.training.strategies.base import Strategy, Sums, Task
 from dkan_core.training.team import Team
 
@@ -30,7 +30,7 @@ class DistributedDataParallelism(Strategy):
     def round(self, task: Task) -> Sums:
         """Compute the loss as this member's share of that of all, and let DDP average its gradient."""
         (step,) = task.steps
-        rank, arrays = self.team.rank, self.batches.get(step, self.team.rank)
+        arrays = self.batches.get(step, self.team.rank)
         self.replica.load(task.state_KP[0])
         self.replica.gradients_P.zero_()
         batch = to_tensors(arrays, self.replica.device)
@@ -39,7 +39,6 @@ class DistributedDataParallelism(Strategy):
         self.team.add_up(total)
         # DDP takes the plain mean over members; divided by this, losses add up to the mean over the labels of all.
         share = total.to(weight.device) / self.team.size
-        seed_step(self.config.seed, step, rank)
         loss = self._backward(batch, share)
         mean = loss * share.item() / (weight.item() or 1.0)
         self.write_tail(Sums.of(task, loss=mean, weight=weight.item(), rows=len(arrays["labels"])))
@@ -69,6 +68,6 @@ class _Logits(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, numeric: Tensor | None, categorical: Tensor | None) -> Tensor:
+    def forward(self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor) -> Tensor:
         """Return the logits ``(M, B, L)``."""
-        return self.model.member_logits(numeric, categorical)
+        return self.model.member_logits(numeric, categorical, dropout_key_B)

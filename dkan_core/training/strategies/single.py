@@ -13,7 +13,7 @@ class Single(GradientStrategy):
         (step,) = task.steps
         arrays = self.batches.get(step, 0)
         self.replica.load(task.state_KP[0])
-        loss, weight = self.replica.gradient(arrays, self.config, step=step, slice_index=0)
+        loss, weight = self.replica.gradient(arrays, self.config)
         return Sums.of(task, loss=loss, weight=weight, rows=len(arrays["labels"]))
 
     def add_up(self, buffer_N: Tensor) -> None:

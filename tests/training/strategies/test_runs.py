@@ -14,9 +14,9 @@ from dkan_core.training.checkpoints import Checkpoint, load_checkpoint
 from tests.training.processes import children, wait_until
 
 SMALL = TrainConfig(
-    epochs=2, hidden=(8,), workers=2, device="cpu", batch_size=50, learning_rate=0.02, dropout=0.0, binary_dropout=0.0
+    epochs=2, hidden=(8,), workers=2, device="cpu", batch_size=50, learning_rate=0.02, dropout=0.3, binary_dropout=0.3
 )
-LONG = replace(SMALL, strategy="allreduce", epochs=40, patience=1000, dropout=0.3)
+LONG = replace(SMALL, strategy="allreduce", epochs=40, patience=1000)
 
 
 def last_checkpoint(run: Path) -> Checkpoint:
@@ -38,7 +38,9 @@ def test_every_strategy_takes_the_same_steps(
     strategy: str, reference: Checkpoint, prepared: Path, tmp_path: Path
 ) -> None:
     workers = 1 if strategy == "single" else 2
-    result = train(prepared, tmp_path / "run", replace(SMALL, strategy=strategy, workers=workers))
+    accumulate = 3 if strategy == "ring" else 1
+    config = replace(SMALL, strategy=strategy, workers=workers, accumulate=accumulate)
+    result = train(prepared, tmp_path / "run", config)
     found = last_checkpoint(tmp_path / "run")
     np.testing.assert_allclose(found.state_KP[0], reference.state_KP[0], rtol=1e-3, atol=1e-4)
     assert [entry["loss"] for entry in found.history] == pytest.approx([entry["loss"] for entry in reference.history])

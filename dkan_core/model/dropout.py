@@ -1,0 +1,77 @@
+"""Dropout that is a function of row and unit: the rows beside a row do not matter, and nor does the device.
+
+Torch's own dropout draws from a generator, so that a mask depends on where a batch is cut. Here each cell is hashed by
+itself (a counter-based generator, as in Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): a batch
+computed whole, in parts or by several workers drops the same cells.
+
+Shape suffixes: M members, B rows, U units over all members, O units of one member.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dkan_core.data.hashing import splitmix64
+
+FIRST_FACTOR, SHIFT, SECOND_FACTOR = 0x7FEB352D, 15, 0x846CA68B - (1 << 32)
+"""Of the 32-bit mixer lowbias32 (Wellons 2018), without its outer shifts: both keys are mixed already, and only the
+high bits of the result are looked at."""
+
+LOGICAL = (1 << (32 - SHIFT)) - 1
+"""Torch has no logical shift of int32: the copies of the sign bit are masked away."""
+
+
+class RowDropout(nn.Module):
+    """Drops units while training; which ones, each row's key decides.
+
+    Args:
+        units: How many units there are, U.
+        p: Share of them to drop; the others grow by 1 / (1 - p).
+        layer: What tells this module's masks from those of others in the same network.
+
+    Shape:
+        - Input: ``(B, U)`` or ``(M, B, O)`` with U = M * O; keys ``(B,)`` int32, from ``dkan_core.data.loader``.
+          Without keys, torch's generator decides.
+        - Output: that of the input
+
+    >>> dropout, keys = RowDropout(4, 0.5, layer=0), torch.tensor([7, 8, 7], dtype=torch.int32)
+    >>> dropout(torch.ones(3, 4), keys).tolist()
+    [[0.0, 2.0, 0.0, 2.0], [2.0, 0.0, 2.0, 2.0], [0.0, 2.0, 0.0, 2.0]]
+    """
+
+    unit_keys: Tensor
+
+    def __init__(self, units: int, p: float, *, layer: int) -> None:
+        if not 0 <= p < 1:
+            raise ValueError(f"p must be from 0 to below 1, got {p}")
+        super().__init__()
+        self.p = p
+        numbers = np.arange(units, dtype=np.uint64) + np.uint64(layer << 32)
+        keys = (splitmix64(numbers) >> np.uint64(32)).astype(np.uint32).view(np.int32)
+        self.register_buffer("unit_keys", torch.from_numpy(keys), persistent=False)
+
+    def forward(self, x: Tensor, key_B: Tensor | None = None) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        if key_B is None:
+            return F.dropout(x, self.p)
+        factor_BU = keep_factors(key_B, self.unit_keys, self.p, x.dtype)
+        return x * (factor_BU if x.dim() == 2 else factor_BU.view(len(key_B), len(x), -1).transpose(0, 1))
+
+    def extra_repr(self) -> str:
+        """Return what ``repr`` shows."""
+        return f"units={len(self.unit_keys)}, p={self.p}"
+
+
+def keep_factors(row_key_B: Tensor, unit_key_U: Tensor, p: float, dtype: torch.dtype) -> Tensor:
+    """Return what each cell is multiplied by: 0 where it is dropped, else 1 / (1 - p), with p in units of 2**-32.
+
+    Shape:
+        - Input: ``(B,)`` and ``(U,)`` int32
+        - Output: ``(B, U)``
+    """
+    dropped = round(p * (1 << 32))
+    bits_BU = row_key_B.unsqueeze(1).bitwise_xor(unit_key_U).mul_(FIRST_FACTOR)
+    bits_BU.bitwise_xor_((bits_BU >> SHIFT).bitwise_and_(LOGICAL)).mul_(SECOND_FACTOR)
+    return bits_BU.ge_(dropped - (1 << 31)).to(dtype).mul_(1 / (1 - dropped / (1 << 32)))
