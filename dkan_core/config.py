@@ -97,10 +97,10 @@ class TrainConfig:
     """Normalization before the first layer; "layer" is the reference's LayerNorm."""
 
     dropout: float = 0.2
-    """Share of hidden units dropped while training."""
+    """Share of hidden units dropped while training; which, seed, row and step decide, and not the number of workers."""
 
     binary_dropout: float = 0.2
-    """Share of binary inputs dropped while training."""
+    """Share of binary inputs dropped while training, drawn in the same way."""
 
     embedding_dim: int = 8
     """Width of a categorical column's embedding."""
