@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dkan_core.model.fastkan import FastKAN
     from dkan_core.nodes.config import NodesConfig
     from dkan_core.nodes.launch import train_on_nodes
-    from dkan_core.notebook import MainResult, main
+    from dkan_core.notebook.main import MainResult, main
     from dkan_core.prediction import predict
     from dkan_core.publishing import choose_best, publish
     from dkan_core.sample import write_sample
@@ -41,7 +41,7 @@ _HOMES = {
     "Explanation": "explanation.learned",
     "FastKAN": "model.fastkan",
     "FastKANClassifier": "estimator",
-    "MainResult": "notebook",
+    "MainResult": "notebook.main",
     "NodesConfig": "nodes.config",
     "OutputError": "errors",
     "Plan": "training.planning.plan",
@@ -61,7 +61,7 @@ _HOMES = {
     "fingerprint_sources": "data.sources",
     "finish_preparation": "data.parallel",
     "fit_preparation": "data.parallel",
-    "main": "notebook",
+    "main": "notebook.main",
     "plan": "training.planning.plan",
     "plan_preparation": "data.parallel",
     "predict": "prediction",

@@ -14,12 +14,13 @@ def is_frame(rows: Any) -> bool:
     return hasattr(rows, "columns") and (hasattr(rows, "iloc") or hasattr(rows, "__arrow_c_stream__"))
 
 
-def to_table(rows: Any, names: Sequence[str]) -> pa.Table:
+def to_table(rows: Any, names: Sequence[str], where: str = "X") -> pa.Table:
     """Return rows as a table with columns of plain types; a column without any value is one of numbers.
 
     Args:
         rows: A frame, or an array (N, F).
         names: What the columns are to be called.
+        where: The rows, as messages should call them.
 
     Raises:
         TypeError: A column holds values of several types.
@@ -28,9 +29,9 @@ def to_table(rows: Any, names: Sequence[str]) -> pa.Table:
         table = _frame_table(rows) if is_frame(rows) else _array_table(rows)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         # The wording is scikit-learn's own.
-        raise TypeError(f"X: each column's argument must be a string or a number throughout ({error})") from error
+        raise TypeError(f"{where}: each column's argument must be a string or a number throughout ({error})") from error
     table = table.rename_columns(list(names))
-    types = column_types("X", table.schema)
+    types = column_types(where, table.schema)
     plain = {name: pa.float64() if pa.types.is_null(kind) else kind for name, kind in types.items()}
     return table.cast(pa.schema(list(plain.items())))
 
