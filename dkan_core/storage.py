@@ -4,10 +4,11 @@ import errno
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import fsspec
@@ -43,6 +44,54 @@ def filesystem(uri: str | Path) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         raise DataError(f"{uri}: {error} (extras: dkan[s3], dkan[gcs])") from error
     return fs, path
+
+
+def check_name(uri: str | Path) -> None:
+    """Raise DataError where ``uri`` can name no file or folder; an empty text would mean the current folder."""
+    text = str(uri)
+    if not text.strip() or "\0" in text:
+        raise DataError(f"{text!r} names no file or folder")
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """Return the path of a name that was read from a file, in the folder of that file.
+
+    Raises:
+        DataError: It leads out of the folder, by itself or by a symbolic link.
+
+    >>> path_inside(Path("/data"), "train/a")
+    PosixPath('/data/train/a')
+    >>> path_inside(Path("/data"), "../a")
+    Traceback (most recent call last):
+    dkan_core.errors.DataError: /data: names a file outside of it: '../a'
+    """
+    parts, outside = PurePosixPath(name), DataError(f"{folder}: names a file outside of it: {name!r}")
+    if parts.is_absolute() or ".." in parts.parts or not parts.parts or "\0" in name:
+        raise outside
+    path = folder / name
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise outside
+    return path
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a local file; a pipe or device, which may never end, is refused.
+
+    Raises:
+        DataError: It cannot be read or is no regular file.
+        FileNotFoundError: There is none.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise DataError(f"{path}: is no regular file")
+        with os.fdopen(handle, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 @contextmanager
@@ -320,9 +369,22 @@ def upload_folder(folder: Path, uri: str, *, last: str) -> None:
             fs.put_file(str(path), f"{root}/{path.relative_to(folder).as_posix()}")
 
 
+def _key_below(name: str, root: str, uri: str | Path) -> str:
+    """Return the part of a key below ``root``; keys of buckets and archives may start with / or hold ``..``."""
+    root = root.rstrip("/")
+    if not name.startswith(f"{root}/" if root else ""):
+        raise DataError(f"{uri}: holds a file outside of it: {name!r}")
+    return name[len(root) :].removeprefix("/") if root else name
+
+
 @contextmanager
 def local_copy(uri: str | Path) -> Iterator[Path]:
-    """Yield a local folder with the content of ``uri``: the folder itself, or a download removed afterwards."""
+    """Yield a local folder with the content of ``uri``: the folder itself, or a download removed afterwards.
+
+    Raises:
+        DataError: There is none, or a file in it would leave the folder.
+    """
+    check_name(uri)
     if not is_remote(uri):
         yield local_path(uri)
         return
@@ -334,7 +396,7 @@ def local_copy(uri: str | Path) -> Iterator[Path]:
             if not names:
                 raise DataError(f"{uri}: no such folder")
             for name in names:
-                target = Path(folder) / Path(name).relative_to(root)
+                target = path_inside(Path(folder), _key_below(name, root, uri))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 fs.get_file(name, str(target))
         yield Path(folder)

@@ -23,7 +23,7 @@ def first_shard(data: Path) -> Path:
 
 def other_format(data: Path) -> None:
     plain = json.loads((data / "manifest.json").read_text())
-    (data / "manifest.json").write_text(json.dumps({**plain, "format_version": 2}))
+    (data / "manifest.json").write_text(json.dumps({**plain, "format_version": 3}))
 
 
 PREPARED: dict[str, tuple[Change, str]] = {
@@ -33,9 +33,9 @@ PREPARED: dict[str, tuple[Change, str]] = {
     ),
     "half a manifest": (
         lambda data: (data / "manifest.json").write_text('{"format'),
-        r"manifest\.json: cannot be read",
+        r"manifest\.json: Invalid JSON",
     ),
-    "other format": (other_format, r"manifest\.json: has format version 2; this dkan reads 1"),
+    "other format": (other_format, r"manifest\.json: has format version 3; this dkan reads 1 to 2"),
     "vanished shard": (lambda data: first_shard(data).unlink(), r"train/00000-of-00001\.safetensors: .*No such file"),
     "truncated shard": (
         lambda data: os.truncate(first_shard(data), 99),

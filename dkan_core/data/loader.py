@@ -80,7 +80,7 @@ def open_split(folder: Path, prepared: PreparedData, split: str) -> ShardReader:
     """
     if split not in prepared.splits:
         raise DataError(f"{folder}: has no {split} split; it has {', '.join(prepared.splits)}")
-    return ShardReader(folder, prepared.splits[split].shards)
+    return ShardReader(folder, prepared.splits[split].shards, prepared.content)
 
 
 def piece_rows(rows: int, row_bytes: int) -> int:

@@ -2,19 +2,27 @@
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
+from pydantic import ConfigDict, Field, model_validator
+
+from dkan_core.data.download import download, download_shards
 from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.integrity import Content, Layout, block_count
 from dkan_core.data.schema import SourceFile
 from dkan_core.data.shards import Shard
 from dkan_core.errors import DataError
-from dkan_core.storage import local_copy, write_json
+from dkan_core.schemas import Schema, read_json
+from dkan_core.storage import check_name, is_remote, local_path, read_regular, write_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2 lists the hash of each block of a shard; 1 has those of whole shards alone, and is read, too."""
+
 MANIFEST = "manifest.json"
 
 
@@ -41,6 +49,16 @@ class PreparedData:
     sources: list[SourceFile]
     encoding_from: str | None = None
     """Digest of the encoding where it is that of a model or of other data (``PrepareConfig.like``); None if fitted."""
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def content(self) -> Content:
+        """What the shards hold."""
+        return Content(
+            layout=array_layout(self.preprocessor, len(self.labels), weighted=self.weight is not None),
+            labels=tuple(self.labels),
+            cardinalities=tuple((feature.name, feature.cardinality) for feature in self.preprocessor.coded),
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -54,20 +72,25 @@ class PreparedData:
         taken = {} if self.encoding_from is None else {"encoding_from": self.encoding_from}
         return {
             **taken,
-            "format_version": FORMAT_VERSION,
+            "format_version": self.format_version,
             "features": {
                 "numeric": [feature.name for feature in self.preprocessor.numeric],
                 "categorical": [feature.name for feature in self.preprocessor.coded],
             },
             "labels": self.labels,
             "weight": self.weight,
-            "splits": {name: asdict(split) for name, split in self.splits.items()},
+            "splits": {name: self._plain_split(split) for name, split in self.splits.items()},
             "split_rule": self.split_rule,
             "seed": self.seed,
             "invalid": self.invalid,
             "encoding": self.preprocessor.to_dict(),
-            "sources": [asdict(source) for source in self.sources],
+            "sources": [source.model_dump() for source in self.sources],
         }
+
+    def _plain_split(self, split: SplitInfo) -> dict[str, Any]:
+        left_out = {"blocks"} if self.format_version == 1 else None
+        shards = [shard.model_dump(mode="json", exclude=left_out) for shard in split.shards]
+        return {"rows": split.rows, "classes": split.classes, "shards": shards}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
@@ -91,6 +114,19 @@ class PreparedData:
         }
 
 
+def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool) -> Layout:
+    """Return row shape and dtype of each array in a shard."""
+    layout: dict[str, tuple[tuple[int, ...], str]] = {}
+    if preprocessor.numeric:
+        layout["numeric"] = ((len(preprocessor.numeric),), preprocessor.numeric_dtype)
+    if preprocessor.coded:
+        layout["categorical"] = ((len(preprocessor.coded),), "int32")
+    layout["labels"] = ((labels,), "uint8")
+    if weighted:
+        layout["weight"] = ((), "float32")
+    return layout
+
+
 @contextmanager
 def open_prepared(prepared: str | Path) -> Iterator[tuple[Path, PreparedData]]:
     """Yield a local folder with prepared data, and their manifest; what is remote is downloaded and removed afterwards.
@@ -101,19 +137,34 @@ def open_prepared(prepared: str | Path) -> Iterator[tuple[Path, PreparedData]]:
     Raises:
         DataError: There are none, or other ones than the manifest speaks of.
     """
-    with local_copy(prepared) as folder:
-        manifest, location = read_manifest(folder), json.loads(_text(folder)).get("location")
-        if location is None:
-            yield folder, manifest
-            return
-    with local_copy(location) as folder:
-        there = read_manifest(folder)
-        if there.fingerprint != manifest.fingerprint:
-            raise DataError(
-                f"{location}: holds other data than {prepared} speaks of (fingerprint {there.fingerprint[:12]}, "
-                f"expected {manifest.fingerprint[:12]}); prepare them again"
-            )
-        yield folder, there
+    with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
+        folder = _local_manifest(prepared, Path(scratch) / "named")
+        path = folder / MANIFEST
+        file = _read_file(_text(folder), str(path))
+        manifest, place = _checked(file, str(path)), prepared
+        if file.location is not None:
+            place = file.location
+            folder = _local_manifest(place, Path(scratch) / "located")
+            there = read_manifest(folder)
+            if there.fingerprint != manifest.fingerprint:
+                raise DataError(
+                    f"{place}: holds other data than {prepared} speaks of (fingerprint {there.fingerprint[:12]}, "
+                    f"expected {manifest.fingerprint[:12]}); prepare them again"
+                )
+            manifest = there
+        if is_remote(place):
+            download_shards(str(place), [shard for split in manifest.splits.values() for shard in split.shards], folder)
+        yield folder, manifest
+
+
+def _local_manifest(place: str | Path, scratch: Path) -> Path:
+    """Return a local folder with the manifest of ``place``: the place itself, or ``scratch``."""
+    check_name(place)
+    if not is_remote(place):
+        return local_path(place)
+    scratch.mkdir()
+    download(f"{str(place).rstrip('/')}/{MANIFEST}", scratch / MANIFEST)
+    return scratch
 
 
 def save_pointer(folder: str | Path, prepared: PreparedData, location: str) -> None:
@@ -132,48 +183,118 @@ def read_manifest(folder: Path) -> PreparedData:
     return parse_manifest(_text(folder), str(folder / MANIFEST))
 
 
-def parse_manifest(text: str, path: str) -> PreparedData:
+def parse_manifest(text: str | bytes, path: str) -> PreparedData:
     """Return the manifest that ``text`` is, checked; messages name ``path``.
 
     Raises:
         DataError: It is none, it is of another format version, or it was altered.
     """
-    try:
-        plain = json.loads(text)
-    except ValueError as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
-    version = plain.get("format_version") if isinstance(plain, dict) else None
-    if version != FORMAT_VERSION:
-        raise DataError(f"{path}: has format version {version}; this dkan reads {FORMAT_VERSION}")
-    try:
-        prepared = PreparedData(
-            preprocessor=Preprocessor.from_dict(plain["encoding"]),
-            labels=plain["labels"],
-            weight=plain["weight"],
-            splits={
-                name: SplitInfo(
-                    rows=split["rows"], classes=split["classes"], shards=[Shard(**shard) for shard in split["shards"]]
+    return _checked(_read_file(text, path), path)
+
+
+Count = Annotated[int, Field(ge=0, lt=1 << 48)]
+Name = Annotated[str, Field(min_length=1)]
+Classes = dict[str, Count]
+CLASSES = {"0", "1", "null"}
+
+
+class _Version(Schema):
+    """What every version of the format has."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    format_version: int
+
+
+class _Features(Schema):
+    numeric: list[str]
+    categorical: list[str]
+
+
+class _Split(Schema):
+    rows: Annotated[int, Field(ge=1, lt=1 << 48)]
+    classes: dict[str, Classes]
+    shards: Annotated[list[Shard], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        found = sum(shard.rows for shard in self.shards)
+        if found != self.rows:
+            raise ValueError(f"has {self.rows:,} rows, its shards {found:,}")
+        for label, counts in self.classes.items():
+            if set(counts) != CLASSES or sum(counts.values()) != self.rows:
+                raise ValueError(
+                    f"classes of {label!r} are {counts}; expected counts of 0, 1 and null, {self.rows:,} in all"
                 )
-                for name, split in plain["splits"].items()
-            },
-            split_rule=plain["split_rule"],
-            seed=plain["seed"],
-            invalid=plain["invalid"],
-            sources=[SourceFile(**source) for source in plain["sources"]],
-            encoding_from=plain.get("encoding_from"),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: is no manifest of dkan ({error})") from error
-    if prepared.fingerprint != plain.get("fingerprint"):
+        return self
+
+
+class _ManifestFile(Schema):
+    """The schema of ``manifest.json``."""
+
+    fingerprint: str
+    location: Name | None = None
+    format_version: Literal[1, 2]
+    features: _Features
+    labels: Annotated[list[Name], Field(min_length=1)]
+    weight: Name | None
+    splits: dict[Literal["train", "valid", "test"], _Split]
+    split_rule: dict[str, str]
+    seed: int
+    invalid: dict[str, dict[str, Count]]
+    encoding: Preprocessor
+    encoding_from: str | None = None
+    sources: list[SourceFile]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for name, split in self.splits.items():
+            if list(split.classes) != self.labels:
+                raise ValueError(f"splits.{name}.classes are of {list(split.classes)}, labels are {self.labels}")
+            for shard in split.shards:
+                blocks = block_count(shard.bytes) if self.format_version > 1 else 0
+                if not shard.path.startswith(f"{name}/"):
+                    raise ValueError(f"splits.{name}.shards: {shard.path!r} is of another split")
+                if len(shard.blocks) != blocks:
+                    raise ValueError(f"{shard.path}: blocks has {len(shard.blocks):,} hashes; expected {blocks:,}")
+        paths = [shard.path for split in self.splits.values() for shard in split.shards]
+        if len(set(paths)) < len(paths):
+            raise ValueError("splits: a shard is listed twice")
+        return self
+
+
+def _read_file(text: str | bytes, path: str) -> _ManifestFile:
+    version = read_json(_Version, text, path).format_version
+    if version not in (1, FORMAT_VERSION):
+        raise DataError(f"{path}: has format version {version}; this dkan reads 1 to {FORMAT_VERSION}")
+    return read_json(_ManifestFile, text, path)
+
+
+def _checked(file: _ManifestFile, path: str) -> PreparedData:
+    """Return the manifest that a file holds, if it matches its fingerprint."""
+    splits = {
+        str(name): SplitInfo(rows=split.rows, classes=split.classes, shards=split.shards)
+        for name, split in file.splits.items()
+    }
+    prepared = PreparedData(
+        preprocessor=file.encoding,
+        labels=file.labels,
+        weight=file.weight,
+        splits=splits,
+        split_rule=file.split_rule,
+        seed=file.seed,
+        invalid=file.invalid,
+        sources=file.sources,
+        encoding_from=file.encoding_from,
+        format_version=file.format_version,
+    )
+    if prepared.fingerprint != file.fingerprint:
         raise DataError(f"{path}: does not match its fingerprint; prepare the data again")
     return prepared
 
 
-def _text(folder: Path) -> str:
-    path = folder / MANIFEST
+def _text(folder: Path) -> bytes:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(folder / MANIFEST)
     except FileNotFoundError:
         raise DataError(f"{folder}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error

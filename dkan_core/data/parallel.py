@@ -6,6 +6,7 @@ The stages, each of which needs the one before it to be through for all parts: `
 after it was killed: it writes the same files again, each of them whole or not at all.
 """
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -179,7 +180,7 @@ def _unseen(place: Workplace, plan: Plan) -> Counter[str]:
 def _written_shards(place: Workplace, plan: Plan) -> dict[str, Shard]:
     """Return the shards that the parts wrote, by path, after a look at each."""
     records = read_records(place, plan, "assemble")
-    shards = [Shard(**shard) for record in records for shard in record["shards"]]
+    shards = [Shard.model_validate_json(json.dumps(shard)) for record in records for shard in record["shards"]]
     found = {name: size for split in SPLITS for name, size in place.sizes(split).items()}
     for shard in shards:
         if found.get(shard.path) != shard.bytes:

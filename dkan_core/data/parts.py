@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from dkan_core.data.samples import write_sample
 from dkan_core.data.shards import record_type, shard_count, shard_name, write_shard
 from dkan_core.data.splits import SPLITS
 from dkan_core.data.statistics import Counts, check_values, collect_statistics
-from dkan_core.data.steps import array_layout, check_unchanged, describe_files, present_splits, spill_rows
+from dkan_core.data.steps import check_unchanged, describe_files, layout_of, present_splits, spill_rows
 from dkan_core.data.workplace import Workplace
 from dkan_core.errors import DataError
 from dkan_core.progress import progress
@@ -63,7 +63,7 @@ def shard_paths(plan: Plan, fitted: Fitted) -> list[str]:
 
 
 def _record(plan: Plan, fitted: Fitted) -> np.dtype[Any]:
-    return record_type(array_layout(fitted.preprocessor, plan.task.schema))
+    return record_type(layout_of(fitted.preprocessor, plan.task.schema))
 
 
 def survey(place: Workplace, plan: Plan, part: int) -> int:
@@ -145,7 +145,9 @@ def assemble(place: Workplace, plan: Plan, part: int) -> int:
                 with place.staged(path) as file:
                     shards.append(write_shard(file, path, partial(_gather, place, ranges, record)))
             advance(1)
-    place.write_json(f"{plan.record('assemble', part)}.json", {"shards": [asdict(shard) for shard in shards]})
+    place.write_json(
+        f"{plan.record('assemble', part)}.json", {"shards": [shard.model_dump(mode="json") for shard in shards]}
+    )
     return sum(shard.rows for shard in shards)
 
 

@@ -52,7 +52,7 @@ class Plan:
         return {
             "format_version": FORMAT_VERSION,
             "config": asdict(self.task.config),
-            "files": [asdict(file) for file in self.task.files],
+            "files": [file.model_dump() for file in self.task.files],
             "schema": asdict(self.task.schema),
             "encoding": None if self.task.encoding is None else self.task.encoding.to_dict(),
             "parts": [[asdict(piece) for piece in pieces] for pieces in self.parts],

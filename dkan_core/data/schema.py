@@ -4,11 +4,13 @@ import difflib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 
+from dkan_core import schemas
 from dkan_core.config import PrepareConfig
 from dkan_core.data.sources import find_parquet, open_input, stamp
 from dkan_core.errors import DataError
@@ -18,13 +20,12 @@ BATCH_BYTES = 64 << 20
 READ_BYTES = 1 << 18
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceFile:
+class SourceFile(schemas.Schema):
     """A source Parquet file as its footer and file system describe it."""
 
     path: str
-    rows: int
-    bytes: int
+    rows: Annotated[int, Field(ge=0, lt=1 << 48)]
+    bytes: Annotated[int, Field(ge=0, lt=1 << 56)]
     modified: str
 
 

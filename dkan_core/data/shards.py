@@ -5,45 +5,64 @@ rows are appended to one spill file a shard as they come; then each spill file i
 """
 
 import hashlib
+import io
 import itertools
-import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field as Constraint
 from safetensors.numpy import save
 
 from dkan_core.data.hashing import UInt64
+from dkan_core.data.integrity import (
+    BlockVerifier,
+    Content,
+    Field,
+    Layout,
+    block_count,
+    block_hashes,
+    read_exactly,
+)
 from dkan_core.errors import DataError
 from dkan_core.machine import allow_open_files
+from dkan_core.schemas import Schema, read_json
+from dkan_core.storage import path_inside
 
 SHARD_BYTES = 256 << 20
 OTHER_OPEN_FILES = 256
 KEY = "shuffle_key"
+MAX_HEADER_BYTES = 1 << 16
+"""The four arrays of a shard take some 300."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shard:
-    """A prepared file as the manifest lists it; ``path`` is relative to the manifest."""
-
-    path: str
-    rows: int
-    bytes: int
-    sha256: str
+SHA256 = Annotated[str, Constraint(pattern="^[0-9a-f]{64}$")]
+ShardPath = Annotated[
+    str, Constraint(pattern=r"^(train|valid|test)/[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors$", max_length=200)
+]
 
 
-Layout = Mapping[str, tuple[tuple[int, ...], str]]
-"""Row shape and dtype of each array, such as ``{"numeric": ((29,), "uint8")}``."""
+class Shard(Schema):
+    """A prepared file as the manifest lists it."""
+
+    path: ShardPath
+    """Relative to the manifest: ``SPLIT/NAME.safetensors``."""
+
+    rows: Annotated[int, Constraint(ge=1, lt=1 << 48)]
+    bytes: Annotated[int, Constraint(ge=1, lt=1 << 56)]
+    sha256: SHA256
+    blocks: tuple[SHA256, ...] = ()
+    """SHA-256 of each block of ``BLOCK_BYTES``; format version 1 has none."""
 
 
 def record_type(layout: Layout) -> np.dtype[Any]:
@@ -80,7 +99,13 @@ def write_shard(path: Path, listed_as: str, load: Callable[[], npt.NDArray[Any]]
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    return Shard(path=listed_as, rows=len(order), bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    return Shard(
+        path=listed_as,
+        rows=len(order),
+        bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        blocks=tuple(block_hashes(io.BytesIO(content))),
+    )
 
 
 class ShardWriter:
@@ -132,34 +157,33 @@ class ShardWriter:
         return records
 
 
-@dataclass(frozen=True)
-class _Field:
-    """Where an array lies in a shard."""
-
-    offset: int
-    row_bytes: int
-    row_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
-_DTYPES = {"U8": np.uint8, "I32": np.int32, "F16": np.float16, "F32": np.float32}
+_DTYPES = {"uint8": "U8", "int32": "I32", "float16": "F16", "float32": "F32"}
+"""How safetensors calls the types."""
 
 
 class ShardReader:
     """Reads rows of a split by their number, counted through its shards.
 
     Reads go through ``preadv`` into fresh buffers: a file that vanishes is an error that names it, not a bus error.
+    Nothing of a block is returned before it was verified (see ``dkan_core.data.integrity``).
+
+    Args:
+        root: Folder of the manifest; no shard may lie outside.
+        shards: What the manifest lists.
+        content: What it says of their arrays.
     """
 
-    def __init__(self, root: Path, shards: Sequence[Shard]) -> None:
-        self.paths = [root / shard.path for shard in shards]
+    def __init__(self, root: Path, shards: Sequence[Shard], content: Content) -> None:
+        self.paths = [path_inside(root, shard.path) for shard in shards]
         allow_open_files(len(shards) + OTHER_OPEN_FILES)
         self.starts = np.concatenate([[0], np.cumsum([shard.rows for shard in shards])]).astype(np.int64)
         with ExitStack() as stack:
             self.handles = [_open(path, shard, stack) for path, shard in zip(self.paths, shards, strict=True)]
-            self.fields = [
-                _read_header(path, handle, shard)
-                for path, handle, shard in zip(self.paths, self.handles, shards, strict=True)
+            opened = list(zip(self.paths, self.handles, shards, strict=True))
+            self.fields = [_read_header(path, handle, shard, content.layout) for path, handle, shard in opened]
+            self._verifiers = [
+                BlockVerifier(path, handle, shard.bytes, shard.blocks or (shard.sha256,), fields, content)
+                for (path, handle, shard), fields in zip(opened, self.fields, strict=True)
             ]
             self._closer = stack.pop_all()
 
@@ -199,6 +223,7 @@ class ShardReader:
                 field = self.fields[shard][name]
                 size = (stop - start) * field.row_bytes
                 offset = field.offset + (start - int(self.starts[shard])) * field.row_bytes
+                self._verifiers[shard].check(offset, size)
                 self._read(shard, buffer[position : position + size], offset)
                 position += size
         return arrays
@@ -216,28 +241,64 @@ class ShardReader:
 
 def _open(path: Path, shard: Shard, stack: ExitStack) -> int:
     try:
-        handle = os.open(path, os.O_RDONLY)
+        # Not to wait for ever where a pipe lies in the place of a file.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); the manifest lists it") from error
     stack.callback(os.close, handle)
-    size = os.fstat(handle).st_size
-    if size != shard.bytes:
-        raise DataError(f"{path}: has {size:,} bytes; the manifest says {shard.bytes:,}: prepare the data again")
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
+        raise DataError(f"{path}: is no regular file; the manifest lists it")
+    if found.st_size != shard.bytes:
+        raise DataError(
+            f"{path}: has {found.st_size:,} bytes; the manifest says {shard.bytes:,} "
+            f"({block_count(found.st_size):,} blocks of {block_count(shard.bytes):,}): prepare the data again"
+        )
     return handle
 
 
-def _read_header(path: Path, handle: int, shard: Shard) -> dict[str, _Field]:
-    length = min(int.from_bytes(os.pread(handle, 8, 0), "little"), shard.bytes)
-    try:
-        header = json.loads(os.pread(handle, length, 8))
-        header.pop("__metadata__", None)
-        fields = {}
-        for name in sorted(header):
-            dtype, (rows, *shape) = np.dtype(_DTYPES[header[name]["dtype"]]), header[name]["shape"]
-            if rows != shard.rows:
-                raise ValueError(f"{name} has {rows:,} rows; the manifest says {shard.rows:,}")
-            row_bytes = dtype.itemsize * math.prod(shape)
-            fields[name] = _Field(8 + length + header[name]["data_offsets"][0], row_bytes, tuple(shape), dtype)
-        return fields
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: is no prepared shard ({error})") from error
+class _Array(Schema):
+    """An array as the header of a safetensors file describes it; offsets count from the end of the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+class _Header(Schema):
+    """The header of a shard."""
+
+    numeric: _Array | None = None
+    categorical: _Array | None = None
+    labels: _Array | None = None
+    weight: _Array | None = None
+
+
+def _read_header(path: Path, handle: int, shard: Shard, layout: Layout) -> dict[str, Field]:
+    """Return where each array lies, after a check that they are those of the manifest and fill the file."""
+    length = int.from_bytes(read_exactly(path, handle, 0, min(8, shard.bytes)), "little")
+    if not 0 < length <= min(MAX_HEADER_BYTES, shard.bytes - 8):
+        raise DataError(f"{path}: is no prepared shard (a header of {length:,} bytes)")
+    header = read_json(_Header, read_exactly(path, handle, 8, length), f"{path}: header")
+    found = {name: array for name, array in header if array is not None}
+    position, fields = 8 + length, {}
+    for name, array in sorted(found.items(), key=lambda item: item[1].data_offsets):
+        shape, kind = layout.get(name, ((), ""))
+        expected = (_DTYPES.get(kind), (shard.rows, *shape))
+        if (array.dtype, array.shape) != expected:
+            raise DataError(f"{path}: array {name!r} is {array.dtype} {array.shape}; the manifest says {expected}")
+        dtype = np.dtype(kind)
+        row_bytes = dtype.itemsize * math.prod(shape)
+        field = Field(position, row_bytes * shard.rows, row_bytes, shape, dtype)
+        if array.data_offsets != (position - 8 - length, position - 8 - length + field.size):
+            raise DataError(
+                f"{path}: array {name!r} lies at {array.data_offsets}; expected {field.size:,} bytes in all"
+            )
+        fields[name] = field
+        position += field.size
+    if set(fields) != set(layout) or position != shard.bytes:
+        raise DataError(
+            f"{path}: holds {', '.join(fields) or 'nothing'} in {position:,} bytes; "
+            f"the manifest says {', '.join(layout)} in {shard.bytes:,}"
+        )
+    return fields

@@ -19,11 +19,12 @@ from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding import UNSEEN, Preprocessor
 from dkan_core.data.fitting import fit_preprocessor
 from dkan_core.data.hashing import salted, splitmix64
-from dkan_core.data.manifest import PreparedData, SplitInfo
+from dkan_core.data.integrity import Layout
+from dkan_core.data.manifest import PreparedData, SplitInfo, array_layout
 from dkan_core.data.pieces import Piece
 from dkan_core.data.samples import Sample
 from dkan_core.data.schema import Schema, SourceFile
-from dkan_core.data.shards import Arrays, Layout, Shard, ShardWriter
+from dkan_core.data.shards import Arrays, Shard, ShardWriter
 from dkan_core.data.splits import SPLITS, read_split_batches
 from dkan_core.data.statistics import Counts, check_counts
 from dkan_core.errors import DataError
@@ -90,17 +91,9 @@ def fit(task: Task, counts: Counts, sample: Sample | None) -> Preprocessor:
     return fit_preprocessor(sample.rows, schema.numeric, schema.categorical, task.config.numeric_dtype, task.where)
 
 
-def array_layout(preprocessor: Preprocessor, schema: Schema) -> Layout:
+def layout_of(preprocessor: Preprocessor, schema: Schema) -> Layout:
     """Return row shape and dtype of each array in a shard."""
-    layout: dict[str, tuple[tuple[int, ...], str]] = {}
-    if preprocessor.numeric:
-        layout["numeric"] = ((len(preprocessor.numeric),), preprocessor.numeric_dtype)
-    if preprocessor.coded:
-        layout["categorical"] = ((len(preprocessor.coded),), "int32")
-    layout["labels"] = ((len(schema.labels),), "uint8")
-    if schema.weight is not None:
-        layout["weight"] = ((), "float32")
-    return layout
+    return array_layout(preprocessor, len(schema.labels), weighted=schema.weight is not None)
 
 
 def present_splits(counts: Counts) -> list[str]:
@@ -137,7 +130,7 @@ def spill_rows(
         counts: Of all rows, not of the pieces alone.
         on_rows: Called with the number of rows after each batch.
     """
-    layout = array_layout(preprocessor, task.schema)
+    layout = layout_of(preprocessor, task.schema)
     writers = {
         split: ShardWriter(folder / split, counts.rows[SPLITS.index(split)], layout) for split in present_splits(counts)
     }

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from dkan_core import DataError
 from dkan_core.data import loader, shards
 from dkan_core.data.hashing import splitmix64
+from dkan_core.data.integrity import Content
 from dkan_core.data.loader import FirstRows, all_batches, prefetched, slice_of, steps_per_epoch, train_batches
 from dkan_core.data.shards import Arrays, Shard, ShardReader, ShardWriter
 
 LAYOUT = {"numeric": ((3,), "uint8"), "categorical": ((2,), "int32"), "weight": ((), "float32")}
+CONTENT = Content(layout=LAYOUT, cardinalities=(("a", 10_000), ("b", 10_001)))
 
 
 def write(folder: Path, rows: int, count: int) -> list[Shard]:
@@ -29,7 +31,7 @@ def write(folder: Path, rows: int, count: int) -> list[Shard]:
         writer = ShardWriter(folder, rows, LAYOUT)
     arrays = {
         "numeric": (number[:, None] + [0, 1, 2]).astype(np.uint8),
-        "categorical": np.stack([number, -number], axis=1).astype(np.int32),
+        "categorical": np.stack([number, number + 1], axis=1).astype(np.int32),
         "weight": number.astype(np.float32),
     }
     writer.add(splitmix64(number.astype(np.uint64)), arrays)
@@ -40,7 +42,12 @@ def write(folder: Path, rows: int, count: int) -> list[Shard]:
 def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], ShardReader]:
     root = tmp_path_factory.mktemp("shards")
     shapes = [(1, 1), (63, 1), (64, 2), (1000, 1), (1000, 7), (777, 40)]
-    return {(rows, count): ShardReader(root, write(root / f"{rows}-{count}", rows, count)) for rows, count in shapes}
+    return {
+        (rows, count): ShardReader(
+            root / f"{rows}-{count}", write(root / f"{rows}-{count}/train", rows, count), CONTENT
+        )
+        for rows, count in shapes
+    }
 
 
 def visited(batches: Iterator[Arrays]) -> list[int]:
@@ -48,7 +55,7 @@ def visited(batches: Iterator[Arrays]) -> list[int]:
     for arrays in batches:
         number = arrays["weight"].astype(np.int64)
         np.testing.assert_array_equal(arrays["numeric"], (number[:, None] + [0, 1, 2]).astype(np.uint8))
-        np.testing.assert_array_equal(arrays["categorical"], np.stack([number, -number], axis=1))
+        np.testing.assert_array_equal(arrays["categorical"], np.stack([number, number + 1], axis=1))
         numbers += number.tolist()
     return numbers
 
@@ -118,7 +125,7 @@ def test_damaged_shard_is_named_when_opened(tmp_path: Path, harm: str) -> None:
     else:
         victim.write_bytes(bytes(len(content)))
     with pytest.raises(DataError, match=str(victim)):
-        ShardReader(tmp_path, found)
+        ShardReader(tmp_path, found, CONTENT)
 
 
 def test_no_handle_stays_open_after_a_failed_open(tmp_path: Path) -> None:
@@ -126,13 +133,13 @@ def test_no_handle_stays_open_after_a_failed_open(tmp_path: Path) -> None:
     (tmp_path / found[-1].path).unlink()
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(DataError):
-        ShardReader(tmp_path, found)
+        ShardReader(tmp_path, found, CONTENT)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_shard_cut_while_it_is_read_is_an_error_that_names_it(tmp_path: Path) -> None:
     found = write(tmp_path / "train", 500, 3)
-    reader = ShardReader(tmp_path, found)
+    reader = ShardReader(tmp_path, found, CONTENT)
     os.truncate(tmp_path / found[1].path, 300)
     with pytest.raises(DataError, match=str(tmp_path / found[1].path)):
         visited(train_batches(reader, seed=0, epoch=0, batch_size=100))
