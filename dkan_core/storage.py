@@ -53,8 +53,13 @@ def check_name(uri: str | Path) -> None:
         raise DataError(f"{text!r} names no file or folder")
 
 
-def path_inside(folder: Path, name: str) -> Path:
+def path_inside(folder: Path, name: str, where: str | Path = "") -> Path:
     """Return the path of a name that was read from a file, in the folder of that file.
+
+    Args:
+        folder: Where it is to lie.
+        name: As it was read, relative to the folder.
+        where: What messages call the folder.
 
     Raises:
         DataError: It leads out of the folder, by itself or by a symbolic link.
@@ -65,7 +70,7 @@ def path_inside(folder: Path, name: str) -> Path:
     Traceback (most recent call last):
     dkan_core.errors.DataError: /data: names a file outside of it: '../a'
     """
-    parts, outside = PurePosixPath(name), DataError(f"{folder}: names a file outside of it: {name!r}")
+    parts, outside = PurePosixPath(name), DataError(f"{where or folder}: names a file outside of it: {name!r}")
     if parts.is_absolute() or ".." in parts.parts or not parts.parts or "\0" in name:
         raise outside
     path = folder / name
@@ -373,7 +378,7 @@ def _key_below(name: str, root: str, uri: str | Path) -> str:
     """Return the part of a key below ``root``; keys of buckets and archives may start with / or hold ``..``."""
     root = root.rstrip("/")
     if not name.startswith(f"{root}/" if root else ""):
-        raise DataError(f"{uri}: holds a file outside of it: {name!r}")
+        raise DataError(f"{uri}: names a file outside of it: {name!r}")
     return name[len(root) :].removeprefix("/") if root else name
 
 
@@ -396,7 +401,7 @@ def local_copy(uri: str | Path) -> Iterator[Path]:
             if not names:
                 raise DataError(f"{uri}: no such folder")
             for name in names:
-                target = path_inside(Path(folder), _key_below(name, root, uri))
+                target = path_inside(Path(folder), _key_below(name, root, uri), uri)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 fs.get_file(name, str(target))
         yield Path(folder)

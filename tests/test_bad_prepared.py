@@ -1,5 +1,6 @@
 """Damaged prepared data and unfit rows through the real command: exit code 2, the wrong thing named, nothing left."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -53,6 +54,142 @@ def test_train_on_damaged_data(case: str, prepared: Path, tmp_path: Path, monkey
     code = dkan("train", tmp_path / "data", "--out", tmp_path / "run", monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, message)
     assert not (tmp_path / "run").exists()
+
+
+def sealed(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest with the fingerprint that its content has, as somebody who alters it would make it."""
+    content = {key: value for key, value in plain.items() if key not in ("fingerprint", "location", "sources")}
+    return {**plain, "fingerprint": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
+
+
+def put(*place: Any) -> Callable[[dict[str, Any]], object]:
+    """Change a value of the manifest: the keys that lead to it, then the value."""
+
+    def change(plain: dict[str, Any]) -> None:
+        *path, last, value = place
+        for key in path:
+            plain = plain[key]
+        plain[last] = value
+
+    return change
+
+
+SHARD = ("splits", "train", "shards", 0)
+# What is changed in the manifest, and what the message says of it.
+MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "key missing": (lambda plain: plain.pop("labels"), r"labels: Field required"),
+    "key unknown": (put("rows", 7), r"rows: Extra inputs are not permitted, got 7"),
+    "key of null": (put("splits", None), r"splits: Input should be an object, got None"),
+    "labels in one text": (put("labels", "label"), r"labels: Input should be a valid array, got 'label'"),
+    "no label": (put("labels", []), r"labels: List should have at least 1 item"),
+    "other label": (put("labels", ["other"]), r"splits\.train\.classes are of \['label'\], labels are \['other'\]"),
+    "version in quotes": (put("format_version", "2"), r"format_version: Input should be a valid integer, got '2'"),
+    "seed of text": (put("seed", "one"), r"seed: Input should be a valid integer, got 'one'"),
+    "unknown split": (lambda plain: plain["splits"].update(dev=plain["splits"]["test"]), r"splits\.dev\.\[key\]"),
+    "rows of a split": (put("splits", "train", "rows", 9), r"splits\.train: has 9 rows, its shards \d+"),
+    "huge rows": (put(*SHARD, "rows", 10**30), r"splits\.train\.shards\.0\.rows: .*got 1000000"),
+    "negative bytes": (put(*SHARD, "bytes", -1), r"shards\.0\.bytes: Input should be greater than or equal to 1"),
+    "rows that are true": (put(*SHARD, "rows", True), r"shards\.0\.rows: Input should be a valid integer, got True"),
+    "class missing": (lambda plain: plain["splits"]["train"]["classes"]["label"].pop("0"), r"classes of 'label' are"),
+    "class counts": (put("splits", "train", "classes", "label", "1", 3), r"classes of 'label' are .* in all"),
+    "no shard": (put("splits", "train", "shards", []), r"splits\.train\.shards: List should have at least 1 item"),
+    "shard of another split": (
+        put(*SHARD, "path", "test/00000-of-00001.safetensors"),
+        r"splits\.train\.shards: 'test/00000-of-00001\.safetensors' is of another split",
+    ),
+    "path above the folder": (put(*SHARD, "path", "../train/x.safetensors"), r"shards\.0\.path: .*got '\.\./train"),
+    "path through above": (put(*SHARD, "path", "train/../../x.safetensors"), r"shards\.0\.path: String should match"),
+    "absolute path": (put(*SHARD, "path", "/etc/passwd"), r"shards\.0\.path: String should match .*got '/etc/passwd'"),
+    "NUL in a path": (put(*SHARD, "path", "train/a\0.safetensors"), r"shards\.0\.path: String should match"),
+    "path of a number": (put(*SHARD, "path", 7), r"shards\.0\.path: Input should be a valid string, got 7"),
+    "hash of other length": (put(*SHARD, "sha256", "ab"), r"shards\.0\.sha256: String should match"),
+    "block missing": (put(*SHARD, "blocks", []), r"train/00000-of-00001\.safetensors: blocks has 0 hashes; expected 1"),
+    "block altered": (put(*SHARD, "blocks", ["0" * 64]), r"00000-of-00001\.safetensors: block 0 .* is damaged or was"),
+    "other columns": (lambda plain: plain["features"]["numeric"].reverse(), r"features\.numeric: are not the columns"),
+    "other encoding": (
+        put("encoding", "numeric_dtype", "float32"),
+        r"array 'numeric' is U8 .*; the manifest says .*F32",
+    ),
+    "encoding of null": (put("encoding", None), r"encoding: Input should be an object"),
+    "vocabulary cut off": (
+        lambda plain: plain["encoding"]["coded"][0].update(vocabulary=["left"]),
+        r"train/00000-of-00001\.safetensors: column 'site' has code 3 in row \d+; expected 0 to 2",
+    ),
+    "source of null": (put("sources", [None]), r"sources\.0: Input should be an object"),
+    "location of a number": (put("location", 7), r"location: Input should be a valid string, got 7"),
+    "location of nothing": (put("location", ""), r"location: String should have at least 1 character"),
+    "location with NUL": (put("location", "a\0b"), r"'a\\x00b' names no file or folder"),
+    "location nowhere": (put("location", "/nowhere"), r"/nowhere: no manifest\.json there"),
+}
+
+
+@pytest.mark.parametrize("case", MANIFESTS)
+def test_train_on_altered_manifest(case: str, prepared: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    change, message = MANIFESTS[case]
+    shutil.copytree(prepared, tmp_path / "data")
+    plain = json.loads((tmp_path / "data/manifest.json").read_text())
+    change(plain)
+    (tmp_path / "data/manifest.json").write_text(json.dumps(sealed(plain)))
+    code = dkan("train", tmp_path / "data", "--out", tmp_path / "run", "--device", "cpu", monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, message)
+    assert not (tmp_path / "run/model").exists()
+
+
+TEXTS: dict[str, tuple[Change, str]] = {
+    "nested deeply": (
+        lambda path: path.write_text('{"format_version": ' + "[" * 100_000),
+        r"manifest\.json: Invalid JSON: recursion limit exceeded",
+    ),
+    "not UTF-8": (lambda path: path.write_bytes(b'{"format_version\xff": 1}'), r"manifest\.json: Invalid JSON"),
+    "a list": (lambda path: path.write_text("[]"), r"manifest\.json: .*should be an object"),
+    "not a number": (lambda path: path.write_text('{"format_version": NaN}'), r"manifest\.json: .*format_version"),
+    "a folder": (lambda path: [path.unlink(), path.mkdir()], r"manifest\.json: is no regular file"),
+    "a pipe": (lambda path: [path.unlink(), os.mkfifo(path)], r"manifest\.json: is no regular file"),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_train_on_what_is_no_manifest(case: str, prepared: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    change, message = TEXTS[case]
+    shutil.copytree(prepared, tmp_path / "data")
+    change(tmp_path / "data/manifest.json")
+    code = dkan("train", tmp_path / "data", "--out", tmp_path / "run", monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, message)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "explain"])
+def test_flipped_bit_in_a_shard(
+    command: str, prepared: Path, trained: TrainResult, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    shutil.copytree(prepared, tmp_path / "data")
+    split = "valid" if command == "train" else "test"
+    shard = tmp_path / f"data/{split}/00000-of-00001.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    model = [] if command == "train" else [trained.model]
+    options = ["--device", "cpu", "--epochs", "1"] if command == "train" else ["--split", "test"]
+    code = dkan(command, *model, tmp_path / "data", "--out", tmp_path / "out", *options, monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, rf"{split}/00000-of-00001\.safetensors: block 0 .* is damaged or was altered")
+    assert not (tmp_path / "out/model").exists() and not (tmp_path / "out/metrics.json").exists()
+
+
+def test_data_of_format_version_1_are_read(prepared: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    """Version 1 lists no blocks: a shard is verified as a whole when it is first read."""
+    shutil.copytree(prepared, tmp_path / "data")
+    plain = json.loads((tmp_path / "data/manifest.json").read_text())
+    for split in plain["splits"].values():
+        for shard in split["shards"]:
+            del shard["blocks"]
+    (tmp_path / "data/manifest.json").write_text(json.dumps(sealed({**plain, "format_version": 1})))
+    options = ["--device", "cpu", "--epochs", "1"]
+    assert dkan("train", tmp_path / "data", "--out", tmp_path / "run", *options, monkeypatch=monkeypatch) == 0
+    capsys.readouterr()
+    shard = first_shard(tmp_path / "data")
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x07")
+    code = dkan("train", tmp_path / "data", "--out", tmp_path / "again", *options, monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, r"train/00000-of-00001\.safetensors: block 0 .* is damaged or was altered")
 
 
 PREDICT: dict[str, tuple[list[str], str]] = {

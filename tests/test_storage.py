@@ -2,22 +2,27 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec import AbstractFileSystem
 
-from dkan_core import OutputError
+from dkan_core import DataError, OutputError
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import read_manifest
-from dkan_core.storage import PARTIAL, staged_file, staged_folder, write_atomic, write_json
+from dkan_core.storage import PARTIAL, local_copy, path_inside, staged_file, staged_folder, write_atomic, write_json
 
 NAMES = ("part", "end.json")
 SCORES = pa.schema([("p", pa.float32())])
@@ -144,6 +149,38 @@ def test_write_atomic_replaces_or_leaves(tmp_path: Path, monkeypatch: pytest.Mon
         write_atomic(tmp_path / "x.json", "new")
     assert json.loads((tmp_path / "x.json").read_text()) == {"a": 1}
     assert os.listdir(tmp_path) == ["x.json"]
+
+
+@pytest.fixture
+def memory() -> Iterator[AbstractFileSystem]:
+    """An empty file system in memory, whose keys are any text, as those of a bucket."""
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    yield fs
+    fs.store.clear()
+
+
+@pytest.mark.parametrize("key", ["../../outside", "a/../../outside", "/outside"])
+def test_remote_file_cannot_leave_its_folder(tmp_path: Path, memory: AbstractFileSystem, key: str) -> None:
+    memory.pipe_file("/bucket/data/sound", b"1")
+    memory.pipe_file(f"/bucket/data/{key}", b"1")
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
+        archive.writestr("sound", "1")
+        archive.writestr(key, "1")
+    for uri in ("memory://bucket/data", f"zip://::{tmp_path}/data.zip"):
+        with pytest.raises(DataError, match=f"{re.escape(uri)}: names a file outside of it: '{key}'"), local_copy(uri):
+            pass
+
+
+def test_name_from_a_file_stays_in_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "train").mkdir(parents=True)
+    (folder / "link").symlink_to(tmp_path)
+    (folder / "loop").symlink_to(folder / "loop")
+    assert path_inside(folder, "train/a") == folder / "train/a"
+    for name in ("", ".", "..", "../data2", "/etc/passwd", "train/../../x", "link/x", "a\0b"):
+        with pytest.raises(DataError, match="names a file outside of it"):
+            path_inside(folder, name)
 
 
 @pytest.fixture(scope="module")

@@ -248,6 +248,11 @@ class _ManifestFile(Schema):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        for kind, encoded in (("numeric", self.encoding.numeric), ("categorical", self.encoding.coded)):
+            if getattr(self.features, kind) != [feature.name for feature in encoded]:
+                raise ValueError(f"features.{kind}: are not the columns of encoding")
+        if not self.encoding.columns:
+            raise ValueError("encoding: has no column")
         for name, split in self.splits.items():
             if list(split.classes) != self.labels:
                 raise ValueError(f"splits.{name}.classes are of {list(split.classes)}, labels are {self.labels}")

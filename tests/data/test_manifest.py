@@ -1,8 +1,11 @@
 """A manifest alone, which says where the data are; the fingerprint of sources."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 
 from dkan_core import (
@@ -39,6 +42,68 @@ def test_data_in_a_bucket_are_found(prepared: Path, source: Path, s3: str, tmp_p
     with open_prepared(tmp_path / "pointer") as (folder, manifest):
         assert manifest == result
         assert all((folder / shard.path).exists() for shard in manifest.splits["train"].shards)
+
+
+@pytest.fixture
+def in_memory(prepared: Path) -> Iterator[Any]:
+    """Prepared data at memory://data, in a file system that counts how often each file is read."""
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    fs.put(f"{prepared}/", "/data/", recursive=True)
+    yield fs
+    fs.store.clear()
+
+
+TRAIN = "train/00000-of-00001.safetensors"
+
+
+@pytest.mark.parametrize("harm", ["cut off", "altered"])
+def test_shard_that_arrives_damaged_is_read_once_more(
+    in_memory: Any, prepared: Path, harm: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy, copied = type(in_memory).get_file, []
+
+    def damaged_once(self: Any, path: str, target: str, **options: Any) -> None:
+        copy(self, path, target, **options)
+        copied.append(path)
+        if copied.count(path) == 1 and path.endswith(TRAIN):
+            content = Path(target).read_bytes()
+            Path(target).write_bytes(content[:-9] if harm == "cut off" else content[:-1] + b"\x07")
+
+    monkeypatch.setattr(type(in_memory), "get_file", damaged_once)
+    with open_prepared("memory://data") as (folder, manifest):
+        assert (folder / TRAIN).read_bytes() == (prepared / TRAIN).read_bytes()
+        assert manifest == read_manifest(prepared)
+    assert sorted(map(copied.count, set(copied))) == [1, 1, 1, 2]
+    assert "memory://data/train/00000-of-00001.safetensors: " in caplog.text and "reading it once more" in caplog.text
+
+
+HARMS: dict[str, tuple[Any, str]] = {
+    "missing": (None, r"memory://data/train/00000-of-00001\.safetensors: no such file"),
+    "cut off": (slice(0, -9), r"memory://data/train/00000-of-00001\.safetensors: has [\d,]+ bytes; the manifest says"),
+    "other": (slice(None, None, -1), r"memory://data/train/00000-of-00001\.safetensors: block 0 does not match"),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_shard_that_is_damaged_there_is_named(in_memory: Any, harm: str) -> None:
+    kept, message = HARMS[harm]
+    content = in_memory.cat_file(f"/data/{TRAIN}")
+    in_memory.rm_file(f"/data/{TRAIN}")
+    if kept is not None:
+        in_memory.pipe_file(f"/data/{TRAIN}", content[kept])
+    with pytest.raises(DataError, match=message), open_prepared("memory://data"):
+        pass
+
+
+def test_nothing_but_what_the_manifest_lists_is_read(in_memory: Any) -> None:
+    in_memory.pipe_file("/data/../../outside", b"1")
+    in_memory.pipe_file("/data/train/more", b"1")
+    with open_prepared("memory://data") as (folder, _):
+        assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
+            *["00000-of-00001.safetensors"] * 3,
+            "manifest.json",
+        ]
 
 
 def test_data_prepared_since_are_refused(prepared: Path, source: Path, tmp_path: Path) -> None:
