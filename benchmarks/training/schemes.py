@@ -111,7 +111,7 @@ def work(handed: Handed, seat: Seat) -> None:
     threading.Thread(target=beat, args=(memory, job.rank), daemon=True).start()
     replica = _Given(seat.model(), torch.device("cpu"))  # type: ignore[arg-type]
     worker = Worker(job, memory, replica, _Gated(seat))  # type: ignore[arg-type]
-    torch.from_numpy(worker.push_P).normal_()
+    torch.from_numpy(worker.push_N).normal_()
     worker.run()
 
 

@@ -28,7 +28,7 @@ from dkan_core.training.ledger import ENDINGS, Ledger
 from dkan_core.training.memory import Snapshot
 from dkan_core.training.optimizer import Float32
 
-FORMAT = 1
+FORMAT = 2
 KEPT_FILES = 2
 MODEL_PREFIX = "model/"
 RETRY_SECONDS = (0.5, 1.0, 2.0)

@@ -154,7 +154,7 @@ class Leases:
             rank=rank,
             lease=lease.id,
             index=lease.index,
-            array_P=self.memory.pushes_WP[rank],
+            array_P=self.memory.pushes_WN[rank],
             loss=push.loss,
             weight=push.weight,
             rows=push.rows,

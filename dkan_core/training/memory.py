@@ -4,7 +4,8 @@ It is an anonymous file (memfd), so a small /dev/shm is no limit and nothing is 
 There are no locks that a killed process could hold: a record is written twice in turn with a checksum, so that a
 reader finds the last whole one; an array is not read before a record says that it may be.
 
-Shape suffixes: P trained numbers, W workers, S snapshot slots, K arrays of the state, V parameters in a snapshot.
+Shape suffixes: P trained numbers, W workers, N numbers of a push, S snapshot slots, K arrays of the state, V parameters
+in a snapshot.
 """
 
 import mmap
@@ -172,6 +173,9 @@ class MemoryShape:
     local: bool = False
     """Whether each worker has moments of its own."""
 
+    pushed: int = 1
+    """Arrays of P numbers in a push: parameters and two moments where the server averages them, else one."""
+
     @classmethod
     def of(cls, config: TrainConfig, parameters: int) -> Self:
         """Return the shape of a run with a resolved config."""
@@ -180,7 +184,8 @@ class MemoryShape:
             parameters=parameters,
             workers=config.workers,
             average=config.ema_decay > 0,
-            local=config.mode != "sync",
+            local=config.mode == "async",
+            pushed=3 if config.mode == "average" else 1,
         )
 
     @property
@@ -199,7 +204,7 @@ class MemoryShape:
         slots, moments = snapshot_slots(self.parameters), self.workers if self.local else 0
         return {
             "banks": (2, self.state),
-            "pushes": (self.workers,),
+            "pushes": (self.workers, self.pushed),
             "moments": (moments, 2),
             "kept": (2, self.state + 2 * moments),
             "snapshots": (slots, 1 + self.average),
@@ -229,7 +234,7 @@ class SharedMemory:
         self.evaluated = self._record(Evaluated())
         self.beats_W: Int64 = np.frombuffer(self._map, np.int64, shape.workers, self._used)
         arrays = self._arrays()
-        self.banks_2KP, self.pushes_WP, self.moments_W2P = arrays["banks"], arrays["pushes"], arrays["moments"]
+        self.banks_2KP, self.pushes_WN, self.moments_W2P = arrays["banks"], arrays["pushes"], arrays["moments"]
         self.kept_2KP, self.snapshots_SVP = arrays["kept"], arrays["snapshots"]
 
     def _record(self, empty: ValueT) -> Record[ValueT]:
@@ -243,7 +248,10 @@ class SharedMemory:
         for name, lead in self.shape.sizes().items():
             count = int(np.prod(lead)) * padded
             flat = np.frombuffer(self._map, np.float32, count, offset)
-            views[name] = flat.reshape(*lead, padded)[..., : self.shape.parameters]
+            # What a push holds lies in one piece, as the strategies without a server merge it.
+            rows = (self.shape.workers, -1) if name == "pushes" else (*lead, padded)
+            numbers = self.shape.parameters * (self.shape.pushed if name == "pushes" else 1)
+            views[name] = flat.reshape(rows)[..., :numbers]
             offset += 4 * count
         return views
 

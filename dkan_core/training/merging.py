@@ -23,7 +23,7 @@ class Contribution:
     """Of the range."""
 
     array_P: Float32
-    """A gradient, parameters or a difference of parameters, by the mode; with local-sgd parameters and moments."""
+    """A gradient or a difference of parameters; where parameters are averaged, these and two moments, ``(3 P,)``."""
 
     loss: float
     """Mean over the measured labels."""
@@ -61,7 +61,7 @@ def average_gradients(old: AdamState, new: AdamState, contributions: Sequence[Co
     Weighted by measured labels, it is the gradient of the global batch.
     """
     gradient_P = np.empty_like(old.values_P)
-    norm = mean_into(gradient_P, contributions, [each.weight for each in contributions])
+    norm = mean_into(gradient_P, [each.array_P for each in contributions], [each.weight for each in contributions])
     if not math.isfinite(norm):
         return False
     clip(gradient_P, norm, step.clip_norm)
@@ -69,8 +69,16 @@ def average_gradients(old: AdamState, new: AdamState, contributions: Sequence[Co
 
 
 def average_values(_: AdamState, new: AdamState, contributions: Sequence[Contribution], __: Step) -> bool:
-    """``average``: take the mean of the workers' parameters, weighted by their rows."""
-    return math.isfinite(mean_into(new.values_P, contributions, [each.rows for each in contributions]))
+    """``average``: take the mean of the workers' parameters and moments, weighted by their rows.
+
+    Nobody keeps moments of his own: what a range leads to is a function of the state that counts, whoever takes it.
+    """
+    rows = [each.rows for each in contributions]
+    pushed = zip(*(np.split(each.array_P, 3) for each in contributions), strict=True)
+    targets = (new.values_P, new.first_P, new.second_P)
+    return all(
+        math.isfinite(mean_into(target_P, arrays, rows)) for target_P, arrays in zip(targets, pushed, strict=True)
+    )
 
 
 def add_difference(old: AdamState, new: AdamState, contributions: Sequence[Contribution], _: Step) -> bool:
@@ -107,18 +115,18 @@ def clip(gradient_P: Float32, norm: float, limit: float | None) -> None:
         gradient_P *= limit / norm
 
 
-def mean_into(target_P: Float32, contributions: Sequence[Contribution], weights: Sequence[float]) -> float:
-    """Put the weighted mean of updates into ``target_P``, summed in their order; return its Euclidean norm."""
+def mean_into(target_P: Float32, arrays: Sequence[Float32], weights: Sequence[float]) -> float:
+    """Put the weighted mean of arrays ``(P,)`` into ``target_P``, summed in their order; return its Euclidean norm."""
     total, squares = sum(weights), 0.0
     shares = [weight / total for weight in weights]
     scratch = np.empty(BLOCK, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(target_P), BLOCK):
             target = target_P[start : start + BLOCK]
-            np.multiply(contributions[0].array_P[start : start + BLOCK], shares[0], out=target)
-            for contribution, share in zip(contributions[1:], shares[1:], strict=True):
+            np.multiply(arrays[0][start : start + BLOCK], shares[0], out=target)
+            for array_P, share in zip(arrays[1:], shares[1:], strict=True):
                 part = scratch[: len(target)]
-                np.multiply(contribution.array_P[start : start + BLOCK], share, out=part)
+                np.multiply(array_P[start : start + BLOCK], share, out=part)
                 target += part
             squares += float(np.dot(target, target))
     return math.sqrt(squares) if squares >= 0 else math.nan

@@ -81,7 +81,7 @@ class _Single:
         rules = Rules.of(config, train.rows, decayed_ranges(model, config, train.rows))
         self.schedule, self.centre = rules.schedule, Centre(self.memory, rules)
         self.replica = Replica(model, torch.device(config.device))
-        self.gradient_P = self.memory.pushes_WP[0]
+        self.gradient_P = self.memory.pushes_WN[0]
         self.replica.push_to(self.gradient_P)
         self.judge = Judge(self.replica, valid, Selection(config.patience))
         self.best: Best | None = None

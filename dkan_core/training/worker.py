@@ -47,19 +47,18 @@ class Worker:
     """The loop over leases."""
 
     def __init__(self, job: Job, memory: SharedMemory, replica: Replica, batches: SliceBatches) -> None:
-        self.config, self.memory, self.replica, self.batches = job.config, memory, replica, batches
+        self.config, self.memory, self.replica, self.batches, self.rank = job.config, memory, replica, batches, job.rank
         self.rules = Rules.of(job.config, job.train_rows, job.decayed)
         self.bell, self.server = job.bell(f"worker-{job.rank}"), job.bell("server")
         self.lease, self.record = memory.leases[job.rank], memory.pushes[job.rank]
-        self.push_P = memory.pushes_WP[job.rank]
+        self.push_N = memory.pushes_WN[job.rank]
         self.push = replace(self.record.read(), incarnation=job.incarnation)
         self.local = job.config.mode != "sync"
         if self.local:
             self.walker = Walker(replica, batches, self.rules)
-            self.state_3P = np.empty((3, len(self.push_P)), np.float32)
-            self.moments_2P = memory.moments_W2P[job.rank]
+            self.state_3P = np.empty((3, job.shape.parameters), np.float32)
         else:
-            replica.push_to(self.push_P)
+            replica.push_to(self.push_N)
 
     def run(self) -> None:
         """Work to the end."""
@@ -90,27 +89,33 @@ class Worker:
         arrays = self.batches.get(step, part)
         self.replica.load(self.memory.banks_2KP[lease.bank, 0])
         loss, weight = self.replica.gradient(arrays, self.config)
-        self.replica.store(self.replica.gradients_P, self.push_P)
+        self.replica.store(self.replica.gradients_P, self.push_N)
         return loss, weight, len(arrays["labels"])
 
     def _walk(self, lease: Lease) -> tuple[float, float, int]:
-        """Take the steps of a range alone, from the shared parameters on; push where they lead, or the difference."""
-        self._copy_centre()
-        self.state_3P[1:] = self.moments_2P
-        ranges, index, state = self.rules.ranges, lease.index, AdamState(*self.state_3P)
-        facts = self.walker.walk(state, ranges.steps_of(index), ranges.slice_of(index), lease.rate_scale)
-        np.copyto(self.push_P, state.values_P)
-        if self.config.mode == "async":
-            self.push_P -= self.start_P
-        # Only now, and only if they are numbers: a range that is walked again begins with the same moments.
+        """Take the steps of a range alone, from the shared state on; push where they lead, or the difference."""
+        self._copy_state()
+        if self.config.mode == "average":
+            facts = self._take_steps(lease)
+            np.copyto(self.push_N, self.state_3P.reshape(-1))
+            return facts
+        moments_2P = self.memory.moments_W2P[self.rank]
+        self.state_3P[1:] = moments_2P
+        start_P = self.state_3P[0].copy()
+        facts = self._take_steps(lease)
+        np.subtract(self.state_3P[0], start_P, out=self.push_N)
+        # Only now, and only if they are numbers: a range that is walked again begins with about the same moments.
         if np.isfinite(self.state_3P).all():
-            self.moments_2P[:] = self.state_3P[1:]
+            moments_2P[:] = self.state_3P[1:]
         return facts
 
-    def _copy_centre(self) -> None:
-        """Copy the shared parameters, again if the server may have begun to overwrite them meanwhile."""
+    def _take_steps(self, lease: Lease) -> tuple[float, float, int]:
+        ranges, state = self.rules.ranges, AdamState(*self.state_3P)
+        return self.walker.walk(state, ranges.steps_of(lease.index), ranges.slice_of(lease.index), lease.rate_scale)
+
+    def _copy_state(self) -> None:
+        """Copy the shared parameters and moments, again if the server may have begun to overwrite them meanwhile."""
         before = None
         while before is None or self.memory.ledger.read().ranges != before.ranges:
             before = self.memory.ledger.read()
-            np.copyto(self.state_3P[0], self.memory.banks_2KP[before.bank, 0])
-        self.start_P = self.state_3P[0].copy()
+            np.copyto(self.state_3P, self.memory.banks_2KP[before.bank, :3])

@@ -95,12 +95,17 @@ def test_long_gradient_is_scaled_down_to_the_largest_norm() -> None:
     np.testing.assert_allclose(clipped.state_KP, short.state_KP, rtol=1e-5, atol=1e-9)
 
 
-def test_parameters_are_averaged_by_rows() -> None:
+def test_parameters_and_moments_are_averaged_by_rows() -> None:
     centre = centre_of(replace(CONFIG, mode="average", sync_interval=4))
-    first, second = (np.random.default_rng(seed).normal(size=P).astype(np.float32) for seed in range(2))
+    first, second = (np.random.default_rng(seed).normal(size=3 * P).astype(np.float32) for seed in range(2))
     centre.merge([push(0, first, rows=30), push(1, second, rows=10)])
-    np.testing.assert_allclose(centre.state_KP[0], 0.75 * first + 0.25 * second, rtol=1e-5, atol=1e-6)
+    expected = (0.75 * first + 0.25 * second).reshape(3, P)
+    np.testing.assert_allclose(centre.state_KP, expected, rtol=1e-5, atol=1e-6)
     assert centre.ledger.step == 4
+    second[-1] = np.inf
+    centre.merge([push(2, first), push(3, second)])
+    np.testing.assert_allclose(centre.state_KP, expected, rtol=1e-5, atol=1e-6)
+    assert centre.ledger.refused == 1
 
 
 def test_stale_difference_counts_less() -> None:

@@ -17,7 +17,7 @@ from dkan_core.training.snapshots import newest_snapshot, publish, put_back, sna
 
 @pytest.fixture
 def memory() -> SharedMemory:
-    made = create_memory(MemoryShape(parameters=1000, workers=3, average=True, local=True))
+    made = create_memory(MemoryShape(parameters=1000, workers=3, average=True, local=True, pushed=3))
     os.close(made.handle)
     return made
 
@@ -47,7 +47,7 @@ def test_half_written_record_leaves_the_one_before(cut: int, seed: int) -> None:
 
 
 def test_every_array_has_its_own_place(memory: SharedMemory) -> None:
-    arrays = [memory.banks_2KP, memory.pushes_WP, memory.moments_W2P, memory.kept_2KP, memory.snapshots_SVP]
+    arrays = [memory.banks_2KP, memory.pushes_WN, memory.moments_W2P, memory.kept_2KP, memory.snapshots_SVP]
     for number, array in enumerate(arrays, start=1):
         array[:] = number
     memory.beats_W[:] = 99

@@ -122,7 +122,7 @@ def test_walking_alone_saves_exchanges_and_costs_own_steps() -> None:
     exchange = 45e-6 + 1.5 * 12e6 / 20e9 + 2 * 12e6 / 20e9
     assert line(machine, LOCAL_SGD, 4).step_seconds == pytest.approx(0.003 + 0.0005 + 0.0004 + exchange / 8)
     assert line(machine, AVERAGE, 4).step_seconds == pytest.approx(
-        0.003 + 0.0005 + 0.0004 + server_exchange(4, 4e6, 20e9) / 8
+        0.003 + 0.0005 + 0.0004 + server_exchange(4, 4e6, 20e9, arrays=3) / 8
     )
 
 

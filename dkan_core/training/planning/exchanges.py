@@ -38,7 +38,7 @@ def exchange_seconds(
 
     Args:
         name: A key of ``EXCHANGES``.
-        size: Bytes of the parameters, in whole numbers of 4.
+        size: Bytes that a worker brings, in whole numbers of 4.
         devices: One a worker.
         repeats: Exchanges, besides a few to warm up.
         nursery: Where the processes come from.
@@ -47,7 +47,7 @@ def exchange_seconds(
     config = _config(name, devices)
     store = None if config.strategy == "parameter-server" else keep_store()
     meeting = None if store is None else meeting_at(store, config)
-    job = _job(config, size // 4, steps=WARM_UP + repeats, meeting=meeting)
+    job = _job(config, max(1, size // 4 // MemoryShape.of(config, 1).pushed), steps=WARM_UP + repeats, meeting=meeting)
     role = "planning.pusher" if store is None else "planning.reducer"
     try:
         with Crew(nursery, folder) as crew:
@@ -78,7 +78,7 @@ def _config(name: str, devices: Sequence[str]) -> TrainConfig:
 def _job(config: TrainConfig, parameters: int, *, steps: int, meeting: Meeting | None) -> Job:
     """Return the job of every process, but for role, rank and device."""
     assert config.workers is not None
-    shape = MemoryShape(parameters=parameters, workers=config.workers)
+    shape = MemoryShape.of(config, parameters)
     memory = create_memory(shape)
     start(memory, np.random.default_rng(0).standard_normal(parameters, np.float32))
     for member in memory.members:

@@ -78,15 +78,16 @@ LINKS = {"nvlink": Link(latency=24e-6, bandwidth=280e9), "pcie4": Link(latency=4
 """Assumed, not measured."""
 
 
-def server_exchange(workers: int, size: float, copy_bandwidth: float) -> float:
+def server_exchange(workers: int, size: float, copy_bandwidth: float, arrays: int = 1) -> float:
     """Return the time of merging ``size`` bytes of each GPU in the host's memory, without the optimizer's step.
 
     Args:
         workers: GPUs.
         size: Bytes of the parameters.
         copy_bandwidth: Of a copy between a GPU and the host.
+        arrays: How many times ``size`` is merged; the moments are in the host's memory already.
     """
-    return 2 * size / copy_bandwidth + 3 * workers * size / HOST_BANDWIDTH + SERVER_LATENCY
+    return 2 * size / copy_bandwidth + 3 * workers * arrays * size / HOST_BANDWIDTH + SERVER_LATENCY
 
 
 class Curve:
@@ -126,7 +127,7 @@ class Scheme:
 
 
 SYNC = Scheme(name="parameter-server sync", strategy="parameter-server")
-AVERAGE = Scheme(name="parameter-server average", strategy="parameter-server", mode="average", walks=True)
+AVERAGE = Scheme(name="parameter-server average", strategy="parameter-server", mode="average", walks=True, arrays=3)
 ALLREDUCE = Scheme(name="allreduce", strategy="allreduce")
 LOCAL_SGD = Scheme(name="local-sgd", strategy="local-sgd", walks=True, arrays=3)
 SINGLE = Scheme(name="single", strategy="single", most_workers=1)

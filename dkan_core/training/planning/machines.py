@@ -68,7 +68,7 @@ class Gpus:
         """Return the time of an exchange; the optimizer's step runs on the host, in the server or in each worker."""
         own = 0.0 if scheme.walks else self.update_seconds
         if scheme.strategy == "parameter-server":
-            return server_exchange(workers, self.size, self.copy_bandwidth) + own
+            return server_exchange(workers, self.size, self.copy_bandwidth, scheme.arrays) + own
         size = scheme.arrays * self.size
         return self.link.all_reduce(workers, size) + 2 * size / self.copy_bandwidth + own
 

@@ -90,7 +90,7 @@ class Probe:
         start(self.memory, self.values_P)
         self.centre = Centre(self.memory, Rules.of(job.config, job.train_rows, job.decayed))
         self.replica = Replica.of(job.model, device)
-        self.replica.push_to(self.memory.pushes_WP[0])
+        self.replica.push_to(self.memory.pushes_WN[0])
         self.replica.load(self.values_P)
         self.large = job.config.batch_size
         self.small = max(1, self.large // 8)
@@ -134,7 +134,7 @@ class Probe:
 
     def _update(self) -> None:
         step = self.centre.ledger.ranges
-        gradient_P = self.memory.pushes_WP[0]
+        gradient_P = self.memory.pushes_WN[0]
         self.centre.merge(
             [Contribution(rank=0, lease=step, index=step, array_P=gradient_P, loss=0, weight=1, rows=1, staleness=0)]
         )
@@ -176,7 +176,7 @@ class Probe:
     def _copy_bandwidth(self) -> float:
         """Return the bytes a second of a copy from the GPU into the memory that processes share."""
         seconds = median_seconds(
-            lambda: self.replica.store(self.replica.gradients_P, self.memory.pushes_WP[0]), UPDATE_SECONDS
+            lambda: self.replica.store(self.replica.gradients_P, self.memory.pushes_WN[0]), UPDATE_SECONDS
         )
         return float(self.values_P.nbytes / seconds)
 

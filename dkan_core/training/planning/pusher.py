@@ -18,7 +18,9 @@ def work(job: Job) -> None:
     torch.set_num_threads(job.threads)
     memory, bell, server = job.open_memory(), job.bell(f"worker-{job.rank}"), job.bell("server")
     threading.Thread(target=beat, args=(memory, job.rank), daemon=True).start()
-    target_P, own_P = torch.from_numpy(memory.pushes_WP[job.rank]), torch.zeros(job.shape.parameters, device=job.device)
+    pushed = job.shape.pushed
+    target_NP = torch.from_numpy(memory.pushes_WN[job.rank]).view(pushed, -1)
+    own_NP = torch.zeros(target_NP.shape, device=job.device)
     record, push = memory.pushes[job.rank], replace(Push(), incarnation=job.incarnation, weight=1.0, rows=1)
     times = []
     record.write(push)
@@ -27,9 +29,9 @@ def work(job: Job) -> None:
         if lease.index < 0 or lease.id == push.lease:
             bell.wait()
             continue
-        own_P.copy_(torch.from_numpy(memory.banks_2KP[lease.bank, 0]))
+        own_NP.copy_(torch.from_numpy(memory.banks_2KP[lease.bank, :pushed]))
         times.append(time.monotonic())
-        target_P.copy_(own_P)
+        target_NP.copy_(own_NP)
         push = replace(push, lease=lease.id)
         record.write(push)
         server.ring()
