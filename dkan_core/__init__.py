@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dkan_core.data.prepare import prepare
     from dkan_core.data.sources import fingerprint_sources
     from dkan_core.errors import ConfigError, DataError, DkanError, OutputError, TrainingError, UserError
-    from dkan_core.estimator import FastKANClassifier
+    from dkan_core.estimator.classifier import FastKANClassifier
     from dkan_core.evaluation import Evaluation, evaluate
     from dkan_core.explanation.explain import explain
     from dkan_core.explanation.learned import Explanation
@@ -40,7 +40,7 @@ _HOMES = {
     "Evaluation": "evaluation",
     "Explanation": "explanation.learned",
     "FastKAN": "model.fastkan",
-    "FastKANClassifier": "estimator",
+    "FastKANClassifier": "estimator.classifier",
     "MainResult": "notebook.main",
     "NodesConfig": "nodes.config",
     "OutputError": "errors",

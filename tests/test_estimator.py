@@ -1,5 +1,6 @@
 """``FastKANClassifier`` behaves as scikit-learn's own classifiers do, on frames and arrays in memory."""
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dkan_core import ConfigError, DataError, FastKANClassifier, OutputError, predict
+from dkan_core import ConfigError, DataError, FastKANClassifier, OutputError, TrainResult, predict
 from dkan_core.data.splits import hold_out
 from dkan_core.metrics import NOT_MEASURED
 from dkan_core.model.saved_model import SavedModel
@@ -227,8 +228,79 @@ def test_save_replaces_only_a_model_and_only_when_told_to(tmp_path: Path) -> Non
     model.save(tmp_path / "model", overwrite=True)
     with pytest.raises(OutputError, match="already holds something else"):
         model.save(tmp_path, overwrite=True)
-    (tmp_path / "model" / "estimator.json").unlink()
-    with pytest.raises(DataError, match=r"no estimator\.json there"):
+
+
+def test_any_model_folder_is_loaded(trained: TrainResult, source: Path, tmp_path: Path) -> None:
+    """One that ``dkan train`` wrote, by its run's path; what cannot be known has the value that is documented."""
+    predict(trained.model, source, tmp_path / "scores.parquet")
+    expected = pq.read_table(tmp_path / "scores.parquet")["label_probability"].to_numpy()
+    rows = pq.read_table(source)
+    loaded = FastKANClassifier.load(Path(trained.model).parent)
+    assert loaded.classes_.tolist() == [0, 1] and loaded.labels_ == ("label",)
+    assert loaded.thresholds_ == SavedModel(Path(trained.model)).thresholds
+    assert loaded.feature_names_in_.tolist() == [name for name in rows.column_names if name != "label"]
+    assert loaded.validation_average_precision_ == trained.average_precision
+    assert loaded.history_ == [] and 1 <= loaded.n_iter_ <= 8
+    assert (loaded.hidden, loaded.learning_rate) == ((8,), None)
+    for frame in (rows, rows.to_pandas(), rows.select(rows.column_names[::-1])):
+        np.testing.assert_allclose(loaded.predict_proba(frame)[:, 1], expected, rtol=1e-5)
+    array = rows.drop_columns("label").to_pandas().to_numpy(dtype=object)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        np.testing.assert_allclose(loaded.predict_proba(array)[:, 1], expected, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"yet now missing:\n- mean_area"):
+        loaded.predict(rows.drop_columns("mean_area").to_pandas())
+    loaded.save("memory://estimator/model")
+    again = FastKANClassifier.load("memory://estimator/model")
+    np.testing.assert_array_equal(again.predict_proba(rows), loaded.predict_proba(rows))
+    X, y = frame_of(rows)
+    assert clone(loaded).set_params(epochs=1, n_jobs=1).fit(X, y).n_features_in_ == len(X.columns)
+
+
+def frame_of(rows: pa.Table) -> tuple[pd.DataFrame, pd.Series]:
+    X = rows.to_pandas()
+    return X.drop(columns="label"), X["label"]
+
+
+def check_saved_to(uri: str, folder: Path) -> None:
+    X, y = frame(200)
+    model = small(epochs=1).fit(X, y)
+    model.save(uri)
+    loaded = FastKANClassifier.load(uri)
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+    assert loaded.classes_.tolist() == model.classes_.tolist() and loaded.history_ == model.history_
+    with pytest.raises(OutputError, match="already holds an earlier result"):
+        model.save(uri)
+    model.fit(X[::-1], y[::-1]).save(uri, overwrite=True)
+    np.testing.assert_array_equal(FastKANClassifier.load(uri).predict_proba(X), model.predict_proba(X))
+    assert not list(folder.iterdir())
+
+
+def test_model_is_saved_to_a_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_saved_to("memory://estimator/saved", tmp_path)
+
+
+@pytest.mark.s3
+def test_model_is_saved_to_s3(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_saved_to(f"{s3}/model", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": "late"}, r"estimator\.json: classes: Input should be a valid array, got 'late'"),
+        ({"parameters": {"hiden": 8}}, r"estimator\.json: parameters: 'hiden' is none of FastKANClassifier"),
+        ({"class_dtype": "<i8"}, r"estimator\.json: class_dtype: does not fit classes"),
+        ({"more": 1}, r"estimator\.json: more: Extra inputs are not permitted"),
+    ],
+)
+def test_damaged_folder_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    X, y = frame(200)
+    small(epochs=1).fit(X, y).save(tmp_path / "model")
+    path = tmp_path / "model" / "estimator.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(DataError, match=message):
         FastKANClassifier.load(tmp_path / "model")
 
 
@@ -252,13 +324,13 @@ def test_torch_is_left_as_it_was() -> None:
 
 
 def test_threads_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dkan_core.estimator.available_cores", lambda: 6)
+    monkeypatch.setattr("dkan_core.estimator.classifier.available_cores", lambda: 6)
     asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     X, y = frame(200)
-    for n_jobs in (None, -1, -2, 3):
+    for n_jobs in (None, -1, -2, -100, 3, 10**6):
         small(n_jobs=n_jobs, epochs=1).fit(X, y)
-    assert asked[::2] == [6, 6, 5, 3]
+    assert asked[::2] == [6, 6, 5, 1, 3, 6]
 
 
 def test_wrong_input_is_named() -> None:

@@ -14,6 +14,11 @@ def is_frame(rows: Any) -> bool:
     return hasattr(rows, "columns") and (hasattr(rows, "iloc") or hasattr(rows, "__arrow_c_stream__"))
 
 
+def column_names(frame: Any) -> list[Any]:
+    """Return what a frame calls its columns: strings, but in pandas anything."""
+    return list(frame.column_names if isinstance(frame, pa.Table | pa.RecordBatch) else frame.columns)
+
+
 def to_table(rows: Any, names: Sequence[str], where: str = "X") -> pa.Table:
     """Return rows as a table with columns of plain types; a column without any value is one of numbers.
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from dkan_core.data.frames import is_frame, to_table
+from dkan_core.data.frames import column_names, is_frame, to_table
 from dkan_core.errors import DataError
 from dkan_core.metrics import NOT_MEASURED
 
@@ -118,7 +118,7 @@ def frame_names(features: Any) -> list[str] | None:
     """Return the names of a frame's columns; None of an array, or of a frame whose columns have none."""
     if not is_frame(features):
         return None
-    names = features.column_names if isinstance(features, pa.Table | pa.RecordBatch) else list(features.columns)
+    names = column_names(features)
     return names if all(isinstance(name, str) for name in names) else None
 
 

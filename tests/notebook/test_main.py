@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 from sklearn.metrics import average_precision_score
 from torch.utils.data import DataLoader, TensorDataset
 
-from dkan_core import DataError, MainResult, OutputError, main
+from dkan_core import DataError, FastKANClassifier, MainResult, OutputError, main
 from dkan_core.notebook.rows import read_labelled_rows
 from tests.notebook.known import CONFIG, TEST, TRAIN, rows
 
@@ -44,6 +44,11 @@ def test_numpy_pairs_give_average_precision_model_and_path(from_arrays: MainResu
     assert from_arrays.average_precision > 0.8
     assert Path(from_arrays.path, "model.safetensors").exists()
     assert from_arrays.holdout_average_precision is None
+    classifier = FastKANClassifier.load(from_arrays.path)
+    np.testing.assert_array_equal(
+        classifier.predict_proba(pd.DataFrame(TEST[0], columns=from_arrays.model.feature_names))[:, 1],
+        from_arrays.predict_proba(TEST),
+    )
 
 
 def loader(x: np.ndarray, y: np.ndarray) -> DataLoader:

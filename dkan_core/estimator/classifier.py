@@ -1,6 +1,7 @@
 """``FastKANClassifier``: FastKAN as a scikit-learn classifier, for tables that are in memory."""
 
 import math
+import tempfile
 import warnings
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dkan_core.config import PrepareConfig, TrainConfig
 from dkan_core.data.encoding import Preprocessor
 from dkan_core.data.fitting import fit_preprocessor
-from dkan_core.data.frames import is_frame, to_table
+from dkan_core.data.frames import column_names, is_frame, to_table
 from dkan_core.data.manifest import PreparedData
 from dkan_core.data.memory import ArraysReader
 from dkan_core.data.schema import column_types, feature_columns
@@ -26,15 +27,14 @@ from dkan_core.data.splits import hold_out
 from dkan_core.data.statistics import sample_rows
 from dkan_core.data.targets import check_classes, check_weights, encode_labels, find_classes, labelled, split_info
 from dkan_core.errors import DataError
+from dkan_core.estimator.description import ESTIMATOR, Description, describe_classifier
 from dkan_core.machine import available_cores
-from dkan_core.model.saved_model import MODEL_FILES, SavedModel, save_model
+from dkan_core.model.saved_model import CONFIG, MODEL_FILES, SavedModel, save_model
 from dkan_core.prediction import best_device, log_odds, to_probability, torch_threads
 from dkan_core.settings import build_config
-from dkan_core.storage import check_free, local_copy, local_path
+from dkan_core.storage import check_free, exchange_remote, is_remote, local_copy, local_path
 from dkan_core.training.recipe import resolve
 from dkan_core.training.single import train_single
-
-ESTIMATOR = "estimator.json"
 
 Array = npt.NDArray[Any]
 
@@ -69,7 +69,8 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         max_seconds: Seconds after which training stops.
         validation_fraction: Share of the rows to hold out, stratified, where ``fit`` gets no ``eval_set``.
         device: "auto", "cpu" or "cuda"; "auto" takes CUDA where there is one.
-        n_jobs: Threads that torch may use, counted as joblib does; None: every core this process may run on.
+        n_jobs: Threads that torch may use, counted as joblib does; None, and more than there are: every core this
+            process may run on.
         random_state: Decides the rows held out, initialization, batch order and dropout.
 
     Attributes:
@@ -80,6 +81,8 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validation_average_precision_: Average precision of the chosen model on the validation rows; the mean over
             labels.
         history_: Loss, average precision and more for each evaluation.
+        labels_: Name of each label.
+        thresholds_: Threshold of each label's probability with the best F1 on the validation rows.
 
     >>> from sklearn.datasets import load_breast_cancer
     >>> X, y = load_breast_cancer(return_X_y=True)
@@ -155,6 +158,7 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Shape:
             - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight: ``(N,)``
         """
+        self._columns_by_name = False
         table = self._table(X, fitting=True)
         self.classes_, names = find_classes(y)
         labels_NL = encode_labels(y, self.classes_)
@@ -199,12 +203,20 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _table(self, X: Any, *, fitting: bool) -> pa.Table:
         """Check rows as scikit-learn's own estimators do, and return them with the names of the features."""
         if is_frame(X):
+            X = X if fitting else self._select_columns(X)
             validate_data(self, X, reset=fitting, skip_check_array=True)
             if len(X) == 0:
                 raise ValueError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
         else:
             X = validate_data(self, X, reset=fitting, dtype=None, ensure_all_finite=False)
         return to_table(X, getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)]))
+
+    def _select_columns(self, X: Any) -> Any:
+        """Return a frame's columns in the order of training, where that order was not the caller's own."""
+        if not getattr(self, "_columns_by_name", False) or not {*self.feature_names_in_} <= {*column_names(X)}:
+            return X
+        names = self.feature_names_in_.tolist()
+        return X[names] if hasattr(X, "iloc") else X.select(names)
 
     def _encode(self, table: pa.Table) -> Arrays:
         return self.preprocessor_.transform(table, "X")
@@ -246,9 +258,12 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._take_history(result.history)
 
     def _take_history(self, history: list[dict[str, Any]]) -> None:
+        last = (
+            history[-1] if history else {**self.metrics_, "best_average_precision": self.metrics_["average_precision"]}
+        )
         self.history_ = history
-        self.n_iter_ = math.ceil(history[-1]["epoch"])
-        self.validation_average_precision_ = float(history[-1]["best_average_precision"])
+        self.n_iter_ = math.ceil(last["epoch"])
+        self.validation_average_precision_ = float(last["best_average_precision"])
 
     def _log_odds(self, X: Any) -> npt.NDArray[np.float32]:
         """Return the log-odds of each label, (N, L)."""
@@ -287,6 +302,18 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.classes_[ones_NL[:, 0]] if self._is_binary else ones_NL
 
     @property
+    def labels_(self) -> tuple[str, ...]:
+        """Name of each label."""
+        check_is_fitted(self)
+        return self.architecture_.labels
+
+    @property
+    def thresholds_(self) -> dict[str, float]:
+        """Threshold of each label's probability with the best F1 on validation; ``predict`` uses one half."""
+        check_is_fitted(self)
+        return {label: float(self.metrics_["labels"][label]["threshold"]) for label in self.labels_}
+
+    @property
     def _is_binary(self) -> bool:
         return len(self.architecture_.labels) == 1
 
@@ -294,61 +321,83 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Write a model folder, without pickle, that ``load``, ``dkan predict`` and ``dkan evaluate`` read.
 
         Args:
-            folder: Local folder that is absent or empty, or holds an earlier model.
+            folder: Path or fsspec URI of a folder that is absent or empty, or holds an earlier model.
             overwrite: Whether an earlier model may be replaced.
 
         Raises:
             OutputError: ``folder`` cannot take the model; what was there stays.
         """
         check_is_fitted(self)
+        description = self._describe()
+        check_free(folder, ours=(*MODEL_FILES, ESTIMATOR), overwrite=overwrite)
+        with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
+            target = Path(scratch) / "model" if is_remote(folder) else local_path(folder)
+            save_model(
+                target,
+                self.module_,
+                self.architecture_,
+                self.preprocessor_,
+                self.metrics_,
+                also={ESTIMATOR: description.model_dump()},
+            )
+            if is_remote(folder):
+                exchange_remote(target, str(folder), last=CONFIG)
+
+    def _describe(self) -> Description:
         classes = self.classes_.tolist()
         if not all(isinstance(value, bool | int | float | str) for value in classes):
             raise TypeError(f"classes must be strings, numbers or booleans to be saved, got {classes}")
-        plain = {
-            "parameters": self._plain_params(),
-            "classes": classes,
-            "class_dtype": self.classes_.dtype.str,
-            "n_features": self.n_features_in_,
-            "feature_names": self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None,
-            "history": self.history_,
-        }
-        check_free(folder, ours=(*MODEL_FILES, ESTIMATOR), overwrite=overwrite)
-        save_model(
-            local_path(folder),
-            self.module_,
-            self.architecture_,
-            self.preprocessor_,
-            self.metrics_,
-            also={ESTIMATOR: plain},
+        return Description(
+            parameters=self._plain_params(),
+            classes=classes,
+            class_dtype=self.classes_.dtype.str,
+            n_features=self.n_features_in_,
+            feature_names=self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None,
+            columns_by_name=getattr(self, "_columns_by_name", False),
+            history=self.history_,
         )
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read a classifier that ``save`` wrote.
+        """Read a classifier from any model folder: of ``save``, or of ``dkan train``, ``main`` or a pipeline.
+
+        A model folder that ``save`` did not write leaves some things open. There, the classes are 0 and 1;
+        ``feature_names_in_`` has the numeric columns first, then the categories, and so must arrays, of which
+        scikit-learn warns that they have no names; of a frame those columns are taken by name, in any order and among
+        others, as ``dkan predict`` does; ``history_`` is empty and ``n_iter_`` is the epoch of the model; parameters
+        that only training uses have their defaults.
 
         Args:
-            folder: Path or fsspec URI.
+            folder: Path or fsspec URI of a model folder, or of a run with one in ``model``.
 
         Raises:
-            DataError: The folder is no model, or holds none of a classifier.
+            DataError: The folder is no model, or a file of it is damaged.
         """
         with local_copy(folder) as path:
             saved = SavedModel(path)
-            if not (path / ESTIMATOR).exists():
-                raise DataError(f"{folder}: no {ESTIMATOR} there; expected what FastKANClassifier.save wrote")
-            plain = saved.read(ESTIMATOR)
-        parameters = plain["parameters"]
-        if isinstance(parameters["hidden"], list):
-            parameters["hidden"] = tuple(parameters["hidden"])
+            described = describe_classifier(saved)
+        parameters = described.parameters
+        unknown = sorted({*parameters} - {*cls._get_param_names()})
+        if unknown:
+            raise DataError(f"{folder}: {ESTIMATOR}: parameters: {unknown[0]!r} is none of {cls.__name__}")
+        if isinstance(parameters.get("hidden"), list):
+            parameters = {**parameters, "hidden": tuple(parameters["hidden"])}
         model = cls(**parameters)
         model.module_, model.architecture_, model.preprocessor_ = saved.module, saved.config, saved.preprocessor
         model.metrics_ = saved.metrics
-        model.classes_ = np.array(plain["classes"], dtype=plain["class_dtype"])
-        model.n_features_in_ = plain["n_features"]
-        if plain["feature_names"] is not None:
-            model.feature_names_in_ = np.array(plain["feature_names"], dtype=object)
-        model._take_history(plain["history"])
+        model._take_description(described, str(folder))
         return model
+
+    def _take_description(self, described: Description, folder: str) -> None:
+        try:
+            self.classes_ = np.array(described.classes, dtype=described.class_dtype)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{folder}: {ESTIMATOR}: class_dtype: does not fit classes ({error})") from error
+        self.n_features_in_ = described.n_features
+        if described.feature_names is not None:
+            self.feature_names_in_ = np.array(described.feature_names, dtype=object)
+        self._columns_by_name = described.columns_by_name
+        self._take_history(described.history)
 
 
 def _fit_encoding(table: pa.Table) -> Preprocessor:
@@ -369,10 +418,13 @@ def _fit_encoding(table: pa.Table) -> Preprocessor:
 
 
 def _threads(n_jobs: int | None) -> int:
-    """Return how many threads ``n_jobs`` stands for: as joblib counts, -1 is all cores, -2 all but one."""
+    """Return how many threads ``n_jobs`` stands for: as joblib counts, -1 is all cores, -2 all but one.
+
+    More threads than cores help nobody, and many more crash the interpreter.
+    """
     cores = available_cores()
     if n_jobs is None:
         return cores
     if n_jobs == 0:
         raise ValueError("n_jobs must not be 0")
-    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+    return min(n_jobs, cores) if n_jobs > 0 else max(1, cores + 1 + n_jobs)

@@ -1,0 +1,1 @@
+"""FastKAN as a scikit-learn classifier, and what its model folder says beside the model."""
