@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from dkan_core.data.parallel import finish_preparation, fit_preparation, plan_preparation, prepare_part
     from dkan_core.data.prepare import prepare
     from dkan_core.data.sources import fingerprint_sources
-    from dkan_core.errors import ConfigError, DataError, DkanError, OutputError, TrainingError, UserError
+    from dkan_core.drift import Drift
+    from dkan_core.errors import ConfigError, DataError, DkanError, GateError, OutputError, TrainingError, UserError
     from dkan_core.estimator.classifier import FastKANClassifier
     from dkan_core.evaluation import Evaluation, evaluate
     from dkan_core.explanation.explain import explain
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from dkan_core.prediction import predict
     from dkan_core.publishing import choose_best, publish
     from dkan_core.sample import write_sample
+    from dkan_core.scoring.parts import measure_drift, score_part
+    from dkan_core.scoring.plan import plan_scoring
+    from dkan_core.scoring.summary import ScoringSummary, complete_scoring, summarize_scoring
     from dkan_core.settings import build_config
     from dkan_core.training.launch import TrainResult, train
     from dkan_core.training.planning.bench import SyncBench, bench_sync
@@ -37,16 +41,19 @@ _HOMES = {
     "ConfigError": "errors",
     "DataError": "errors",
     "DkanError": "errors",
+    "Drift": "drift",
     "Evaluation": "evaluation",
     "Explanation": "explanation.learned",
     "FastKAN": "model.fastkan",
     "FastKANClassifier": "estimator.classifier",
+    "GateError": "errors",
     "MainResult": "notebook.main",
     "NodesConfig": "nodes.config",
     "OutputError": "errors",
     "Plan": "training.planning.plan",
     "PrepareConfig": "config",
     "PreparedData": "data.manifest",
+    "ScoringSummary": "scoring.summary",
     "SyncBench": "training.planning.bench",
     "TrainConfig": "config",
     "TrainResult": "training.launch",
@@ -56,20 +63,25 @@ _HOMES = {
     "bench_sync": "training.planning.bench",
     "build_config": "settings",
     "choose_best": "publishing",
+    "complete_scoring": "scoring.summary",
     "evaluate": "evaluation",
     "explain": "explanation.explain",
     "fingerprint_sources": "data.sources",
     "finish_preparation": "data.parallel",
     "fit_preparation": "data.parallel",
     "main": "notebook.main",
+    "measure_drift": "scoring.parts",
     "plan": "training.planning.plan",
     "plan_preparation": "data.parallel",
+    "plan_scoring": "scoring.plan",
     "predict": "prediction",
     "prepare": "data.prepare",
     "prepare_part": "data.parallel",
     "publish": "publishing",
     "save_pointer": "data.manifest",
+    "score_part": "scoring.parts",
     "shared_folder": "data.earlier",
+    "summarize_scoring": "scoring.summary",
     "train": "training.launch",
     "train_on_nodes": "nodes.launch",
     "tune_learning_rate": "training.tuning",
@@ -80,16 +92,19 @@ __all__ = [
     "ConfigError",
     "DataError",
     "DkanError",
+    "Drift",
     "Evaluation",
     "Explanation",
     "FastKAN",
     "FastKANClassifier",
+    "GateError",
     "MainResult",
     "NodesConfig",
     "OutputError",
     "Plan",
     "PrepareConfig",
     "PreparedData",
+    "ScoringSummary",
     "SyncBench",
     "TrainConfig",
     "TrainResult",
@@ -99,20 +114,25 @@ __all__ = [
     "bench_sync",
     "build_config",
     "choose_best",
+    "complete_scoring",
     "evaluate",
     "explain",
     "fingerprint_sources",
     "finish_preparation",
     "fit_preparation",
     "main",
+    "measure_drift",
     "plan",
     "plan_preparation",
+    "plan_scoring",
     "predict",
     "prepare",
     "prepare_part",
     "publish",
     "save_pointer",
+    "score_part",
     "shared_folder",
+    "summarize_scoring",
     "train",
     "train_on_nodes",
     "tune_learning_rate",

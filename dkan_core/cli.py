@@ -243,6 +243,20 @@ def predict(
     dkan_core.predict(model, sources, out, columns=column or ())
 
 
+@app.command()
+def drift(
+    model: Model,
+    sources: Sources,
+    max_psi: Annotated[float, typer.Option(help="Exit with code 1 where a PSI is above it; 0 sets no limit.")] = 0.0,
+    json_file: JsonFile = None,
+) -> None:
+    """Tell how far raw Parquet, and its scores, are from what the model was trained with."""
+    with _shown(json_file) as show:
+        found = dkan_core.measure_drift(model, sources)
+        show(found)
+    found.check(max_psi)
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"dkan {dkan_core.__version__}")

@@ -1,7 +1,7 @@
 """Scoring: prepared splits in memory, and raw Parquet to a file of probabilities."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,26 +156,62 @@ def predict(
     with local_copy(model) as folder:
         saved = SavedModel(folder)
     columns = list(dict.fromkeys(columns))
-    schema, total = _output_schema(saved, paths, columns)
+    schema, total = output_schema(saved, paths, columns)
     device = best_device()
     saved.module.to(device)
-    needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))
     with (
         staged_file(out) as aside,
         progress("scoring", total, "rows") as advance,
         pq.ParquetWriter(aside, schema) as writer,
     ):
         for path in paths:
-            for batch in read_batches(path, needed, advance):
-                passed = [batch.column(name) for name in columns]
-                found_NL = score(saved.module, saved.preprocessor.transform(batch, path), device)
-                writer.write_batch(pa.record_batch([*passed, *map(pa.array, found_NL.T)], schema=schema))
+            for batch, found_NL in scored_batches(saved, path, columns, device, advance):
+                writer.write_batch(output_batch(batch, found_NL, columns, schema))
     logger.info("scored %d rows to %s", total, out)
     return total
 
 
-def _output_schema(saved: SavedModel, paths: Sequence[str], columns: Sequence[str]) -> tuple[pa.Schema, int]:
-    """Check every file's columns; return the schema of the output and the number of rows."""
+def scored_batches(
+    saved: SavedModel, path: str, columns: Sequence[str], device: torch.device, on_rows: Callable[[int], None]
+) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
+    """Yield the rows of a raw Parquet file in order, with the probability of each label.
+
+    Args:
+        saved: The model, its module on ``device``.
+        path: The file.
+        columns: What to read besides the model's own columns.
+        device: Where to compute.
+        on_rows: Called with the number of rows after each batch.
+
+    Shape:
+        - Output: N rows, ``(N, L)``
+    """
+    needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))
+    for batch in read_batches(path, needed, on_rows):
+        yield batch, score(saved.module, saved.preprocessor.transform(batch, path), device)
+
+
+def output_batch(
+    batch: pa.RecordBatch, found_NL: npt.NDArray[np.float32], columns: Sequence[str], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return columns that are passed through and probabilities, as ``output_schema`` has them."""
+    return pa.record_batch([*map(batch.column, columns), *map(pa.array, found_NL.T)], schema=schema)
+
+
+def output_schema(
+    saved: SavedModel, paths: Sequence[str], columns: Sequence[str], labels: Sequence[str] = ()
+) -> tuple[pa.Schema, int]:
+    """Check every file's columns; return the schema of the output and the number of rows.
+
+    Args:
+        saved: The model.
+        paths: The files.
+        columns: Columns to pass through.
+        labels: Columns to compare the scores with.
+
+    Raises:
+        DataError: A file lacks a column, or a column to pass through has another type than in the first file.
+    """
     predicted = [probability_column(label) for label in saved.config.labels]
     clash = sorted(set(columns) & set(predicted))
     if clash:
@@ -185,9 +221,9 @@ def _output_schema(saved: SavedModel, paths: Sequence[str], columns: Sequence[st
     for path in paths:
         parquet = open_parquet(path)
         types = column_types(path, parquet.schema_arrow)
-        for name in [*columns, *saved.preprocessor.columns]:
+        for name in [*columns, *labels, *saved.preprocessor.columns]:
             if name not in types:
-                raise DataError(f"{path}: column {name!r} is missing; {_needed_by(name, columns)}")
+                raise DataError(f"{path}: column {name!r} is missing; {_needed_by(name, columns, labels)}")
         for name in columns:
             if passed.setdefault(name, types[name]) != types[name]:
                 raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
@@ -195,5 +231,7 @@ def _output_schema(saved: SavedModel, paths: Sequence[str], columns: Sequence[st
     return pa.schema([*passed.items(), *((name, pa.float32()) for name in predicted)]), total
 
 
-def _needed_by(name: str, columns: Sequence[str]) -> str:
-    return "it was to be passed through" if name in columns else "the model was trained with it"
+def _needed_by(name: str, columns: Sequence[str], labels: Sequence[str]) -> str:
+    if name in columns:
+        return "it was to be passed through"
+    return "it was named as a label" if name in labels else "the model was trained with it"

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dkan_core.data.distribution import count_values
 from dkan_core.data.encoding import (
     SCORE_LIMIT,
     STEPS,
@@ -75,7 +76,9 @@ def fit_preprocessor(
             scored.append(_fit_numeric(values, name, where))
             codes = _fit_value_codes(values, name) if len(numeric) <= MAX_VALUE_CODED_COLUMNS else None
             coded += [codes] if codes is not None else []
-    return Preprocessor(numeric=scored, coded=coded, numeric_dtype=numeric_dtype)
+    fitted = Preprocessor(numeric=scored, coded=coded, numeric_dtype=numeric_dtype)
+    counts = {name: found.tolist() for name, found in count_values(sample, fitted, where).items()}
+    return fitted.model_copy(update={"counts": counts})
 
 
 def _fit_numeric(values: Float64, name: str, where: str) -> NumericFeature:

@@ -4,7 +4,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from dkan_core.config import TrainConfig
+from dkan_core.data.distribution import count_up_to, quantile_knots
 from dkan_core.metrics import best_f1_threshold, compute_metrics
 from dkan_core.model.calibration import Calibration, fit_calibration
 from dkan_core.prediction import ScoredSplit, to_probability
@@ -45,8 +49,9 @@ def describe_best(
 ) -> tuple[Calibration, dict[str, Any]]:
     """Calibrate a model on validation; return the calibration and what a model folder says about its model.
 
-    That is the metrics on validation, of the probabilities that were calibrated there, and each label's threshold by
-    F1. Where a label has one class alone, the calibration still undoes what the weight of positives did to the odds.
+    That is the metrics on validation, of the probabilities that were calibrated there, each label's threshold by F1,
+    and how its probabilities are distributed. Where a label has one class alone, the calibration still undoes what the
+    weight of positives did to the odds.
     """
     prior = math.log(config.pos_weight)
     labels_NL = scored.labels_NL
@@ -57,4 +62,10 @@ def describe_best(
     for index, name in enumerate(names):
         threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index])
         metrics["labels"][name]["threshold"] = threshold
+        metrics["labels"][name]["scores"] = _distribution(probabilities_NL[:, index])
     return (scale_L, shift_L), {**metrics, "split": "valid", "epoch": epoch, "step": step}
+
+
+def _distribution(scores_N: npt.NDArray[np.float32]) -> dict[str, list[Any]]:
+    knots = quantile_knots(scores_N)
+    return {"knots": knots, "rows": count_up_to(scores_N, knots).tolist()}
