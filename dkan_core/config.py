@@ -123,6 +123,12 @@ class TrainConfig:
     device: str = "auto"
     """Where the workers compute: auto, cpu, cuda, or one device a worker such as cuda:0,cuda:0,cpu."""
 
+    slice_weights: tuple[float, ...] = ()
+    """Rows of each step that a worker takes, relative to the others', one number for each: more on a faster device.
+
+    Default: all the same. `dkan plan --device cuda:0,cpu` measures which numbers to give.
+    """
+
     eval_device: str = "auto"
     """Where the evaluator computes, such as cuda:1. Default: a GPU that no worker has, else as the first worker."""
 
@@ -205,6 +211,8 @@ class TrainConfig:
                 f"batch_size {self.batch_size}: batch_size_per_worker {self.batch_size_per_worker} is given as well; "
                 "set one of them"
             )
+        if any(not 0 < weight < float("inf") for weight in self.slice_weights):
+            raise ConfigError(f"slice_weights must hold positive numbers, got {self.slice_weights}")
         if not self.grid_max > self.grid_min:
             raise ConfigError(f"grid_max must be above grid_min, got {self.grid_min} to {self.grid_max}")
         for name, low, high in _TRAIN_BOUNDS:

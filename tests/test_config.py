@@ -46,6 +46,7 @@ def test_configs_are_frozen_and_keyword_only() -> None:
         (TrainConfig, {"device": 3}, "device must be .*got 3"),
         (TrainConfig, {"label_weights": "1, heavy"}, "label_weights must be numbers separated by commas"),
         (TrainConfig, {"label_weights": [1, -1.0]}, "label_weights must hold non-negative numbers"),
+        (TrainConfig, {"slice_weights": [1, 0.0]}, "slice_weights must hold positive numbers"),
         (TrainConfig, {"model": "fastkan", "members": 2}, "members must be 1 with model fastkan"),
         (TrainConfig, {"precision": "fp16"}, "precision must be one of fp32, bf16, got 'fp16'"),
         (TrainConfig, {"lr_scaling": "cubic"}, "lr_scaling must be one of none, sqrt, linear"),

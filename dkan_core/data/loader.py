@@ -131,19 +131,36 @@ def epoch_order(starts: Int64, *, piece: int, seed: int, epoch: int) -> RowStrea
     return RowStream(first, np.concatenate([[0], np.cumsum(np.concatenate(ends)[order] - first)]))
 
 
-def slice_of(rows: int, step: int, *, batch_size: int, rank: int, workers: int) -> tuple[int, int]:
-    """Return the stream positions that a worker takes in a step: an even share of the global batch.
+def slice_of(
+    rows: int, step: int, *, batch_size: int, rank: int, workers: int, weights: Sequence[float] = ()
+) -> tuple[int, int]:
+    """Return the stream positions that a worker takes in a step: a share of the global batch, even or by weight.
 
     >>> [slice_of(10, 1, batch_size=6, rank=rank, workers=3) for rank in range(3)]
     [(6, 7), (7, 8), (8, 10)]
+    >>> [slice_of(10, 0, batch_size=6, rank=rank, workers=2, weights=(2.0, 1.0)) for rank in range(2)]
+    [(0, 4), (4, 6)]
     """
     first = step * batch_size
     size = min(batch_size, rows - first)
-    return first + size * rank // workers, first + size * (rank + 1) // workers
+    return first + _cut(size, rank, workers, weights), first + _cut(size, rank + 1, workers, weights)
+
+
+def _cut(size: int, rank: int, workers: int, weights: Sequence[float]) -> int:
+    """Return where a worker's slice of ``size`` rows begins, and the one before ends."""
+    return int(size * (sum(weights[:rank]) / sum(weights))) if weights else size * rank // workers
 
 
 def train_batches(
-    reader: RowReader, *, seed: int, epoch: int, batch_size: int, rank: int = 0, workers: int = 1, first: int = 0
+    reader: RowReader,
+    *,
+    seed: int,
+    epoch: int,
+    batch_size: int,
+    rank: int = 0,
+    workers: int = 1,
+    weights: Sequence[float] = (),
+    first: int = 0,
 ) -> Iterator[Arrays]:
     """Yield a worker's part of each global batch of an epoch from its batch ``first`` on.
 
@@ -152,7 +169,7 @@ def train_batches(
     piece = piece_rows(reader.rows, reader.row_bytes)
     order = epoch_order(reader.starts, piece=piece, seed=seed, epoch=epoch)
     for step in range(first, steps_per_epoch(reader.rows, batch_size)):
-        start, stop = slice_of(reader.rows, step, batch_size=batch_size, rank=rank, workers=workers)
+        start, stop = slice_of(reader.rows, step, batch_size=batch_size, rank=rank, workers=workers, weights=weights)
         arrays = reader.gather(order.extents(start, stop))
         yield {**arrays, "dropout_key": dropout_keys(seed, epoch * reader.rows + start, stop - start)}
 
@@ -188,6 +205,7 @@ def run_batches(reader: RowReader, config: TrainConfig, rank: int = 0, *, first:
             batch_size=config.batch_size,
             rank=rank,
             workers=config.workers,
+            weights=config.slice_weights,
             first=batch,
         )
         epoch, batch = epoch + 1, 0

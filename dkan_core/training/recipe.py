@@ -1,11 +1,13 @@
 """The settings a user leaves open, chosen from the number of rows by rules that are written down here."""
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from dkan_core.config import Strategy, TrainConfig
+from dkan_core.data.loader import slice_of
 from dkan_core.errors import ConfigError
 from dkan_core.machine import available_cores
 from dkan_core.training.meeting import TorchRun
@@ -57,8 +59,8 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
 
     Raises:
         ConfigError: There is no such GPU, settings exclude each other, there are more workers than rows of a batch,
-            another number of label weights than labels, they do not fit what torchrun has started, or an extra is
-            missing.
+            another number of label weights than labels, or of slice weights than workers, they do not fit what
+            torchrun has started, or an extra is missing.
     """
     if config.label_weights and len(config.label_weights) != labels:
         raise ConfigError(f"label_weights: {len(config.label_weights)} numbers; the data has {labels} labels")
@@ -80,6 +82,7 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
     batch_size = min(workers * per_worker if per_worker else config.batch_size or _batch_size(rows), rows)
     if workers > batch_size:
         raise ConfigError(f"workers {workers}: more than the {batch_size} rows of a batch")
+    _check_slice_weights(config.slice_weights, workers, batch_size)
     if workers > MAX_WORKERS and torchrun is None:
         raise ConfigError(f"workers {workers}: one launcher starts at most {MAX_WORKERS}; use torchrun for more")
     members, width = PLAIN if config.model == "fastkan" else _size(rows)
@@ -107,6 +110,15 @@ def scaled_learning_rate(batch_size: int, lr_scaling: str) -> float:
     """
     growth: float = max(1.0, batch_size / BASE_BATCH) ** EXPONENTS[lr_scaling]
     return BASE_RATE * growth
+
+
+def _check_slice_weights(weights: Sequence[float], workers: int, batch_size: int) -> None:
+    if len(weights) not in (0, workers):
+        raise ConfigError(f"slice_weights: {len(weights)} numbers; there are {workers} workers")
+    for rank in range(workers):
+        start, stop = slice_of(batch_size, 0, batch_size=batch_size, rank=rank, workers=workers, weights=weights)
+        if start == stop:
+            raise ConfigError(f"slice_weights: worker {rank} has no row of a batch of {batch_size}, got {weights}")
 
 
 def describe_strategy(config: TrainConfig) -> str:

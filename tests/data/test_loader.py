@@ -65,24 +65,28 @@ def visited(batches: Iterator[Arrays]) -> list[int]:
 def test_every_row_is_visited_once_an_epoch_whatever_the_shape(readers: dict, data: st.DataObject) -> None:
     (rows, _), reader = data.draw(st.sampled_from(sorted(readers.items(), key=lambda item: item[0])))
     batch_size, workers, seed, epoch = (data.draw(st.integers(1, high)) for high in (1500, 9, 99, 99))
-    numbers = [
-        visited(train_batches(reader, seed=seed, epoch=epoch, batch_size=batch_size, rank=rank, workers=workers))
-        for rank in range(workers)
-    ]
+    weight = st.floats(1e-3, 1e3)
+    weights = data.draw(st.just([]) | st.lists(weight, min_size=workers, max_size=workers))
+    settings = {"seed": seed, "epoch": epoch, "batch_size": batch_size, "workers": workers, "weights": weights}
+    numbers = [visited(train_batches(reader, rank=rank, **settings)) for rank in range(workers)]
     assert sorted(itertools.chain(*numbers)) == list(range(rows))
     assert sorted(visited(all_batches(reader, batch_size))) == list(range(rows))
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 400), st.integers(1, 8))
-def test_global_batch_of_a_step_is_the_same_at_any_number_of_workers(readers: dict, size: int, workers: int) -> None:
+@given(st.integers(1, 400), st.integers(1, 8), st.lists(st.floats(1e-6, 1e6), min_size=8, max_size=8), st.booleans())
+def test_global_batch_of_a_step_is_the_same_however_it_is_cut(
+    readers: dict, size: int, workers: int, weights: list[float], weighted: bool
+) -> None:
     reader = readers[777, 40]
-    alone = [visited(iter([b])) for b in train_batches(reader, seed=1, epoch=2, batch_size=size)]
-    parts = [
-        [visited(iter([b])) for b in train_batches(reader, seed=1, epoch=2, batch_size=size, rank=r, workers=workers)]
-        for r in range(workers)
-    ]
-    assert [list(itertools.chain(*step)) for step in zip(*parts, strict=True)] == alone
+    settings = {"seed": 1, "epoch": 2, "batch_size": size}
+    cut = {**settings, "workers": workers, "weights": weights[:workers] if weighted else []}
+    alone = list(train_batches(reader, **settings))
+    parts = [list(train_batches(reader, rank=rank, **cut)) for rank in range(workers)]
+    for step, whole in zip(zip(*parts, strict=True), alone, strict=True):
+        assert list(itertools.chain(*(visited(iter([part])) for part in step))) == visited(iter([whole]))
+        keys = np.concatenate([part["dropout_key"] for part in step])
+        np.testing.assert_array_equal(keys, whole["dropout_key"])
     assert len(alone) == steps_per_epoch(777, size)
 
 
@@ -93,6 +97,14 @@ def test_shares_of_a_step_are_even(rows: int, size: int, workers: int) -> None:
         lengths = [stop - start for start, stop in shares]
         assert max(lengths) - min(lengths) <= 1
         assert sum(lengths) == min(size, rows - step * size)
+
+
+@given(st.integers(1, 10**5), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=64))
+def test_shares_of_a_step_follow_the_weights(size: int, weights: list[float]) -> None:
+    count, whole = len(weights), sum(weights)
+    for rank, weight in enumerate(weights):
+        start, stop = slice_of(size, 0, batch_size=size, rank=rank, workers=count, weights=weights)
+        assert abs(stop - start - size * weight / whole) < 1 + 1e-6
 
 
 def test_order_is_a_pure_function_of_seed_and_epoch(readers: dict) -> None:

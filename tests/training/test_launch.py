@@ -67,13 +67,15 @@ def test_one_worker_equals_plain_training_to_the_bit(prepared: Path, tmp_path: P
         assert name == "labels" or result.metrics[name] == pytest.approx(value), name
 
 
-@pytest.mark.parametrize(("workers", "accumulate"), [(2, 1), (3, 3)])
+@pytest.mark.parametrize(("accumulate", "slice_weights"), [(1, (1.0, 3.5)), (3, (1.0, 1.0, 1.0))])
 def test_more_workers_compute_the_same_global_batches(
-    workers: int, accumulate: int, prepared: Path, tmp_path: Path
+    accumulate: int, slice_weights: tuple[float, ...], prepared: Path, tmp_path: Path
 ) -> None:
-    config = replace(SMALL, workers=workers, accumulate=accumulate, batch_size=50)
+    workers = len(slice_weights)
+    config = replace(SMALL, workers=workers, accumulate=accumulate, batch_size=50, slice_weights=slice_weights)
     result = last_is_best(prepared, tmp_path / "run", config)
-    expected = plain_training(prepared, replace(config, epochs=1, accumulate=1)).model.state_dict()
+    plain = replace(config, epochs=1, accumulate=1, slice_weights=())
+    expected = plain_training(prepared, plain).model.state_dict()
     for name, value in weights(result).items():
         torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-4)
 

@@ -102,6 +102,18 @@ def test_more_workers_than_one_launcher_can_start_are_refused() -> None:
         resolve(TrainConfig(device="cpu", workers=101), 100_000)
 
 
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ((1.0, 2.0, 3.0), "slice_weights: 3 numbers; there are 2 workers"),
+        ((1.0, 1000.0), "slice_weights: worker 0 has no row of a batch of 64"),
+    ],
+)
+def test_slice_weights_must_give_every_worker_rows(weights: tuple[float, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(TrainConfig(device="cpu", workers=2, batch_size=64, slice_weights=weights), 100)
+
+
 def test_label_weights_must_be_as_many_as_labels() -> None:
     with pytest.raises(ConfigError, match="label_weights: 3 numbers; the data has 2 labels"):
         resolve(TrainConfig(device="cpu", label_weights=(1, 1, 1)), 100, labels=2)
