@@ -180,6 +180,9 @@ class TrainConfig:
     max_seconds: float | None = None
     """Stop after this many seconds of training, keeping the best model."""
 
+    exchange_timeout: float = 60.0
+    """Seconds that a worker of a strategy without a server waits for the others before it gives them up for lost."""
+
     checkpoint_steps: int | None = None
     """Steps between two checkpoints. Default: one at each evaluation."""
 
@@ -244,6 +247,7 @@ _TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("ema_decay", 0, 1 - 1e-9),
     ("checkpoint_steps", 1, 1e12),
     ("max_seconds", 1e-3, 1e12),
+    ("exchange_timeout", 1, 86_400),
     ("seed", 0, 2**63 - 1),
 )
 

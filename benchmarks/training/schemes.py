@@ -7,7 +7,6 @@ Shape suffixes: P trained numbers of the model, W workers.
 """
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,12 +24,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dkan_core import FastKAN
 from dkan_core.data.shards import Arrays
+from dkan_core.training.heartbeat import Heartbeat
 from dkan_core.training.job import Job
 from dkan_core.training.replica import Replica
 from dkan_core.training.server import Server
 from dkan_core.training.step import trained_parameters
 from dkan_core.training.team import LOOPBACK
-from dkan_core.training.worker import Worker, beat
+from dkan_core.training.worker import Worker
 
 RATE = 1e-3
 
@@ -108,9 +108,9 @@ def work(handed: Handed, seat: Seat) -> None:
     """Be a worker of the parameter server: the real one, in its real loop, but for the gradient."""
     job = handed.job
     memory = job.open_memory()
-    threading.Thread(target=beat, args=(memory, job.rank), daemon=True).start()
     replica = _Given(seat.model(), torch.device("cpu"))  # type: ignore[arg-type]
-    worker = Worker(job, memory, replica, _Gated(seat))  # type: ignore[arg-type]
+    heartbeat = Heartbeat(memory, job.role, job.rank)
+    worker = Worker(job, memory, replica, _Gated(seat), heartbeat)  # type: ignore[arg-type]
     torch.from_numpy(worker.push_N).normal_()
     worker.run()
 

@@ -63,6 +63,11 @@ class Channel:
         return [json.loads(line) for line in lines]
 
     @property
+    def closed(self) -> bool:
+        """Whether this end was closed."""
+        return self._socket.fileno() < 0
+
+    @property
     def lost(self) -> bool:
         """Whether the other end was found closed."""
         return self._lost

@@ -36,6 +36,7 @@ FREE_SETTINGS = (
     "device",
     "eval_device",
     "max_seconds",
+    "exchange_timeout",
     "tensorboard",
     "checkpoint_steps",
     "checkpoint_uri",
@@ -58,7 +59,7 @@ class Checkpoint:
     """The resolved config."""
 
     ledger: Ledger
-    """Its clock says how many seconds it ran, not since when."""
+    """Its clock stands still: see ``Ledger.stopped``."""
 
     state_KP: Float32
     """Parameters, moments, moving average; then the workers' own moments."""
@@ -76,10 +77,13 @@ class Checkpoint:
         ending = ENDINGS[self.ledger.ended]
         return ending == "patience" or (ending == "epochs" and not self.pending)
 
+    def has_no_time_left(self, config: TrainConfig) -> bool:
+        """Whether no further step may be taken."""
+        return config.max_seconds is not None and self.ledger.used >= config.max_seconds
+
     def is_out_of_time(self, config: TrainConfig) -> bool:
         """Whether a run with a limit of time has used it up, and a score is not missing."""
-        limit = config.max_seconds
-        return ENDINGS[self.ledger.ended] == "time" and limit is not None and self.ledger.started >= limit
+        return ENDINGS[self.ledger.ended] == "time" and self.has_no_time_left(config)
 
     def check_fits(self, data: str, config: TrainConfig, where: str) -> None:
         """Raise ConfigError unless a run of this data with these settings can go on from here.

@@ -19,6 +19,7 @@ from dkan_core.model.saved_model import save_model
 from dkan_core.model.tabular import ModelConfig
 from dkan_core.training.centre import checksum
 from dkan_core.training.channel import Channel, inherited
+from dkan_core.training.heartbeat import Heartbeat
 from dkan_core.training.job import Job
 from dkan_core.training.judge import Best, Judge
 from dkan_core.training.memory import Evaluated, SharedMemory, Snapshot
@@ -41,9 +42,13 @@ def work(job: Job) -> None:
     """Evaluate snapshots until the final one."""
     torch.set_num_threads(job.threads)
     memory, bell = job.open_memory(), job.bell("evaluator")
+    heartbeat = Heartbeat(memory, job.role)
     evaluator = Evaluator(job, inherited(job.launcher))
+    # A split is scored in many parts.
+    evaluator.judge.replica.model.register_forward_hook(lambda *_: heartbeat.tick())
     dealt_with = memory.evaluated.read().number
     while not is_over(memory, dealt_with):
+        heartbeat.tick()
         waiting = list(snapshots_beyond(memory, dealt_with))
         if not waiting:
             bell.wait(PATIENCE_SECONDS)

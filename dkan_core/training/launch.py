@@ -33,7 +33,7 @@ from dkan_core.training.checkpoints import Checkpoint, checkpoint_folder, clear_
 from dkan_core.training.evaluator import MODEL_FOLDER
 from dkan_core.training.ledger import ENDINGS
 from dkan_core.training.meeting import TorchRun
-from dkan_core.training.processes import Nursery
+from dkan_core.training.processes import ForkServer
 from dkan_core.training.recipe import MAX_RATE, describe_strategy, resolve, scaled_learning_rate
 from dkan_core.training.run import LOGS, Outcome, Run
 from dkan_core.training.torchrun import Ranks, follow
@@ -96,6 +96,9 @@ def train(
         if checkpoint is None or config.resume != "auto":
             _check_replaceable(run, where, config, overwrite=overwrite)
         log_plan(config, rate_is_default=asked.learning_rate is None)
+        if checkpoint is not None and checkpoint.has_no_time_left(config):
+            used, limit = checkpoint.ledger.used, config.max_seconds
+            logger.warning("no time is left: %.1f s of --max-seconds %g are used; no step is taken", used, limit)
         if ranks is not None:
             ranks.gather()
         with _run_folder(run) as folder:
@@ -103,8 +106,8 @@ def train(
             if checkpoint is not None and (checkpoint.is_finished or checkpoint.is_out_of_time(config)):
                 outcome = _take_over(folder, checkpoint, ranks)
             else:
-                with Nursery() as nursery:
-                    outcome = Run(data, manifest, folder, config, where, checkpoint, nursery, ranks).execute()
+                with ForkServer() as fork_server:
+                    outcome = Run(data, manifest, folder, config, where, checkpoint, fork_server, ranks).execute()
             metrics = _write_metrics(folder, config, outcome)
     best = float(metrics["average_precision"])
     logger.info("best validation average precision %.4f; model in %s/%s", best, run, MODEL_FOLDER)

@@ -25,14 +25,14 @@ class Presence:
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
-        self._beats = memory.beats_W.copy()
+        self._beats = memory.heartbeats_R[: memory.shape.workers].copy()
         self._heard = np.full(len(self._beats), time.monotonic())
 
     def listen(self) -> None:
         """Notice whose heart has beaten since the last time."""
-        changed = self._memory.beats_W != self._beats
-        self._heard[changed] = time.monotonic()
-        self._beats[changed] = self._memory.beats_W[changed]
+        beats_W = self._memory.heartbeats_R[: len(self._beats)].copy()
+        self._heard[beats_W != self._beats] = time.monotonic()
+        self._beats = beats_W
 
     def is_present(self, rank: int) -> bool:
         """Tell whether a worker can do something now."""

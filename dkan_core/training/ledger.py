@@ -49,8 +49,11 @@ class Ledger:
     reassigned: int = 0
     """Ranges handed to another worker than the one that had them."""
 
+    used: float = 0.0
+    """Seconds of training before this launch, of a run that was resumed."""
+
     started: float = 0.0
-    """When the first step was done, by the machine's monotonic clock, in seconds; 0 before."""
+    """When the first step of this launch was done, by the machine's monotonic clock, in seconds; 0 before."""
 
     since: float = 0.0
     """When loss and rows began to be counted, by the same clock."""
@@ -89,12 +92,17 @@ class Ledger:
 
     def recounted(self) -> Self:
         """Return the ledger with loss and speed counted from now on."""
-        return replace(self, since=time.monotonic(), since_rows=0, since_loss=0.0, since_weight=0.0)
+        since = time.monotonic() if self.started else 0.0
+        return replace(self, since=since, since_rows=0, since_loss=0.0, since_weight=0.0)
 
     @property
     def seconds(self) -> float:
-        """Time since the first step."""
-        return time.monotonic() - self.started if self.started else 0.0
+        """Time of training: since the first step of this launch, and before it."""
+        return self.used + (time.monotonic() - self.started if self.started else 0.0)
+
+    def stopped(self) -> Self:
+        """Return the ledger with its clock standing still: what a checkpoint holds."""
+        return replace(self, used=self.seconds, started=0.0, since=0.0)
 
     def facts(self, steps_per_epoch: int) -> dict[str, float]:
         """Return how far the run is, its mean loss and rows per second since these began to be counted."""
@@ -103,7 +111,7 @@ class Ledger:
             "epoch": self.step / steps_per_epoch,
             "seconds": self.seconds,
             "loss": self.since_loss / max(self.since_weight, 1e-30),
-            "rows_per_second": self.since_rows / max(1e-9, time.monotonic() - self.since),
+            "rows_per_second": self.since_rows / max(1e-9, time.monotonic() - self.since) if self.since else 0.0,
         }
 
 

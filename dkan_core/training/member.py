@@ -6,7 +6,6 @@ begin anew from its last commit.
 """
 
 import logging
-import threading
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from dkan_core.data.loader import SliceBatches, open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.training.centre import Centre, Rules
 from dkan_core.training.followup import FollowUp
+from dkan_core.training.heartbeat import Heartbeat
 from dkan_core.training.job import Job
 from dkan_core.training.ledger import ENDINGS, Ledger
 from dkan_core.training.memory import SharedMemory, create_memory
@@ -25,7 +25,7 @@ from dkan_core.training.replica import Replica
 from dkan_core.training.strategies import STRATEGIES
 from dkan_core.training.strategies.base import Strategy, Sums, Task
 from dkan_core.training.team import Team
-from dkan_core.training.worker import PATIENCE_SECONDS, beat
+from dkan_core.training.worker import PATIENCE_SECONDS
 
 PROOFS = 1 << 6
 """So many different proofs: sums of their squares over thousands of members are exact in float32."""
@@ -40,7 +40,7 @@ def work(job: Job) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     memory = job.open_memory()
-    threading.Thread(target=beat, args=(memory, job.rank), daemon=True).start()
+    heartbeat = Heartbeat(memory, job.role, job.rank)
     team = Team(job.meeting, job.rank, job.shape.workers, device)
     rules = Rules.of(job.config, job.train_rows, job.decayed)
     with open_split(folder, read_manifest(folder), "train") as reader:
@@ -51,7 +51,8 @@ def work(job: Job) -> None:
             share_state(memory, team)
         strategy = STRATEGIES[job.config.strategy](team, Replica.of(job.model, device), batches, rules)
         centre = Centre(memory, rules)
-        MemberLoop(strategy, centre, FollowUp(centre, None if job.rank else job.bell("evaluator"))).run()
+        follow_up = FollowUp(centre, None if job.rank else job.bell("evaluator"))
+        MemberLoop(strategy, centre, follow_up, heartbeat).run()
         batches.close()
     team.part()
 
@@ -75,10 +76,12 @@ class MemberLoop:
         strategy: How the members' updates become one.
         centre: This member's copy of the state that counts.
         follow_up: What is due after a commit.
+        heartbeat: Shows that rounds are made.
     """
 
-    def __init__(self, strategy: Strategy, centre: Centre, follow_up: FollowUp) -> None:
-        self.strategy, self.centre, self.follow_up = strategy, centre, follow_up
+    def __init__(self, strategy: Strategy, centre: Centre, follow_up: FollowUp, heartbeat: Heartbeat) -> None:
+        self.strategy, self.centre, self.follow_up, self.heartbeat = strategy, centre, follow_up, heartbeat
+        strategy.on_step = heartbeat.tick
 
     def run(self) -> None:
         """Run to the end, and see to what an earlier process did not come to."""
@@ -125,12 +128,14 @@ class MemberLoop:
 
     def _follow_up(self, ending: int) -> int:
         """Do what is due after a commit; return why the run is to end after the next round, by this member alone."""
+        self.heartbeat.tick()
         ledger = self.centre.ledger
         if ledger.step == self.centre.rules.schedule.steps:
             ending = ENDINGS.index("epochs")
         if ending and not ledger.ended:
             self.centre.commit(replace(ledger, ended=ending))
         while not self.follow_up.publish():
+            self.heartbeat.tick()
             time.sleep(PATIENCE_SECONDS)
         self.follow_up.keep()
         return 0 if self.follow_up.evaluator is None else ENDINGS.index(self.follow_up.ending())

@@ -4,8 +4,8 @@ It is an anonymous file (memfd), so a small /dev/shm is no limit and nothing is 
 There are no locks that a killed process could hold: a record is written twice in turn with a checksum, so that a
 reader finds the last whole one; an array is not read before a record says that it may be.
 
-Shape suffixes: P trained numbers, W workers, N numbers of a push, S snapshot slots, K arrays of the state, V parameters
-in a snapshot.
+Shape suffixes: P trained numbers, W workers, N numbers of a push, R processes that show life signs, S snapshot slots,
+K arrays of the state, V parameters in a snapshot.
 """
 
 import mmap
@@ -27,6 +27,9 @@ MIN_SLOTS, MAX_SLOTS = 5, 32
 RECORD_BYTES = 512
 NONE, HOME = -1, -2
 READ_TRIES = 100
+
+SINGLE_ROLES = ("server", "evaluator")
+"""Roles that have one process; of the others there is one a rank."""
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -232,10 +235,16 @@ class SharedMemory:
         self.kept = [self._record(Ledger(version=-1)) for _ in range(2)]
         self.snapshots = [self._record(Snapshot()) for _ in range(snapshot_slots(shape.parameters))]
         self.evaluated = self._record(Evaluated())
-        self.beats_W: Int64 = np.frombuffer(self._map, np.int64, shape.workers, self._used)
+        count = shape.workers + len(SINGLE_ROLES)
+        self.heartbeats_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used)
+        self.activity_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used + 8 * count)
         arrays = self._arrays()
         self.banks_2KP, self.pushes_WN, self.moments_W2P = arrays["banks"], arrays["pushes"], arrays["moments"]
         self.kept_2KP, self.snapshots_SVP = arrays["kept"], arrays["snapshots"]
+
+    def liveness_index(self, role: str, rank: int) -> int:
+        """Return where in ``heartbeats_R`` and ``activity_R`` a process counts."""
+        return self.shape.workers + SINGLE_ROLES.index(role) if role in SINGLE_ROLES else rank
 
     def _record(self, empty: ValueT) -> Record[ValueT]:
         start = self._used
@@ -273,7 +282,7 @@ def anonymous_file(name: str) -> int:
 
 def _control_bytes(shape: MemoryShape) -> int:
     records = 5 + 3 * shape.workers + snapshot_slots(shape.parameters)
-    return _whole_pages(RECORD_BYTES * records + 8 * shape.workers)
+    return _whole_pages(RECORD_BYTES * records + 2 * 8 * (shape.workers + len(SINGLE_ROLES)))
 
 
 def _size(shape: MemoryShape) -> int:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from dkan_core.training.job import Job
 from dkan_core.training.ledger import Ledger, Ranges, add_to_digest
 from dkan_core.training.meeting import Meeting
 from dkan_core.training.memory import MemoryShape, SharedMemory, create_memory
-from dkan_core.training.processes import Nursery
+from dkan_core.training.processes import ForkServer
 from dkan_core.training.recipe import Placement
 from dkan_core.training.reporting import Reporter
 from dkan_core.training.saver import Saver, run_facts
@@ -60,7 +59,7 @@ class Run:
         config: Resolved settings.
         checkpoints: Folder or URI for checkpoints.
         checkpoint: To go on from.
-        nursery: Where the processes come from.
+        fork_server: Where the processes come from.
         ranks: The other launchers, under torchrun.
     """
 
@@ -72,11 +71,11 @@ class Run:
         config: TrainConfig,
         checkpoints: str,
         checkpoint: Checkpoint | None,
-        nursery: Nursery,
+        fork_server: ForkServer,
         ranks: Ranks | None = None,
     ) -> None:
         self.ranks = ranks
-        self.folder, self.config, self.checkpoint, self.nursery = folder, config, checkpoint, nursery
+        self.folder, self.config, self.checkpoint, self.fork_server = folder, config, checkpoint, fork_server
         self.rows = manifest.splits["train"].rows
         self.architecture = self._architecture(data, manifest)
         model = untrained_model(self.architecture, manifest, config)
@@ -131,7 +130,7 @@ class Run:
                     Placement.of(self.config, self.ranks.place if self.ranks else None),
                     self.folder / LOGS,
                 )
-                supervisor = Supervisor(self.memory, self.template, placement, logs, self.nursery, reporter, saver)
+                supervisor = Supervisor(self.memory, self.template, placement, logs, self.fork_server, reporter, saver)
                 supervisor.run()
                 saver.save_now()
                 ledger = self.memory.ledger.read()
@@ -167,17 +166,8 @@ def restore(memory: SharedMemory, checkpoint: Checkpoint) -> None:
     state_KP, own = checkpoint.state_KP, memory.shape.state
     memory.banks_2KP[0] = state_KP[:own]
     memory.moments_W2P[:] = state_KP[own:].reshape(memory.moments_W2P.shape)
-    now, kept = time.monotonic(), checkpoint.ledger
-    ledger = replace(
-        kept,
-        bank=0,
-        ended=0,
-        acked_rank=-1,
-        acked_lease=0,
-        checksum=0,
-        started=now - kept.started,
-        since=now - kept.since,
-    )
+    # The clock starts with the first step: what the processes need to get ready is no time of training.
+    ledger = replace(checkpoint.ledger.stopped(), bank=0, ended=0, acked_rank=-1, acked_lease=0, checksum=0)
     memory.ledger.write(ledger)
     keep(memory, ledger)
     for snapshot, values_VP in checkpoint.pending:

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import threading
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,9 @@ class Saver:
         pending = snapshots_after(self.memory, -1, ledger.step)
         history = [entry for entry in self.reporter.confirmed if entry["step"] <= ledger.step]
         reported = max((entry["step"] for entry in history), default=-1)
-        seconds = ledger.seconds
         return Checkpoint(
             **self.facts,
-            ledger=replace(ledger, started=seconds, since=seconds - (ledger.since - ledger.started)),
+            ledger=ledger.stopped(),
             state_KP=state_KP,
             history=history,
             pending=[(snapshot, values_VP) for snapshot, values_VP in pending if snapshot.step > reported],

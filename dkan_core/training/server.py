@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from dkan_core.training.centre import Centre, Rules
 from dkan_core.training.followup import FollowUp
+from dkan_core.training.heartbeat import Heartbeat
 from dkan_core.training.job import Job
 from dkan_core.training.leases import Leases
 from dkan_core.training.ledger import ENDINGS
@@ -29,6 +30,7 @@ class Server:
 
     def __init__(self, job: Job) -> None:
         self.memory, self.bell = job.open_memory(), job.bell("server")
+        self.heartbeat = Heartbeat(self.memory, job.role)
         rules = Rules.of(job.config, job.train_rows, job.decayed)
         self.centre = Centre(self.memory, rules)
         bells = [job.bell(f"worker-{rank}") for rank in range(rules.ranges.workers)]
@@ -40,6 +42,7 @@ class Server:
         """Serve to the end, and see to what an earlier server did not come to."""
         pauses = self._follow_up()
         while not self.centre.ledger.ended:
+            self.heartbeat.tick()
             self.leases.hand_out(self.centre.ledger, self.centre.rate_scale, new=not pauses)
             contributions = self.leases.collect(self.centre.ledger)
             if contributions:
@@ -50,6 +53,7 @@ class Server:
             pauses = self._follow_up()
         self.leases.send_home(self.centre.ledger)
         while not self.follow_up.publish():
+            self.heartbeat.tick()
             self.bell.wait(PATIENCE_SECONDS)
 
     def _follow_up(self) -> bool:

@@ -1,6 +1,7 @@
 """The launcher's watch over a run's processes: it starts them, replaces one that dies, and stops them all.
 
-No other process decides who lives; what each of them needs to go on stands in shared memory.
+No other process decides who lives; what each of them needs to go on stands in shared memory. What can take long is
+never waited for: a process starts when it is due and the fork server is ready.
 """
 
 import logging
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from dkan_core import errors
@@ -18,22 +19,19 @@ from dkan_core.config import TrainConfig
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.training.doorbell import Doorbell
 from dkan_core.training.job import COMPUTING, Job, process_name
+from dkan_core.training.liveness import Life, Progress, Signs
 from dkan_core.training.meeting import LOST_PARTNER
-from dkan_core.training.memory import Control, Lease, Member, SharedMemory
-from dkan_core.training.processes import Child, Nursery
+from dkan_core.training.memory import Control, Member, SharedMemory
+from dkan_core.training.processes import Child, ForkServer
 from dkan_core.training.recipe import Placement
 from dkan_core.training.reporting import Reporter
 from dkan_core.training.saver import Saver
+from dkan_core.training.snapshots import newest_snapshot
 
 LOOK_SECONDS = 0.1
-HUNG_SECONDS = 30.0
-"""A worker whose heart has not beaten for so long is killed and replaced."""
 
-STUCK_SECONDS, STUCK_FACTOR = 60.0, 20
-"""A worker that has had a range for so long, and so many times longer than the longest before, is killed as well."""
-
-MAX_DEATHS = 5
-"""Deaths of a process in a row, the run not getting on between them, after which the run ends."""
+ABSENT_SECONDS = 5.0
+"""A launcher that has not looked for so long was stopped itself, and blames nobody for silence."""
 
 FREEZE_SECONDS = 1.0
 """How long workers with a state of their own have to reach the end of their round when the run is stopped, and killed
@@ -45,31 +43,6 @@ CAUSE_SECONDS = 2.0
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class _Life:
-    """What is remembered of a process and those before it."""
-
-    child: Child
-    incarnation: int = 1
-    deaths: int = 0
-    """In a row, without the run getting on between them."""
-
-    progress: int = 0
-    """How far the run was at the last one."""
-
-    first_death: str = ""
-    beat: int = 0
-    heard: float = 0.0
-    """When its heart beat last."""
-
-    lease: Lease = field(default_factory=Lease)
-    taken: float = 0.0
-    """When it was handed that range."""
-
-    longest: float = 0.0
-    """The longest that it has had one."""
-
-
 class Supervisor:
     """The processes of one run.
 
@@ -78,7 +51,7 @@ class Supervisor:
         template: The job of every child, but for what differs.
         placement: Devices and threads.
         folder: For logs.
-        nursery: Where the processes come from.
+        fork_server: Where the processes come from.
         reporter: Told of everything.
         saver: Writes checkpoints.
     """
@@ -89,16 +62,18 @@ class Supervisor:
         template: Job,
         placement: Placement,
         folder: Path,
-        nursery: Nursery,
+        fork_server: ForkServer,
         reporter: Reporter,
         saver: Saver,
     ) -> None:
         self.memory, self.template, self.placement, self.folder = memory, template, placement, folder
-        self.nursery, self.reporter, self.saver = nursery, reporter, saver
+        self.fork_server, self.reporter, self.saver = fork_server, reporter, saver
         self.bells = {name: Doorbell(pair) for name, pair in template.bells.items()}
         self.replaced = dict.fromkeys((name.partition("-")[0] for name in template.bells), 0)
-        self._lives: dict[str, _Life] = {}
+        self._lives = {name: Life(self._job(name)) for name in template.bells}
+        self._at_launch = {name: self._progress_of(life.role) for name, life in self._lives.items()}
         self._selector = selectors.DefaultSelector()
+        self._looked = time.monotonic()
         self._interrupts = 0
 
     def run(self) -> None:
@@ -106,35 +81,76 @@ class Supervisor:
 
         Raises:
             UserError: A process found the data wrong.
-            TrainingError: A process died again and again.
+            TrainingError: A process cannot start, or the run does not get on for what dies.
             KeyboardInterrupt: Ctrl-C was pressed a second time; after the first the run ends in order.
         """
         try:
             with self._interruptible():
-                for name in self.template.bells:
-                    self._start(name)
+                for life in self._lives.values():
+                    self._announce(life)
                 while not self._is_over():
                     self._turn()
-                self._hear(self._lives["evaluator"].child)
+                self._hear(self._children("evaluator")[0])
         except (SystemExit, DkanError, OSError):
             self._freeze()
             raise
         finally:
-            for life in self._lives.values():
-                life.child.end()
+            for child in self._children():
+                child.end()
             self._selector.close()
             self.saver.wait()
 
+    def _children(self, role: str = "") -> list[Child]:
+        """Return the newest process of every name, of one role or of all."""
+        return [life.child for life in self._lives.values() if life.child and life.role in (role or life.role)]
+
     def _is_over(self) -> bool:
-        return self._lives["evaluator"].child.exit_code == 0
+        return any(child.exit_code == 0 for child in self._children("evaluator"))
 
     def _turn(self) -> None:
-        """Take what the children say, heal those that died, show progress."""
+        """Start what is due, take what the children say, heal those that died, show progress."""
+        self._start_due()
         for key, _ in self._selector.select(LOOK_SECONDS):
             self._listen(key.data)
-        self._replace_hung()
+        self._kill_silent()
         self.reporter.progress(self.memory.ledger.read())
         self.saver.look()
+
+    def _start_due(self) -> None:
+        for life in self._lives.values():
+            if not self.fork_server.is_ready():
+                return
+            if life.due is not None and life.due <= time.monotonic():
+                self._start(life)
+
+    def _start(self, life: Life) -> None:
+        child = self.fork_server.try_spawn(self._job(life.name, life.incarnation), self.folder / f"{life.name}.log")
+        if child is None:
+            return
+        if life.child is not None:
+            life.child.end()
+        life.begin(child, Signs.read(self.memory, life.role, life.rank), time.monotonic())
+        self._selector.register(child.channel, selectors.EVENT_READ, child)
+
+    def _job(self, name: str, incarnation: int = 1) -> Job:
+        role, _, rank = name.partition("-")
+        number = int(rank or 0)
+        return replace(
+            self.template,
+            role=role,
+            rank=number,
+            incarnation=incarnation,
+            device=self.placement.device_of(role, number),
+            threads=self.placement.threads if role in COMPUTING else 1,
+            meeting=self.template.meeting and self.template.meeting.number(incarnation),
+            evaluations=tuple((entry["step"], entry["average_precision"]) for entry in self.reporter.confirmed),
+        )
+
+    def _announce(self, life: Life) -> None:
+        """Tell the server which process of a worker's rank counts from now on, also before it has started."""
+        if life.role == "worker":
+            self.memory.members[life.rank].write(Member(incarnation=life.incarnation))
+            self._ring("server")
 
     def _listen(self, child: Child) -> None:
         if self._lives[child.name].child is not child:
@@ -151,59 +167,38 @@ class Supervisor:
                 raise getattr(errors, message["error"])(message["text"])
             self.reporter.take(message)
 
-    def _start(self, name: str, incarnation: int = 1) -> None:
-        role, _, rank = name.partition("-")
-        number = int(rank or 0)
-        job = replace(
-            self.template,
-            role=role,
-            rank=number,
-            incarnation=incarnation,
-            device=self.placement.device_of(role, number),
-            threads=self.placement.threads if role in COMPUTING else 1,
-            meeting=self.template.meeting and self.template.meeting.number(incarnation),
-            evaluations=tuple((entry["step"], entry["average_precision"]) for entry in self.reporter.confirmed),
-        )
-        if role == "worker":
-            self.memory.members[number].write(Member(incarnation=incarnation))
-            self._ring("server")
-        child = self.nursery.spawn(job, self.folder / f"{name}.log")
-        if name in self._lives:
-            life = self._lives[name]
-            life.child, life.incarnation, life.heard, life.lease = child, incarnation, 0.0, Lease()
-        else:
-            self._lives[name] = _Life(child)
-        self._selector.register(child.channel, 1, child)
-
     def _heal(self, child: Child) -> None:
-        """Put another process in the place of one that died, unless that would lead nowhere."""
+        """Have another process take the place of one that died, unless that would lead nowhere."""
         if child.role == "worker" and self.memory.ledger.read().ended:
             return
+        lives = [self._lives[child.name]]
         if child.role == "member":
-            child = self._end_members(child)
-        # Members live and die together.
-        life = self._lives[self._members()[0] if child.role == "member" else child.name]
-        progress = self._progress(child.role)
-        if life.deaths == 0 or progress > life.progress:
-            life.deaths, life.first_death = 0, child.describe_death()
-        life.deaths, life.progress = life.deaths + 1, progress
-        failed_at_start = child.wait() > 0 and progress == 0
-        if self.template.meeting and not self.template.meeting.one_node and child.role == "member":
-            raise TrainingError(child.describe_death())
-        if failed_at_start or life.deaths > MAX_DEATHS:
-            raise TrainingError(life.first_death)
+            # Members live and die together.
+            child, lives = self._end_members(child), [life for life in self._lives.values() if life.role == "member"]
+        now, progress = time.monotonic(), self._progress()
+        for life in lives:
+            life.observe(Signs.read(self.memory, life.role, life.rank), now)
+            life.bury(child, progress, now)
+        if self._cannot_work(child) or self._lives[child.name].is_hopeless(now):
+            raise TrainingError(self._lives[child.name].first_death)
         logger.warning("%s; a new one takes its place", child.describe_death().split(". The end of")[0])
         self.replaced[child.role] += 1
-        for name in [child.name] if child.role != "member" else self._members():
-            self._lives[name].child.end()
-            self._start(name, self._lives[name].incarnation + 1)
+        for life in lives:
+            self._announce(life)
 
-    def _members(self) -> list[str]:
-        return [name for name, life in self._lives.items() if life.child.role == "member"]
+    def _cannot_work(self, child: Child) -> bool:
+        """Tell whether a process has failed by itself before one of its role had done anything, or is no launcher's."""
+        alone = self.template.meeting is None or self.template.meeting.one_node
+        if child.role == "member" and not alone:
+            return True
+        failed = child.wait() > 0 and child.wait() != LOST_PARTNER
+        return failed and self._progress_of(child.role) == self._at_launch[child.name]
 
     def _end_members(self, child: Child) -> Child:
         """End all members; return the one whose death was the cause, not that of another."""
-        children = [self._lives[name].child for name in self._members()]
+        # What waits to be started has died before.
+        lives = (life for life in self._lives.values() if life.role == child.role and life.due is None)
+        children = [life.child for life in lives if life.child]
         deadline = time.monotonic() + CAUSE_SECONDS
         while not (causes := [each for each in children if each.exit_code not in (None, 0, LOST_PARTNER)]):
             if time.monotonic() > deadline:
@@ -217,37 +212,29 @@ class Supervisor:
                 self._selector.unregister(each.channel)
         return causes[0] if causes else child
 
-    def _progress(self, role: str) -> int:
+    def _progress(self) -> Progress:
+        """Return how far the run is: what no process does that dies before it has done its work."""
         ledger = self.memory.ledger.read()
-        return {
-            "worker": ledger.ranges,
-            "member": ledger.ranges,
-            "server": ledger.version,
-            "evaluator": self.memory.evaluated.read().number,
-        }[role]
+        return ledger.ranges, ledger.ended, newest_snapshot(self.memory).number, self.memory.evaluated.read().number
 
-    def _replace_hung(self) -> None:
-        """Kill workers that do not move; the next turn replaces them."""
-        now = time.monotonic()
+    def _progress_of(self, role: str) -> int:
+        """Return how far the processes of a role are."""
+        ledger = self.memory.ledger.read()
+        return {"server": ledger.version, "evaluator": self.memory.evaluated.read().number}.get(role, ledger.ranges)
+
+    def _kill_silent(self) -> None:
+        """Kill processes that do not live or do not get on; the next turn replaces them."""
+        now, absent = time.monotonic(), time.monotonic() - self._looked > ABSENT_SECONDS
+        self._looked = now
         for life in self._lives.values():
-            if life.child.role in COMPUTING and life.child.exit_code is None and self._is_hung(life, now):
-                logger.warning("%s does not move and is killed", life.child.name)
+            if life.child is None or life.child.exit_code is not None:
+                continue
+            life.observe(Signs.read(self.memory, life.role, life.rank), now)
+            if absent:
+                life.forgive(now)
+            if life.is_silent(now, interrupted=self._interrupts > 0):
+                logger.warning("%s does not move and is killed", life.name)
                 life.child.kill()
-                life.heard = life.taken = now
-
-    def _is_hung(self, life: _Life, now: float) -> bool:
-        """Tell whether a worker's heart has stopped for long, or it has had a range for far longer than ever before."""
-        rank = life.child.rank
-        beat = int(self.memory.beats_W[rank])
-        if beat != life.beat or not life.heard:
-            life.beat, life.heard = beat, now
-        lease, pushed = self.memory.leases[rank].read(), self.memory.pushes[rank].read().lease
-        if lease.id != life.lease.id or lease.index < 0 or pushed == lease.id:
-            if life.taken and life.lease.index >= 0:
-                life.longest = max(life.longest, now - life.taken)
-            life.lease, life.taken = lease, now
-        stuck = now - life.taken > max(STUCK_SECONDS, STUCK_FACTOR * life.longest)
-        return (beat > 0 and now - life.heard > HUNG_SECONDS) or stuck
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -277,15 +264,9 @@ class Supervisor:
         """Stop everything where it is, and write a checkpoint of that."""
         if self.memory.shape.local:
             self._ask_for_restore_point()
-        for life in self._lives.values():
-            life.child.kill()
-        deadline = time.monotonic() + FREEZE_SECONDS
-        while any(life.child.exit_code is None for life in self._lives.values()) and time.monotonic() < deadline:
-            time.sleep(0.005)
-        # Also one that was being started, and is in no list.
-        self.nursery.end()
-        for life in self._lives.values():
-            for message in life.child.channel.waiting():
+        self.fork_server.end()
+        for child in self._children():
+            for message in child.channel.waiting():
                 if message["kind"] == "evaluation":
                     self.reporter.take(message)
         self.saver.save_now()

@@ -27,7 +27,7 @@ from dkan_core.model.tabular import ModelConfig
 from dkan_core.training.job import Job
 from dkan_core.training.meeting import Meeting, TorchRun
 from dkan_core.training.memory import MemoryShape, create_memory
-from dkan_core.training.processes import Child, Nursery
+from dkan_core.training.processes import Child, ForkServer
 from dkan_core.training.recipe import Placement
 from dkan_core.training.step import decayed_ranges, parameter_count, untrained_model
 from dkan_core.training.team import PATIENCE, backend_of, open_store
@@ -144,13 +144,13 @@ def follow(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig
         UserError: The member found the data wrong.
         TrainingError: The member died, or rank 0 is gone.
     """
-    with Nursery() as nursery, _uninterrupted():
+    with ForkServer() as fork_server, _uninterrupted():
         ranks.gather()
         model = ranks.hear("plan")
         if model is not None:
             job = _member(ranks, data, manifest, config, model)
             with tempfile.TemporaryDirectory(prefix="dkan-") as logs:
-                child = nursery.spawn(job, Path(logs) / f"{job.name}.log")
+                child = fork_server.spawn(job, Path(logs) / f"{job.name}.log")
                 try:
                     _watch(child)
                 finally:

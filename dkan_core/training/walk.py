@@ -3,6 +3,8 @@
 Shape suffixes: P trained numbers of the model.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from dkan_core.data.loader import SliceBatches
@@ -19,10 +21,13 @@ class Walker:
         replica: Its model.
         batches: The rows.
         rules: What changes of the parameters depend on.
+        on_step: Called after every step.
     """
 
-    def __init__(self, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
-        self.replica, self.batches, self.rules = replica, batches, rules
+    def __init__(
+        self, replica: Replica, batches: SliceBatches, rules: Rules, on_step: Callable[[], None] = lambda: None
+    ) -> None:
+        self.replica, self.batches, self.rules, self.on_step = replica, batches, rules, on_step
         self._optimizer = FlatAdamW(rules.decayed)
         self._gradient_P = np.zeros(replica.values_P.numel(), np.float32)
         replica.push_to(self._gradient_P)
@@ -49,4 +54,5 @@ class Walker:
                 clip(self._gradient_P, float(np.linalg.norm(self._gradient_P)), config.clip_norm)
                 rate = self.rules.schedule.learning_rate(step) * rate_scale
                 self._optimizer.step(state, state, self._gradient_P, rate=rate, count=step + 1)
+            self.on_step()
         return sum(losses) / (sum(weights) or 1.0), sum(weights), rows

@@ -1,7 +1,5 @@
 """A worker process of the parameter server: computes updates on the ranges of rows that it is handed."""
 
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +9,13 @@ import torch
 from dkan_core.data.loader import SliceBatches, open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.training.centre import Rules
+from dkan_core.training.heartbeat import Heartbeat
 from dkan_core.training.job import Job
 from dkan_core.training.memory import HOME, Lease, SharedMemory
 from dkan_core.training.optimizer import AdamState
 from dkan_core.training.replica import Replica
 from dkan_core.training.walk import Walker
 
-BEAT_SECONDS = 0.1
 PATIENCE_SECONDS = 0.5
 """How often to look for a lease that no ring has told of: the server may have died before it rang."""
 
@@ -29,25 +27,21 @@ def work(job: Job) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     memory, folder = job.open_memory(), Path(job.prepared)
-    threading.Thread(target=beat, args=(memory, job.rank), daemon=True).start()
+    heartbeat = Heartbeat(memory, job.role, job.rank)
     with open_split(folder, read_manifest(folder), "train") as reader:
         batches = SliceBatches(reader, job.config, job.rank)
-        Worker(job, memory, Replica.of(job.model, device), batches).run()
+        Worker(job, memory, Replica.of(job.model, device), batches, heartbeat).run()
         batches.close()
-
-
-def beat(memory: SharedMemory, rank: int) -> None:
-    """Show that this process runs: a stopped one's heart does not beat."""
-    while True:
-        memory.beats_W[rank] += 1
-        time.sleep(BEAT_SECONDS)
 
 
 class Worker:
     """The loop over leases."""
 
-    def __init__(self, job: Job, memory: SharedMemory, replica: Replica, batches: SliceBatches) -> None:
+    def __init__(
+        self, job: Job, memory: SharedMemory, replica: Replica, batches: SliceBatches, heartbeat: Heartbeat
+    ) -> None:
         self.config, self.memory, self.replica, self.batches, self.rank = job.config, memory, replica, batches, job.rank
+        self.heartbeat = heartbeat
         self.rules = Rules.of(job.config, job.train_rows, job.decayed)
         self.bell, self.server = job.bell(f"worker-{job.rank}"), job.bell("server")
         self.lease, self.record = memory.leases[job.rank], memory.pushes[job.rank]
@@ -55,7 +49,7 @@ class Worker:
         self.push = replace(self.record.read(), incarnation=job.incarnation)
         self.local = job.config.mode != "sync"
         if self.local:
-            self.walker = Walker(replica, batches, self.rules)
+            self.walker = Walker(replica, batches, self.rules, heartbeat.tick)
             self.state_3P = np.empty((3, job.shape.parameters), np.float32)
         else:
             replica.push_to(self.push_N)
@@ -75,6 +69,7 @@ class Worker:
     def _next_lease(self) -> Lease:
         """Wait for a lease that is not done yet."""
         while True:
+            self.heartbeat.tick()
             lease = self.lease.read()
             if lease.index == HOME or (lease.index >= 0 and lease.id != self.push.lease):
                 return lease

@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dkan_core import TrainConfig
+from dkan_core.training.fork_server import NAME
 
 
 class Background:
@@ -40,6 +42,15 @@ class Background:
     def children(self) -> dict[str, int]:
         return children(self.process.pid)
 
+    def kill_fork_server(self) -> int:
+        """Kill the process that the others are forked from, once it is there; return its number."""
+        wait_until(lambda: fork_server(self.process.pid) is not None)
+        pid = fork_server(self.process.pid)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not alive(pid))
+        return pid
+
     def kill(self, name: str, number: int = signal.SIGKILL) -> int:
         """Send a signal to one of the run's processes, once it is there; return its number."""
         wait_until(lambda: name in self.children())
@@ -61,7 +72,11 @@ class Background:
 
 
 def children(launcher: int) -> dict[str, int]:
-    """Return name (as in the log file's) -> pid of a run's processes."""
+    """Return name (as in the log file's) -> pid of a run's processes, without the one that they are forked from."""
+    return {name: pid for name, pid in _named(launcher).items() if name != NAME}
+
+
+def _named(launcher: int) -> dict[str, int]:
     parents, names = {}, {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -76,13 +91,24 @@ def children(launcher: int) -> dict[str, int]:
     return {
         name.removeprefix("dkan "): pid
         for pid, name in names.items()
-        if name.startswith("dkan ") and parents.get(parents[pid]) == launcher
+        if name.startswith("dkan ") and parents[pid] == launcher
     }
 
 
-def parent(pid: int) -> int:
-    """Return the process that has started another."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+def fork_server(launcher: int) -> int | None:
+    """Return the process that a run's processes are forked from, if there is one."""
+    return _named(launcher).get(NAME)
+
+
+def with_variable(name: str, value: str) -> set[int]:
+    """Return the processes that have a variable in their environment: a launcher and all that it has started."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and alive(int(entry.name)):
+            with suppress(OSError):
+                if f"{name}={value}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.add(int(entry.name))
+    return found
 
 
 def alive(pid: int) -> bool:

@@ -50,7 +50,8 @@ def test_every_array_has_its_own_place(memory: SharedMemory) -> None:
     arrays = [memory.banks_2KP, memory.pushes_WN, memory.moments_W2P, memory.kept_2KP, memory.snapshots_SVP]
     for number, array in enumerate(arrays, start=1):
         array[:] = number
-    memory.beats_W[:] = 99
+    memory.heartbeats_R[:] = 99
+    memory.activity_R[:] = 98
     memory.leases[2].write(Lease(id=5, index=6))
     assert all((array == number).all() for number, array in enumerate(arrays, start=1))
     assert memory.ledger.read() == Ledger() and memory.leases[2].read().index == 6

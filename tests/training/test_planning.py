@@ -19,7 +19,7 @@ from dkan_core.training.planning.formulas import ASSUMED_LAUNCH, SCHEMES, SYNC, 
 from dkan_core.training.planning.measuring import Measured
 from dkan_core.training.planning.plan import Asked
 from dkan_core.training.planning.probe import Probed
-from dkan_core.training.processes import Nursery
+from dkan_core.training.processes import ForkServer
 from dkan_core.training.recipe import resolve
 from tests.command import check, dkan
 
@@ -206,5 +206,7 @@ def test_mistake_in_a_bench_is_named(options: dict[str, Any], message: str) -> N
 
 
 def test_process_that_dies_ends_the_measurement_with_its_log(tmp_path: Path) -> None:
-    with Nursery() as nursery, pytest.raises(TrainingError, match=r"planning\.pusher.* died \(exit code 1"):
-        exchange_seconds("parameter-server sync", 4096, ["cpu", "cuda:99"], repeats=1, nursery=nursery, folder=tmp_path)
+    with ForkServer() as fork_server, pytest.raises(TrainingError, match=r"planning\.pusher.* died \(exit code 1"):
+        exchange_seconds(
+            "parameter-server sync", 4096, ["cpu", "cuda:99"], repeats=1, fork_server=fork_server, folder=tmp_path
+        )

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,18 @@ import pytest
 
 from dkan_core import OutputError, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.ledger import Ledger
 from tests.training.processes import Background, alive, wait_until
-from tests.training.torture import CONFIG, check_nothing_lost, facts, final_state, ledger_of, newest_state, same_history
+from tests.training.torture import (
+    CONFIG,
+    check_nothing_lost,
+    facts,
+    final_state,
+    inject,
+    ledger_of,
+    newest_state,
+    same_history,
+)
 
 
 def test_terminated_run_goes_on_to_the_same_bits(
@@ -149,6 +160,37 @@ def test_finished_run_is_not_trained_over(rows: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="holds a finished run"):
         train(rows, tmp_path / "run", replace(config, checkpoint_uri=str(tmp_path / "mistyped")))
     assert SavedModel(tmp_path / "run").metrics["average_precision"] == first.average_precision
+
+
+SLOW_START = """
+import time
+time.sleep(1.5)
+"""
+
+
+def test_time_that_processes_need_to_get_ready_is_no_time_of_training(
+    rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, config = tmp_path / "run", replace(CONFIG, epochs=10_000, workers=1, resume="auto")
+    first = train(rows, run, replace(config, max_seconds=0.5)).metrics["training"]
+    for name, value in inject(tmp_path, SLOW_START).items():
+        monkeypatch.setenv(name, value)
+    limit = first["seconds"] + 1
+    again = train(rows, run, replace(config, max_seconds=limit)).metrics["training"]
+    assert again["steps"] > first["steps"] and again["ended"] == "time" and again["seconds"] >= limit
+    assert "no time is left" not in caplog.text
+    third = train(rows, run, replace(config, max_seconds=limit - 0.5)).metrics["training"]
+    assert third["steps"] == again["steps"] and "no time is left" in caplog.text
+
+
+def test_clock_of_a_checkpoint_stands_still() -> None:
+    now = time.monotonic()
+    kept = Ledger(used=3.0, started=now - 5, since=now - 2, since_rows=100, since_loss=1.0, since_weight=4.0).stopped()
+    assert 8 <= kept.seconds == kept.seconds and kept.facts(10)["rows_per_second"] == 0
+    # Loss goes on to be counted, speed begins anew: its time was spent in another launch.
+    going_on = kept.clocked()
+    assert (going_on.since_rows, going_on.since_loss, going_on.since_weight) == (0, 1.0, 4.0)
+    assert going_on.started == going_on.since >= now and going_on.seconds >= kept.used
 
 
 def test_launcher_may_be_the_first_process_of_a_container(rows: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dkan_core.machine import available_cores
 from dkan_core.progress import progress
 from dkan_core.training.planning.exchanges import EXCHANGES, SERVER_SYNC, exchange_seconds
 from dkan_core.training.planning.sizes import parse_size, show_size
-from dkan_core.training.processes import Nursery
+from dkan_core.training.processes import ForkServer
 from dkan_core.training.recipe import worker_devices
 
 FLOAT_BYTES = 4
@@ -120,13 +120,13 @@ def _measure(
     found: dict[tuple[str, int], list[float]] = {(name, size): [] for size in sizes for name in EXCHANGES}
     with (
         tempfile.TemporaryDirectory(prefix="dkan-") as folder,
-        Nursery() as nursery,
+        ForkServer() as fork_server,
         progress("exchanges", rounds * len(found), "runs") as advance,
     ):
         for _ in range(rounds):
             for (name, size), medians in found.items():
                 medians.append(
-                    exchange_seconds(name, size, devices, repeats=repeats, nursery=nursery, folder=Path(folder))
+                    exchange_seconds(name, size, devices, repeats=repeats, fork_server=fork_server, folder=Path(folder))
                 )
                 advance(1)
     return found

@@ -13,7 +13,7 @@ from dkan_core.errors import TrainingError
 from dkan_core.training.channel import Message
 from dkan_core.training.doorbell import Doorbell
 from dkan_core.training.job import Job
-from dkan_core.training.processes import Child, Nursery
+from dkan_core.training.processes import Child, ForkServer
 
 MEASURED = "measured"
 """Kind of the message that a process reports with."""
@@ -26,11 +26,11 @@ class Crew:
     """The processes of one measurement; they are gone when the block ends.
 
     Args:
-        nursery: Where they come from.
+        fork_server: Where they come from.
         folder: For logs.
     """
 
-    nursery: Nursery
+    fork_server: ForkServer
     folder: Path
     children: list[Child] = field(default_factory=list)
 
@@ -45,7 +45,7 @@ class Crew:
 
     def start(self, job: Job) -> None:
         """Start one of them."""
-        self.children.append(self.nursery.spawn(job, self.folder / f"{job.role}-{job.rank}.log"))
+        self.children.append(self.fork_server.spawn(job, self.folder / f"{job.role}-{job.rank}.log"))
 
     def reports(self, count: int) -> list[Message]:
         """Wait for so many of them to report, and return that, by rank.

@@ -16,7 +16,7 @@ from dkan_core.training.job import Job, process_name
 from dkan_core.training.meeting import Meeting
 from dkan_core.training.memory import Member, MemoryShape, create_memory
 from dkan_core.training.planning.crew import Crew, close_handles
-from dkan_core.training.processes import Nursery
+from dkan_core.training.processes import ForkServer
 from dkan_core.training.team import keep_store, meeting_at
 
 SERVER_SYNC, SERVER_AVERAGE = "parameter-server sync", "parameter-server average"
@@ -32,7 +32,7 @@ WARM_UP = 3
 
 
 def exchange_seconds(
-    name: str, size: int, devices: Sequence[str], *, repeats: int, nursery: Nursery, folder: Path
+    name: str, size: int, devices: Sequence[str], *, repeats: int, fork_server: ForkServer, folder: Path
 ) -> float:
     """Return the median time from one exchange to the next, in seconds.
 
@@ -41,7 +41,7 @@ def exchange_seconds(
         size: Bytes that a worker brings, in whole numbers of 4.
         devices: One a worker.
         repeats: Exchanges, besides a few to warm up.
-        nursery: Where the processes come from.
+        fork_server: Where the processes come from.
         folder: For their logs.
     """
     config = _config(name, devices)
@@ -50,7 +50,7 @@ def exchange_seconds(
     job = _job(config, max(1, size // 4 // MemoryShape.of(config, 1).pushed), steps=WARM_UP + repeats, meeting=meeting)
     role = "planning.pusher" if store is None else "planning.reducer"
     try:
-        with Crew(nursery, folder) as crew:
+        with Crew(fork_server, folder) as crew:
             if store is None:
                 crew.start(replace(job, role="server"))
             for rank, device in enumerate(devices):

@@ -34,7 +34,7 @@ from dkan_core.training.planning.formulas import (
 )
 from dkan_core.training.planning.machines import Cores, Gpus
 from dkan_core.training.planning.probe import Probed
-from dkan_core.training.processes import Nursery
+from dkan_core.training.processes import ForkServer
 from dkan_core.training.step import decayed_ranges, flatten, untrained_model
 
 MEASURED_WORKERS = (1, 2, 4)
@@ -119,13 +119,13 @@ def measure(
     cores = available_cores()
     job = _job(data, manifest, config)
     try:
-        with tempfile.TemporaryDirectory(prefix="dkan-") as folder, Nursery() as nursery:
+        with tempfile.TemporaryDirectory(prefix="dkan-") as folder, ForkServer() as fork_server:
             together = [count for count in counts if count <= cores] if cpu_workers else [1]
             rounds = []
             for _ in range(ROUNDS):
-                probes = {count: _probe(job, count, cores // count, nursery, Path(folder)) for count in together}
+                probes = {count: _probe(job, count, cores // count, fork_server, Path(folder)) for count in together}
                 size = 4 * job.shape.parameters
-                rounds.append((probes, _exchanges(size, max(counts), nursery, Path(folder)) if cpu_workers else {}))
+                rounds.append((probes, _exchanges(size, max(counts), fork_server, Path(folder)) if cpu_workers else {}))
     finally:
         close_handles(job)
     return Measured(
@@ -172,11 +172,11 @@ def _job(data: Path, manifest: PreparedData, config: TrainConfig) -> Job:
     )
 
 
-def _probe(job: Job, workers: int, threads: int, nursery: Nursery, folder: Path) -> Probed:
+def _probe(job: Job, workers: int, threads: int, fork_server: ForkServer, folder: Path) -> Probed:
     """Return what the slowest of some processes that measure at the same time finds."""
     assert job.config.batch_size is not None
     config = replace(job.config, batch_size=max(1, job.config.batch_size // workers))
-    with Crew(nursery, folder) as crew:
+    with Crew(fork_server, folder) as crew:
         for rank in range(workers):
             crew.start(replace(job, rank=rank, threads=threads, config=config))
         reports = crew.reports(workers)
@@ -191,7 +191,7 @@ def _slowness(probed: Probed) -> float:
     return probed.large[1]
 
 
-def _exchanges(size: int, most: int, nursery: Nursery, folder: Path) -> dict[str, dict[int, float]]:
+def _exchanges(size: int, most: int, fork_server: ForkServer, folder: Path) -> dict[str, dict[int, float]]:
     """Return the measured time of each scheme's exchange on the CPU, by the number of workers."""
     found: dict[str, dict[int, float]] = {}
     measured = {SYNC: SERVER_SYNC, AVERAGE: SERVER_AVERAGE, ALLREDUCE: "allreduce", LOCAL_SGD: "allreduce"}
@@ -203,7 +203,7 @@ def _exchanges(size: int, most: int, nursery: Nursery, folder: Path) -> dict[str
                 scheme.arrays * size,
                 ["cpu"] * count,
                 repeats=EXCHANGE_REPEATS,
-                nursery=nursery,
+                fork_server=fork_server,
                 folder=folder,
             )
             for count in MEASURED_WORKERS

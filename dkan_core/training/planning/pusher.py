@@ -1,23 +1,22 @@
 """A process that does what a parameter server's worker does, but for the gradient: it reads, writes and says so."""
 
-import threading
 import time
 from dataclasses import replace
 
 import torch
 
 from dkan_core.training.channel import inherited
+from dkan_core.training.heartbeat import Heartbeat
 from dkan_core.training.job import Job
 from dkan_core.training.memory import HOME, Push
 from dkan_core.training.planning.crew import MEASURED
-from dkan_core.training.worker import beat
 
 
 def work(job: Job) -> None:
     """Exchange until the server sends everybody home; report when each exchange was done, in seconds."""
     torch.set_num_threads(job.threads)
     memory, bell, server = job.open_memory(), job.bell(f"worker-{job.rank}"), job.bell("server")
-    threading.Thread(target=beat, args=(memory, job.rank), daemon=True).start()
+    Heartbeat(memory, job.role, job.rank)
     pushed = job.shape.pushed
     target_NP = torch.from_numpy(memory.pushes_WN[job.rank]).view(pushed, -1)
     own_NP = torch.zeros(target_NP.shape, device=job.device)

@@ -4,6 +4,7 @@ Shape suffixes: P trained numbers, K arrays of the state, N numbers of a buffer.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
 
 import torch
@@ -108,6 +109,9 @@ class Strategy(ABC):
 
     def __init__(self, team: Team, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
         self.team, self.replica, self.batches, self.rules, self.config = team, replica, batches, rules, rules.config
+        self.on_step: Callable[[], None] = lambda: None
+        """Called after each step of a round that has several."""
+
         count = self.arrays * replica.values_P.numel()
         self.buffer_N = torch.zeros(count + SUMS, device=team.device)
         self.update_N, self._tail = self.buffer_N[:count], self.buffer_N[count:]

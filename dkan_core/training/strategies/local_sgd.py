@@ -26,7 +26,7 @@ class LocalSGD(Strategy):
 
     def __init__(self, team: Team, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
         super().__init__(team, replica, batches, rules)
-        self.walker = Walker(replica, batches, rules)
+        self.walker = Walker(replica, batches, rules, lambda: self.on_step())
         self.state_3P = np.zeros((self.arrays, replica.values_P.numel()), np.float32)
 
     def round(self, task: Task) -> Sums:

@@ -16,6 +16,7 @@ from dkan_core.data.manifest import read_manifest
 from dkan_core.training.architecture import choose_architecture
 from dkan_core.training.centre import REFUSED_BEFORE_BACKOFF, Centre, Rules, start
 from dkan_core.training.followup import FollowUp
+from dkan_core.training.heartbeat import Heartbeat
 from dkan_core.training.ledger import Ledger
 from dkan_core.training.member import MemberLoop
 from dkan_core.training.memory import MemoryShape, create_memory
@@ -131,8 +132,8 @@ def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, Cent
         replica = Replica.of(architecture.to_dict(), torch.device("cpu"))
         batches = SliceBatches(readers[rank], config, rank)
         team = teams[rank] = ThreadTeam(rank, barrier, parts)
-        centres[rank] = Centre(memory, rules)
-        MemberLoop(kind(team, replica, batches, rules), centres[rank], FollowUp(centres[rank], None)).run()
+        centres[rank], heartbeat = Centre(memory, rules), Heartbeat(memory, "member", rank)
+        MemberLoop(kind(team, replica, batches, rules), centres[rank], FollowUp(centres[rank], None), heartbeat).run()
         batches.close()
 
     in_threads(2, work)

@@ -11,7 +11,7 @@ import pytest
 
 from dkan_core import TrainConfig, TrainResult, train
 from dkan_core.training.checkpoints import Checkpoint, load_checkpoint
-from tests.training.processes import children, wait_until
+from tests.training.processes import Background, children, wait_until, with_variable
 
 SMALL = TrainConfig(
     epochs=2, hidden=(8,), workers=2, device="cpu", batch_size=50, learning_rate=0.02, dropout=0.3, binary_dropout=0.3
@@ -57,6 +57,19 @@ def test_local_sgd_alone_is_plain_training_and_together_learns(prepared: Path, t
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
     together = train(prepared, tmp_path / "together", replace(config, strategy="local-sgd", sync_interval=3))
     assert together.average_precision > 0.95
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "local-sgd", "parameter-server", "single"])
+def test_launcher_killed_while_its_processes_start_leaves_none_behind(
+    strategy: str, prepared: Path, tmp_path: Path
+) -> None:
+    workers = 1 if strategy == "single" else 2
+    config = replace(LONG, strategy=strategy, workers=workers)
+    background = Background(prepared, tmp_path / "run", config, tmp_path / "settings.json", DKAN_TEST=str(tmp_path))
+    wait_until(lambda: "evaluator" in background.children())
+    os.kill(background.process.pid, signal.SIGKILL)
+    background.wait()
+    wait_until(lambda: not with_variable("DKAN_TEST", str(tmp_path)))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,59 @@
+"""What the kernel does for a run's processes on Linux: names, ends that come together, and orphans that are adopted.
+
+On other systems these functions do nothing.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+
+SET_DEATH_SIGNAL, SET_NAME, SET_SUBREAPER = 1, 15, 36
+"""Of <linux/prctl.h>."""
+
+_lock = threading.Lock()
+_adopters = 0
+
+
+def name_process(name: str) -> None:
+    """Have ps and top show what this process is, in 15 characters."""
+    _prctl(SET_NAME, name[:15].encode())
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies; end it now if that has happened already.
+
+    A parent that dies before the call is noticed by its number, one that dies after it by the kernel.
+    """
+    _prctl(SET_DEATH_SIGNAL, int(signal.SIGKILL))
+    if sys.platform == "linux" and os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of those of its descendants whose own parent has ended."""
+    _count_adopters(1)
+
+
+def stop_adopting() -> None:
+    """Leave orphans to the system again, once every ``adopt_orphans`` is taken back."""
+    _count_adopters(-1)
+
+
+def _count_adopters(change: int) -> None:
+    """Set or take back the flag, of which the kernel has one a process, and several runs may need it."""
+    global _adopters
+    with _lock:
+        _adopters += change
+        _prctl(SET_SUBREAPER, int(_adopters > 0))
+
+
+def _prctl(option: int, argument: int | bytes) -> None:
+    if sys.platform != "linux":
+        return
+    value = ctypes.c_char_p(argument) if isinstance(argument, bytes) else ctypes.c_ulong(argument)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)):
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl {option}: {os.strerror(code)}")

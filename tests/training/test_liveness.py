@@ -1,0 +1,126 @@
+"""What stops, hangs or dies again and again is replaced, and does not end a run that gets on."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dkan_core import TrainResult, train
+from dkan_core.training import liveness
+from dkan_core.training.job import Job
+from dkan_core.training.liveness import MAX_FAILED_STARTS
+from dkan_core.training.memory import MemoryShape, create_memory
+from dkan_core.training.processes import ForkServer
+from tests.training.processes import Background, children, wait_until
+from tests.training.torture import CONFIG, check_nothing_lost, facts, inject, ledger_of
+
+
+def test_idle_evaluator_may_be_killed_as_often_as_one_likes(
+    start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int
+) -> None:
+    """It has nothing to do between two epochs, so nothing of its own gets on; the run does."""
+    background = start()
+    kills = 2 + MAX_FAILED_STARTS
+    with ledger_of(background) as ledger:
+        for _ in range(kills):
+            before = ledger.read().step
+            wait_until(lambda before=before: ledger.read().step > before + 10)
+            background.kill("evaluator")
+        assert ledger.read().step < 1400, "the faults came too late to count"
+    code, output = background.wait()
+    assert code == 0, output
+    assert facts(background.run)["replaced"] == {"worker": 0, "server": 0, "evaluator": kills}
+    check_nothing_lost(background.run, train_rows, CONFIG, expected)
+
+
+@contextmanager
+def run_in_thread(rows: Path, run: Path) -> Iterator[list[TrainResult]]:
+    """Train in this process; when the block is left, the run has ended."""
+    results: list[TrainResult] = []
+    thread = threading.Thread(target=lambda: results.append(train(rows, run, replace(CONFIG, epochs=2))))
+    thread.start()
+    yield results
+    thread.join()
+
+
+def test_stopped_server_and_evaluator_are_replaced(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "SILENT_SECONDS", 2.0)
+    with run_in_thread(rows, tmp_path / "run") as results:
+        wait_until(lambda: (tmp_path / "run" / "history.jsonl").exists() and "server" in children(os.getpid()))
+        for name in ("server", "evaluator"):
+            wait_until(lambda name=name: name in children(os.getpid()))
+            os.kill(children(os.getpid())[name], signal.SIGSTOP)
+    replaced = results[0].metrics["training"]["replaced"]
+    assert replaced["server"] >= 1 and replaced["evaluator"] >= 1 and len(results[0].history) == 2
+
+
+HANG_ONCE = """
+import time
+def trace(frame, event, arg):
+    name = frame.f_code.co_name
+    if event == "call" and name in ENTRIES and not os.path.exists(MARK + name):
+        open(MARK + name, "w").close()
+        time.sleep(100_000)
+sys.settrace(trace)
+"""
+
+
+def test_hung_server_and_evaluator_are_replaced(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their hearts beat, as that is a thread's matter, and they do nothing."""
+    entries = {"server": "hand_out", "evaluator": "snapshots_beyond"}
+    body = HANG_ONCE.replace("ENTRIES", repr(tuple(entries.values()))).replace("MARK", repr(str(tmp_path / "hung-")))
+    for name, value in inject(tmp_path, body).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(liveness, "STARTING_SECONDS", 3.0)
+    monkeypatch.setattr(liveness, "DEFAULT_STUCK_SECONDS", 3.0)
+    monkeypatch.setattr(liveness, "STUCK_SECONDS", {})
+    with run_in_thread(rows, tmp_path / "run") as results:
+        pass
+    replaced = results[0].metrics["training"]["replaced"]
+    for role, entry in entries.items():
+        assert (tmp_path / f"hung-{entry}").exists() and replaced[role] >= 1, role
+    assert len(results[0].history) == 2
+
+
+def test_ctrl_c_ends_a_run_whose_server_and_evaluator_are_stopped(start: Callable[..., Background]) -> None:
+    background = start()
+    with ledger_of(background) as ledger:
+        wait_until(lambda: ledger.read().step > 100)
+        for name in ("server", "evaluator"):
+            background.kill(name, signal.SIGSTOP)
+        os.kill(background.process.pid, signal.SIGINT)
+    code, output = background.wait()
+    assert code == 130 and facts(background.run)["ended"] == "interrupt", output
+    for name in ("server", "evaluator"):
+        assert f"{name} does not move and is killed" in output
+    assert background.history()[-1]["step"] == facts(background.run)["steps"] < 1404
+
+
+def test_advice_is_that_of_the_role_that_died(tmp_path: Path) -> None:
+    advice = {
+        "evaluator": "--eval-device",
+        "server": "fewer --members",
+        "worker": "--accumulate",
+        "member": "--accumulate",
+    }
+    shape = MemoryShape(parameters=1, workers=1)
+    facts = {"prepared": "", "run": "", "model": {}, "train_rows": 1, "decayed": (), "bells": {}}
+    said = {}
+    with ForkServer() as fork_server:
+        for role in advice:
+            job = Job(role=role, config=CONFIG, shape=shape, memory=create_memory(shape).handle, **facts)  # type: ignore[arg-type]
+            child = fork_server.spawn(job, tmp_path / role)
+            child.kill()
+            # It may have been faster, and have failed: there is no data.
+            (tmp_path / role).write_text("MemoryError")
+            said[role] = child.describe_death()
+            os.close(job.memory)
+    assert all(text in said[role] for role, text in advice.items()), said
+    assert "--batch-size" not in said["evaluator"] + said["server"]
