@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dkan_core.training.launch import TrainResult, train
     from dkan_core.training.planning.bench import SyncBench, bench_sync
     from dkan_core.training.planning.plan import Plan, plan
+    from dkan_core.training.planning.slices import SlicePlan, plan_slices
     from dkan_core.training.tuning import TuneResult, tune_learning_rate
 
 __version__ = "0.1.0"
@@ -54,6 +55,7 @@ _HOMES = {
     "PrepareConfig": "config",
     "PreparedData": "data.manifest",
     "ScoringSummary": "scoring.summary",
+    "SlicePlan": "training.planning.slices",
     "SyncBench": "training.planning.bench",
     "TrainConfig": "config",
     "TrainResult": "training.launch",
@@ -74,6 +76,7 @@ _HOMES = {
     "plan": "training.planning.plan",
     "plan_preparation": "data.parallel",
     "plan_scoring": "scoring.plan",
+    "plan_slices": "training.planning.slices",
     "predict": "prediction",
     "prepare": "data.prepare",
     "prepare_part": "data.parallel",
@@ -105,6 +108,7 @@ __all__ = [
     "PrepareConfig",
     "PreparedData",
     "ScoringSummary",
+    "SlicePlan",
     "SyncBench",
     "TrainConfig",
     "TrainResult",
@@ -125,6 +129,7 @@ __all__ = [
     "plan",
     "plan_preparation",
     "plan_scoring",
+    "plan_slices",
     "predict",
     "prepare",
     "prepare_part",

@@ -16,7 +16,7 @@ import typer
 
 import dkan_core
 from dkan_core.config import PrepareConfig, TrainConfig
-from dkan_core.errors import DkanError
+from dkan_core.errors import ConfigError, DkanError
 from dkan_core.progress import console, on_terminal
 from dkan_core.settings import build_config, field_docs, read_settings
 from dkan_core.storage import staged_file
@@ -149,12 +149,24 @@ def plan(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Measure one device on this data, predict rows a second with several, and recommend a way to train."""
+    """Measure one device on this data, predict rows a second with several, and recommend a way to train.
+
+    With several devices named, as in --device cuda:0,cpu, say how many rows of a step to give to each.
+    """
+    merged = _merged(TrainConfig, config, settings)
     with _shown(json_file) as show:
+        if "," in merged.device:
+            if check or not all(given is None for given in (gpus, device_memory, rows_per_second)):
+                raise ConfigError(
+                    f"device {merged.device}: leave out what a plan for one device has: gpus, check, "
+                    "device_memory, rows_per_second"
+                )
+            show(dkan_core.plan_slices(prepared, merged))
+            return
         show(
             dkan_core.plan(
                 prepared,
-                _merged(TrainConfig, config, settings),
+                merged,
                 gpus=gpus,
                 link=link,
                 check=check,

@@ -148,7 +148,10 @@ def slice_of(
 
 def _cut(size: int, rank: int, workers: int, weights: Sequence[float]) -> int:
     """Return where a worker's slice of ``size`` rows begins, and the one before ends."""
-    return int(size * (sum(weights[:rank]) / sum(weights))) if weights else size * rank // workers
+    if not weights or rank == workers:
+        return size * rank // workers
+    # The product first: weights that are whole numbers of rows give just these.
+    return int(size * sum(weights[:rank]) / sum(weights))
 
 
 def train_batches(

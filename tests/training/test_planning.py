@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dkan_core import ConfigError, Plan, TrainConfig, TrainingError, bench_sync, cli, plan
+from dkan_core import ConfigError, Plan, TrainConfig, TrainingError, bench_sync, cli, plan, plan_slices
+from dkan_core.data.loader import slice_of
 from dkan_core.settings import build_config
 from dkan_core.training.planning import checking, measuring
 from dkan_core.training.planning.advice import Device, advise
 from dkan_core.training.planning.device_memory import MemoryNeed
 from dkan_core.training.planning.exchanges import EXCHANGES, exchange_seconds
-from dkan_core.training.planning.formulas import ASSUMED_LAUNCH, SCHEMES, SYNC, predict
+from dkan_core.training.planning.formulas import ASSUMED_LAUNCH, SCHEMES, SYNC, StepCost, predict
 from dkan_core.training.planning.measuring import Measured
 from dkan_core.training.planning.plan import Asked
 from dkan_core.training.planning.probe import Probed
+from dkan_core.training.planning.slices import balance_slices
 from dkan_core.training.processes import ForkServer
 from dkan_core.training.recipe import resolve
 from tests.command import check, dkan
@@ -118,6 +122,40 @@ def test_what_is_assumed_of_gpus_is_marked(link: str, speed: str) -> None:
     assert json.loads(json.dumps(result.to_dict()))["assumed"][0].endswith(speed)
 
 
+def test_several_devices_are_measured_and_their_slices_balanced(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measuring, "ROUNDS", 1)
+    (tmp_path / "train.json").write_text(json.dumps({**SMALL, "device": "cpu,cpu"}))
+    words = ["--config", tmp_path / "train.json", "--json", tmp_path / "plan.json"]
+    assert dkan("plan", prepared, *words, monkeypatch=monkeypatch) == 0
+    written, printed = json.loads((tmp_path / "plan.json").read_text()), capsys.readouterr().out
+    weights = written["slice_weights"]
+    assert len(weights) == 2 and sum(weights) == 64 and min(weights) >= 1
+    assert "recommended: --device cpu,cpu --batch-size 64 --slice-weights" in printed and "worker 1: cpu (" in printed
+    config = TrainConfig(**{**SMALL, "hidden": (4,), "device": "cpu,cpu", "slice_weights": tuple(weights)})
+    assert resolve(config, 398).workers == 2
+    with pytest.raises(ConfigError, match="device cpu: slices are balanced between several devices"):
+        plan_slices(prepared, TrainConfig(device="cpu"))
+    with pytest.raises(ConfigError, match="device cpu,cpu: one device is measured; name one, or let plan_slices"):
+        plan(prepared, TrainConfig(device="cpu,cpu"))
+
+
+@given(st.lists(st.tuples(st.floats(0, 0.1), st.floats(1e3, 1e8)), min_size=2, max_size=6), st.integers(6, 60_000))
+def test_balanced_slices_end_together(devices: list[tuple[float, float]], batch_size: int) -> None:
+    costs = [StepCost(launch=launch, rate=rate) for launch, rate in devices]
+    rows = balance_slices(costs, batch_size)
+    assert sum(rows) == batch_size and min(rows) >= 1
+    taken = [
+        slice_of(batch_size, 0, batch_size=batch_size, rank=rank, workers=len(rows), weights=rows)
+        for rank in range(len(rows))
+    ]
+    assert [stop - start for start, stop in taken] == list(rows)
+    if min(rows) > 1:
+        times = [cost.seconds(count) for cost, count in zip(costs, rows, strict=True)]
+        assert max(times) - min(times) <= (1 + len(rows)) * max(1 / cost.rate for cost in costs)
+
+
 def test_defaults_of_the_command_are_those_of_its_function() -> None:
     ours, theirs = (inspect.signature(function).parameters for function in (cli.sync, bench_sync))
     assert all(ours[name].default == theirs[name].default for name in ("workers", "repeats", "rounds", "device"))
@@ -128,7 +166,7 @@ def test_defaults_of_the_command_are_those_of_its_function() -> None:
     [
         (["--gpus", "0"], "gpus must be from 1 to 1024, got 0"),
         (["--link", "ethernet"], "link must be one of nvlink, pcie4, got 'ethernet'"),
-        (["--device", "cpu,cpu"], "device cpu,cpu: one device is measured"),
+        (["--device", "cpu,cpu", "--gpus", "2"], "device cpu,cpu: leave out what a plan for one device has: gpus"),
         (["--dropout", "2"], "dropout must be from 0 to 0.99"),
         (["--device-memory", "lots"], "device_memory must be from 1KB to 1048576GB, such as 64KB or 16MB, got 'lots'"),
         (["--rows-per-second", "0"], "rows_per_second must be a number above 0, got 0.0"),

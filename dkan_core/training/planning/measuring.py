@@ -35,6 +35,7 @@ from dkan_core.training.planning.formulas import (
 from dkan_core.training.planning.machines import Cores, Gpus
 from dkan_core.training.planning.probe import Probed
 from dkan_core.training.processes import ForkServer
+from dkan_core.training.recipe import Placement
 from dkan_core.training.step import decayed_ranges, flatten, untrained_model
 
 MEASURED_WORKERS = (1, 2, 4)
@@ -174,17 +175,41 @@ def _job(data: Path, manifest: PreparedData, config: TrainConfig) -> Job:
 
 def _probe(job: Job, workers: int, threads: int, fork_server: ForkServer, folder: Path) -> Probed:
     """Return what the slowest of some processes that measure at the same time finds."""
+    return max(_probe_each(job, [job.device] * workers, threads, fork_server, folder), key=_slowness)
+
+
+def _probe_each(job: Job, devices: Sequence[str], threads: int, fork_server: ForkServer, folder: Path) -> list[Probed]:
+    """Return what processes find that measure at the same time, one on each device, with even slices."""
     assert job.config.batch_size is not None
-    config = replace(job.config, batch_size=max(1, job.config.batch_size // workers))
+    config = replace(job.config, batch_size=max(1, job.config.batch_size // len(devices)))
     with Crew(fork_server, folder) as crew:
-        for rank in range(workers):
-            crew.start(replace(job, rank=rank, threads=threads, config=config))
-        reports = crew.reports(workers)
-    found = [
+        for rank, device in enumerate(devices):
+            crew.start(replace(job, rank=rank, device=device, threads=threads, config=config))
+        reports = crew.reports(len(devices))
+    return [
         Probed(**{**report, "small": tuple(report["small"]), "large": tuple(report["large"])})
         for report in ({key: value for key, value in report.items() if key != "kind"} for report in reports)
     ]
-    return max(found, key=_slowness)
+
+
+def measure_devices(data: Path, manifest: PreparedData, config: TrainConfig) -> list[Probed]:
+    """Measure each worker's device while the others compute, too.
+
+    Args:
+        data: Prepared folder.
+        manifest: What is in it.
+        config: Resolved settings of the run.
+    """
+    placement = Placement.of(config)
+    job = _job(data, manifest, replace(config, workers=1, slice_weights=()))
+    try:
+        with tempfile.TemporaryDirectory(prefix="dkan-") as folder, ForkServer() as fork_server:
+            rounds = [
+                _probe_each(job, placement.workers, placement.threads, fork_server, Path(folder)) for _ in range(ROUNDS)
+            ]
+    finally:
+        close_handles(job)
+    return [min(found, key=_slowness) for found in zip(*rounds, strict=True)]
 
 
 def _slowness(probed: Probed) -> float:

@@ -270,7 +270,9 @@ def _device(measured: Measured, asked: Asked, *, on_cpu: bool) -> Device:
 def _resolved(config: TrainConfig, workers: int, data: Path, manifest: PreparedData) -> TrainConfig:
     """Return the settings of one worker that takes the global batch of all alone."""
     if "," in config.device:
-        raise ConfigError(f"device {config.device}: one device is measured; name one")
+        raise ConfigError(
+            f"device {config.device}: one device is measured; name one, or let plan_slices compare several"
+        )
     for split in ("train", "valid"):
         open_split(data, manifest, split).close()
     per_worker = config.batch_size_per_worker
