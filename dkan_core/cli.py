@@ -210,19 +210,24 @@ def _shown(json_file: str | None) -> Iterator[Callable[[Any], None]]:
 @app.command()
 def evaluate(
     model: Model,
-    prepared: Prepared,
+    data: Annotated[list[str], typer.Argument(metavar="DATA...", help="A prepared folder, or raw Parquet as SRC.")],
     out: Out,
-    split: Split = "test",
+    split: Annotated[str | None, typer.Option(help="Of prepared data: train, valid or test. Default: test.")] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of raw Parquet that holds a label; may be repeated. Default: called as the model's."),
+    ] = None,
     save_predictions: Annotated[bool, typer.Option("--save-predictions", help="Write predictions.parquet.")] = False,
     no_explain: Annotated[bool, typer.Option("--no-explain", help="Leave out what the model learned.")] = False,
     previous: Annotated[str | None, typer.Option(help="Earlier model to score on the same rows.")] = None,
 ) -> None:
-    """Write metrics.json and report.html for a split."""
+    """Write metrics.json and report.html for a prepared split, or for raw Parquet with labels."""
     dkan_core.evaluate(
         model,
-        prepared,
+        data,
         out,
         split=split,
+        label=label or (),
         save_predictions=save_predictions,
         explain=not no_explain,
         previous=previous,

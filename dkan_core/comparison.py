@@ -1,9 +1,7 @@
 """Two models on the same rows: the one that is evaluated, and the one that was best before it.
 
-The earlier model was trained on other data, as a rule, and so with another encoding. Then values are read back from the
-prepared rows, as exact as these are (see ``explanation.columns.read_values``), and encoded as it knows them.
-
-Shape suffixes: N rows, L labels.
+The earlier model was trained on other data, as a rule, and so with another encoding: each sees the rows encoded as it
+knows them (see ``evaluation_data``).
 """
 
 import html
@@ -13,24 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
 from dkan_core import page
-from dkan_core.data.encoding import FIRST_CODE, Preprocessor
-from dkan_core.data.loader import RowReader, all_batches
-from dkan_core.data.manifest import PreparedData
-from dkan_core.data.shards import Arrays
 from dkan_core.errors import DataError
-from dkan_core.explanation.columns import read_codes, read_values, source_columns
+from dkan_core.evaluation_data import EvaluationData
 from dkan_core.metrics import compute_metrics
 from dkan_core.model.saved_model import CONFIG, SavedModel
-from dkan_core.prediction import SCORING_ROWS, best_device, log_odds, to_probability
+from dkan_core.prediction import best_device, score_batches, to_probability
 from dkan_core.storage import local_copy, read_if_there
-
-UNKNOWN = "\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary"
-"""Stands for a category that was rare or unseen: no model knows it."""
 
 SHOWN = {
     "average_precision": "Average precision",
@@ -59,15 +46,14 @@ class Comparison:
     """Why it could not be scored."""
 
 
-def compare(previous: str | Path, manifest: PreparedData, reader: RowReader) -> Comparison:
-    """Score a split with an earlier model.
+def compare(previous: str | Path, data: EvaluationData) -> Comparison:
+    """Score rows with an earlier model.
 
     One that is not there yet, or that knows other labels or columns, is said to be so in the result: no reason to fail.
 
     Args:
         previous: Folder or URI of a model.
-        manifest: Of the prepared data.
-        reader: Of the split.
+        data: The rows.
     """
     place = str(previous).rstrip("/")
     if read_if_there(f"{place}/{CONFIG}") is None and read_if_there(f"{place}/model/{CONFIG}") is None:
@@ -76,48 +62,19 @@ def compare(previous: str | Path, manifest: PreparedData, reader: RowReader) -> 
     try:
         with local_copy(place) as folder:
             saved = SavedModel(folder)
-        if list(saved.config.labels) != manifest.labels:
+        if list(saved.config.labels) != data.labels:
             return _not_compared(place, f"it was trained for the labels {', '.join(saved.config.labels)}")
-        labels_NL, probabilities_NL = _score(saved, manifest.preprocessor, reader)
+        device = best_device()
+        scored = score_batches(saved.module.to(device), data.batches(saved.preprocessor), device)
     except DataError as error:
         return _not_compared(place, str(error))
-    return Comparison(model=place, metrics=compute_metrics(labels_NL, probabilities_NL, manifest.labels))
+    metrics = compute_metrics(scored.labels_NL, to_probability(scored.log_odds_NL), data.labels)
+    return Comparison(model=place, metrics=metrics)
 
 
 def _not_compared(place: str, why_not: str) -> Comparison:
     logger.warning("not compared with %s: %s", place, why_not)
     return Comparison(model=place, why_not=why_not)
-
-
-def _score(
-    saved: SavedModel, encoding: Preprocessor, reader: RowReader
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    device = best_device()
-    model, same = saved.module.to(device), saved.preprocessor == encoding
-    labels, scored = [], []
-    for arrays in all_batches(reader, SCORING_ROWS):
-        inputs = arrays if same else saved.preprocessor.transform(read_back(arrays, encoding), "the prepared data")
-        labels.append(arrays["labels"])
-        scored.append(log_odds(model, inputs, device).cpu().numpy())
-    return np.concatenate(labels), to_probability(np.concatenate(scored))
-
-
-def read_back(arrays: Arrays, encoding: Preprocessor) -> pa.Table:
-    """Return the source columns of prepared rows; values that were not seen in training, and rare ones, are unknown.
-
-    Shape:
-        - Input: ``numeric`` (N, F), ``categorical`` (N, C)
-        - Output: N rows
-    """
-    columns: dict[str, pa.Array] = {}
-    for column in source_columns(encoding):
-        if column.scored is not None:
-            columns[column.name] = pa.array(read_values(column, arrays), from_pandas=True)
-        elif column.coded is not None:
-            names = [UNKNOWN, None, *column.coded.vocabulary]  # in the order of the codes: unseen, missing, known ones
-            assert names.index(None) + 1 == FIRST_CODE
-            columns[column.name] = pa.array(names, pa.string()).take(pa.array(read_codes(column, arrays)))
-    return pa.table(columns)
 
 
 def comparison_section(metrics: Mapping[str, Any], comparison: Comparison) -> str:

@@ -1,7 +1,8 @@
-"""``evaluate``: metrics, report and optional predictions of a model on a prepared split."""
+"""``evaluate``: metrics, report and optional predictions of a model on a prepared split or on raw Parquet."""
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ import pyarrow.parquet as pq
 
 from dkan_core import metrics as metric
 from dkan_core.comparison import Comparison, compare, comparison_section
-from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import PreparedData, open_prepared
-from dkan_core.explanation.explain import QUICK_ROWS, learned_section, read_rows
+from dkan_core.data.shards import Arrays
+from dkan_core.evaluation_data import EvaluationData, RowCollector, open_evaluation_data
+from dkan_core.explanation.explain import QUICK_ROWS, learned_section
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.prediction import best_device, check_match, probability_column, score_split, to_probability
+from dkan_core.prediction import best_device, probability_column, score_batches, to_probability
 from dkan_core.report import render_report
 from dkan_core.storage import local_copy, read_if_there, staged_folder, write_atomic, write_json
 
@@ -29,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """A model's scores on a split.
+    """A model's scores on labelled rows.
 
     Shape:
         - labels: ``(N, L)`` uint8, 255 for not measured; probabilities: ``(N, L)``
@@ -68,74 +69,96 @@ class Evaluation:
 
 def evaluate(
     model: str | Path,
-    prepared: str | Path,
+    data: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
-    split: str = "test",
+    split: str | None = None,
+    label: str | Sequence[str] = (),
     save_predictions: bool = False,
     explain: bool = True,
     previous: str | Path | None = None,
 ) -> Evaluation:
-    """Score a prepared split and write ``metrics.json`` and ``report.html``.
+    """Score labelled rows and write ``metrics.json`` and ``report.html``.
 
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
-        prepared: Folder or URI that ``prepare`` wrote, with the encoding the model was trained with.
+        data: Folder or URI that ``prepare`` wrote, with the encoding of the model; or raw Parquet (files, folders,
+            globs or URIs), every row of which is scored.
         out: Folder or URI for the results; those of an earlier evaluation are replaced.
-        split: "train", "valid" or "test".
+        split: Of prepared data: "train", "valid" or "test". Default: "test".
+        label: Columns of raw Parquet that hold the labels, in the order of the model's. Default: called as those.
         save_predictions: Also write ``predictions.parquet``: label and probability of each row, in stored order.
         explain: Show what the model learned in the report; takes a few seconds.
         previous: An earlier model, folder or URI, to be scored on the same rows; none there yet is fine.
 
     Raises:
+        ConfigError: A setting is for the other kind of data.
         DataError: The model or the data cannot be read, or do not belong together.
         OutputError: ``out`` cannot take the result.
     """
+    places = [str(place) for place in ([data] if isinstance(data, (str, Path)) else data)]
+    columns = [label] if isinstance(label, str) else list(label)
     with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
         with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
-        with open_prepared(prepared) as (data, manifest):
-            history = _read_history(model)
-            check_match(saved, manifest, prepared)
-            device = best_device()
-            with open_split(data, manifest, split) as reader:
-                scored = score_split(saved.module.to(device), reader, device)
-            labels_NL, probabilities_NL = scored.labels_NL, to_probability(scored.log_odds_NL)
-            learned = ""
-            if explain and len(labels_NL) > 1:
-                learned = learned_section(saved, manifest, read_rows(data, manifest, split, QUICK_ROWS), split)
-            comparison = _compare(previous, data, manifest, split)
-        metrics = metric.compute_metrics(labels_NL, probabilities_NL, manifest.labels)
-        metrics["split"] = split
-        if comparison is not None:
-            metrics["previous_average_precision"] = comparison.metrics.get("average_precision")
-            metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
-        report = render_report(
-            title=f"{', '.join(manifest.labels[:3])}: {split} split",
-            labels=labels_NL,
-            probabilities=probabilities_NL,
-            names=manifest.labels,
-            metrics=metrics,
-            thresholds=saved.thresholds,
-            history=history,
-            data_summary=manifest.summary(),
-            model_summary=_model_summary(saved),
-            compared=comparison_section(metrics, comparison) if comparison is not None else "",
-            learned=learned,
-        )
+        history = _read_history(model)
+        with open_evaluation_data(saved, places, split, columns) as rows:
+            evaluation, sample = _score(saved, rows, QUICK_ROWS if explain else 0)
+            comparison = compare(previous, rows) if previous else None
+            if comparison is not None:
+                evaluation.metrics["previous_average_precision"] = comparison.metrics.get("average_precision")
+                evaluation.metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
+            report = _report(saved, rows, evaluation, sample, comparison, history)
         write_atomic(folder / REPORT, report)
         if save_predictions:
-            pq.write_table(_prediction_table(labels_NL, probabilities_NL, manifest.labels), folder / PREDICTIONS)
-        write_json(folder / METRICS, metrics)
-    logger.info("%s average precision %s; report in %s/%s", split, metrics["average_precision"], out, REPORT)
-    return Evaluation(metrics=metrics, labels=labels_NL, probabilities=probabilities_NL, thresholds=saved.thresholds)
+            table = _prediction_table(evaluation.labels, evaluation.probabilities, rows.labels)
+            pq.write_table(table, folder / PREDICTIONS)
+        write_json(folder / METRICS, evaluation.metrics)
+    precision = evaluation.metrics["average_precision"]
+    logger.info("%s average precision %s; report in %s/%s", rows.name, precision, out, REPORT)
+    return evaluation
 
 
-def _compare(previous: str | Path | None, data: Path, manifest: PreparedData, split: str) -> Comparison | None:
-    if not previous:
-        return None
-    with open_split(data, manifest, split) as reader:
-        return compare(previous, manifest, reader)
+def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluation, Arrays]:
+    """Score all rows; return the metrics, and some encoded rows for a look at what the model learned."""
+    device = best_device()
+    collector = RowCollector(data.sample(kept))
+    batches = collector.watch(data.batches(saved.preprocessor))
+    scored = score_batches(saved.module.to(device), batches, device)
+    labels_NL, probabilities_NL = scored.labels_NL, to_probability(scored.log_odds_NL)
+    metrics = {**metric.compute_metrics(labels_NL, probabilities_NL, data.labels), "split": data.name}
+    evaluation = Evaluation(
+        metrics=metrics, labels=labels_NL, probabilities=probabilities_NL, thresholds=saved.thresholds
+    )
+    return evaluation, collector.rows()
+
+
+def _report(
+    saved: SavedModel,
+    data: EvaluationData,
+    evaluation: Evaluation,
+    sample: Arrays,
+    comparison: Comparison | None,
+    history: list[dict[str, Any]],
+) -> str:
+    labels_NL = evaluation.labels
+    learned = ""
+    if len(sample.get("labels", ())) > 1:
+        counts = np.count_nonzero(labels_NL == 1, axis=0).tolist()
+        learned = learned_section(saved, dict(zip(data.labels, counts, strict=True)), sample, data.name)
+    return render_report(
+        title=f"{', '.join(data.labels[:3])}: {data.title}",
+        labels=labels_NL,
+        probabilities=evaluation.probabilities,
+        names=data.labels,
+        metrics=evaluation.metrics,
+        thresholds=saved.thresholds,
+        history=history,
+        data_summary=data.summary(),
+        model_summary=_model_summary(saved),
+        compared=comparison_section(evaluation.metrics, comparison) if comparison is not None else "",
+        learned=learned,
+    )
 
 
 def _read_history(model: str | Path) -> list[dict[str, Any]]:

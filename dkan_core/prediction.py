@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from dkan_core.data.like import check_features
 from dkan_core.data.loader import RowReader, all_batches, prefetched
 from dkan_core.data.manifest import PreparedData
 from dkan_core.data.schema import column_types, open_parquet, read_batches
@@ -26,6 +27,7 @@ from dkan_core.progress import progress
 from dkan_core.storage import is_remote, local_copy, local_path, staged_file
 
 SCORING_ROWS = 16_384
+TRAINED_WITH = "the model was trained with"
 TILE_ROWS = 64
 
 logger = logging.getLogger(__name__)
@@ -106,9 +108,14 @@ class ScoredSplit:
 
 def score_split(model: TabularFastKAN, reader: RowReader, device: torch.device) -> ScoredSplit:
     """Score every row of a prepared split in stored order."""
+    return score_batches(model, all_batches(reader, SCORING_ROWS), device)
+
+
+def score_batches(model: TabularFastKAN, rows: Iterator[Arrays], device: torch.device) -> ScoredSplit:
+    """Score encoded rows with their labels, which are read ahead in a thread."""
     batches = [
         (arrays["labels"], log_odds(model, arrays, device).cpu().numpy(), arrays.get("weight"))
-        for arrays in prefetched(all_batches(reader, SCORING_ROWS))
+        for arrays in prefetched(rows)
     ]
     labels, scored, weights = zip(*batches, strict=True)
     weighted = weights[0] is not None
@@ -118,11 +125,14 @@ def score_split(model: TabularFastKAN, reader: RowReader, device: torch.device) 
 def check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path) -> None:
     """Raise DataError unless the data at ``prepared`` has the model's labels and its encoding."""
     if list(saved.config.labels) != manifest.labels:
-        raise DataError(f"{prepared}: has labels {manifest.labels}; the model was trained for {saved.config.labels}")
+        raise DataError(
+            f"{prepared}: has labels {', '.join(manifest.labels)}; the model was trained for "
+            f"{', '.join(saved.config.labels)}: use data with those, or a model of these"
+        )
     if saved.preprocessor != manifest.preprocessor:
         raise DataError(
-            f"{prepared}: is encoded otherwise than the model's training data; "
-            "use the data it was trained with, or score raw Parquet with `dkan predict`"
+            f"{prepared}: is encoded otherwise than the model's training data; prepare its source with "
+            "`dkan prepare ... --like MODEL`, or evaluate on the raw Parquet with `dkan evaluate MODEL RAW.parquet`"
         )
 
 
@@ -221,17 +231,13 @@ def output_schema(
     for path in paths:
         parquet = open_parquet(path)
         types = column_types(path, parquet.schema_arrow)
-        for name in [*columns, *labels, *saved.preprocessor.columns]:
+        for name in [*columns, *labels]:
             if name not in types:
-                raise DataError(f"{path}: column {name!r} is missing; {_needed_by(name, columns, labels)}")
+                why = "it was to be passed through" if name in columns else "it was named as a label"
+                raise DataError(f"{path}: column {name!r} is missing; {why}")
         for name in columns:
             if passed.setdefault(name, types[name]) != types[name]:
                 raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
+        check_features(saved.preprocessor, types, path, because=TRAINED_WITH)
         total += parquet.metadata.num_rows
     return pa.schema([*passed.items(), *((name, pa.float32()) for name in predicted)]), total
-
-
-def _needed_by(name: str, columns: Sequence[str], labels: Sequence[str]) -> str:
-    if name in columns:
-        return "it was to be passed through"
-    return "it was named as a label" if name in labels else "the model was trained with it"

@@ -22,6 +22,7 @@ LAYERS = [
     {"model", "report"},
     {"prediction"},
     {"explanation", "drift"},
+    {"evaluation_data"},
     {"comparison", "publishing", "sample", "scoring"},
     {"evaluation", "training"},
     {"estimator", "nodes", "notebook"},

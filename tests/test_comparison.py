@@ -7,9 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, evaluate, prepare, train
-from dkan_core.comparison import compare, read_back
+from dkan_core.comparison import compare
 from dkan_core.data.loader import all_batches, open_split
 from dkan_core.data.manifest import read_manifest
+from dkan_core.evaluation_data import PreparedRows, read_back
 
 SMALL = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, seed=1)
 
@@ -28,11 +29,9 @@ def test_model_with_another_encoding_scores_as_on_raw_rows(source: Path, prepare
     prepare(tmp_path / "older.parquet", older, PrepareConfig(label=("label",)))
     earlier = train(older, tmp_path / "run", SMALL)
     prepare(source, tmp_path / "raw", PrepareConfig(label=("label",), numeric_dtype="float32"))
-    with open_split(prepared, read_manifest(prepared), "test") as reader:
-        assert read_manifest(older).preprocessor != read_manifest(prepared).preprocessor
-        coarse = compare(earlier.model, read_manifest(prepared), reader)
-    with open_split(tmp_path / "raw", read_manifest(tmp_path / "raw"), "test") as reader:
-        fine = compare(earlier.model, read_manifest(tmp_path / "raw"), reader)
+    assert read_manifest(older).preprocessor != read_manifest(prepared).preprocessor
+    coarse = compare(earlier.model, PreparedRows(prepared, read_manifest(prepared), "test"))
+    fine = compare(earlier.model, PreparedRows(tmp_path / "raw", read_manifest(tmp_path / "raw"), "test"))
     assert coarse.metrics["rows"] == fine.metrics["rows"]
     assert coarse.metrics["average_precision"] == pytest.approx(fine.metrics["average_precision"], abs=0.01)
     assert coarse.metrics["log_loss"] == pytest.approx(fine.metrics["log_loss"], abs=0.02)
@@ -64,6 +63,5 @@ def test_model_of_other_columns_is_not_compared(source: Path, prepared: Path, tm
     pq.write_table(renamed, tmp_path / "renamed.parquet")
     prepare(tmp_path / "renamed.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
     earlier = train(tmp_path / "data", tmp_path / "run", SMALL)
-    with open_split(prepared, read_manifest(prepared), "test") as reader:
-        compared = compare(earlier.model, read_manifest(prepared), reader)
+    compared = compare(earlier.model, PreparedRows(prepared, read_manifest(prepared), "test"))
     assert not compared.metrics and "'radius' is missing" in compared.why_not

@@ -135,8 +135,9 @@ class Preprocessor(Schema):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the encoding: the same for a model and for the data that it can be evaluated on."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of what decides how rows are encoded: two preprocessors are equal if theirs are."""
+        plain = self.model_dump(exclude={"counts"})
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     def transform(self, rows: pa.RecordBatch | pa.Table, where: str) -> dict[str, npt.NDArray[Any]]:
         """Encode rows.

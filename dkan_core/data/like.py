@@ -79,7 +79,7 @@ class Reference:
         Raises:
             DataError: A column is missing, or of another kind than the encoding takes.
         """
-        check_features(self.preprocessor, types, where, trained_by=self.place)
+        check_features(self.preprocessor, types, where, because=f"{self.place} was made with")
         check_roles(types, config, where)
         schema = Schema(
             numeric=tuple(feature.name for feature in self.preprocessor.numeric),
@@ -95,30 +95,31 @@ class Reference:
         return schema
 
 
-def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], where: str, *, trained_by: str) -> None:
+def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], where: str, *, because: str) -> None:
     """Check that files have what an encoding reads.
 
     Args:
         preprocessor: The encoding.
         types: Type of each column of the files.
         where: The files, as messages should call them.
-        trained_by: The model or data that the encoding is of, as messages should call it.
+        because: Why a column is needed, as messages say it: "the model was trained with".
 
     Raises:
         DataError: A column is missing, or of another kind than the encoding takes.
     """
     missing = [name for name in preprocessor.columns if name not in types]
     if missing:
-        column = f"column {missing[0]!r} is" if len(missing) == 1 else f"columns {listed_names(missing)} are"
+        also = f" (also missing: {listed_names(missing[1:])})" if len(missing) > 1 else ""
         raise DataError(
-            f"{where}: {column} missing; {trained_by} was made with {'it' if len(missing) == 1 else 'them'}"
+            f"{where}: column {missing[0]!r} is missing; {because} it{also}; "
+            "where its values are not known, add it as a column of nulls"
         )
+    numeric = {feature.name for feature in preprocessor.numeric}
     for name in preprocessor.columns:
-        numeric = any(feature.name == name for feature in preprocessor.numeric)
-        kinds = (is_number,) if numeric else (is_text, pa.types.is_boolean)
+        kinds = (is_number,) if name in numeric else (is_text, pa.types.is_boolean)
         if not any(fits(types[name]) for fits in (*kinds, pa.types.is_null)):
-            wanted = "numbers" if numeric else "categories (strings or booleans)"
-            raise DataError(f"{where}: column {name!r} is {types[name]}; {trained_by} was made with {wanted} there")
+            wanted = "numbers" if name in numeric else "categories (strings or booleans)"
+            raise DataError(f"{where}: column {name!r} is {types[name]}; {because} {wanted} there")
 
 
 def listed_names(names: Sequence[str]) -> str:

@@ -198,6 +198,14 @@ def check_counts(counts: Counts, schema: Schema, where: str) -> None:
             raise DataError(f"{where}: label column {lacking[0]!r} has one class only in {split}: {seen}")
 
 
+def check_binary(name: str, values: pa.Array, where: str) -> None:
+    """Raise DataError unless a label's column holds 0, 1 or null alone."""
+    counter = Counter[object]()
+    _count_values(counter, values)
+    if any(value not in BINARY for value in counter):
+        raise _not_binary(name, [counter], where)
+
+
 def _not_binary(name: str, counters: Sequence[Counter[object]], where: str) -> DataError:
     seen: Counter[str] = Counter()
     for counter in counters:

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dkan_core.data.loader import all_batches, open_split
@@ -71,23 +71,24 @@ def explain(
             if label is not None and label not in manifest.labels:
                 raise ConfigError(f"label must be one of {', '.join(manifest.labels)}, got {label!r}")
             arrays = read_rows(data, manifest, split, rows)
-        found = _explain(saved, manifest, arrays, split, label, Effort(top=top), seed)
+        positives = {name: manifest.splits[split].classes[name]["1"] for name in manifest.labels}
+        found = _explain(saved, positives, arrays, split, label, Effort(top=top), seed)
         _write(found, folder)
         write_json(folder / NUMBERS, found.to_dict())
     logger.info("%s counts most for %s; page in %s/%s", found.importance[0].name, found.label, out, PAGE)
     return found
 
 
-def learned_section(saved: SavedModel, manifest: PreparedData, arrays: Arrays, split: str) -> str:
+def learned_section(saved: SavedModel, positives: Mapping[str, int], arrays: Arrays, split: str) -> str:
     """Return a report's section on what a model learned, from a few rows, within seconds.
 
     Args:
         saved: The model.
-        manifest: The data it was trained with.
-        arrays: Rows of the split, as ``read_rows`` returns them.
-        split: The split's name.
+        positives: How many rows have each label, of all rows that were evaluated.
+        arrays: Some of them, as ``read_rows`` returns them.
+        split: The split's name, or what else they are called.
     """
-    found = _explain(saved, manifest, arrays, split, None, QUICK, 0)
+    found = _explain(saved, positives, arrays, split, None, QUICK, 0)
     curves = [draw_curve(curve, found.label, png=False) for curve in found.curves]
     return render_section(found, draw_importance(found.importance[:QUICK_BARS], png=False), QUICK_BARS, curves)
 
@@ -105,17 +106,22 @@ def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Ar
 
 
 def _explain(
-    saved: SavedModel, manifest: PreparedData, arrays: Arrays, split: str, label: str | None, effort: Effort, seed: int
+    saved: SavedModel,
+    positives: Mapping[str, int],
+    arrays: Arrays,
+    split: str,
+    label: str | None,
+    effort: Effort,
+    seed: int,
 ) -> Explanation:
     device = best_device()
-    positives = {name: counts["1"] for name, counts in manifest.splits[split].classes.items()}
     return explain_rows(
         saved.module.to(device),
         device,
         saved.preprocessor,
         arrays,
-        names=manifest.labels,
-        label=label or max(manifest.labels, key=lambda name: positives[name]),
+        names=list(positives),
+        label=label or max(positives, key=lambda name: positives[name]),
         averaged=label is None,
         split=split,
         effort=effort,

@@ -1,0 +1,168 @@
+"""``evaluate`` on raw Parquet: the metrics of the prepared rows, and what is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import ConfigError, PrepareConfig, TrainResult, evaluate, predict, prepare
+from dkan_core.data import schema
+from dkan_core.data.manifest import read_manifest
+from dkan_core.evaluation_data import RowCollector
+from tests.command import check, dkan
+
+
+@pytest.fixture(scope="module")
+def table(source: Path) -> pa.Table:
+    """Return the source's rows with the split that the test names, and a column to ignore."""
+    rows = pq.read_table(source)
+    split = np.random.default_rng(3).choice(["train", "valid", "test"], len(rows))
+    return rows.append_column("part", pa.array(split)).append_column("note", pa.array(["?"] * len(rows)))
+
+
+@pytest.fixture
+def raw(table: pa.Table, tmp_path: Path) -> Path:
+    """Write the rows of the test part into two files."""
+    kept = table.filter(pa.compute.equal(table["part"], "test"))
+    (tmp_path / "raw").mkdir()
+    pq.write_table(kept.slice(0, 50), tmp_path / "raw/a.parquet", row_group_size=20)
+    pq.write_table(kept.slice(50), tmp_path / "raw/b.parquet")
+    return tmp_path / "raw"
+
+
+def test_metrics_are_those_of_the_prepared_rows(
+    trained: TrainResult, table: pa.Table, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "BATCH_BYTES", 1)  # batches of 1024 rows
+    pq.write_table(table, tmp_path / "all.parquet")
+    config = PrepareConfig(like=trained.model, split_column="part")
+    prepare(tmp_path / "all.parquet", tmp_path / "data", config)
+    evaluate(trained.model, tmp_path / "data", tmp_path / "eval", explain=False)
+    found = evaluate(trained.model, raw, tmp_path / "direct", previous=trained.model, save_predictions=True)
+    assert found.metrics["rows"] == read_manifest(tmp_path / "data").splits["test"].rows
+    same = json.loads((tmp_path / "eval/metrics.json").read_text())
+    here = json.loads((tmp_path / "direct/metrics.json").read_text())
+    assert here.pop("split") == str(raw) and same.pop("split") == "test"
+    assert here.pop("previous_average_precision") == here["average_precision"] and here.pop("comparable")
+    assert here.keys() == same.keys() and here["labels"].keys() == same["labels"].keys()
+    for key, value in same.items():
+        assert here[key] == (value if key == "labels" else pytest.approx(value, rel=1e-9))
+    report = (tmp_path / "direct/report.html").read_text()
+    assert f"label: {raw}" in report and "What the model learned" in report
+    predict(trained.model, raw, tmp_path / "scores.parquet", columns=["label"])
+    scores = pq.read_table(tmp_path / "scores.parquet")
+    assert pq.read_table(tmp_path / "direct/predictions.parquet").to_pydict() == scores.to_pydict()
+
+
+@pytest.mark.parametrize("options", [["--label", "outcome"], []], ids=["named", "as the model's"])
+def test_command_takes_several_sources(
+    options: list[str], trained: TrainResult, raw: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Labels as booleans in a column of another name are those of the model all the same; null is not measured."""
+    rows = pq.read_table(raw).slice(0, 60)
+    labels = pa.array([None, *rows["label"].to_pylist()[1:]], pa.int8()).cast(pa.bool_())
+    name = "outcome" if options else "label"
+    for index in range(2):
+        part = rows.drop_columns("label").append_column(name, labels).slice(30 * index, 30)
+        pq.write_table(part, tmp_path / f"{index}.parquet")
+    sources = [tmp_path / "0.parquet", f"file://{tmp_path}/1.parquet"]
+    arguments = ["evaluate", trained.model, *sources, "--out", tmp_path / "eval", "--no-explain", *options]
+    assert dkan(*arguments, monkeypatch=monkeypatch) == 0
+    metrics = json.loads((tmp_path / "eval/metrics.json").read_text())
+    assert metrics["rows"] == 60 and metrics["labels"]["label"]["rows"] == 59
+    assert metrics["split"] == f"{sources[0]} and 1 more"
+
+
+def test_one_class_alone_has_no_average_precision(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
+    rows = pq.read_table(raw)
+    pq.write_table(rows.filter(pa.compute.equal(rows["label"], 1)), tmp_path / "ones.parquet")
+    found = evaluate(trained.model, tmp_path / "ones.parquet", tmp_path / "eval", explain=False)
+    assert found.metrics["average_precision"] is None and found.metrics["prevalence"] == 1
+
+
+def same(table: pa.Table) -> pa.Table:
+    return table
+
+
+def put(name: str, values: Callable[[pa.Table], Any]) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        column = pa.array(values(table))
+        if name not in table.schema.names:
+            return table.append_column(name, column)
+        return table.set_column(table.schema.names.index(name), name, column)
+
+    return change
+
+
+REFUSED: dict[str, tuple[Callable[[pa.Table], pa.Table], list[str], str]] = {
+    "split": (same, ["{raw}", "--split", "test"], r"split test: .*raw is raw Parquet, which has no splits"),
+    "no label": (
+        lambda table: table.rename_columns(["late" if name == "label" else name for name in table.schema.names]),
+        ["{raw}"],
+        r"b\.parquet: label column 'label' does not exist; name it with --label: candidates are .*'late'",
+    ),
+    "no such label": (same, ["{raw}", "--label", "nothing"], r"label column 'nothing' does not exist.* candidates"),
+    "a feature as label": (same, ["{raw}", "--label", "site"], r"label site: is a feature of the model"),
+    "two labels": (same, ["{raw}", "--label", "label", "--label", "note"], r"label label, note: the model has 1"),
+    "label of 2": (
+        put("label", lambda table: np.full(len(table), 2)),
+        ["{raw}"],
+        r"b\.parquet: label column 'label' must hold 0, 1 or null; found 2",
+    ),
+    "column missing": (
+        lambda table: table.drop_columns("site"),
+        ["{raw}"],
+        r"b\.parquet: column 'site' is missing; the model was trained with it; .* add it as a column of nulls",
+    ),
+    "no rows": (lambda table: table.slice(0, 0), ["{raw}/b.parquet"], r"no rows in any file"),
+    "no such place": (same, ["{raw}/none"], r"none: no such file or folder; expected raw Parquet, or prepared data"),
+    "neither": (same, ["{tmp}/empty"], r"empty: no Parquet files .* expected raw Parquet, or prepared data: a folder"),
+    "prepared and raw": (same, ["{prepared}", "{raw}"], r"is prepared data, which is evaluated on alone"),
+    "label of prepared data": (
+        same,
+        ["{prepared}", "--label", "note"],
+        r"label note: .* is prepared data, with labels",
+    ),
+    "no such split": (same, ["{prepared}", "--split", "tset"], r"has no tset split; it has train, valid, test"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_evaluated_is_named(
+    case: str, trained: TrainResult, prepared: Path, raw: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    change, arguments, message = REFUSED[case]
+    (tmp_path / "empty").mkdir()
+    pq.write_table(change(pq.read_table(raw / "b.parquet")), raw / "b.parquet")
+    places = {"{raw}": raw, "{tmp}": tmp_path, "{prepared}": prepared}
+    for place, path in places.items():
+        arguments = [argument.replace(place, str(path)) for argument in arguments]
+    code = dkan("evaluate", trained.model, *arguments, "--out", tmp_path / "eval", monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, message)
+    assert not (tmp_path / "eval").exists()
+
+
+def test_data_encoded_otherwise_names_the_way_out(
+    trained: TrainResult, source: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    prepare(source, tmp_path / "other", PrepareConfig(label=("label",), seed=1))
+    arguments = ["evaluate", trained.model, tmp_path / "other", "--out", tmp_path / "eval"]
+    check(dkan(*arguments, monkeypatch=monkeypatch), capsys.readouterr().err, r"dkan prepare \.\.\. --like MODEL")
+
+
+def test_rows_are_kept_as_they_pass() -> None:
+    batches = [{"labels": np.arange(start, start + 10)} for start in range(0, 50, 10)]
+    collector = RowCollector(np.array([0, 9, 10, 33, 49]))
+    assert [*map(len, (batch["labels"] for batch in collector.watch(iter(batches))))] == [10] * 5
+    assert collector.rows()["labels"].tolist() == [0, 9, 10, 33, 49]
+    assert RowCollector(np.array([], dtype=np.int64)).rows() == {}
+
+
+def test_nothing_to_evaluate_on_is_refused(trained: TrainResult, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name prepared data or raw Parquet"):
+        evaluate(trained.model, [], tmp_path / "eval")
