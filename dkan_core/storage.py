@@ -13,7 +13,7 @@ from typing import Any
 
 import fsspec
 
-from dkan_core.errors import DataError, DkanError, OutputError
+from dkan_core.errors import DataError, DkanError, OutputError, UserError
 
 PARTIAL = ".partial"
 
@@ -77,6 +77,17 @@ def path_inside(folder: Path, name: str, where: str | Path = "") -> Path:
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise outside
     return path
+
+
+def check_regular(path: str | Path) -> None:
+    """Raise DataError unless ``path`` is a regular file: a pipe or device may never end.
+
+    Raises:
+        DataError: It is none, or cannot be reached.
+    """
+    with readable(path):
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise DataError(f"{path}: is no regular file")
 
 
 def read_regular(path: Path) -> bytes:
@@ -207,16 +218,22 @@ def entries(out: str | Path) -> set[str]:
     Raises:
         OutputError: It is a file, or cannot be reached.
     """
+    if not str(out).strip() or "\0" in str(out):
+        raise OutputError(f"{str(out)!r} names no folder to write to")
     if is_remote(out):
         fs, path = filesystem(out)
         with writable(out):
             fs.invalidate_cache()
             names = fs.ls(path, detail=False) if fs.exists(path) else []
         return {name.rstrip("/").rsplit("/", 1)[-1] for name in names}
-    folder = local_path(out)
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{out}: is a file; expected a folder")
-    return set(os.listdir(folder)) if folder.exists() else set()
+    try:
+        return set(os.listdir(local_path(out)))
+    except FileNotFoundError:
+        return set()
+    except NotADirectoryError:
+        raise OutputError(f"{out}: is a file; expected a folder") from None
+    except OSError as error:
+        raise output_error(out, error) from error
 
 
 @contextmanager
@@ -243,11 +260,21 @@ def staged_folder(out: str | Path, *, names: Sequence[str], overwrite: bool) -> 
         yield staging
         _move_into(staging, target, names)
     except OSError as error:
-        raise output_error(out, error) from error
+        raise _failure(out, target, error) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
         if not existed and target.exists() and not any(target.iterdir()):
             target.rmdir()
+
+
+def _failure(out: str | Path, place: Path, error: OSError) -> UserError:
+    """Describe an error inside a staged block: of the output, unless it names a file in another place."""
+    if not isinstance(error.filename, str):
+        return output_error(out, error)
+    named, place = Path(error.filename).absolute(), place.absolute()
+    if named.is_relative_to(place) or place.is_relative_to(named):
+        return output_error(out, error)
+    return DataError(f"{error.filename}: cannot be read ({error.strerror})")
 
 
 def _check_staged(out: str | Path, names: Sequence[str], overwrite: bool) -> None:
@@ -301,7 +328,7 @@ def staged_file(out: str | Path) -> Iterator[Path]:
             aside.replace(target)
             sync_folder(target.parent)
     except OSError as error:
-        raise output_error(out, error) from error
+        raise _failure(out, aside, error) from error
     finally:
         aside.unlink(missing_ok=True)
         if is_remote(out):

@@ -1,5 +1,7 @@
 """Bad sources and settings through ``dkan prepare``: exit code 2, the wrong thing named, nothing left behind."""
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -63,6 +65,17 @@ def flipped_bit(raw: Path) -> None:
 def emptied(raw: Path) -> None:
     for path in raw.iterdir():
         path.unlink()
+
+
+def not_utf8(name: str, *, encoded: bool = False) -> Change:
+    """Put strings into a column that are no UTF-8, as writers leave them that do not look."""
+    values = pa.array([b"ok", b"caf\xe9"] * (ROWS // 2), pa.binary())
+    texts = pa.Array.from_buffers(pa.string(), ROWS, values.buffers())
+    return both(lambda table: put(table, name, texts.dictionary_encode() if encoded else texts))
+
+
+def pipe(raw: Path) -> None:
+    os.mkfifo(raw / "c.parquet")
 
 
 def config_file(content: str) -> Change:
@@ -129,6 +142,39 @@ PREPARE: dict[str, tuple[Change, list[str], str | None, str]] = {
         None,
         r"'label' has one class only in test: 1 160 times",
     ),
+    "text of other encoding": (
+        not_utf8("city"),
+        LABEL,
+        None,
+        r"a\.parquet: column 'city' holds text that is not UTF-8",
+    ),
+    "dictionary of other encoding": (
+        not_utf8("city", encoded=True),
+        LABEL,
+        None,
+        r"column 'city' holds text that is not",
+    ),
+    "group of other encoding": (
+        not_utf8("g"),
+        [*LABEL, "--group", "g"],
+        None,
+        r"column 'g' holds text that is not UTF-8",
+    ),
+    "split of other encoding": (not_utf8("s"), [*LABEL, "--split-column", "s"], None, r"column 's' holds text that is"),
+    "label of other encoding": (not_utf8("label"), LABEL, None, r"column 'label' holds text that is not UTF-8"),
+    "pipe in a folder": (pipe, LABEL, None, r"raw/c\.parquet: is no regular file"),
+    "pipe": (pipe, LABEL, "{raw}/c.parquet", r"raw/c\.parquet: is no regular file"),
+    "device": (nothing, LABEL, "/dev/zero", r"/dev/zero: is no regular file"),
+    "empty source": (nothing, LABEL, "", r"'' names no file or folder"),
+    "source of NUL": (nothing, LABEL, "{raw}\0", r"names no file or folder"),
+    "name too long": (nothing, LABEL, "{raw}/" + "x" * 300, r"raw/x{300}: no such file or folder"),
+    "out with a name too long": (
+        nothing,
+        [*LABEL, "--out", "{raw}/" + "x" * 300],
+        None,
+        r"raw/x{300}: cannot be written \(Fi",
+    ),
+    "empty out": (nothing, [*LABEL, "--out", ""], None, r"'' names no folder to write to"),
     "one label for two roles": (nothing, [*LABEL, "--drop", "label"], None, r"'label' is named for two roles"),
     "column missing": (
         second(lambda t: t.drop_columns("x")),
@@ -280,10 +326,35 @@ def test_prepare(case: str, raw: Path, tmp_path: Path, monkeypatch: pytest.Monke
     change(raw)
     before = sorted(tmp_path.rglob("*"))
     options = [option.replace("{raw}", str(raw)) for option in options]
-    source = (source or "{raw}").replace("{raw}", str(raw))
+    source = ("{raw}" if source is None else source).replace("{raw}", str(raw))
     code = dkan("prepare", source, "--out", tmp_path / "out", *options, monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, message)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+WITHOUT_RIGHTS = [
+    "setpriv",
+    "--bounding-set=-dac_override,-dac_read_search",
+    "--inh-caps=-dac_override,-dac_read_search",
+]
+
+
+@pytest.mark.parametrize("case", ["file", "folder", "folder in a folder", "output"])
+def test_what_may_not_be_read_or_written_is_named(case: str, raw: Path, tmp_path: Path) -> None:
+    (raw / "more").mkdir()
+    locked = {"file": raw / "b.parquet", "folder": raw, "folder in a folder": raw / "more", "output": tmp_path / "out"}[
+        case
+    ]
+    (tmp_path / "out").mkdir()
+    locked.chmod(0)
+    rights = WITHOUT_RIGHTS if os.geteuid() == 0 else []
+    if rights and (shutil.which(rights[0]) is None or subprocess.run([*rights, "true"], check=False).returncode):
+        pytest.skip("root cannot give up its rights here")
+    command = [sys.executable, "-m", "dkan_core", "prepare", str(raw), "--out", str(tmp_path / "out"), *LABEL]
+    done = subprocess.run([*rights, *command], capture_output=True, text=True, check=False)
+    locked.chmod(0o755)
+    check(done.returncode, done.stderr, rf"{locked}: .*Permission denied")
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_sound_files_are_accepted(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import fsspec
@@ -65,6 +66,20 @@ def test_exception_leaves_nothing(tmp_path: Path, error: type[BaseException]) ->
     with pytest.raises((error, OutputError)):
         fail()
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("staged", ["folder", "file"])
+def test_failure_to_read_is_not_called_one_to_write(tmp_path: Path, staged: str) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match=f"{tmp_path}/source: cannot be read \\(No such file"), stage(out, staged):
+        (tmp_path / "source").read_text()
+    with pytest.raises(OutputError, match=f"{out}: cannot be written \\(No such file"), stage(out, staged) as place:
+        (place / "a/b").write_text("x")
+    assert os.listdir(tmp_path) == []
+
+
+def stage(out: Path, staged: str) -> AbstractContextManager[Path]:
+    return staged_folder(out, names=NAMES, overwrite=False) if staged == "folder" else staged_file(out)
 
 
 def test_exception_leaves_the_earlier_result_untouched(tmp_path: Path) -> None:

@@ -119,9 +119,17 @@ def read_plan(place: Workplace) -> Plan | None:
         DataError: Another version of dkan wrote it.
     """
     plain = place.read_json(PLAN)
-    if plain is not None and plain.get("format_version") != FORMAT_VERSION:
+    if plain is None:
+        return None
+    if not isinstance(plain, dict) or plain.get("format_version") != FORMAT_VERSION:
         raise DataError(f"{place.uri}/{PLAN}: is of another version of dkan; plan the preparation again")
-    return None if plain is None else Plan.from_dict(plain)
+    try:
+        plan = Plan.from_dict(plain)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{place.uri}/{PLAN}: is no plan ({error!r}); plan the preparation again") from error
+    if plan.id != plain.get("id"):
+        raise DataError(f"{place.uri}/{PLAN}: was altered; plan the preparation again")
+    return plan
 
 
 def open_plan(uri: str | Path) -> tuple[Workplace, Plan]:

@@ -14,7 +14,7 @@ from dkan_core import schemas
 from dkan_core.config import PrepareConfig
 from dkan_core.data.sources import find_parquet, open_input, stamp
 from dkan_core.errors import DataError
-from dkan_core.storage import is_remote, readable
+from dkan_core.storage import check_regular, is_remote, readable
 
 BATCH_BYTES = 64 << 20
 READ_BYTES = 1 << 18
@@ -59,6 +59,8 @@ def open_parquet(path: str) -> pq.ParquetFile:
     Raises:
         DataError: The file is truncated or no Parquet file.
     """
+    if not is_remote(path):
+        check_regular(path)
     source: Any = open_input(path) if is_remote(path) else path
     # Without a buffer Arrow reads the whole row group, however large, before its first batch.
     buffer = 0 if is_remote(path) else READ_BYTES
@@ -239,9 +241,21 @@ def _next_batch(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) 
     with readable(path):
         try:
             batch = next(batches, None)
-            return batch if batch is None else batch.select(plain.names).cast(plain)
+            batch = batch if batch is None else batch.select(plain.names).cast(plain)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: cannot be read to its end ({_first_line(error)})") from error
+    for name, column in zip(plain.names, batch.columns if batch is not None else (), strict=False):
+        if is_text(column.type):
+            _check_text(column, name, path)
+    return batch
+
+
+def _check_text(column: pa.Array, name: str, path: str) -> None:
+    """Raise DataError where a string is not UTF-8: writers are trusted to see to it, and Arrow does not look."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path}: column {name!r} holds text that is not UTF-8 ({_first_line(error)})") from error
 
 
 def _first_line(error: BaseException) -> str:

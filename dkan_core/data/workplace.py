@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dkan_core.errors import DataError
+from dkan_core.schemas import parse_json
 from dkan_core.storage import filesystem, is_remote, output_error, readable, remove, sync_folder, writable
 
 WORK = ".work"
@@ -63,12 +65,15 @@ class Workplace:
                 content: bytes = self.fs.cat_file(self._path(name))
             except FileNotFoundError:
                 return None
+        try:
             return content.decode()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.uri}/{name}: is not UTF-8 ({error})") from None
 
     def read_json(self, name: str) -> Any:
         """Return what a JSON file holds, or None where there is none."""
         text = self.read_text(name)
-        return None if text is None else json.loads(text)
+        return None if text is None else parse_json(text, f"{self.uri}/{name}")
 
     def open(self, name: str) -> Any:
         """Open a file for binary reading."""

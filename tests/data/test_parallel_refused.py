@@ -53,6 +53,28 @@ def test_stage_that_comes_too_early_says_what_is_missing(tmp_path: Path) -> None
         finish_preparation(uri)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "is nested too deeply"),
+        ('{"format_version": 1', "is not valid JSON"),
+        ('{"format_version": 1}', "is no plan"),
+        ("[]", "is of another version of dkan"),
+        ("seed", "was altered"),
+        (b"\xff", "is not UTF-8"),
+    ],
+    ids=["nested", "half", "empty", "list", "altered", "not UTF-8"],
+)
+def test_plan_that_cannot_be_trusted_is_named(tmp_path: Path, text: str | bytes, message: str) -> None:
+    uri = str(tmp_path / "out")
+    plan_preparation(write(make_rows(900), tmp_path / "raw"), uri, CONFIG, parts=1)
+    path = tmp_path / "out/.work/plan.json"
+    content = path.read_text().replace('"seed": 0', '"seed": 1') if text == "seed" else text
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError, match=rf"plan\.json: {message}"):
+        prepare_part(uri, "survey", 0)
+
+
 def test_wrong_part_stage_and_number_of_parts_are_named(tmp_path: Path) -> None:
     paths = write(make_rows(900), tmp_path / "raw", row_group_size=100)
     uri = str(tmp_path / "out")

@@ -313,6 +313,47 @@ def test_hidden_files_and_folders_are_no_sources(tmp_path: Path) -> None:
     assert [source.path for source in made.sources] == [str(path) for path in paths]
 
 
+def test_what_is_left_out_of_a_folder_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    raw = tmp_path / "raw"
+    paths = write(make_rows(), raw, files=4)
+    for path, name in zip(paths, ("A.PARQUET", "b.parq", "part-00000", "year=2024/d.parquet"), strict=True):
+        (raw / name).parent.mkdir(exist_ok=True)
+        path.rename(raw / name)
+    for name in ("e.parquet.gz", "notes", "readme.txt"):
+        (raw / name).write_text("no rows")
+    made = prepare(raw, tmp_path / "out", CONFIG)
+    assert [str(Path(source.path).relative_to(raw)) for source in made.sources] == [
+        "A.PARQUET",
+        "b.parq",
+        "part-00000",
+        "year=2024/d.parquet",
+    ]
+    assert f"{raw}: 3 files are not taken for Parquet, such as {raw}/e.parquet.gz" in caplog.text
+    assert f"{raw}: year stand in names of folders alone and are ignored" in caplog.text
+
+
+def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Else its rows would lie in train and in test."""
+    raw = tmp_path / "raw"
+    (path,) = write(make_rows(), raw)
+    (raw / "a-link.parquet").symlink_to(path)
+    (raw / "b-link.parquet").hardlink_to(path)
+    (raw / "folder").symlink_to(raw)
+    sources = [raw, path, raw / "folder" / path.name, f"file://{path}", f"{raw}/../raw/{path.name}"]
+    made = prepare(sources, tmp_path / "out", CONFIG)
+    assert len(made.sources) == 1
+    assert sum(split.rows for split in made.splits.values()) == ROWS
+    assert "part-000.parquet: left out, it is the same file as" in caplog.text
+
+
+def test_folder_that_is_a_link_is_read(tmp_path: Path) -> None:
+    write(make_rows(), tmp_path / "elsewhere", files=2)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/link").symlink_to(tmp_path / "elsewhere")
+    made = prepare(tmp_path / "raw", tmp_path / "out", CONFIG)
+    assert sum(split.rows for split in made.splits.values()) == ROWS
+
+
 def test_label_with_very_many_values_is_refused_at_once(tmp_path: Path) -> None:
     table = make_rows().set_column(3, "y", pa.array(np.random.default_rng(0).random(ROWS)))
     with pytest.raises(DataError, match=r"'y' must hold 0, 1 or null; found .* and [\d,]+ more values"):
