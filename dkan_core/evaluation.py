@@ -1,6 +1,5 @@
 """``evaluate``: metrics, report and optional predictions of a model on a prepared split or on raw Parquet."""
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +16,13 @@ from dkan_core.comparison import Comparison, compare, comparison_section
 from dkan_core.data.shards import Arrays
 from dkan_core.evaluation_data import EvaluationData, RowCollector, open_evaluation_data
 from dkan_core.explanation.explain import QUICK_ROWS, learned_section
+from dkan_core.history import HISTORY, read_history
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.prediction import best_device, probability_column, score_batches, to_probability
 from dkan_core.report import render_report
-from dkan_core.storage import local_copy, read_if_there, staged_folder, write_atomic, write_json
+from dkan_core.storage import check_file_is_ours, local_copy, read_if_there, staged_folder, write_atomic, write_json
 
-METRICS, REPORT, PREDICTIONS, HISTORY = "metrics.json", "report.html", "predictions.parquet", "history.jsonl"
+METRICS, REPORT, PREDICTIONS = "metrics.json", "report.html", "predictions.parquet"
 OUTPUTS = (REPORT, PREDICTIONS, METRICS)
 
 logger = logging.getLogger(__name__)
@@ -98,6 +98,7 @@ def evaluate(
     """
     places = [str(place) for place in ([data] if isinstance(data, (str, Path)) else data)]
     columns = [label] if isinstance(label, str) else list(label)
+    check_file_is_ours(f"{out}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
     with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
         with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
@@ -164,8 +165,11 @@ def _report(
 def _read_history(model: str | Path) -> list[dict[str, Any]]:
     """Return the history of the run that a model lies in, or of the run folder itself; empty where there is none."""
     run = str(model).rstrip("/")
-    text = read_if_there(f"{run}/{HISTORY}") or read_if_there(f"{run.rpartition('/')[0] or '.'}/{HISTORY}") or ""
-    return [json.loads(line) for line in text.splitlines()]
+    for folder in (run, run.rpartition("/")[0] or "."):
+        text = read_if_there(f"{folder}/{HISTORY}")
+        if text:
+            return read_history(text, f"{folder}/{HISTORY}")
+    return []
 
 
 def _model_summary(saved: SavedModel) -> dict[str, Any]:

@@ -16,6 +16,8 @@ import fsspec
 from dkan_core.errors import DataError, DkanError, OutputError, UserError
 
 PARTIAL = ".partial"
+HEAD_BYTES = 1 << 16
+"""Enough of a file to recognise it by."""
 
 
 def is_remote(uri: str | Path) -> bool:
@@ -156,7 +158,11 @@ def write_atomic(path: Path, content: bytes | str) -> None:
 
 
 def read_if_there(uri: str) -> str | None:
-    """Return the text of a file, local or remote, or None where there is none."""
+    """Return the text of a file, local or remote, or None where there is none.
+
+    Raises:
+        DataError: It cannot be read, or is not UTF-8.
+    """
     fs, path = filesystem(uri)
     with readable(uri):
         fs.invalidate_cache()
@@ -165,6 +171,24 @@ def read_if_there(uri: str) -> str | None:
         return None if content is None else content.decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{uri}: is no text ({error})") from error
+
+
+def check_file_is_ours(uri: str, *, beginning: bytes, mark: bytes = b"") -> None:
+    """Raise OutputError unless a file is absent, empty, or recognisably what a command of ours wrote.
+
+    Args:
+        uri: Path or fsspec URI of a file that would be replaced or removed.
+        beginning: What ours begins with.
+        mark: What else is in the first kilobytes of ours.
+    """
+    fs, path = filesystem(uri)
+    with writable(uri):
+        fs.invalidate_cache()
+        if not fs.exists(path):
+            return
+        head = fs.cat_file(path, end=HEAD_BYTES) if fs.isfile(path) else None
+    if head is None or (head and not (beginning.startswith(head[: len(beginning)]) and mark in head)):
+        raise OutputError(f"{uri}: was not written by dkan, and would be replaced; choose an empty or new folder")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -17,7 +17,7 @@ LAYERS = [
     {"errors", "machine"},
     {"config", "schemas", "storage", "progress"},
     {"settings"},
-    {"metrics"},
+    {"history", "metrics"},
     {"data", "figures", "page"},
     {"model", "report"},
     {"prediction"},

@@ -63,8 +63,12 @@ def write_model_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write the files of a model, by name, so that ``folder`` always holds a whole one.
 
     Raises:
+        DataError: A name is none of a file in the folder itself.
         OutputError: The disk is full or not writable; an earlier model stays.
     """
+    for name in files:
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise DataError(f"{folder}: {name!r} is no name of a file in a model's folder")
     with _replaced(folder) as aside:
         for name, content in files.items():
             write_atomic(aside / name, content)

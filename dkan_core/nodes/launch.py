@@ -15,12 +15,15 @@ from typing import Any
 from dkan_core.config import TrainConfig
 from dkan_core.data.manifest import MANIFEST
 from dkan_core.errors import ConfigError, DataError, DkanError, TrainingError
+from dkan_core.history import HISTORY, read_history
 from dkan_core.nodes.body import arguments, job_name, settle, train_job
 from dkan_core.nodes.cluster import Cluster, UnreachableError, index_of
 from dkan_core.nodes.config import NodesConfig
 from dkan_core.nodes.logs import LogFollower
+from dkan_core.schemas import parse_json
 from dkan_core.storage import filesystem, is_remote, local_path, read_if_there, readable, staged_folder
-from dkan_core.training.launch import HISTORY, METRICS, WRITTEN, TrainResult
+from dkan_core.training.launch import TrainResult
+from dkan_core.training.run_folder import METRICS, WRITTEN, check_run_folder
 
 LOOK_SECONDS = 2.0
 
@@ -100,16 +103,20 @@ def _result(run: str) -> TrainResult:
         raise TrainingError(
             f"{run}: the job is complete and has left no {METRICS} there; do the nodes write elsewhere?"
         )
-    facts: dict[str, Any] = json.loads(metrics)
+    facts = parse_json(metrics, f"{run}/{METRICS}")
+    average_precision = facts.get("average_precision") if isinstance(facts, dict) else None
+    if not isinstance(average_precision, float):
+        raise DataError(f"{run}/{METRICS}: average_precision: expected a number, got {average_precision!r}")
     return TrainResult(
-        average_precision=float(facts["average_precision"]),
+        average_precision=average_precision,
         model=f"{run}/model",
         metrics=facts,
-        history=[json.loads(line) for line in (history or "").splitlines()],
+        history=read_history(history or "", f"{run}/{HISTORY}"),
     )
 
 
 def _copy(run: str, folder: str | Path) -> None:
+    check_run_folder(folder, overwrite=True)
     fs, root = filesystem(run)
     with staged_folder(folder, names=WRITTEN, overwrite=True) as staging, readable(run):
         fs.invalidate_cache()

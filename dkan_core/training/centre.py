@@ -20,7 +20,7 @@ from dkan_core.training.ledger import Ledger, Ranges, add_to_digest
 from dkan_core.training.memory import SharedMemory
 from dkan_core.training.merging import Contribution, Step, merge_of
 from dkan_core.training.optimizer import AdamState, Decayed, FlatAdamW, Float32
-from dkan_core.training.schedule import Schedule
+from dkan_core.training.schedule import Schedule, ranges_of
 
 REFUSED_BEFORE_BACKOFF, MAX_BACKOFFS = 3, 10
 
@@ -39,9 +39,8 @@ class Rules:
     @classmethod
     def of(cls, config: TrainConfig, train_rows: int, decayed: Sequence[Decayed]) -> "Rules":
         """Return the rules of a resolved config."""
-        assert config.workers is not None and config.sync_interval is not None
         schedule = Schedule.of(config, train_rows)
-        return cls(config, schedule, Ranges(schedule.steps, config.sync_interval, config.workers), decayed)
+        return cls(config, schedule, ranges_of(config, train_rows), decayed)
 
 
 def start(memory: SharedMemory, values_P: Float32) -> None:

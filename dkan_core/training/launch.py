@@ -5,43 +5,44 @@ No process of a run imports the caller's script, so a script needs no ``__main__
 
 import json
 import logging
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import open_prepared
-from dkan_core.errors import DkanError, OutputError, TrainingError
-from dkan_core.model.saved_model import write_model_files
-from dkan_core.storage import (
-    check_free,
-    is_remote,
-    leftovers,
-    local_path,
-    output_error,
-    read_if_there,
-    remove,
-    replace_remote,
-    write_atomic,
-    write_json,
-)
-from dkan_core.training.checkpoints import Checkpoint, checkpoint_folder, clear_checkpoints, find_checkpoint
+from dkan_core.errors import DkanError, TrainingError
+from dkan_core.history import HISTORY
+from dkan_core.storage import write_atomic, write_json
+from dkan_core.training.checkpoint_file import Checkpoint
+from dkan_core.training.checkpoints import checkpoint_folder, find_checkpoint
 from dkan_core.training.evaluator import MODEL_FOLDER
 from dkan_core.training.ledger import ENDINGS
 from dkan_core.training.meeting import TorchRun
 from dkan_core.training.processes import ForkServer
 from dkan_core.training.recipe import MAX_RATE, describe_strategy, resolve, scaled_learning_rate
-from dkan_core.training.run import LOGS, Outcome, Run
+from dkan_core.training.resuming import check_architecture, ending_of, has_no_time_left
+from dkan_core.training.run import Outcome, Run
+from dkan_core.training.run_folder import (
+    CHECKPOINTS,
+    METRICS,
+    check_replaceable,
+    check_run_folder,
+    local_run_folder,
+    make_ready,
+)
 from dkan_core.training.torchrun import Ranks, follow
 
-METRICS, HISTORY, TENSORBOARD, CHECKPOINTS = "metrics.json", "history.jsonl", "tensorboard", "checkpoints"
-WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, METRICS)
-OUTPUTS = (CHECKPOINTS, *WRITTEN)
 LEDGER_FACTS = ("ranges", "rows", "refused", "backoffs", "late", "reassigned")
+
+TO_GO_ON = {
+    "epochs": "to go on, give more --epochs",
+    "patience": "it stopped early; to go on, give more --patience",
+    "time": "its time was up; to go on, give more --max-seconds",
+}
+"""By what ended a run: how to have it go on."""
 
 logger = logging.getLogger(__name__)
 
@@ -86,25 +87,29 @@ def train(
     ranks = Ranks(torchrun) if torchrun else None
     if ranks is not None and ranks.place.rank:
         return _take_part(prepared, config, ranks)
-    check_free(run, ours=OUTPUTS, overwrite=overwrite or config.resume == "auto")
+    check_run_folder(run, overwrite=overwrite or config.resume == "auto")
     with open_prepared(prepared) as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         asked, config = config, resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
         where = checkpoint_folder(config, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
-        checkpoint = find_checkpoint(where, config, manifest.fingerprint)
+        rows = manifest.splits["train"].rows
+        checkpoint = find_checkpoint(where, config, manifest.fingerprint, rows)
+        if checkpoint is not None:
+            check_architecture(checkpoint, manifest, config)
         if checkpoint is None or config.resume != "auto":
-            _check_replaceable(run, where, config, overwrite=overwrite)
+            check_replaceable(run, where, config, overwrite=overwrite)
         log_plan(config, rate_is_default=asked.learning_rate is None)
-        if checkpoint is not None and checkpoint.has_no_time_left(config):
+        if checkpoint is not None and has_no_time_left(checkpoint, config):
             used, limit = checkpoint.ledger.used, config.max_seconds
             logger.warning("no time is left: %.1f s of --max-seconds %g are used; no step is taken", used, limit)
         if ranks is not None:
             ranks.gather()
-        with _run_folder(run) as folder:
-            _make_ready(folder, checkpoint)
-            if checkpoint is not None and (checkpoint.is_finished or checkpoint.is_out_of_time(config)):
-                outcome = _take_over(folder, checkpoint, ranks)
+        with local_run_folder(run) as folder:
+            make_ready(folder, checkpoint)
+            ending = "" if checkpoint is None else ending_of(checkpoint, config, rows)
+            if checkpoint is not None and ending:
+                outcome = _take_over(folder, checkpoint, ending, ranks)
             else:
                 with ForkServer() as fork_server:
                     outcome = Run(data, manifest, folder, config, where, checkpoint, fork_server, ranks).execute()
@@ -120,13 +125,14 @@ def train(
     return result
 
 
-def _take_over(folder: Path, checkpoint: Checkpoint, ranks: Ranks | None) -> Outcome:
+def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None) -> Outcome:
     """Write what a finished run has left in its checkpoint; nothing is trained."""
+    logger.info("the run of %s is finished: nothing is trained; %s", checkpoint.source, TO_GO_ON[ending])
     if ranks is not None:
         ranks.tell("plan", None)
     lines = "".join(json.dumps(entry) + "\n" for entry in checkpoint.history)
     write_atomic(folder / HISTORY, lines)
-    return Outcome(checkpoint.history, checkpoint.ledger, {})
+    return Outcome(checkpoint.history, replace(checkpoint.ledger, ended=ENDINGS.index(ending)), {})
 
 
 def _write_metrics(folder: Path, config: TrainConfig, outcome: Outcome) -> dict[str, Any]:
@@ -137,21 +143,6 @@ def _write_metrics(folder: Path, config: TrainConfig, outcome: Outcome) -> dict[
     metrics["training"] = _training_facts(config, outcome)
     write_json(folder / METRICS, metrics)
     return metrics
-
-
-def _check_replaceable(run: str | Path, where: str, config: TrainConfig, *, overwrite: bool) -> None:
-    """Make way for a run that does not go on from its own checkpoints.
-
-    Raises:
-        OutputError: There is a finished run, or checkpoints of another one, that may not be replaced.
-    """
-    if config.resume == "auto" and not overwrite and read_if_there(f"{run}/{METRICS}") is not None:
-        raise OutputError(
-            f"{run}: holds a finished run and {where} no checkpoint of it; pass --overwrite to replace it"
-        )
-    if config.resume not in ("auto", "never") and config.resume.startswith(where):
-        return
-    clear_checkpoints(where, allowed=overwrite)
 
 
 def _take_part(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> TrainResult:
@@ -193,39 +184,6 @@ def log_plan(config: TrainConfig, *, rate_is_default: bool) -> None:
             by_rule,
             MAX_RATE,
         )
-
-
-@contextmanager
-def _run_folder(run: str | Path) -> Iterator[Path]:
-    """Yield the local folder of a run; that of a remote one is uploaded at the end, also when the run fails."""
-    if not is_remote(run):
-        try:
-            yield local_path(run)
-        except OSError as error:
-            raise output_error(run, error) from error
-        return
-    with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
-        try:
-            yield Path(folder)
-        except BaseException:
-            # What failed is the news; that its logs cannot be uploaded either is not.
-            with suppress(OutputError):
-                replace_remote(Path(folder), str(run), WRITTEN)
-            raise
-        replace_remote(Path(folder), str(run), WRITTEN)
-
-
-def _make_ready(folder: Path, checkpoint: Checkpoint | None) -> None:
-    """Make the folders of a run, without what an earlier one has left; one that goes on keeps its logs."""
-    gone = (METRICS,) if checkpoint is not None else tuple(reversed(WRITTEN))
-    for name in gone:
-        remove(folder / name)
-    for name in WRITTEN:
-        for entry in leftovers(name):
-            remove(folder / entry)
-    (folder / LOGS).mkdir(parents=True, exist_ok=True)
-    if checkpoint is not None and checkpoint.model:
-        write_model_files(folder / MODEL_FOLDER, checkpoint.model)
 
 
 def _training_facts(config: TrainConfig, outcome: Outcome) -> dict[str, Any]:

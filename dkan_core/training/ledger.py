@@ -120,22 +120,29 @@ ENDINGS = ("", "epochs", "patience", "time", "interrupt")
 
 @dataclass(frozen=True)
 class Ranges:
-    """How a run's work is cut up.
+    """How a run's work is cut up. The last range of an epoch ends with it: more epochs change no range before them.
 
     Args:
-        steps: Global batches of the run.
+        epochs: Of the run.
+        steps_per_epoch: Global batches of each.
         interval: Global batches of a range.
         workers: Slices of each.
     """
 
-    steps: int
+    epochs: int
+    steps_per_epoch: int
     interval: int
     workers: int
 
     @property
+    def rounds_per_epoch(self) -> int:
+        """Ranges of an epoch that fall to one worker."""
+        return -(-self.steps_per_epoch // self.interval)
+
+    @property
     def count(self) -> int:
         """Number of ranges."""
-        return -(-self.steps // self.interval) * self.workers
+        return self.epochs * self.rounds_per_epoch * self.workers
 
     def slice_of(self, index: int) -> int:
         """Return the slice of a range, which is the rank of the worker that it falls to."""
@@ -144,21 +151,22 @@ class Ranges:
     def steps_of(self, index: int) -> range:
         """Return the global batches of a range.
 
-        >>> Ranges(10, 4, 2).steps_of(5)
-        range(8, 10)
+        >>> [Ranges(2, 10, 4, 2).steps_of(index) for index in (4, 5, 6)]
+        [range(8, 10), range(8, 10), range(10, 14)]
         """
-        first = index // self.workers * self.interval
-        return range(first, min(first + self.interval, self.steps))
+        epoch, place = divmod(index // self.workers, self.rounds_per_epoch)
+        first = place * self.interval
+        before = epoch * self.steps_per_epoch
+        return range(before + first, before + min(first + self.interval, self.steps_per_epoch))
 
     def step_after(self, ranges: int) -> int:
         """Return how many global batches are done after so many ranges; with a round half done, its first half.
 
-        >>> [Ranges(10, 4, 2).step_after(count) for count in (0, 1, 2, 3, 5, 6)]
-        [0, 2, 4, 6, 9, 10]
+        >>> [Ranges(2, 10, 4, 2).step_after(count) for count in (0, 1, 2, 3, 5, 6, 8)]
+        [0, 2, 4, 6, 9, 10, 14]
         """
-        rounds, more = divmod(ranges, self.workers)
-        done = rounds * self.interval
-        return min(self.steps, done + min(self.interval, self.steps - done) * more // self.workers)
+        round_steps = self.steps_of(ranges)
+        return round_steps.start + len(round_steps) * (ranges % self.workers) // self.workers
 
 
 def range_digest(index: int) -> int:

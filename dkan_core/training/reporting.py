@@ -14,6 +14,7 @@ from rich.progress import TextColumn
 
 from dkan_core.config import TrainConfig
 from dkan_core.errors import OutputError
+from dkan_core.history import HISTORY
 from dkan_core.progress import make_progress, on_terminal
 from dkan_core.storage import output_error, write_atomic
 from dkan_core.training.channel import Message
@@ -46,7 +47,7 @@ class Reporter:
         columns = "{task.fields[speed]}  loss {task.fields[loss]}  AP {task.fields[last]}  best {task.fields[best]}"
         self._bar = self._stack.enter_context(make_progress(TextColumn(columns)))
         self._task = self._bar.add_task("training", total=None, speed="starting", loss="-", last="-", best="-")
-        self._history_file = self._folder / "history.jsonl"
+        self._history_file = self._folder / HISTORY
         self._history_file.write_text("", encoding="utf-8")
         self._history_is_whole = True
         self._board = _tensorboard(self._folder / "tensorboard") if self._config.tensorboard else None

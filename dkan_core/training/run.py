@@ -14,18 +14,19 @@ from dkan_core.machine import available_memory
 from dkan_core.model.tabular import ModelConfig
 from dkan_core.training.architecture import choose_architecture
 from dkan_core.training.centre import keep, start
-from dkan_core.training.checkpoints import Checkpoint
+from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.doorbell import Doorbell
 from dkan_core.training.evaluator import MODEL_FOLDER
 from dkan_core.training.job import Job
-from dkan_core.training.ledger import Ledger, Ranges, add_to_digest
+from dkan_core.training.ledger import Ledger, add_to_digest
 from dkan_core.training.meeting import Meeting
 from dkan_core.training.memory import MemoryShape, SharedMemory, create_memory
 from dkan_core.training.processes import ForkServer
 from dkan_core.training.recipe import Placement
 from dkan_core.training.reporting import Reporter
+from dkan_core.training.resuming import check_architecture, waiting_snapshots
 from dkan_core.training.saver import Saver, run_facts
-from dkan_core.training.schedule import Schedule
+from dkan_core.training.schedule import Schedule, ranges_of
 from dkan_core.training.snapshots import put_back
 from dkan_core.training.step import decayed_ranges, flatten, untrained_model
 from dkan_core.training.supervisor import Supervisor, process_names
@@ -86,7 +87,7 @@ class Run:
         if checkpoint is None:
             start(self.memory, values_P)
         else:
-            restore(self.memory, checkpoint)
+            restore(self.memory, checkpoint, Schedule.of(config, self.rows))
         self.template = Job(
             role="",
             prepared=str(data),
@@ -115,7 +116,7 @@ class Run:
 
     def _architecture(self, data: Path, manifest: PreparedData) -> ModelConfig:
         if self.checkpoint is not None:
-            return ModelConfig.from_dict(self.checkpoint.architecture)
+            return check_architecture(self.checkpoint, manifest, self.config)
         with open_split(data, manifest, "train") as reader:
             return choose_architecture(reader, manifest, self.config)
 
@@ -143,10 +144,9 @@ class Run:
 
     def _check(self, ledger: Ledger, schedule: Schedule) -> None:
         """Check that the ledger adds up: after every epoch, each range was taken once."""
-        assert self.config.epochs is not None and self.config.sync_interval is not None
-        assert self.config.workers is not None
+        assert self.config.epochs is not None
         if ledger.step == schedule.steps:
-            count = Ranges(schedule.steps, self.config.sync_interval, self.config.workers).count
+            count = ranges_of(self.config, self.rows).count
             assert ledger.ranges == count and ledger.digest == add_to_digest(0, range(count)), "a range was lost"
             assert ledger.rows == self.config.epochs * self.rows, "rows were lost"
 
@@ -161,7 +161,7 @@ def check_fits(shape: MemoryShape) -> None:
         )
 
 
-def restore(memory: SharedMemory, checkpoint: Checkpoint) -> None:
+def restore(memory: SharedMemory, checkpoint: Checkpoint, schedule: Schedule) -> None:
     """Put a checkpoint's state into fresh memory."""
     state_KP, own = checkpoint.state_KP, memory.shape.state
     memory.banks_2KP[0] = state_KP[:own]
@@ -170,6 +170,6 @@ def restore(memory: SharedMemory, checkpoint: Checkpoint) -> None:
     ledger = replace(checkpoint.ledger.stopped(), bank=0, ended=0, acked_rank=-1, acked_lease=0, checksum=0)
     memory.ledger.write(ledger)
     keep(memory, ledger)
-    for snapshot, values_VP in checkpoint.pending:
+    for snapshot, values_VP in waiting_snapshots(checkpoint, schedule):
         put_back(memory, snapshot, values_VP)
     logger.info("going on from step %d", ledger.step)

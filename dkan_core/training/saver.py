@@ -14,7 +14,8 @@ from dkan_core.config import TrainConfig
 from dkan_core.errors import DkanError
 from dkan_core.model.saved_model import MODEL_FILES
 from dkan_core.training.centre import newest_kept
-from dkan_core.training.checkpoints import Checkpoint, save_checkpoint
+from dkan_core.training.checkpoint_file import Checkpoint
+from dkan_core.training.checkpoints import save_checkpoint
 from dkan_core.training.ledger import Ledger
 from dkan_core.training.memory import SharedMemory
 from dkan_core.training.optimizer import Float32

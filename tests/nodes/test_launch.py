@@ -17,7 +17,7 @@ import pytest
 
 from dkan_core import ConfigError, DataError, NodesConfig, TrainConfig, TrainingError, TrainResult, train_on_nodes
 from dkan_core.nodes import cluster, launch, logs
-from dkan_core.training.launch import CHECKPOINTS, WRITTEN
+from dkan_core.training.run_folder import CHECKPOINTS, WRITTEN
 from tests.nodes.kubernetes import COMPLETE, FAILED, JOBS, PODS, Kubernetes, container, pod, serve, write_kubeconfig
 from tests.training.processes import wait_until
 

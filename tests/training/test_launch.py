@@ -236,10 +236,10 @@ def test_impossible_run_folder_is_named(prepared: Path, tmp_path: Path) -> None:
 
 def test_remote_run_is_uploaded_and_replaced_as_a_whole(prepared: Path, tmp_path: Path) -> None:
     fs = fsspec.filesystem("memory")
-    fs.pipe_file("/runs/first/metrics.json", b"{}")
-    fs.pipe_file("/runs/first/model/stale.bin", b"")
+    fs.pipe_file("/runs/first/metrics.json", b'{"average_precision": 0.5}')
+    fs.pipe_file("/runs/first/tensorboard/events.out.tfevents.stale", b"")
     result = train(prepared, "memory://runs/first", replace(SMALL, epochs=2), overwrite=True)
-    assert result.model == "memory://runs/first/model" and not fs.exists("/runs/first/model/stale.bin")
+    assert result.model == "memory://runs/first/model" and not fs.exists("/runs/first/tensorboard")
     evaluation = evaluate(result.model, prepared, tmp_path / "eval")
     assert 0 < evaluation.metrics["average_precision"] <= 1
     assert "Validation average precision" in (tmp_path / "eval" / "report.html").read_text()
@@ -247,10 +247,11 @@ def test_remote_run_is_uploaded_and_replaced_as_a_whole(prepared: Path, tmp_path
 
 def test_mistake_leaves_an_earlier_remote_run_alone(prepared: Path) -> None:
     fs = fsspec.filesystem("memory")
-    fs.pipe_file("/runs/kept/metrics.json", b"{}")
+    metrics = b'{"average_precision": 0.5}'
+    fs.pipe_file("/runs/kept/metrics.json", metrics)
     with pytest.raises(ConfigError):
         train(prepared, "memory://runs/kept", replace(SMALL, workers=1000), overwrite=True)
-    assert fs.cat_file("/runs/kept/metrics.json") == b"{}"
+    assert fs.cat_file("/runs/kept/metrics.json") == metrics
 
 
 @pytest.mark.parametrize(("waiting", "behind"), [(1, False), (MAX_BACKLOG, False), (MAX_BACKLOG + 1, True)])

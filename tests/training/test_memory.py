@@ -2,7 +2,7 @@
 
 import os
 import random
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -64,14 +64,17 @@ def test_every_field_of_the_ledger_survives_the_record(memory: SharedMemory) -> 
     assert memory.ledger.read() == Ledger(**values)
 
 
-@given(steps=st.integers(1, 200), interval=st.integers(1, 9), workers=st.integers(1, 5))
-def test_ranges_cover_each_slice_of_each_step_once(steps: int, interval: int, workers: int) -> None:
-    ranges = Ranges(steps, interval, workers)
+@given(epochs=st.integers(1, 5), per_epoch=st.integers(1, 60), interval=st.integers(1, 9), workers=st.integers(1, 5))
+def test_ranges_cover_each_slice_of_each_step_once(epochs: int, per_epoch: int, interval: int, workers: int) -> None:
+    ranges, steps = Ranges(epochs, per_epoch, interval, workers), epochs * per_epoch
     visited = [(step, ranges.slice_of(index)) for index in range(ranges.count) for step in ranges.steps_of(index)]
     assert sorted(visited) == [(step, rank) for step in range(steps) for rank in range(workers)]
     done = [ranges.step_after(count) for count in range(ranges.count + 1)]
     assert done[0] == 0 and done[-1] == steps and done == sorted(done)
     assert all(step < steps for step in done[:-1]), "the run ends with its last range, not before"
+    longer = replace(ranges, epochs=epochs + 3)
+    assert [longer.step_after(count) for count in range(ranges.count + 1)] == done, "more epochs change nothing before"
+    assert all(longer.steps_of(index) == ranges.steps_of(index) for index in range(ranges.count))
 
 
 @given(st.permutations(range(40)), st.integers(0, 39))

@@ -1,0 +1,108 @@
+"""What a run removes from its folder is a run's: files of the same names that are somebody's own stay."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dkan_core import OutputError, TrainConfig, TrainResult, evaluate, train
+from dkan_core.errors import DataError
+from dkan_core.model.saved_model import MODEL_FILES, write_model_files
+from dkan_core.training.run_folder import check_run_folder
+
+CONFIG = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
+
+OWN_FILES = {
+    "model/thesis.txt": "mine",
+    "model/config.json": '{"architectures": ["BertModel"]}',
+    "model/sub/config.json": "{}",
+    "model": "a file",
+    "logs/server.txt": "mine",
+    "tensorboard/notes.txt": "mine",
+    "history.jsonl": '{"date": 1066, "event": "Hastings"}\n',
+    "metrics.json": '{"accuracy": 0.9}',
+    "metrics.json/x": "mine",
+}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("own", OWN_FILES)
+@pytest.mark.parametrize("settings", [{"resume": "auto"}, {"overwrite": True}], ids=["resume", "overwrite"])
+def test_what_is_somebodys_own_is_named_and_stays(
+    prepared: Path, tmp_path: Path, own: str, settings: dict[str, object]
+) -> None:
+    run = tmp_path / "run"
+    (run / own).parent.mkdir(parents=True)
+    (run / own).write_text(OWN_FILES[own])
+    before = files(run)
+    config = replace(CONFIG, resume=str(settings.get("resume", "never")))
+    with pytest.raises(OutputError, match=rf"run/{own.split('/')[0]}"):
+        train(prepared, run, config, overwrite="overwrite" in settings)
+    assert files(run) == before
+
+
+def test_run_is_known_again_also_where_it_was_killed(trained: TrainResult, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(Path(trained.model).parent, run)
+    check_run_folder(run, overwrite=True)
+    (run / "history.jsonl").write_text('{"epo')
+    (run / "metrics.json").unlink()
+    (run / "model" / ".metrics.json.partial").write_text("")
+    (run / "tensorboard").mkdir()
+    (run / "tensorboard" / "events.out.tfevents.1.host").write_text("")
+    check_run_folder(run, overwrite=True)
+    with pytest.raises(OutputError, match="--overwrite"):
+        check_run_folder(run, overwrite=False)
+
+
+@pytest.mark.parametrize("name", ["../stolen", "/tmp/stolen", "sub/x", "..", "", "a\0b"])
+def test_model_file_outside_its_folder_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="is no name of a file"):
+        write_model_files(tmp_path / "model", {**dict.fromkeys(MODEL_FILES, b""), name: b"x"})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ['{"accuracy": 0.9}', "notes", '["average_precision"]'])
+def test_metrics_of_somebody_else_are_not_replaced(
+    prepared: Path, trained: TrainResult, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "metrics.json").write_text(text)
+    with pytest.raises(OutputError, match=r"metrics\.json: was not written by dkan"):
+        evaluate(trained.model, prepared, tmp_path, explain=False)
+    assert files(tmp_path) == {"metrics.json": text.encode()}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe\n", r"history\.jsonl: is no text"),
+        (b"{}\n", r"history\.jsonl: line 1: epoch: Field required"),
+        (b'{"epoch": 1.0,\n', r"history\.jsonl: line 1: Invalid JSON"),
+        (b"[" * 100_000 + b"\n", r"history\.jsonl: line 1: Invalid JSON"),
+    ],
+)
+def test_damaged_history_is_named(
+    prepared: Path, trained: TrainResult, tmp_path: Path, content: bytes, message: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(Path(trained.model).parent, run)
+    (run / "history.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        evaluate(run / "model", prepared, tmp_path / "eval", explain=False)
+    assert not (tmp_path / "eval").exists()
+
+
+def test_history_that_breaks_off_is_read_up_to_there(prepared: Path, trained: TrainResult, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(Path(trained.model).parent, run)
+    whole = (run / "history.jsonl").read_text()
+    (run / "history.jsonl").write_text(whole[:-20])
+    evaluate(run / "model", prepared, tmp_path / "eval", explain=False)
+    assert json.loads((tmp_path / "eval" / "metrics.json").read_text())["split"] == "test"
+    resumed = train(prepared, run, replace(CONFIG, resume="auto"))
+    assert resumed.history == trained.history and (run / "history.jsonl").read_text() == whole
