@@ -53,9 +53,13 @@ def run_command(
         result = run_locally(package, arguments, out, image)
     except PipelineFailedError as error:
         _fail(f"{error} Its log is above.", code=1)
-    typer.echo(f"model:   {result.model / 'model'}")
-    typer.echo(f"report:  {result.report}")
-    typer.echo(f"test AP: {result.average_precision:.4f}{'' if result.approved else ', not approved'}")
+    if "model" in result:
+        typer.echo(f"model:   {result['model'] / 'model'}")
+    typer.echo(f"report:  {result['report']}")
+    if "approved" in result:
+        typer.echo(f"test AP: {result['average_precision']:.4f}{'' if result['approved'] else ', not approved'}")
+    else:
+        typer.echo(f"rows:    {result['rows']:,}")
 
 
 @app.command("lint")

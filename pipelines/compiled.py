@@ -11,14 +11,15 @@ from kfp.dsl.base_component import BaseComponent
 
 ROOT = Path(__file__).parent
 PIPELINES = {
-    "single-node": "fastkan_training",
-    "single-node-pvc": "fastkan_single_node_pvc",
-    "parallel-prepare": "fastkan_parallel_prepare",
-    "multi-node": "fastkan_multi_node",
-    "sweep": "fastkan_sweep",
-    "smoke": "fastkan_smoke",
+    "single-node": "training/fastkan_training",
+    "single-node-pvc": "training/fastkan_single_node_pvc",
+    "parallel-prepare": "training/fastkan_parallel_prepare",
+    "multi-node": "training/fastkan_multi_node",
+    "sweep": "training/fastkan_sweep",
+    "batch-scoring": "deployment/fastkan_batch_scoring",
+    "smoke": "training/fastkan_smoke",
 }
-"""Folder of each pipeline under ``training``; its pipeline.py has a pipeline of that name."""
+"""Folder of each pipeline; its pipeline.py has a pipeline of the folder's name."""
 
 DEFAULT = "single-node"
 
@@ -29,13 +30,14 @@ def package_of(name: str) -> Path:
     >>> package_of("sweep").relative_to(ROOT).as_posix()
     'training/fastkan_sweep/pipeline.yaml'
     """
-    return ROOT / "training" / PIPELINES[name] / "pipeline.yaml"
+    return ROOT / PIPELINES[name] / "pipeline.yaml"
 
 
 def compile_pipeline(name: str, path: Path) -> None:
     """Compile a pipeline to ``path``."""
-    module = import_module(f"pipelines.training.{PIPELINES[name]}")
-    compiler.Compiler().compile(getattr(module, PIPELINES[name]), str(path))
+    group, folder = PIPELINES[name].split("/")
+    module = import_module(f"pipelines.{group}.{folder}")
+    compiler.Compiler().compile(getattr(module, folder), str(path))
 
 
 def is_current(name: str) -> bool:

@@ -7,10 +7,15 @@ from kfp.dsl.base_component import BaseComponent
 
 from pipelines.cluster import Settings
 from pipelines.form import Values, as_pipeline, merged
-from pipelines.steps import finish, prepare, train
+from pipelines.steps import finish, prepare, score, train
 from pipelines.steps.step import Step
 
 SUMMARY = "Train FastKAN on tabular Parquet data for binary or multi-label classification; publish what is good enough."
+SCORING_SUMMARY = "Score tabular Parquet with a trained FastKAN, file by file by many pods; measure drift; hold a gate."
+EVERY_STEP = {
+    "step_cpu": {"description": "CPU limit of every step."},
+    "step_memory": {"description": "Memory limit of every step."},
+}
 SEED = {"description": "Decides split, shuffle, initialization, batch order and dropout."}
 
 
@@ -51,7 +56,7 @@ def build_pipeline(
     return as_pipeline(
         body,
         name=name,
-        display_name=name.replace("-", " ").replace("fastkan", "FastKAN"),
+        display_name=_display_name(name),
         summary=summary,
         parameters=merged(
             settings.form(merged(preparation.asks, training.asks, finish.ASKS)), changed={"seed": SEED, **(form or {})}
@@ -59,3 +64,40 @@ def build_pipeline(
         returns=finish.Outputs,
         described=finish.DESCRIBED,
     )
+
+
+def build_scoring_pipeline(
+    name: str = "fastkan-batch-scoring",
+    *,
+    summary: str = SCORING_SUMMARY,
+    settings: Settings | None = None,
+    form: Mapping[str, Mapping[str, Any]] | None = None,
+) -> BaseComponent:
+    """Build a pipeline: plan, score in parts, metrics and drift, gate.
+
+    Args:
+        name: What Kubeflow calls it.
+        summary: First line of its description.
+        settings: What cannot be changed once it is compiled; ``parallelism`` limits the pods that score at a time.
+        form: Changes to its parameters by name, such as ``{"num_parts": {"default": 64}}``.
+
+    Returns:
+        What ``kfp.compiler.Compiler().compile`` takes.
+
+    Raises:
+        ValueError: ``form`` changes a parameter that there is none of.
+    """
+    settings = settings or Settings()
+    return as_pipeline(
+        score.build_score(settings, name),
+        name=name,
+        display_name=_display_name(name),
+        summary=summary,
+        parameters=merged(merged(settings.form(score.ASKS), changed=EVERY_STEP), changed=form),
+        returns=score.Outputs,
+        described=score.DESCRIBED,
+    )
+
+
+def _display_name(name: str) -> str:
+    return name.replace("-", " ").replace("fastkan", "FastKAN")

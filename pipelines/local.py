@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +16,7 @@ class PipelineFailedError(RuntimeError):
     """A component of a local run failed; its log, above, says why."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LocalRun:
-    """What a local run left behind."""
-
-    average_precision: float
-    """Average precision on the test split."""
-
-    approved: bool
-    """Whether the model passed the gate."""
-
-    report: Path
-    """The HTML report."""
-
-    model: Path
-    """The run folder, with the best model under model/."""
-
-
-def run_locally(pipeline: Path, arguments: dict[str, Any], out: Path, image: str = "") -> LocalRun:
+def run_locally(pipeline: Path, arguments: dict[str, Any], out: Path, image: str = "") -> dict[str, Any]:
     """Execute the compiled ``pipeline``, with artifacts under ``out``.
 
     Args:
@@ -43,6 +25,9 @@ def run_locally(pipeline: Path, arguments: dict[str, Any], out: Path, image: str
         out: Folder for the artifacts.
         image: Image of the containers that the steps run in, with the network and the storage credentials of this
             process. Empty: the steps are subprocesses of this interpreter.
+
+    Returns:
+        The pipeline's outputs by name: parameters, and the paths of artifacts.
 
     Raises:
         PipelineFailedError: A component failed.
@@ -55,16 +40,11 @@ def run_locally(pipeline: Path, arguments: dict[str, Any], out: Path, image: str
         outputs = load_pipeline(pipeline, image)(**arguments).outputs
     except RuntimeError as error:
         raise PipelineFailedError(Text.from_ansi(str(error)).plain) from error
-    report = Path(outputs["report"].path).absolute()
-    if not report.is_file():
+    found = {name: Path(value.path).absolute() if hasattr(value, "path") else value for name, value in outputs.items()}
+    if not found["report"].is_file():
         # kfp takes a container that ends before it is asked after for a good one.
         raise PipelineFailedError("A step ended without its outputs.")
-    return LocalRun(
-        average_precision=outputs["average_precision"],
-        approved=outputs["approved"],
-        report=report,
-        model=Path(outputs["model"].path).absolute(),
-    )
+    return found
 
 
 def _containers() -> local.DockerRunner:

@@ -22,7 +22,9 @@ from dkan_core.schemas import Schema, read_json
 from dkan_core.storage import entries, local_copy
 
 PLAN = f"{WORK}/plan.json"
-DONE = "scoring.json"
+DONE = "_scoring.json"
+"""Readers of a folder of Parquet pass over names that start so."""
+
 REPLACED = f"{WORK}/replaced.json"
 IDENTITY = (CONFIG, PREPROCESSOR, WEIGHTS)
 """Files of a model that decide its scores."""
@@ -111,6 +113,8 @@ def plan_scoring(
         raise ConfigError(f"parts must be at least 1, got {parts}")
     if not str(output_uri).strip():
         raise ConfigError(f"output_uri must be a folder or URI that every process reaches, got {str(output_uri)!r}")
+    if not str(model).strip():
+        raise ConfigError(f"model_uri must name a model or a run folder, got {str(model)!r}")
     place = Workplace(output_uri)
     paths = find_parquet(listed(sources))
     with local_copy(model) as folder:
@@ -271,7 +275,7 @@ class ScoredFile(Schema):
 
 
 class Scoring(Schema):
-    """What ``scoring.json`` holds, which is written last: whoever finds it finds all of the files."""
+    """What ``_scoring.json`` holds, which is written last: whoever finds it finds all of the files."""
 
     format_version: Literal[1] = 1
     plan: str

@@ -17,7 +17,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.page import render_drift
 from dkan_core.scoring.parts import PartRecord, missing_files, read_record
 from dkan_core.scoring.plan import DONE, PLAN, Scoring, ScoringPlan, open_plan, read_done, read_plan
-from dkan_core.storage import local_copy
+from dkan_core.storage import local_copy, write_atomic, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,13 @@ class ScoringSummary:
         """Return the plain form that is saved as JSON."""
         return {"metrics": self.metrics, "drift": self.drift.to_dict()}
 
+    def save(self, page: str | Path, drift: str | Path) -> None:
+        """Write the page, and metrics and drift as JSON, to local files."""
+        for path in map(Path, (page, drift)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(Path(page), self.page)
+        write_json(Path(drift), self.to_dict())
+
 
 def summarize_scoring(output_uri: str | Path) -> ScoringSummary:
     """Compute metrics and drift over the rows of all parts.
@@ -58,7 +65,7 @@ def summarize_scoring(output_uri: str | Path) -> ScoringSummary:
 
 
 def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_average_precision: float = 0.0) -> int:
-    """Write ``scoring.json``, which says that the scores are whole and fit to be used, and remove the work.
+    """Write ``_scoring.json``, which says that the scores are whole and fit to be used, and remove the work.
 
     Args:
         output_uri: Where the plan lies, with all parts scored.
@@ -69,7 +76,7 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
         The rows that were scored.
 
     Raises:
-        GateError: A limit is passed. The scores stay as they are, without ``scoring.json``; with other limits a
+        GateError: A limit is passed. The scores stay as they are, without ``_scoring.json``; with other limits a
             second call can accept them.
         DataError: A part is not scored yet, or a file is not as it was written.
     """

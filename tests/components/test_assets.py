@@ -88,7 +88,9 @@ def test_every_form_field_has_a_type_and_a_description(folder: str) -> None:
     for name, field in load_asset(folder).pipeline_spec.root.input_definitions.parameters.items():
         assert ParameterType.ParameterTypeEnum.Name(field.parameter_type) in FORM_TYPES, f"{name} has no plain type"
         assert field.description, f"{name} has no description"
-        needed = folder in COMPONENTS or name in {"data_uri", "label", "prepared_uri", "run_uri"}
+        needed = folder in COMPONENTS or name in {
+            "data_uri", "label", "prepared_uri", "run_uri", "model_uri", "output_uri"
+        }  # fmt: skip
         assert field.is_optional or needed, f"{name} has no default"
 
 

@@ -59,7 +59,7 @@ def test_every_file_has_the_bytes_that_predict_writes(trained: TrainResult, raw:
     out = tmp_path / "out"
     assert score(trained, raw, out, columns=("row", "label"), labels=("label",), parts=3) == 569
     assert complete_scoring(out) == 569 == complete_scoring(out), "a second call finds it done"
-    assert names_in(out) == {*BOUNDS, "scoring.json"}
+    assert names_in(out) == {*BOUNDS, "_scoring.json"}
     for name in BOUNDS:
         predict(trained.model, raw / name, tmp_path / "alone", columns=("row", "label"))
         assert (out / name).read_bytes() == (tmp_path / "alone").read_bytes(), name
@@ -82,7 +82,7 @@ def test_what_is_known_at_the_end_does_not_depend_on_the_parts(
     assert metrics["roc_auc"] == pytest.approx(roc_auc_score(labels, scores), rel=1e-12)
     assert metrics["log_loss"] == pytest.approx(log_loss(labels, scores.astype(np.float64)), rel=1e-5)
     assert metrics["prevalence"] == pytest.approx(labels.mean(), rel=1e-12)
-    done = json.loads((out / "scoring.json").read_text())
+    done = json.loads((out / "_scoring.json").read_text())
     assert (
         done["metrics"] == metrics
         and done["drift"] == summary.drift.to_dict() == measure_drift(trained.model, raw).to_dict()
@@ -124,12 +124,12 @@ def test_what_fails_the_gate_is_not_marked_whole(
     score(trained, raw, out, labels=("label",))
     with pytest.raises(GateError, match=message):
         complete_scoring(out, **limits)
-    assert set(BOUNDS) < names_in(out) and not (out / "scoring.json").exists()
+    assert set(BOUNDS) < names_in(out) and not (out / "_scoring.json").exists()
     before = {name: (out / name).stat().st_mtime_ns for name in BOUNDS}
     assert score(trained, raw, out, labels=("label",)) == 569, "with other limits nothing is scored again"
     assert {name: (out / name).stat().st_mtime_ns for name in BOUNDS} == before
     complete_scoring(out)
-    assert names_in(out) == {*BOUNDS, "scoring.json"}
+    assert names_in(out) == {*BOUNDS, "_scoring.json"}
 
 
 def test_gate_by_average_precision_needs_labels(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
@@ -203,19 +203,19 @@ def test_other_files_are_scored_in_the_same_place_only_when_told(
     complete_scoring(out)
     with pytest.raises(OutputError, match="other files were scored there"):
         plan_scoring(trained.model, raw / "day=2", out)
-    assert (out / "scoring.json").exists()
+    assert (out / "_scoring.json").exists()
     plan_scoring(trained.model, raw / "day=2", out, overwrite=True)
-    assert not names_in(out) & {*BOUNDS, "scoring.json"}, "nothing of the earlier result looks whole"
+    assert not names_in(out) & {*BOUNDS, "_scoring.json"}, "nothing of the earlier result looks whole"
     score_part(out, 0), score_part(out, 1)
     complete_scoring(out)
-    assert names_in(out) == {"b.parquet", "c.parquet", "scoring.json"}
+    assert names_in(out) == {"b.parquet", "c.parquet", "_scoring.json"}
 
 
 def test_same_files_are_scored_anew(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for _ in range(2):
         assert score(trained, raw, out) == 569
-        assert not (out / "scoring.json").exists()
+        assert not (out / "_scoring.json").exists()
         complete_scoring(out)
 
 
@@ -270,7 +270,7 @@ def test_in_a_bucket(trained: TrainResult, raw: Path, tmp_path: Path, s3: str) -
     assert score(trained, f"{s3}/raw", f"{s3}/out", labels=("label",), parts=2) == 569
     complete_scoring(f"{s3}/out")
     bucket.invalidate_cache()
-    assert {path.split("/out/")[1] for path in bucket.find(f"{s3}/out")} == {*BOUNDS, "scoring.json"}
+    assert {path.split("/out/")[1] for path in bucket.find(f"{s3}/out")} == {*BOUNDS, "_scoring.json"}
     predict(trained.model, raw / "a.parquet", tmp_path / "alone")
     assert bucket.cat_file(f"{s3}/out/a.parquet") == (tmp_path / "alone").read_bytes()
 

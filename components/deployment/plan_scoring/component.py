@@ -1,0 +1,46 @@
+"""Component: a model and raw Parquet to a plan of how many pods score it together."""
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def plan_scoring(
+    data_uri: str,
+    output_uri: str,
+    model_uri: str = "",
+    columns: str = "",
+    label: str = "",
+    num_parts: int = 8,
+    overwrite: bool = False,
+    model: dsl.Input[dsl.Model] = None,
+) -> list[int]:
+    """Plan how many pods score raw Parquet together: check the model and every file, and share the files out by size.
+
+    Args:
+        data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
+        output_uri: Where the scores go, a file for each one of data_uri: s3://, gs:// or a shared volume.
+        model_uri: Published model or run folder to score with: s3://, gs:// or a shared volume.
+        columns: Columns to pass through to the scores, separated by a comma.
+        label: Columns of 0, 1 or null to compare the scores with, one for each of the model's labels. Empty: none.
+        num_parts: Parts to share the files out to; with fewer files there are fewer parts.
+        overwrite: Replace the scores of other files, of another model or settings, or give up a broken-off scoring.
+        model: Run folder or published model of an upstream step, in the place of model_uri.
+
+    Returns:
+        Number of each part, to loop over.
+    """
+    from dkan_core import plan_scoring
+
+    passed, labels = ([name.strip() for name in text.split(",") if name.strip()] for text in (columns, label))
+    # One output without a name: kfp's local runner loops over no other.
+    return plan_scoring(
+        model.path if model else model_uri,
+        data_uri,
+        output_uri,
+        columns=passed,
+        labels=labels,
+        parts=num_parts,
+        overwrite=overwrite,
+    )

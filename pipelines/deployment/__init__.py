@@ -1,0 +1,1 @@
+"""Pipelines that use a trained model."""

@@ -1,0 +1,58 @@
+"""Batch scoring: a plan, a pod for each part, metrics and drift over all of them, and the gate."""
+
+from typing import Any, NamedTuple
+
+from kfp import dsl
+
+from components.deployment.complete_scores import complete_scores
+from components.deployment.plan_scoring import plan_scoring
+from components.deployment.predict_parquet import predict_parquet
+from components.deployment.summarize_scores import summarize_scores
+from pipelines.cluster import Settings, place, retry
+from pipelines.form import REQUIRED, Values, as_pipeline, asked_by, fill, merged
+
+ASKS = merged(
+    asked_by(plan_scoring),
+    asked_by(complete_scores),
+    changed={"model_uri": {"default": REQUIRED}},
+)
+
+
+class Outputs(NamedTuple):
+    """What a batch scoring hands to whoever runs it."""
+
+    rows: int
+    average_precision: float
+    max_psi: float
+    report: dsl.HTML
+
+
+DESCRIBED = {
+    "rows": "Rows that were scored.",
+    "average_precision": "Average precision over all rows; 0 without label columns.",
+    "max_psi": "Largest population stability index of a column or score; 0 where the model knows no distribution.",
+    "report": "One self-contained page: metrics, and a table of the drift of each column and score.",
+}
+
+
+def build_score(settings: Settings, name: str) -> Any:
+    """Return what scores the files of a form's values."""
+    # A task in a loop gets its resources from parameters only through a pipeline of its own.
+    one_part = as_pipeline(
+        lambda values: retry(place(fill(predict_parquet, values), values, settings), settings) and None,
+        name=f"{name}-part",
+        summary="Score one part of the files.",
+        parameters=settings.form(asked_by(predict_parquet)),
+    )
+
+    def score(values: Values) -> Outputs:
+        plan = place(fill(plan_scoring, values), values, settings)
+        with dsl.ParallelFor(plan.output, name="score", parallelism=settings.parallelism) as part:
+            scored = fill(one_part, values, part=part).after(plan)
+        summary = place(fill(summarize_scores, values), values, settings).after(scored)
+        # Behind the summary, so that its report is there to show why the gate failed.
+        done = place(fill(complete_scores, values), values, settings).after(summary)
+        found = summary.outputs
+        return Outputs(done.outputs["rows"], found["average_precision"], found["max_psi"], found["report"])
+
+    return score
