@@ -139,7 +139,7 @@ class TrainConfig:
     """Parts that a worker computes its rows of a step in, one after the other, to save memory."""
 
     epochs: int | None = None
-    """Passes over the train split at most. Default: from the number of rows."""
+    """Passes over the train split at most; a run that is resumed may have more. Default: from the number of rows."""
 
     batch_size: int | None = None
     """Rows of one step over all workers. Default: from the number of rows."""
@@ -166,13 +166,19 @@ class TrainConfig:
     """Weight of a label in the loss, one for each in the order of the labels. Default: all the same."""
 
     warmup_fraction: float = 0.05
-    """Share of the steps over which the learning rate rises; after it, it falls along a cosine."""
+    """Share of the steps over which the learning rate rises to its peak."""
+
+    schedule: Literal["cosine", "constant", "exponential"] = "cosine"
+    """The learning rate after its rise: half a cosine to 0 at the last step, the peak, or gamma times less an epoch."""
+
+    gamma: float = 0.9
+    """Factor of the learning rate per epoch, with schedule exponential."""
 
     evaluations_per_epoch: int = 1
     """Validation snapshots in an epoch."""
 
     patience: int = 5
-    """Stop after this many evaluations without a better validation AP."""
+    """Stop after this many evaluations without a better validation AP; a run that is resumed may have more."""
 
     ema_decay: float = 0.0
     """Decay of a moving average of the parameters, evaluated beside them; 0 is none."""
@@ -240,6 +246,7 @@ _TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("weight_decay", 0, 1e3),
     ("pos_weight", 1e-6, 1e6),
     ("warmup_fraction", 0, 1),
+    ("gamma", 1e-6, 1),
     ("evaluations_per_epoch", 1, 1e6),
     ("patience", 1, 1e9),
     ("sync_interval", 1, 1e9),

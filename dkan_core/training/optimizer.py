@@ -94,15 +94,3 @@ class FlatAdamW:
         np.divide(first, scratch, out=scratch)
         scratch *= rate / (1 - FIRST_DECAY**count)
         new.values_P[block] -= scratch
-
-
-def learning_rate(step: int, *, steps: int, peak: float, warmup_fraction: float) -> float:
-    """Return the rate of a step: a straight rise, then half a cosine down to 0 at the end.
-
-    >>> [round(learning_rate(step, steps=10, peak=1.0, warmup_fraction=0.2), 2) for step in (0, 1, 2, 6, 9)]
-    [0.5, 1.0, 1.0, 0.5, 0.04]
-    """
-    warmup = max(1, round(steps * warmup_fraction))
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))

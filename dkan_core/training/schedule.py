@@ -1,11 +1,11 @@
 """How many steps a run takes, their learning rates, and when it evaluates; needs no torch."""
 
+import math
 from dataclasses import dataclass
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import slice_of, steps_per_epoch
 from dkan_core.training.ledger import Ranges
-from dkan_core.training.optimizer import learning_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,10 @@ class Schedule:
     evaluations_per_epoch: int
     peak_rate: float
     warmup_fraction: float
+    shape: str
+    """``TrainConfig.schedule``."""
+
+    gamma: float
     checkpoint_steps: int | None
 
     @classmethod
@@ -30,6 +34,8 @@ class Schedule:
             evaluations_per_epoch=min(config.evaluations_per_epoch, per_epoch),
             peak_rate=config.learning_rate,
             warmup_fraction=config.warmup_fraction,
+            shape=config.schedule,
+            gamma=config.gamma,
             checkpoint_steps=config.checkpoint_steps,
         )
 
@@ -42,8 +48,26 @@ class Schedule:
         return step // self.checkpoint_steps if self.checkpoint_steps else self.evaluations_due(step)
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step, counted from 0."""
-        return learning_rate(step, steps=self.steps, peak=self.peak_rate, warmup_fraction=self.warmup_fraction)
+        """Return the learning rate of a step t, counted from 0; T are the steps, E those of an epoch, W the warm-up's.
+
+        W is ``max(1, round(T * warmup_fraction))``, and up to it the rate is that below times (t + 1) / W:
+
+        - cosine: ``peak * (1 + cos(pi * (t - W) / (T - W))) / 2``, and in the warm-up ``peak``
+        - constant: ``peak``
+        - exponential: ``peak * gamma ** (t / E)``
+
+        Only the cosine and the warm-up depend on T: where a run that goes on has more epochs, they are those of T as it
+        is then, whatever T was before.
+        """
+        warmup = max(1, round(self.steps * self.warmup_fraction))
+        rise = min(1.0, (step + 1) / warmup)
+        if self.shape == "exponential":
+            return self.peak_rate * rise * math.pow(self.gamma, step / self.steps_per_epoch)
+        if step < warmup:
+            return self.peak_rate * (step + 1) / warmup
+        if self.shape == "constant":
+            return self.peak_rate
+        return self.peak_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, self.steps - warmup)))
 
 
 def ranges_of(config: TrainConfig, rows: int) -> Ranges:
