@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from dkan_core.breakdown import Times
 from dkan_core.schemas import Schema, read_json
 
 HISTORY = "history.jsonl"
@@ -31,6 +32,8 @@ class HistoryEntry(Schema):
     average_precision_raw: Share | None = None
     average_precision_ema: Share | None = None
     best: bool
+    time: Times | None = None
+    """What the processes have spent their time on since the entry before."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form, without what was not measured."""

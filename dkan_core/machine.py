@@ -3,6 +3,7 @@
 import math
 import os
 import resource
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,6 +30,13 @@ def allow_open_files(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count if hard < 0 else min(count, hard), hard))
+
+
+def peak_resident_memory() -> int:
+    """Return the bytes of memory that this process has held at most, what it shares with others among them."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # macOS counts bytes, Linux kilobytes.
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def available_memory() -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dkan_core import figures, page
+from dkan_core import breakdown, figures, page
 from dkan_core.metrics import Array, confusion_matrix, threshold_table
 
 LABEL_SECTIONS = 30
@@ -219,7 +219,24 @@ def _training(history: History) -> str:
             label = (axis or "evaluation").capitalize()
             figure = figures.history_figure(f"history-{key}", name, x, y, xlabel=label, mark_best=best)
             cards.append((name, f"{explanation} The dot is the best, {max(y):.4f}." if best else explanation, figure))
-    return "<h2>Training</h2>" + page.note(_pace(history)) + page.cards(cards)
+    return "<h2>Training</h2>" + page.note(_pace(history)) + page.cards(cards) + _times(history)
+
+
+def _times(history: History) -> str:
+    """Show what each process of the run spent its time on."""
+    spent = breakdown.total(history)
+    parts = [part for part in breakdown.PARTS if any(part in each for each in spent.values())]
+    rows = []
+    for name, each in spent.items():
+        cells = [f"{breakdown.share(each, part):.1%}" if part in each else "" for part in parts]
+        cells += [f"{each.get('seconds', 0.0):,.1f}", f"{each['peak_memory'] / 1e6:,.0f} MB"]
+        cells = [f"<td>{cell}</td>" for cell in cells]
+        rows.append(f'<tr><td class="name">{html.escape(name)}</td>{"".join(cells)}</tr>')
+    if not rows:
+        return ""
+    meaning = "; ".join(f"{part}: {breakdown.MEANING[part]}" for part in parts)
+    heads = ("Process", *map(str.capitalize, parts), "Seconds", "Peak memory")
+    return "<h3>Where the time went</h3>" + page.note(f"{meaning}.") + page.table(heads, rows)
 
 
 def _pace(history: History) -> str:

@@ -16,7 +16,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"errors", "machine"},
     {"config", "schemas", "storage", "progress"},
-    {"settings"},
+    {"breakdown", "settings"},
     {"history", "metrics"},
     {"data", "figures", "page"},
     {"model", "report"},

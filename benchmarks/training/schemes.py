@@ -29,6 +29,7 @@ from dkan_core.training.job import Job
 from dkan_core.training.replica import Replica
 from dkan_core.training.server import Server
 from dkan_core.training.step import trained_parameters
+from dkan_core.training.stopwatch import Stopwatch
 from dkan_core.training.team import LOOPBACK
 from dkan_core.training.worker import Worker
 
@@ -110,7 +111,7 @@ def work(handed: Handed, seat: Seat) -> None:
     memory = job.open_memory()
     replica = _Given(seat.model(), torch.device("cpu"))  # type: ignore[arg-type]
     heartbeat = Heartbeat(memory, job.role, job.rank)
-    worker = Worker(job, memory, replica, _Gated(seat), heartbeat)  # type: ignore[arg-type]
+    worker = Worker(job, memory, replica, _Gated(seat), heartbeat, Stopwatch())  # type: ignore[arg-type]
     torch.from_numpy(worker.push_N).normal_()
     worker.run()
 

@@ -27,6 +27,7 @@ from dkan_core.training.optimizer import Float32
 from dkan_core.training.replica import Replica
 from dkan_core.training.selection import Selection, describe_best
 from dkan_core.training.snapshots import newest_snapshot, snapshots_beyond
+from dkan_core.training.stopwatch import Stopwatch
 
 MODEL_FOLDER = "model"
 MAX_BACKLOG = 16
@@ -42,16 +43,18 @@ def work(job: Job) -> None:
     """Evaluate snapshots until the final one."""
     torch.set_num_threads(job.threads)
     memory, bell = job.open_memory(), job.bell("evaluator")
-    heartbeat = Heartbeat(memory, job.role)
-    evaluator = Evaluator(job, inherited(job.launcher))
+    heartbeat, stopwatch = Heartbeat(memory, job.role), Stopwatch(memory.evaluator_time)
+    evaluator = Evaluator(job, inherited(job.launcher), stopwatch)
     # A split is scored in many parts.
     evaluator.judge.replica.model.register_forward_hook(lambda *_: heartbeat.tick())
+    stopwatch.lap("other")
     dealt_with = memory.evaluated.read().number
     while not is_over(memory, dealt_with):
         heartbeat.tick()
         waiting = list(snapshots_beyond(memory, dealt_with))
         if not waiting:
             bell.wait(PATIENCE_SECONDS)
+            stopwatch.lap("wait")
             continue
         behind = is_behind([snapshot for snapshot, _ in waiting])
         if behind:
@@ -83,11 +86,12 @@ class Evaluator:
     Args:
         job: The process's job.
         launcher: Told of every evaluation.
+        stopwatch: Told what the time went into.
     """
 
-    def __init__(self, job: Job, launcher: Channel) -> None:
+    def __init__(self, job: Job, launcher: Channel, stopwatch: Stopwatch) -> None:
         folder = Path(job.prepared)
-        self.job, self.launcher = job, launcher
+        self.job, self.launcher, self.stopwatch = job, launcher, stopwatch
         self.prepared = read_manifest(folder)
         self.architecture = ModelConfig.from_dict(job.model)
         selection = Selection(job.config.patience)
@@ -107,6 +111,7 @@ class Evaluator:
             return
         plain = asdict(snapshot)
         entry, best = self.judge.judge(values_VP, {name: plain[name] for name in FACTS})
+        self.stopwatch.lap("score")
         if best is not None:
             self.unsaved, self.unsaved_number = best, snapshot.number
         try:
@@ -115,6 +120,8 @@ class Evaluator:
             text = f"{error}; the best model is kept in memory, training goes on, and saving is tried again"
             self.launcher.send(kind="warning", text=text)
         self.reported = snapshot.step
+        self.stopwatch.lap("save")
+        self.stopwatch.publish()
         self.launcher.send(kind="evaluation", saved=self.unsaved is None, **entry)
 
     def save(self) -> None:

@@ -22,10 +22,11 @@ from dkan_core.training.ledger import ENDINGS, Ledger
 from dkan_core.training.memory import SharedMemory, create_memory
 from dkan_core.training.merging import Contribution
 from dkan_core.training.replica import Replica
+from dkan_core.training.stopwatch import Stopwatch, TimedBatches
 from dkan_core.training.strategies import STRATEGIES
 from dkan_core.training.strategies.base import Strategy, Sums, Task
 from dkan_core.training.team import Team
-from dkan_core.training.worker import PATIENCE_SECONDS
+from dkan_core.training.worker import PATIENCE_SECONDS, peak_memory_of
 
 PROOFS = 1 << 6
 """So many different proofs: sums of their squares over thousands of members are exact in float32."""
@@ -44,7 +45,8 @@ def work(job: Job) -> None:
     team = Team(job.meeting, job.rank, job.shape.workers, device)
     rules = Rules.of(job.config, job.train_rows, job.decayed)
     with open_split(folder, read_manifest(folder), "train") as reader:
-        batches = SliceBatches(reader, job.config, job.rank)
+        stopwatch = team.stopwatch = Stopwatch(memory.worker_times[job.rank], peak_memory_of(device))
+        batches = TimedBatches(SliceBatches(reader, job.config, job.rank), stopwatch)
         if job.rank:
             memory = create_memory(job.shape)
         if team.size > 1:
@@ -52,7 +54,7 @@ def work(job: Job) -> None:
         strategy = STRATEGIES[job.config.strategy](team, Replica.of(job.model, device), batches, rules)
         centre = Centre(memory, rules)
         follow_up = FollowUp(centre, None if job.rank else job.bell("evaluator"))
-        MemberLoop(strategy, centre, follow_up, heartbeat).run()
+        MemberLoop(strategy, centre, follow_up, heartbeat, stopwatch).run()
         batches.close()
     team.part()
 
@@ -77,10 +79,14 @@ class MemberLoop:
         centre: This member's copy of the state that counts.
         follow_up: What is due after a commit.
         heartbeat: Shows that rounds are made.
+        stopwatch: Told what the time went into.
     """
 
-    def __init__(self, strategy: Strategy, centre: Centre, follow_up: FollowUp, heartbeat: Heartbeat) -> None:
-        self.strategy, self.centre, self.follow_up, self.heartbeat = strategy, centre, follow_up, heartbeat
+    def __init__(
+        self, strategy: Strategy, centre: Centre, follow_up: FollowUp, heartbeat: Heartbeat, stopwatch: Stopwatch
+    ) -> None:
+        self.strategy, self.centre, self.follow_up = strategy, centre, follow_up
+        self.heartbeat, self.stopwatch = heartbeat, stopwatch
         strategy.on_step = heartbeat.tick
 
     def run(self) -> None:
@@ -88,10 +94,12 @@ class MemberLoop:
         ending = self._follow_up(0)
         while not self.centre.ledger.ended:
             ending = self._follow_up(self._round(ending))
+        self.stopwatch.publish()
 
     def _round(self, ending: int) -> int:
         """Take part in a round; return why the run ends after it, as all members know by then."""
         ledger, ranges = self.centre.ledger, self.centre.rules.ranges
+        self.stopwatch.lap("other")
         sums = self.strategy.round(
             Task(
                 state_KP=self.centre.state_KP,
@@ -102,11 +110,14 @@ class MemberLoop:
             )
         )
         team = self.strategy.team
+        # On a GPU the exchange ends when its sums are read.
+        self.stopwatch.lap("exchange" if team.size > 1 else "compute")
         if not sums.is_proven(team.size):
             logger.warning("the members' parameters differ before step %d; the first one's count", ledger.step)
             share_state(self.centre.memory, team)
             self.centre.ledger = self.centre.memory.ledger.read()
         self.centre.merge([self._contribution(sums)])
+        self.stopwatch.lap("update")
         return int(sums.ending)
 
     def _proof(self) -> int:

@@ -120,6 +120,23 @@ class Evaluated:
     """Whether patience is used up."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TimeSpent:
+    """Seconds of a process and of those before it in its place, by part: see ``dkan_core.breakdown``."""
+
+    feed: float = 0.0
+    compute: float = 0.0
+    exchange: float = 0.0
+    wait: float = 0.0
+    update: float = 0.0
+    score: float = 0.0
+    save: float = 0.0
+    other: float = 0.0
+
+    peak_memory: int = 0
+    """Bytes that such a process has held at most: on a CUDA device of that, else resident ones."""
+
+
 class Record(Generic[ValueT]):
     """A frozen dataclass of numbers in shared memory, with one writer; readers never see half of it."""
 
@@ -235,6 +252,8 @@ class SharedMemory:
         self.kept = [self._record(Ledger(version=-1)) for _ in range(2)]
         self.snapshots = [self._record(Snapshot()) for _ in range(snapshot_slots(shape.parameters))]
         self.evaluated = self._record(Evaluated())
+        self.worker_times = [self._record(TimeSpent()) for _ in workers]
+        self.server_time, self.evaluator_time = self._record(TimeSpent()), self._record(TimeSpent())
         count = shape.workers + len(SINGLE_ROLES)
         self.heartbeats_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used)
         self.activity_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used + 8 * count)
@@ -281,7 +300,7 @@ def anonymous_file(name: str) -> int:
 
 
 def _control_bytes(shape: MemoryShape) -> int:
-    records = 5 + 3 * shape.workers + snapshot_slots(shape.parameters)
+    records = 7 + 4 * shape.workers + snapshot_slots(shape.parameters)
     return _whole_pages(RECORD_BYTES * records + 2 * 8 * (shape.workers + len(SINGLE_ROLES)))
 
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from rich.progress import TextColumn
 
+from dkan_core import breakdown
 from dkan_core.config import TrainConfig
 from dkan_core.errors import OutputError
 from dkan_core.history import HISTORY
@@ -20,6 +21,7 @@ from dkan_core.storage import output_error, write_atomic
 from dkan_core.training.channel import Message
 from dkan_core.training.ledger import Ledger
 from dkan_core.training.schedule import Schedule
+from dkan_core.training.stopwatch import TimeReader
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +33,19 @@ class Reporter:
         folder: The run's folder.
         config: Resolved settings.
         schedule: Of the run.
+        times: Knows where the processes' time goes.
         history: Evaluations before a resumption.
     """
 
     def __init__(
-        self, folder: Path, config: TrainConfig, schedule: Schedule, history: Sequence[dict[str, Any]] = ()
+        self,
+        folder: Path,
+        config: TrainConfig,
+        schedule: Schedule,
+        times: TimeReader,
+        history: Sequence[dict[str, Any]] = (),
     ) -> None:
+        self._times = times
         self.history: list[dict[str, Any]] = []
         self._folder, self._config, self._schedule, self._earlier = folder, config, schedule, history
         self._shown = 0
@@ -100,6 +109,7 @@ class Reporter:
             self._unsaved_step = entry["step"]
         if any(entry["step"] == earlier["step"] for earlier in self.history):
             return
+        entry["time"] = self._times.since_last()
         self._write(entry)
         last, best = entry["average_precision"], entry["best_average_precision"]
         # Speed and loss, too: a run may be over before anybody has looked at how far it is.
@@ -107,6 +117,7 @@ class Reporter:
         self._bar.update(self._task, speed=speed, loss=loss, last=f"{last:.4f}", best=f"{best:.4f}")
         if self._board is not None:
             self._board.add_scalar("valid/average_precision", last, entry["step"])
+            _show_times(self._board, entry["time"], entry["step"])
         if not on_terminal():
             logger.info(
                 "epoch %.2f/%d  step %d  %.0f rows/s  loss %.4f  AP %.4f  best %.4f",
@@ -118,6 +129,7 @@ class Reporter:
                 last,
                 best,
             )
+            logger.info("time: %s", breakdown.describe(entry["time"]))
 
     def _write(self, entry: Message) -> None:
         self.history.append(entry)
@@ -153,3 +165,13 @@ def _tensorboard(folder: Path) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder))
+
+
+def _show_times(board: Any, time: dict[str, Any], step: int) -> None:
+    """Show on TensorBoard each process's shares of its time, and the bytes it has held at most."""
+    for name, spent in breakdown.processes(time):
+        process = name.replace(" ", "-")
+        for part in breakdown.PARTS:
+            if part in spent:
+                board.add_scalar(f"time/{process}/{part}", breakdown.share(spent, part), step)
+        board.add_scalar(f"peak_memory/{process}", spent["peak_memory"], step)

@@ -29,6 +29,7 @@ from dkan_core.training.saver import Saver, run_facts
 from dkan_core.training.schedule import Schedule, ranges_of
 from dkan_core.training.snapshots import put_back
 from dkan_core.training.step import decayed_ranges, flatten, untrained_model
+from dkan_core.training.stopwatch import TimeReader
 from dkan_core.training.supervisor import Supervisor, process_names
 from dkan_core.training.team import keep_store, meeting_at
 from dkan_core.training.torchrun import Ranks
@@ -125,7 +126,8 @@ class Run:
         schedule = Schedule.of(self.config, self.rows)
         history = self.checkpoint.history if self.checkpoint else ()
         try:
-            with Reporter(self.folder, self.config, schedule, history) as reporter:
+            times = TimeReader(self.memory, has_server=self.config.strategy == "parameter-server")
+            with Reporter(self.folder, self.config, schedule, times, history) as reporter:
                 saver = Saver(self.memory, reporter, self.folder / MODEL_FOLDER, self.where, self.facts)
                 placement, logs = (
                     Placement.of(self.config, self.ranks.place if self.ranks else None),

@@ -13,6 +13,7 @@ from dkan_core.training.heartbeat import Heartbeat
 from dkan_core.training.job import Job
 from dkan_core.training.leases import Leases
 from dkan_core.training.ledger import ENDINGS
+from dkan_core.training.stopwatch import Stopwatch
 
 PATIENCE_SECONDS = 0.1
 """How often to look for workers that are gone, while none has something to say."""
@@ -37,6 +38,7 @@ class Server:
         bound = job.config.max_staleness if job.config.mode == "async" else None
         self.leases = Leases(self.memory, self.centre.ledger, rules.ranges, bells, bound)
         self.follow_up = FollowUp(self.centre, job.bell("evaluator"))
+        self.stopwatch = Stopwatch(self.memory.server_time)
 
     def run(self) -> None:
         """Serve to the end, and see to what an earlier server did not come to."""
@@ -45,13 +47,17 @@ class Server:
             self.heartbeat.tick()
             self.leases.hand_out(self.centre.ledger, self.centre.rate_scale, new=not pauses)
             contributions = self.leases.collect(self.centre.ledger)
+            self.stopwatch.lap("other")
             if contributions:
                 self.centre.merge(contributions)
                 self.leases.release(contributions, self.centre.ledger)
+                self.stopwatch.lap("update")
             else:
                 self.bell.wait(PATIENCE_SECONDS)
+                self.stopwatch.lap("wait")
             pauses = self._follow_up()
         self.leases.send_home(self.centre.ledger)
+        self.stopwatch.publish()
         while not self.follow_up.publish():
             self.heartbeat.tick()
             self.bell.wait(PATIENCE_SECONDS)

@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from dkan_core.config import TrainConfig
 from dkan_core.training.meeting import LOST_PARTNER, Meeting
+from dkan_core.training.stopwatch import Stopwatch
 
 PATIENCE = timedelta(seconds=60)
 """How long a member waits for the others before it gives them up for lost."""
@@ -66,6 +67,9 @@ class Team:
 
     def __init__(self, meeting: Meeting | None, rank: int, size: int, device: torch.device) -> None:
         self.rank, self.size = rank, size
+        self.stopwatch = Stopwatch()
+        """Told what the time between members went into; by default nobody's."""
+
         self.device = device if meeting is None or meeting.backend != "gloo" else torch.device("cpu")
         """Where buffers are summed."""
 
@@ -90,9 +94,15 @@ class Team:
             # At once: what is left of the connections may wait for those that are gone.
             os._exit(LOST_PARTNER)
 
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        self.stopwatch.lap("compute")
+        yield
+        self.stopwatch.lap("exchange")
+
     def add_up(self, buffer_N: Tensor) -> None:
         """Put the sum over all members in the place of each one's numbers."""
-        with self.together():
+        with self._timed(), self.together():
             dist.all_reduce(buffer_N)
 
     def exchange(self, out_N: Tensor, into_N: Tensor) -> None:
@@ -100,7 +110,7 @@ class Team:
         after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         pairs = ((dist.isend, out_N, after), (dist.irecv, into_N, before))
         transfers = [dist.P2POp(way, part_N, peer) for way, part_N, peer in pairs if part_N.numel()]
-        with self.together():
+        with self._timed(), self.together():
             for transfer in dist.batch_isend_irecv(transfers) if transfers else ():
                 transfer.wait()
 

@@ -1,6 +1,8 @@
 """A worker process of the parameter server: computes updates on the ranges of rows that it is handed."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +10,14 @@ import torch
 
 from dkan_core.data.loader import SliceBatches, open_split
 from dkan_core.data.manifest import read_manifest
+from dkan_core.machine import peak_resident_memory
 from dkan_core.training.centre import Rules
 from dkan_core.training.heartbeat import Heartbeat
 from dkan_core.training.job import Job
 from dkan_core.training.memory import HOME, Lease, SharedMemory
 from dkan_core.training.optimizer import AdamState
 from dkan_core.training.replica import Replica
+from dkan_core.training.stopwatch import Stopwatch, TimedBatches
 from dkan_core.training.walk import Walker
 
 PATIENCE_SECONDS = 0.5
@@ -29,17 +33,30 @@ def work(job: Job) -> None:
     memory, folder = job.open_memory(), Path(job.prepared)
     heartbeat = Heartbeat(memory, job.role, job.rank)
     with open_split(folder, read_manifest(folder), "train") as reader:
-        batches = SliceBatches(reader, job.config, job.rank)
-        Worker(job, memory, Replica.of(job.model, device), batches, heartbeat).run()
+        stopwatch = Stopwatch(memory.worker_times[job.rank], peak_memory_of(device))
+        batches = TimedBatches(SliceBatches(reader, job.config, job.rank), stopwatch)
+        Worker(job, memory, Replica.of(job.model, device), batches, heartbeat, stopwatch).run()
         batches.close()
+
+
+def peak_memory_of(device: torch.device) -> Callable[[], int]:
+    """Return what tells the bytes that this process has held at most on a device, on the CPU all resident ones."""
+    return peak_resident_memory if device.type == "cpu" else partial(torch.cuda.max_memory_allocated, device)
 
 
 class Worker:
     """The loop over leases."""
 
     def __init__(
-        self, job: Job, memory: SharedMemory, replica: Replica, batches: SliceBatches, heartbeat: Heartbeat
+        self,
+        job: Job,
+        memory: SharedMemory,
+        replica: Replica,
+        batches: SliceBatches,
+        heartbeat: Heartbeat,
+        stopwatch: Stopwatch,
     ) -> None:
+        self.stopwatch = stopwatch
         self.config, self.memory, self.replica, self.batches, self.rank = job.config, memory, replica, batches, job.rank
         self.heartbeat = heartbeat
         self.rules = Rules.of(job.config, job.train_rows, job.decayed)
@@ -57,10 +74,13 @@ class Worker:
     def run(self) -> None:
         """Work to the end."""
         self._say()
+        self.stopwatch.lap("other")
         while (lease := self._next_lease()).index != HOME:
             loss, weight, rows = self._update(lease)
             self.push = replace(self.push, lease=lease.id, loss=loss, weight=weight, rows=rows)
             self._say()
+            self.stopwatch.lap("exchange")
+        self.stopwatch.publish()
 
     def _say(self) -> None:
         self.record.write(self.push)
@@ -74,6 +94,7 @@ class Worker:
             if lease.index == HOME or (lease.index >= 0 and lease.id != self.push.lease):
                 return lease
             self.bell.wait(PATIENCE_SECONDS)
+            self.stopwatch.lap("wait")
 
     def _update(self, lease: Lease) -> tuple[float, float, int]:
         """Put the update of a range into the push buffer; return its mean loss, the weight of that, and its rows."""
@@ -83,13 +104,16 @@ class Worker:
         part = self.rules.ranges.slice_of(lease.index)
         arrays = self.batches.get(step, part)
         self.replica.load(self.memory.banks_2KP[lease.bank, 0])
+        self.stopwatch.lap("exchange")
         loss, weight = self.replica.gradient(arrays, self.config)
+        self.stopwatch.lap("compute")
         self.replica.store(self.replica.gradients_P, self.push_N)
         return loss, weight, len(arrays["labels"])
 
     def _walk(self, lease: Lease) -> tuple[float, float, int]:
         """Take the steps of a range alone, from the shared state on; push where they lead, or the difference."""
         self._copy_state()
+        self.stopwatch.lap("exchange")
         if self.config.mode == "average":
             facts = self._take_steps(lease)
             np.copyto(self.push_N, self.state_3P.reshape(-1))
@@ -106,7 +130,10 @@ class Worker:
 
     def _take_steps(self, lease: Lease) -> tuple[float, float, int]:
         ranges, state = self.rules.ranges, AdamState(*self.state_3P)
-        return self.walker.walk(state, ranges.steps_of(lease.index), ranges.slice_of(lease.index), lease.rate_scale)
+        steps, part = ranges.steps_of(lease.index), ranges.slice_of(lease.index)
+        facts = self.walker.walk(state, steps, part, lease.rate_scale)
+        self.stopwatch.lap("compute")
+        return facts
 
     def _copy_state(self) -> None:
         """Copy the shared parameters and moments, again if the server may have begun to overwrite them meanwhile."""

@@ -23,6 +23,7 @@ from dkan_core.training.memory import MemoryShape, create_memory
 from dkan_core.training.recipe import resolve
 from dkan_core.training.replica import Replica
 from dkan_core.training.step import decayed_ranges, flatten, untrained_model
+from dkan_core.training.stopwatch import Stopwatch
 from dkan_core.training.strategies.base import GradientStrategy, Sums, Task
 from dkan_core.training.strategies.ring import ring_all_reduce
 
@@ -133,7 +134,8 @@ def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, Cent
         batches = SliceBatches(readers[rank], config, rank)
         team = teams[rank] = ThreadTeam(rank, barrier, parts)
         centres[rank], heartbeat = Centre(memory, rules), Heartbeat(memory, "member", rank)
-        MemberLoop(kind(team, replica, batches, rules), centres[rank], FollowUp(centres[rank], None), heartbeat).run()
+        strategy, follow_up = kind(team, replica, batches, rules), FollowUp(centres[rank], None)
+        MemberLoop(strategy, centres[rank], follow_up, heartbeat, Stopwatch()).run()
         batches.close()
 
     in_threads(2, work)
