@@ -9,6 +9,7 @@ from google.protobuf import json_format
 from kfp.pipeline_spec.pipeline_spec_pb2 import ComponentSpec, PipelineTaskSpec
 
 from pipelines.lint.documents import Compiled
+from pipelines.lint.functions import check_function
 from pipelines.lint.scopes import CHANNEL, Scope, UnresolvedError, fits, placeholders, strings
 from pipelines.lint.tasks import RESOURCE_INPUTS
 
@@ -54,6 +55,8 @@ def check_executors(compiled: Compiled, scopes: list[Scope]) -> Iterator[str]:
             for check in (_check_placeholders, _check_resources, _check_added):
                 for finding in check(content, use):
                     yield f"{where}: {finding}"
+            for finding in check_function(content.get("container", {}), use.component):
+                yield f"{where}: {finding}"
             source = executor.importer.artifact_uri.runtime_parameter
             if source and source not in use.task.inputs.parameters:
                 yield f"{where}: importer.artifactUri refers to {source!r}, which is no input of the task"

@@ -3,12 +3,13 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
+import pytest
 from kfp import dsl, kubernetes
 
 from pipelines.lint import lint_documents
-from tests.pipelines.specimens import choose_from, compiled, count, learn_on_gpus, make, say
+from tests.pipelines.specimens import IMAGE, choose_from, compiled, count, learn_on_gpus, make, say
 
 
 def trap(body: Callable[..., Any], path: Path) -> list[str]:
@@ -88,6 +89,38 @@ def test_list_used_inside_the_loop_over_it(tmp_path: Path) -> None:
             choose_from(names=names)
 
     assert any("the list that the loop comp-for-loop-" in found for found in trap(pipeline, tmp_path / "pipeline.yaml"))
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def read_either(data: dsl.Input[dsl.Dataset] | None = None) -> str:
+    return "none" if data is None else data.path
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def read_optional(data: Optional[dsl.Input[dsl.Dataset]] = None) -> str:  # noqa: UP045 - the older way to write it
+    return "none" if data is None else data.path
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def read_default(note: Optional[str] = None, data: dsl.Input[dsl.Dataset] = None) -> str:  # noqa: UP045
+    return "none" if data is None else data.path
+
+
+@pytest.mark.parametrize("component", [read_either, read_optional])
+def test_artifact_of_a_union_that_dies_on_a_cluster(component: Any, tmp_path: Path) -> None:
+    def pipeline() -> None:
+        component(data=make().outputs["data"])
+
+    (finding,) = trap(pipeline, tmp_path / "pipeline.yaml")
+    assert "artifact 'data' is annotated" in finding and "a cluster cannot make a union" in finding
+
+
+def test_artifact_that_is_optional_by_its_default(tmp_path: Path) -> None:
+    def pipeline() -> None:
+        read_default(data=make().outputs["data"])
+        read_default()
+
+    assert trap(pipeline, tmp_path / "pipeline.yaml") == []
 
 
 def test_settings_in_a_pipeline_of_their_own_reach_the_task_wherever_it_stands(tmp_path: Path) -> None:

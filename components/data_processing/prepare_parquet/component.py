@@ -19,7 +19,7 @@ def prepare_parquet(
     seed: int = 0,
     prepared_uri: str = "",
     data_fingerprint: str = "",
-    source: dsl.Input[dsl.Dataset] | None = None,
+    source: dsl.Input[dsl.Dataset] = None,
 ) -> None:
     """Prepare raw Parquet for training: check the schema, split, encode and shuffle the rows.
 

@@ -1,0 +1,61 @@
+"""Python functions that executors carry as text: annotations of artifacts that the SDK compiles and a step dies of.
+
+The driver hands artifacts over without the name of their type, so that kfp instantiates what the annotation says, which
+fails for a union. What is optional is so by its default: ``Input[Dataset] = None``.
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from kfp.pipeline_spec.pipeline_spec_pb2 import ComponentSpec
+
+NAMED_BY = "--function_to_execute"
+UNIONS = {"Optional", "Union"}
+
+
+def check_function(container: dict[str, Any], component: ComponentSpec) -> Iterator[str]:
+    """Yield the artifacts of a component that its function annotates with a union.
+
+    Args:
+        container: The executor's container, as its JSON has it.
+        component: What the executor runs for.
+    """
+    function = _find_function(container)
+    if function is None:
+        return
+    artifacts = {*component.input_definitions.artifacts, *component.output_definitions.artifacts}
+    arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    for argument in arguments:
+        if argument.arg in artifacts and argument.annotation is not None and _holds_union(argument.annotation):
+            yield (
+                f"artifact {argument.arg!r} is annotated {ast.unparse(argument.annotation)}: a cluster cannot make a "
+                "union; annotate it Input[...] with the default None"
+            )
+
+
+def _find_function(container: dict[str, Any]) -> ast.FunctionDef | None:
+    """Return the function that the container executes; None where it runs another command."""
+    words = [str(word) for key in ("command", "args") for word in container.get(key, [])]
+    if NAMED_BY not in words[:-1]:
+        return None
+    name = words[words.index(NAMED_BY) + 1]
+    for text in words:
+        try:
+            nodes = ast.parse(text).body if f"def {name}(" in text else []
+        except (SyntaxError, ValueError):
+            continue  # a shell's line
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                return node
+    return None
+
+
+def _holds_union(annotation: ast.expr) -> bool:
+    for node in ast.walk(annotation):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            return True
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        if name in UNIONS:
+            return True
+    return False
