@@ -103,7 +103,8 @@ def train(
     except KeyboardInterrupt:
         _fail(f"interrupted; the best model so far, if there is one, is whole in {out}/model", 130)
     if result.metrics["training"]["ended"] == "interrupt":
-        _fail(f"interrupted; the best model so far is in {out}/model, and --resume auto goes on", 130)
+        way_on = "--resume auto goes on" if result.checkpoint else "there is no checkpoint: --overwrite starts anew"
+        _fail(f"interrupted; the best model so far is in {out}/model, and {way_on}", 130)
 
 
 @app.command()

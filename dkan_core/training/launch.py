@@ -18,13 +18,14 @@ from dkan_core.history import HISTORY
 from dkan_core.storage import write_atomic, write_json
 from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.checkpoints import checkpoint_folder, find_checkpoint
+from dkan_core.training.ending import LOG, Ending, kept_log
 from dkan_core.training.evaluator import MODEL_FOLDER
 from dkan_core.training.ledger import ENDINGS
 from dkan_core.training.meeting import TorchRun
 from dkan_core.training.processes import ForkServer
 from dkan_core.training.recipe import MAX_RATE, describe_strategy, resolve, scaled_learning_rate
 from dkan_core.training.resuming import check_architecture, ending_of, has_no_time_left
-from dkan_core.training.run import Outcome, Run
+from dkan_core.training.run import LOGS, Outcome, Run
 from dkan_core.training.run_folder import (
     CHECKPOINTS,
     METRICS,
@@ -63,6 +64,9 @@ class TrainResult:
     history: list[dict[str, Any]]
     """One entry an evaluation."""
 
+    checkpoint: str | None = None
+    """The newest one: path or URI; None where there is none to resume from."""
+
 
 def train(
     prepared: str | Path, run: str | Path, config: TrainConfig | None = None, *, overwrite: bool = False
@@ -84,11 +88,11 @@ def train(
     """
     config = config or TrainConfig()
     torchrun = TorchRun.read()
-    ranks = Ranks(torchrun) if torchrun else None
+    ranks = Ranks(torchrun, config.exchange_timeout) if torchrun else None
     if ranks is not None and ranks.place.rank:
         return _take_part(prepared, config, ranks)
     check_run_folder(run, overwrite=overwrite or config.resume == "auto")
-    with open_prepared(prepared) as (data, manifest):
+    with kept_log() as write_log, open_prepared(prepared) as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         asked, config = config, resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
@@ -107,17 +111,25 @@ def train(
             ranks.gather()
         with local_run_folder(run) as folder:
             make_ready(folder, checkpoint)
-            ending = "" if checkpoint is None else ending_of(checkpoint, config, rows)
-            if checkpoint is not None and ending:
-                outcome = _take_over(folder, checkpoint, ending, ranks)
-            else:
-                with ForkServer() as fork_server:
-                    outcome = Run(data, manifest, folder, config, where, checkpoint, fork_server, ranks).execute()
-            metrics = _write_metrics(folder, config, outcome)
+            write_log(folder / LOGS / LOG)
+            with Ending(str(run), folder / MODEL_FOLDER, checkpoint.source if checkpoint else "") as end:
+                ending = "" if checkpoint is None else ending_of(checkpoint, config, rows)
+                if checkpoint is not None and ending:
+                    outcome = _take_over(folder, checkpoint, ending, ranks)
+                else:
+                    with ForkServer() as fork_server:
+                        execution = Run(data, manifest, folder, config, where, checkpoint, fork_server, end, ranks)
+                        outcome = execution.execute()
+                metrics = _write_metrics(folder, config, outcome)
+                end.reason = ENDINGS[outcome.ledger.ended]
     best = float(metrics["average_precision"])
     logger.info("best validation average precision %.4f; model in %s/%s", best, run, MODEL_FOLDER)
     result = TrainResult(
-        average_precision=best, model=f"{run}/{MODEL_FOLDER}", metrics=metrics, history=outcome.history
+        average_precision=best,
+        model=f"{run}/{MODEL_FOLDER}",
+        metrics=metrics,
+        history=outcome.history,
+        checkpoint=end.checkpoint or None,
     )
     if ranks is not None:
         ranks.tell("result", asdict(result))

@@ -42,7 +42,7 @@ def work(job: Job) -> None:
         torch.cuda.set_device(device)
     memory = job.open_memory()
     heartbeat = Heartbeat(memory, job.role, job.rank)
-    team = Team(job.meeting, job.rank, job.shape.workers, device)
+    team = Team(job.meeting, job.rank, job.shape.workers, device, job.config.exchange_timeout)
     rules = Rules.of(job.config, job.train_rows, job.decayed)
     with open_split(folder, read_manifest(folder), "train") as reader:
         stopwatch = team.stopwatch = Stopwatch(memory.worker_times[job.rank], peak_memory_of(device))

@@ -16,6 +16,7 @@ from dkan_core.training.architecture import choose_architecture
 from dkan_core.training.centre import keep, start
 from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.doorbell import Doorbell
+from dkan_core.training.ending import Ending
 from dkan_core.training.evaluator import MODEL_FOLDER
 from dkan_core.training.job import Job
 from dkan_core.training.ledger import Ledger, add_to_digest
@@ -62,6 +63,7 @@ class Run:
         checkpoints: Folder or URI for checkpoints.
         checkpoint: To go on from.
         fork_server: Where the processes come from.
+        ending: Told of the newest checkpoint.
         ranks: The other launchers, under torchrun.
     """
 
@@ -74,9 +76,10 @@ class Run:
         checkpoints: str,
         checkpoint: Checkpoint | None,
         fork_server: ForkServer,
+        ending: Ending,
         ranks: Ranks | None = None,
     ) -> None:
-        self.ranks = ranks
+        self.ranks, self.ending = ranks, ending
         self.folder, self.config, self.checkpoint, self.fork_server = folder, config, checkpoint, fork_server
         self.rows = manifest.splits["train"].rows
         self.architecture = self._architecture(data, manifest)
@@ -112,7 +115,7 @@ class Run:
             return self.ranks.meeting(self.config)
         if self.config.strategy in ("parameter-server", "single"):
             return None
-        self._store = keep_store()
+        self._store = keep_store(self.config.exchange_timeout)
         return meeting_at(self._store, self.config)
 
     def _architecture(self, data: Path, manifest: PreparedData) -> ModelConfig:
@@ -134,8 +137,11 @@ class Run:
                     self.folder / LOGS,
                 )
                 supervisor = Supervisor(self.memory, self.template, placement, logs, self.fork_server, reporter, saver)
-                supervisor.run()
-                saver.save_now()
+                try:
+                    supervisor.run()
+                    saver.save_now()
+                finally:
+                    self.ending.checkpoint = saver.newest or self.ending.checkpoint
                 ledger = self.memory.ledger.read()
                 self._check(ledger, schedule)
                 return Outcome(reporter.history, ledger, supervisor.replaced)

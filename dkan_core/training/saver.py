@@ -41,6 +41,9 @@ class Saver:
     ) -> None:
         self.memory, self.reporter, self.model, self.where, self.facts = memory, reporter, model, where, facts
         self._saved = max(record.read().version for record in memory.kept)
+        self.newest = ""
+        """Path or URI of the last checkpoint that was written."""
+
         self._thread: threading.Thread | None = None
         self._copy_KP = np.empty_like(memory.kept_2KP[0])
 
@@ -90,7 +93,7 @@ class Saver:
 
     def _write(self, checkpoint: Checkpoint) -> None:
         try:
-            save_checkpoint(self.where, checkpoint)
+            self.newest = save_checkpoint(self.where, checkpoint)
         except DkanError as error:
             # Training goes on: it does not need the checkpoint, and the next one may work.
             logger.error("no checkpoint of step %d: %s", checkpoint.ledger.step, error)

@@ -3,8 +3,10 @@
 Shape suffixes: N numbers of a buffer.
 """
 
+import json
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,25 +21,38 @@ from dkan_core.config import TrainConfig
 from dkan_core.training.meeting import LOST_PARTNER, Meeting
 from dkan_core.training.stopwatch import Stopwatch
 
-PATIENCE = timedelta(seconds=60)
-"""How long a member waits for the others before it gives them up for lost."""
-
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 logger = logging.getLogger(__name__)
 
 
-def open_store(host: str, port: int, *, is_master: bool) -> TCPStore:
-    """Connect to a store, or keep one; port 0 takes a free one."""
-    libuv = os.environ.get("USE_LIBUV", "1") == "1"
+def open_store(host: str, port: int, timeout: float, *, is_master: bool, listening: int | None = None) -> TCPStore:
+    """Connect to a store, or keep one.
+
+    Args:
+        host: Where it is.
+        port: Of it.
+        timeout: Seconds to wait for it.
+        is_master: Whether this process keeps it.
+        listening: Socket that the store takes over; without one it listens on every address.
+    """
     return TCPStore(
-        host, port, is_master=is_master, wait_for_workers=False, timeout=PATIENCE, use_libuv=libuv, multi_tenant=True
+        host,
+        port,
+        is_master=is_master,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=timeout),
+        use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
+        multi_tenant=True,
+        master_listen_fd=listening,
     )
 
 
-def keep_store() -> TCPStore:
-    """Keep a store for members on this node."""
-    return open_store("127.0.0.1", 0, is_master=True)
+def keep_store(timeout: float) -> TCPStore:
+    """Keep a store for members on this node: it has no password, so it listens on the loopback alone."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    return open_store("127.0.0.1", port, timeout, is_master=True, listening=listener.detach())
 
 
 def meeting_at(store: TCPStore, config: TrainConfig) -> Meeting:
@@ -63,9 +78,10 @@ class Team:
         rank: This member's number.
         size: How many there are.
         device: Where it computes.
+        timeout: Seconds that it waits for the others before it gives them up for lost.
     """
 
-    def __init__(self, meeting: Meeting | None, rank: int, size: int, device: torch.device) -> None:
+    def __init__(self, meeting: Meeting | None, rank: int, size: int, device: torch.device, timeout: float) -> None:
         self.rank, self.size = rank, size
         self.stopwatch = Stopwatch()
         """Told what the time between members went into; by default nobody's."""
@@ -78,8 +94,9 @@ class Team:
         if meeting.one_node:
             os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
         with self.together():
-            store = PrefixStore(meeting.prefix, open_store(meeting.host, meeting.port, is_master=False))
-            dist.init_process_group(meeting.backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+            members = timedelta(seconds=timeout)
+            store = PrefixStore(meeting.prefix, open_store(meeting.host, meeting.port, timeout, is_master=False))
+            dist.init_process_group(meeting.backend, store=store, rank=rank, world_size=size, timeout=members)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -115,9 +132,19 @@ class Team:
                 transfer.wait()
 
     def share(self, arrays: list[Tensor], facts: list[object]) -> None:
-        """Put what the first member has in the place of what the others have."""
+        """Put what the first member has in the place of what the others have.
+
+        Args:
+            arrays: Of the same shapes in every member.
+            facts: What JSON can hold, which is all that a stranger could make a member believe.
+        """
         with self.together():
-            dist.broadcast_object_list(facts, src=0)
+            text = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8).to(self.device)
+            size = torch.tensor([len(text)], device=self.device)
+            dist.broadcast(size, src=0)
+            text = text if self.rank == 0 else text.new_empty(int(size))
+            dist.broadcast(text, src=0)
+            facts[:] = json.loads(text.cpu().numpy().tobytes())
             for array in arrays:
                 # Views of padded arrays are not dense, and gloo would send the first so many numbers of the memory.
                 ours = array.to(self.device).contiguous()

@@ -30,7 +30,7 @@ from dkan_core.training.memory import MemoryShape, create_memory
 from dkan_core.training.processes import Child, ForkServer
 from dkan_core.training.recipe import Placement
 from dkan_core.training.step import decayed_ranges, parameter_count, untrained_model
-from dkan_core.training.team import PATIENCE, backend_of, open_store
+from dkan_core.training.team import backend_of, open_store
 
 LOOK_SECONDS = 0.1
 SILENCE_SECONDS = 10.0
@@ -50,14 +50,15 @@ class Ranks:
 
     Args:
         place: What torchrun says about this one.
+        timeout: Seconds to wait for an answer of the store.
     """
 
-    def __init__(self, place: TorchRun) -> None:
-        self.place = place
+    def __init__(self, place: TorchRun, timeout: float) -> None:
+        self.place, self.timeout = place, timeout
         self._keeps_store = place.rank == 0 and not place.agent_has_store
         self._prefix = f"dkan/{place.attempt}/{next(_runs)}"
         try:
-            store = open_store(place.host, place.port, is_master=self._keeps_store)
+            store = open_store(place.host, place.port, timeout, is_master=self._keeps_store)
         except RuntimeError as error:
             raise TrainingError(f"lost the other ranks: {error}") from error
         self._store = PrefixStore(self._prefix, store)
@@ -129,11 +130,11 @@ class Ranks:
 
         thread = threading.Thread(target=ask, daemon=True)
         thread.start()
-        thread.join(PATIENCE.total_seconds())
+        thread.join(self.timeout)
         if answers:
             return answers[0]
         host, port = self.place.host, self.place.port
-        reason = reasons[0] if reasons else f"no answer from {host}:{port} for {PATIENCE.total_seconds():g} s"
+        reason = reasons[0] if reasons else f"no answer from {host}:{port} for {self.timeout:g} s"
         raise TrainingError(f"lost the other ranks: {reason}") from (reasons[0] if reasons else None)
 
 

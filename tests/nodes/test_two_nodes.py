@@ -16,7 +16,6 @@ import pytest
 
 from dkan_core import NodesConfig, PrepareConfig, TrainConfig, TrainResult, prepare, train, train_on_nodes
 from dkan_core.nodes.body import arguments
-from dkan_core.training.team import PATIENCE
 from examples.flights import ExampleError, flights_table, package_data
 from tests.nodes.kubernetes import COMPLETE, Kubernetes, serve, write_kubeconfig
 from tests.nodes.network import Kubelet, Node, Ranks, two_nodes
@@ -159,7 +158,7 @@ def test_cut_cable_ends_both_nodes_and_the_rerun_goes_on(
     pair = start(run)
     wait_until(lambda: len(history(run)) >= 1)
     nodes[1].link("down")
-    said = failed(pair, PATIENCE.total_seconds() + GRACE_SECONDS)
+    said = failed(pair, CONFIG.exchange_timeout + GRACE_SECONDS)
     for node, text in enumerate(said):
         assert f"member-{node} died (exit code 75: it has lost the other members" in text
     nodes[1].link("up")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,12 @@ from typing import Any
 
 from dkan_core import TrainConfig
 from dkan_core.training.fork_server import NAME
+
+SILENT_SECONDS = 240.0
+"""After so long without anything new a test has failed: less than pytest's limit, so that it can say what it saw."""
+
+LISTENS = "0A"
+"""State of a socket in /proc/net/tcp."""
 
 
 class Background:
@@ -58,8 +64,15 @@ class Background:
         os.kill(pid, number)
         return pid
 
-    def wait(self, seconds: float = 60) -> tuple[int, str]:
-        code = self.process.wait(timeout=seconds)
+    def wait(self) -> tuple[int, str]:
+        """Wait for the end, as long as now and then something happens; return exit code and output."""
+        seen: object = None
+        while self.process.poll() is None:
+            if (signs := (len(self.lines), self.history(), self.children())) != seen:
+                seen, deadline = signs, time.monotonic() + SILENT_SECONDS
+            assert time.monotonic() < deadline, f"nothing happens: {''.join(self.lines)}"
+            time.sleep(0.05)
+        code = self.process.returncode
         self._reader.join()
         assert self.process.stderr is not None
         self.process.stderr.close()
@@ -111,6 +124,18 @@ def with_variable(name: str, value: str) -> set[int]:
     return found
 
 
+def listening(pids: Iterable[int]) -> set[str]:
+    """Return the addresses that processes listen at, as /proc/net/tcp and tcp6 write them."""
+    sockets = {str(entry.readlink()) for pid in pids for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENS and f"socket:[{fields[9]}]" in sockets:
+                found.add(fields[1].split(":")[0])
+    return found
+
+
 def alive(pid: int) -> bool:
     """Tell whether a process runs (a zombie does not)."""
     try:
@@ -119,9 +144,9 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for something, and fail when it does not come."""
-    deadline = time.monotonic() + seconds
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for something, and fail when it does not come, however slow the machine is."""
+    deadline = time.monotonic() + SILENT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)

@@ -153,7 +153,7 @@ def test_process_may_be_killed_at_every_line_that_it_comes_to(
     # The evaluator gets on from one snapshot to the next: it has many.
     config = replace(CONFIG, evaluations_per_epoch=1 if role == "server" else 25)
     background = start(config, **inject(tmp_path, body))
-    code, output = background.wait(250)
+    code, output = background.wait()
     assert code == 0, output
     places = killed.read_text().split()
     assert len(places) == len(set(places)) == facts(background.run)["replaced"][role]

@@ -191,7 +191,7 @@ def test_training_never_waits_for_evaluation(prepared: Path, tmp_path: Path) -> 
     evaluator = background.children()["evaluator"]
     os.kill(evaluator, signal.SIGSTOP)
     try:
-        wait_until(lambda: "worker-0" not in background.children(), seconds=30)
+        wait_until(lambda: "worker-0" not in background.children())
         stopped_at = background.evaluated()
     finally:
         os.kill(evaluator, signal.SIGCONT)
@@ -207,7 +207,7 @@ def test_hung_worker_does_not_outlive_its_launcher(running: Background) -> None:
     os.kill(processes["worker-0"], signal.SIGSTOP)
     os.kill(running.process.pid, signal.SIGKILL)
     running.wait()
-    wait_until(lambda: not any(alive(pid) for pid in processes.values()), seconds=10)
+    wait_until(lambda: not any(alive(pid) for pid in processes.values()))
     assert len(processes) == 4
 
 

@@ -39,10 +39,16 @@ def test_terminated_run_goes_on_to_the_same_bits(
         os.kill(background.process.pid, signal.SIGTERM)
         assert background.wait()[0] == 143
     assert not any(alive(pid) for pid in processes.values())
+    log = (background.run / "logs" / "train.log").read_text()
+    newest = max((background.run / "checkpoints").iterdir())
+    assert f"the run has ended (SIGTERM): the best model is {background.run}/model; " in log
+    assert f"the newest checkpoint is {newest}; --resume auto goes on from it" in log
     assert not (background.run / "metrics.json").exists() and SavedModel(background.run).metrics["split"] == "valid"
     again = start(replace(CONFIG, resume="auto"))
     code, output = again.wait()
     assert code == 0 and "going on from step" in output
+    more = (again.run / "logs" / "train.log").read_text()
+    assert more.startswith(log) and "the run has ended (every epoch is done)" in more and "going on from step" in more
     check_nothing_lost(again.run, train_rows, CONFIG, expected)
     assert same_history(again.run, calm)
     found, wanted = SavedModel(again.run).metrics, calm.metrics
@@ -59,7 +65,7 @@ def test_killed_launcher_leaves_nothing_behind_and_the_run_goes_on_in_another_fo
     processes = background.children()
     os.kill(background.process.pid, signal.SIGKILL)
     background.wait()
-    wait_until(lambda: not any(alive(pid) for pid in processes.values()), seconds=10)
+    wait_until(lambda: not any(alive(pid) for pid in processes.values()))
     assert not {name for name in set(os.listdir("/dev/shm")) - before["/dev/shm"] if "dkan" in name}
     assert not {name for name in set(os.listdir("/tmp")) - before["/tmp"] if name.startswith("dkan")}
     result = train(rows, tmp_path / "second", replace(config, resume="auto"))
@@ -116,6 +122,28 @@ def test_ctrl_c_ends_the_run_in_order_and_it_can_go_on(
     check_nothing_lost(again.run, train_rows, CONFIG, expected)
 
 
+HANG_IN_WORKERS = """
+import time, torch
+def hang(_):
+    if sys._getframe(1).f_code.co_filename.endswith("/worker.py"):
+        time.sleep(100_000)
+torch.set_num_threads = hang
+"""
+
+
+def test_ctrl_c_before_the_first_step_promises_nothing(
+    start: Callable[..., Background], rows: Path, tmp_path: Path
+) -> None:
+    background = start(**inject(tmp_path, HANG_IN_WORKERS))
+    wait_until(lambda: "worker-1" in background.children())
+    os.kill(background.process.pid, signal.SIGINT)
+    code, output = background.wait()
+    assert code == 130 and "interrupted; " in output and facts(background.run)["steps"] == 0
+    assert "there is no checkpoint: --overwrite starts anew" in output and "--resume auto" not in output
+    with pytest.raises(OutputError, match="no checkpoint of it; pass --overwrite"):
+        train(rows, background.run, replace(CONFIG, resume="auto"))
+
+
 def test_ctrl_c_twice_ends_at_once(start: Callable[..., Background]) -> None:
     background = start()
     with ledger_of(background) as ledger:
@@ -125,8 +153,9 @@ def test_ctrl_c_twice_ends_at_once(start: Callable[..., Background]) -> None:
     os.kill(background.process.pid, signal.SIGINT)
     wait_until(lambda: any("press Ctrl-C again" in line for line in background.lines))
     os.kill(background.process.pid, signal.SIGINT)
-    code, output = background.wait(10)
+    code, output = background.wait()
     assert code == 130 and "Traceback" not in output and not any(alive(pid) for pid in processes.values())
+    assert not (background.run / "metrics.json").exists(), "it did not wait for the evaluator"
 
 
 def test_differences_that_were_on_their_way_are_not_lost(start: Callable[..., Background], train_rows: int) -> None:

@@ -45,7 +45,7 @@ def exchange_seconds(
         folder: For their logs.
     """
     config = _config(name, devices)
-    store = None if config.strategy == "parameter-server" else keep_store()
+    store = None if config.strategy == "parameter-server" else keep_store(config.exchange_timeout)
     meeting = None if store is None else meeting_at(store, config)
     job = _job(config, max(1, size // 4 // MemoryShape.of(config, 1).pushed), steps=WARM_UP + repeats, meeting=meeting)
     role = "planning.pusher" if store is None else "planning.reducer"

@@ -17,7 +17,7 @@ def work(job: Job) -> None:
     device = torch.device(job.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    team = Team(job.meeting, job.rank, job.shape.workers, device)
+    team = Team(job.meeting, job.rank, job.shape.workers, device, job.config.exchange_timeout)
     buffer_N = torch.zeros(job.shape.parameters, device=team.device)
     times = []
     for _ in range(job.train_rows // job.shape.workers):

@@ -26,6 +26,7 @@ from dkan_core.training.step import decayed_ranges, flatten, untrained_model
 from dkan_core.training.stopwatch import Stopwatch
 from dkan_core.training.strategies.base import GradientStrategy, Sums, Task
 from dkan_core.training.strategies.ring import ring_all_reduce
+from tests.training.processes import SILENT_SECONDS
 
 TASK = Task(state_KP=np.zeros((3, 1), np.float32), steps=range(1), rate_scale=1.0, ending=0)
 
@@ -48,7 +49,7 @@ def test_ring_gives_every_member_the_sum(size: int, count: int) -> None:
     def work(rank: int) -> None:
         def exchange(out_N: torch.Tensor, into_N: torch.Tensor) -> None:
             links[(rank + 1) % size].put(out_N.clone())
-            into_N.copy_(links[rank].get(timeout=10))
+            into_N.copy_(links[rank].get(timeout=SILENT_SECONDS))
 
         ring_all_reduce(buffers[rank], rank, size, exchange)
 
@@ -74,15 +75,15 @@ class ThreadTeam:
 
     def add_up(self, buffer_N: torch.Tensor) -> None:
         self.parts[self.rank] = buffer_N.clone()
-        self.barrier.wait(10)
+        self.barrier.wait(SILENT_SECONDS)
         buffer_N.copy_(self.parts[0] + self.parts[1])
-        self.barrier.wait(10)
+        self.barrier.wait(SILENT_SECONDS)
 
     def share(self, arrays: list[torch.Tensor], facts: list[object]) -> None:
         self.shared += 1
         if self.rank == 0:
             self.parts[-1] = ([array.clone() for array in arrays], list(facts))
-        self.barrier.wait(10)
+        self.barrier.wait(SILENT_SECONDS)
         if self.rank:
             for array, first in zip(arrays, self.parts[-1][0], strict=True):
                 array.copy_(first)

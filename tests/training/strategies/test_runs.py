@@ -11,11 +11,14 @@ import pytest
 
 from dkan_core import TrainConfig, TrainResult, train
 from dkan_core.training.checkpoints import Checkpoint, load_checkpoint
-from tests.training.processes import Background, children, wait_until, with_variable
+from tests.training.processes import Background, children, listening, wait_until, with_variable
 
 SMALL = TrainConfig(
     epochs=2, hidden=(8,), workers=2, device="cpu", batch_size=50, learning_rate=0.02, dropout=0.3, binary_dropout=0.3
 )
+LOOPBACK_V4, LOOPBACK_V6, MAPPED_LOOPBACK = "0100007F", f"{'0' * 24}01000000", f"{'0' * 16}FFFF00000100007F"
+"""As /proc/net/tcp and tcp6 write 127.0.0.1, ::1 and ::ffff:127.0.0.1 on this machine's byte order."""
+
 LONG = replace(SMALL, strategy="allreduce", epochs=40, patience=1000)
 
 
@@ -70,6 +73,16 @@ def test_launcher_killed_while_its_processes_start_leaves_none_behind(
     os.kill(background.process.pid, signal.SIGKILL)
     background.wait()
     wait_until(lambda: not with_variable("DKAN_TEST", str(tmp_path)))
+
+
+def test_nothing_listens_beyond_the_loopback(prepared: Path, tmp_path: Path) -> None:
+    background = Background(prepared, tmp_path / "run", replace(LONG, epochs=100_000), tmp_path / "settings.json")
+    try:
+        wait_until(lambda: background.evaluated() > 0)
+        found = listening([background.process.pid, *background.children().values()])
+    finally:
+        background.end()
+    assert found and found <= {LOOPBACK_V4, LOOPBACK_V6, MAPPED_LOOPBACK}, found
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from dkan_core.training.meeting import TorchRun
 from dkan_core.training.recipe import resolve
 from dkan_core.training.team import keep_store
 from dkan_core.training.torchrun import Ranks
-from tests.training.processes import children, wait_until
+from tests.training.processes import SILENT_SECONDS, children, wait_until
 
 CONFIG = TrainConfig(
     strategy="allreduce", epochs=3, hidden=(8,), device="cpu", batch_size=50, learning_rate=0.02, dropout=0.0
@@ -40,7 +39,7 @@ def torchrun(prepared: Path, run: Path, config: TrainConfig, *options: str) -> s
 def test_two_ranks_equal_a_parameter_server_with_two_workers(prepared: Path, tmp_path: Path) -> None:
     process = torchrun(prepared, tmp_path / "ranks", CONFIG)
     train(prepared, tmp_path / "server", replace(CONFIG, strategy="parameter-server", workers=2))
-    _, output = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=SILENT_SECONDS)
     assert process.returncode == 0, output
     ranks, server = (load_checkpoint(str(tmp_path / name / "checkpoints")) for name in ("ranks", "server"))
     assert ranks is not None and server is not None
@@ -56,7 +55,7 @@ def test_killed_member_is_named_and_the_next_attempt_goes_on(prepared: Path, tmp
     wait_until(lambda: history.exists() and len(history.read_text().splitlines()) > 2)
     (pid,) = (found["member-1"] for launcher in _ranks(process.pid) if "member-1" in (found := children(launcher)))
     os.kill(pid, 9)
-    _, output = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=SILENT_SECONDS)
     assert process.returncode == 0, output
     assert "error: member-1 died (killed by signal 9" in output and "going on from step" in output
     steps = [json.loads(line)["step"] for line in history.read_text().splitlines()]
@@ -66,15 +65,15 @@ def test_killed_member_is_named_and_the_next_attempt_goes_on(prepared: Path, tmp
 def test_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """As over a network that was cut: nothing comes, not even the end of the connection."""
     code = (
-        "from dkan_core.training.team import keep_store; store = keep_store(); print(store.port, flush=True); input()"
+        "from dkan_core.training.team import keep_store; store = keep_store(60); print(store.port, flush=True); input()"
     )
     keeper = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert keeper.stdout is not None
     try:
         place = replace(TWO, rank=1, port=int(keeper.stdout.readline()), agent_has_store=True)
-        ranks = Ranks(place)
+        ranks = Ranks(place, 60)
         ranks.gather()
-        monkeypatch.setattr(torchrun_module, "PATIENCE", timedelta(seconds=0.5))
+        monkeypatch.setattr(ranks, "timeout", 0.5)
         os.kill(keeper.pid, signal.SIGSTOP)
         with pytest.raises(TrainingError, match=r"lost the other ranks: no answer from localhost:\d+ for 0\.5 s"):
             ranks.hear("plan")
@@ -84,8 +83,8 @@ def test_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_first_rank_waits_for_the_data_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    store = keep_store()
-    first, second = (Ranks(replace(TWO, rank=rank, port=store.port)) for rank in range(2))
+    store = keep_store(60)
+    first, second = (Ranks(replace(TWO, rank=rank, port=store.port), 60) for rank in range(2))
     second._store = first._store  # runs of one process have keys of their own
     with caplog.at_level("INFO"), ThreadPoolExecutor() as pool, pytest.MonkeyPatch.context() as patch:
         patch.setattr(torchrun_module, "SILENCE_SECONDS", 0.2)
@@ -93,7 +92,7 @@ def test_first_rank_waits_for_the_data_of_the_others(caplog: pytest.LogCaptureFi
         wait_until(lambda: "waiting for the data of ranks 1" in caplog.text)
         assert not waiting.done()
         second.gather()
-        waiting.result(timeout=10)
+        waiting.result(timeout=SILENT_SECONDS)
 
 
 def _ranks(agent: int) -> list[int]:

@@ -1,0 +1,98 @@
+"""What a run leaves in the log: all that its launcher says, and at the end why it ended and how to go on."""
+
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from logging.handlers import MemoryHandler
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+LOG = "train.log"
+REASONS = {
+    "epochs": "every epoch is done",
+    "patience": "--patience is used up",
+    "time": "the time of --max-seconds is over",
+    "interrupt": "Ctrl-C",
+}
+"""By the ledger's endings; what else ends a run is an exception."""
+
+logger = logging.getLogger(__name__)
+
+
+class Ending:
+    """Logs how a block that runs to the end, or not, has ended.
+
+    Args:
+        run: Path or URI of the run.
+        model: Folder of the best model.
+        checkpoint: The one that the run goes on from; empty where there is none.
+    """
+
+    def __init__(self, run: str, model: Path, checkpoint: str) -> None:
+        self.run, self.model, self.checkpoint = run, model, checkpoint
+        self.reason = ""
+        """A key of ``REASONS``, set by the one that knows."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        why = REASONS[self.reason] if error is None else describe(error)
+        best = f"the best model is {self.run}/{self.model.name}" if self.model.exists() else "there is no model yet"
+        newest = f"the newest checkpoint is {self.checkpoint}" if self.checkpoint else "there is no checkpoint"
+        logger.info("the run has ended (%s): %s; %s%s", why, best, newest, self._way_on(error))
+
+    def _way_on(self, error: BaseException | None) -> str:
+        if error is None and self.reason in ("epochs", "patience"):
+            return ""
+        if not self.checkpoint:
+            return "; --overwrite starts anew"
+        return "; --resume auto goes on from it" + (", with a larger --max-seconds" if self.reason == "time" else "")
+
+
+def describe(error: BaseException) -> str:
+    """Say in a few words what an exception means for a run.
+
+    >>> describe(SystemExit(143)), describe(ValueError("disk full"))
+    ('SIGTERM', 'error: disk full')
+    """
+    if isinstance(error, SystemExit):
+        return "SIGTERM" if error.code == 128 + signal.SIGTERM else f"exit code {error.code}"
+    if isinstance(error, KeyboardInterrupt):
+        return "Ctrl-C, twice"
+    return f"error: {(str(error).splitlines() or [type(error).__name__])[0]}"
+
+
+class _LogFile(logging.FileHandler):
+    """A log file that a full disk does not turn into a traceback a line: others say that the disk is full."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Do without the line."""
+
+
+@contextmanager
+def kept_log() -> Iterator[Callable[[Path], None]]:
+    """Keep what dkan logs inside the block; the function that is yielded says in which file, once there is one."""
+    package, buffer = logging.getLogger("dkan_core"), MemoryHandler(sys.maxsize, flushLevel=sys.maxsize)
+    files: list[logging.Handler] = []
+
+    def write_to(path: Path) -> None:
+        file = _LogFile(path, encoding="utf-8")
+        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        files.append(file)
+        buffer.setTarget(file)
+        buffer.flush()
+        buffer.capacity = 1
+
+    package.addHandler(buffer)
+    try:
+        yield write_to
+    finally:
+        package.removeHandler(buffer)
+        for handler in (buffer, *files):
+            handler.close()
