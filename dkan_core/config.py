@@ -105,6 +105,9 @@ class TrainConfig:
     embedding_dim: int = 8
     """Width of a categorical column's embedding."""
 
+    init_from: str | None = None
+    """Model to start from, path or URI: its architecture and weights; the data are prepared with --like it."""
+
     strategy: Strategy = "auto"
     """How the workers keep one set of parameters. "auto" is parameter-server, or allreduce under torchrun."""
 

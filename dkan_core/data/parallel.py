@@ -121,10 +121,8 @@ def fit_preparation(prepared_uri: str | Path) -> None:
         return  # a second call: shards may lie there already
     schema = plan.task.schema
     counts = merge_counts([Counts.from_dict(record) for record in read_records(place, plan, "survey")], schema)
-    sample = None
-    if plan.task.encoding is None:
-        files = [partial(place.open, f"{plan.record('survey', part)}.arrow") for part in range(len(plan.parts))]
-        sample = merge_samples(files, sample_rows(len(schema.numeric) + len(schema.categorical)))
+    files = [partial(place.open, f"{plan.record('survey', part)}.arrow") for part in range(len(plan.parts))]
+    sample = merge_samples(files, sample_rows(len(schema.numeric) + len(schema.categorical)))
     preprocessor = fit(plan.task, counts, sample)
     for name in (MANIFEST, *SPLITS, PARTIAL):
         place.remove(name)

@@ -71,12 +71,11 @@ def survey(place: Workplace, plan: Plan, part: int) -> int:
     pieces, task = unchanged_pieces(plan, part), plan.task
     rows = sum(piece.rows for piece in pieces)
     with progress("reading", rows, "rows") as advance:
-        counts, sample = collect_statistics(pieces, task.schema, task.config, advance, sampled=task.encoding is None)
+        counts, sample = collect_statistics(pieces, task.schema, task.config, advance)
     read = {piece.path for piece in pieces}
     check_values(counts, describe_files([file for file in task.files if file.path in read]))
-    if sample is not None:
-        with place.staged(f"{plan.record('survey', part)}.arrow") as file:
-            write_sample(file, sample)
+    with place.staged(f"{plan.record('survey', part)}.arrow") as file:
+        write_sample(file, sample)
     place.write_json(f"{plan.record('survey', part)}.json", counts.to_dict())
     return rows
 

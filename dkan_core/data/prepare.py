@@ -55,9 +55,7 @@ def prepare(
         task, _ = find_task(sources, config)
         pieces = whole_files(task.files)
         with progress("reading", task.rows, "rows") as advance:
-            counts, sample = collect_statistics(
-                pieces, task.schema, task.config, advance, sampled=task.encoding is None
-            )
+            counts, sample = collect_statistics(pieces, task.schema, task.config, advance)
         counts = merge_counts([counts], task.schema)
         preprocessor = fit(task, counts, sample)
         del sample  # not needed any more, and large

@@ -97,13 +97,8 @@ def sample_rows(columns: int) -> int:
 
 
 def collect_statistics(
-    pieces: Sequence[Piece],
-    schema: Schema,
-    config: PrepareConfig,
-    on_rows: Callable[[int], None],
-    *,
-    sampled: bool = True,
-) -> tuple[Counts, Sample | None]:
+    pieces: Sequence[Piece], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
+) -> tuple[Counts, Sample]:
     """Read every row once.
 
     Args:
@@ -111,7 +106,6 @@ def collect_statistics(
         schema: Role of each column.
         config: How rows are split; its seed decides the sample.
         on_rows: Called with the number of rows after each batch.
-        sampled: Whether an encoding is to be fitted, which takes a sample.
 
     Returns:
         The counts, and of the train split at most ``sample_rows`` rows, feature columns only.
@@ -135,9 +129,8 @@ def collect_statistics(
             weights = batch.rows.column(schema.weight)
             counts.weight += _train_weight(weights, batch.split == 0, schema.weight, batch.path)
         _count_invalid(counts.invalid, batch.rows, schema.numeric)
-        if sampled:
-            sample.add(batch.rows.select(features), batch.row_ids, batch.split == 0)
-    return counts, sample.sample() if sampled else None
+        sample.add(batch.rows.select(features), batch.row_ids, batch.split == 0)
+    return counts, sample.sample()
 
 
 def _count_values(counter: Counter[object], values: pa.Array) -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.config import PrepareConfig
+from dkan_core.data.distribution import count_values
 from dkan_core.data.encoding import UNSEEN, Preprocessor
 from dkan_core.data.fitting import fit_preprocessor
 from dkan_core.data.hashing import salted, splitmix64
@@ -68,13 +69,13 @@ def describe_files(files: Sequence[SourceFile]) -> str:
     return files[0].path if len(files) == 1 else f"{len(files)} files from {files[0].path}"
 
 
-def fit(task: Task, counts: Counts, sample: Sample | None) -> Preprocessor:
-    """Check what was counted and choose the encoding.
+def fit(task: Task, counts: Counts, sample: Sample) -> Preprocessor:
+    """Check what was counted and choose the encoding, or count these rows for the one that is to be taken.
 
     Args:
         task: What is prepared.
         counts: Of all rows.
-        sample: Of the whole train split; None where the task brings its encoding.
+        sample: Of the whole train split.
 
     Raises:
         DataError: A label lacks a class, a split has no rows, or a feature is useless.
@@ -85,8 +86,8 @@ def fit(task: Task, counts: Counts, sample: Sample | None) -> Preprocessor:
             "column %r: %d NaN and %d infinite values taken as missing", name, invalid["nan"], invalid["inf"]
         )
     if task.encoding is not None:
-        return task.encoding
-    assert sample is not None
+        counted = count_values(sample.rows, task.encoding, task.where)
+        return task.encoding.model_copy(update={"counts": {name: rows.tolist() for name, rows in counted.items()}})
     schema = task.schema
     return fit_preprocessor(sample.rows, schema.numeric, schema.categorical, task.config.numeric_dtype, task.where)
 

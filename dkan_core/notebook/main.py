@@ -182,7 +182,8 @@ def _train(
         ]
         pq.write_table(pa.concat_tables(tables, promote_options="permissive"), source)
         del tables
-        prepare(source, prepared, PrepareConfig(label=tuple(labels), split_column=split_column))
+        like = config.init_from if config else None
+        prepare(source, prepared, PrepareConfig(label=tuple(labels), split_column=split_column, like=like))
         result = train(prepared, run, config, overwrite=overwrite)
     return result.average_precision, result.model
 

@@ -20,6 +20,7 @@ from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.checkpoints import checkpoint_folder, find_checkpoint
 from dkan_core.training.ending import LOG, Ending, kept_log
 from dkan_core.training.evaluator import MODEL_FOLDER
+from dkan_core.training.initial import take_initial
 from dkan_core.training.ledger import ENDINGS
 from dkan_core.training.meeting import TorchRun
 from dkan_core.training.processes import ForkServer
@@ -95,6 +96,7 @@ def train(
     with kept_log() as write_log, open_prepared(prepared) as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
+        config, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
         asked, config = config, resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
         where = checkpoint_folder(config, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
         rows = manifest.splits["train"].rows
@@ -118,7 +120,9 @@ def train(
                     outcome = _take_over(folder, checkpoint, ending, ranks)
                 else:
                     with ForkServer() as fork_server:
-                        execution = Run(data, manifest, folder, config, where, checkpoint, fork_server, end, ranks)
+                        execution = Run(
+                            data, manifest, folder, config, where, checkpoint, fork_server, end, ranks, initial
+                        )
                         outcome = execution.execute()
                 metrics = _write_metrics(folder, config, outcome)
                 end.reason = ENDINGS[outcome.ledger.ended]
@@ -214,6 +218,7 @@ def _training_facts(config: TrainConfig, outcome: Outcome) -> dict[str, Any]:
         "steps": last["step"],
         "seconds": last["seconds"],
         "seed": config.seed,
+        "init_from": config.init_from,
         "ended": ENDINGS[ledger.ended],
         "ledger": {name: getattr(ledger, name) for name in LEDGER_FACTS},
         "replaced": outcome.replaced,

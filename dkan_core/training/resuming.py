@@ -59,7 +59,8 @@ def check_fits(checkpoint: Checkpoint, config: TrainConfig, data: str, rows: int
     if checkpoint.data != data:
         raise ConfigError(
             f"{where}: is of other data (fingerprint {checkpoint.data[:12]}, here {data[:12]}); "
-            "train with that data, or without --resume"
+            "train with that data, or without --resume; to go on with other data, start from that run's model with "
+            "--init-from"
         )
     # One that did not exist when the checkpoint was written had its default.
     theirs, ours = {**_plain(TrainConfig()), **checkpoint.settings}, _plain(config)

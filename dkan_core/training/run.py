@@ -18,6 +18,7 @@ from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.doorbell import Doorbell
 from dkan_core.training.ending import Ending
 from dkan_core.training.evaluator import MODEL_FOLDER
+from dkan_core.training.initial import InitialModel, initial_model
 from dkan_core.training.job import Job
 from dkan_core.training.ledger import Ledger, add_to_digest
 from dkan_core.training.meeting import Meeting
@@ -29,7 +30,7 @@ from dkan_core.training.resuming import check_architecture, waiting_snapshots
 from dkan_core.training.saver import Saver, run_facts
 from dkan_core.training.schedule import Schedule, ranges_of
 from dkan_core.training.snapshots import put_back
-from dkan_core.training.step import decayed_ranges, flatten, untrained_model
+from dkan_core.training.step import decayed_ranges, flatten
 from dkan_core.training.stopwatch import TimeReader
 from dkan_core.training.supervisor import Supervisor, process_names
 from dkan_core.training.team import keep_store, meeting_at
@@ -65,6 +66,7 @@ class Run:
         fork_server: Where the processes come from.
         ending: Told of the newest checkpoint.
         ranks: The other launchers, under torchrun.
+        initial: Model to start from, where there is no checkpoint. Default: an untrained one.
     """
 
     def __init__(
@@ -78,12 +80,14 @@ class Run:
         fork_server: ForkServer,
         ending: Ending,
         ranks: Ranks | None = None,
+        initial: InitialModel | None = None,
     ) -> None:
         self.ranks, self.ending = ranks, ending
         self.folder, self.config, self.checkpoint, self.fork_server = folder, config, checkpoint, fork_server
         self.rows = manifest.splits["train"].rows
-        self.architecture = self._architecture(data, manifest)
-        model = untrained_model(self.architecture, manifest, config)
+        initial = initial if checkpoint is None else None
+        self.architecture = self._architecture(data, manifest, initial)
+        model = initial_model(self.architecture, manifest, config, initial)
         values_P = flatten(model).numpy()
         shape = MemoryShape.of(config, len(values_P))
         check_fits(shape)
@@ -118,9 +122,11 @@ class Run:
         self._store = keep_store(self.config.exchange_timeout)
         return meeting_at(self._store, self.config)
 
-    def _architecture(self, data: Path, manifest: PreparedData) -> ModelConfig:
+    def _architecture(self, data: Path, manifest: PreparedData, initial: InitialModel | None) -> ModelConfig:
         if self.checkpoint is not None:
             return check_architecture(self.checkpoint, manifest, self.config)
+        if initial is not None:
+            return initial.architecture
         with open_split(data, manifest, "train") as reader:
             return choose_architecture(reader, manifest, self.config)
 

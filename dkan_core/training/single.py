@@ -20,12 +20,13 @@ from dkan_core.data.shards import Arrays
 from dkan_core.model.tabular import ModelConfig, TabularFastKAN
 from dkan_core.training.architecture import choose_architecture
 from dkan_core.training.centre import Centre, Rules, keep, start
+from dkan_core.training.initial import InitialModel, initial_model
 from dkan_core.training.judge import Best, Judge
 from dkan_core.training.memory import MemoryShape, create_memory
 from dkan_core.training.merging import Contribution
 from dkan_core.training.replica import Replica
 from dkan_core.training.selection import Selection, describe_best
-from dkan_core.training.step import decayed_ranges, flatten, untrained_model
+from dkan_core.training.step import decayed_ranges, flatten
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,13 @@ class SingleResult:
     """Updates that were no finite numbers."""
 
 
-def train_single(train: RowReader, valid: RowReader, prepared: PreparedData, config: TrainConfig) -> SingleResult:
+def train_single(
+    train: RowReader,
+    valid: RowReader,
+    prepared: PreparedData,
+    config: TrainConfig,
+    initial: InitialModel | None = None,
+) -> SingleResult:
     """Train in this process and keep the best model in memory; torch's random state is left as it was.
 
     Args:
@@ -58,22 +65,30 @@ def train_single(train: RowReader, valid: RowReader, prepared: PreparedData, con
         valid: Rows to evaluate on; at least one label has both classes there.
         prepared: What is known about them.
         config: Resolved settings for one worker.
+        initial: Model to start from. Default: an untrained one.
 
     Raises:
         TrainingError: The loss is no number, whatever the learning rate.
     """
     assert config.workers == 1, f"one process trains, not {config.workers}"
     with torch.random.fork_rng(devices=[]):
-        return _Single(train, valid, prepared, config).run()
+        return _Single(train, valid, prepared, config, initial).run()
 
 
 class _Single:
     """The loop over steps."""
 
-    def __init__(self, train: RowReader, valid: RowReader, prepared: PreparedData, config: TrainConfig) -> None:
+    def __init__(
+        self,
+        train: RowReader,
+        valid: RowReader,
+        prepared: PreparedData,
+        config: TrainConfig,
+        initial: InitialModel | None,
+    ) -> None:
         self.train, self.config = train, config
-        self.architecture = choose_architecture(train, prepared, config)
-        model = untrained_model(self.architecture, prepared, config)
+        self.architecture = initial.architecture if initial else choose_architecture(train, prepared, config)
+        model = initial_model(self.architecture, prepared, config, initial)
         values_P = flatten(model).numpy()
         self.memory = create_memory(MemoryShape(parameters=len(values_P), workers=1, average=config.ema_decay > 0))
         os.close(self.memory.handle)

@@ -2,9 +2,10 @@
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from dkan_core.data.manifest import PreparedData, open_prepared
 from dkan_core.errors import ConfigError, TrainingError
 from dkan_core.prediction import torch_threads
 from dkan_core.progress import progress
+from dkan_core.training.initial import InitialModel, take_initial
 from dkan_core.training.recipe import resolve, threads_per_worker
 from dkan_core.training.schedule import Schedule
 from dkan_core.training.single import train_single
@@ -136,10 +138,13 @@ def tune_learning_rate(
         open_split(folder, manifest, "train") as train,
         open_split(folder, manifest, "valid") as valid,
     ):
-        base = resolve(replace(config or TrainConfig(), workers=1), train.rows, len(manifest.labels))
+        alone = replace(config or TrainConfig(), workers=1, resume="never")
+        alone, initial = take_initial(alone, manifest, prepared, "")
+        base = resolve(alone, train.rows, len(manifest.labels))
         full_steps = Schedule.of(base, train.rows).steps
         head, base = _shortened(train, base, steps)
-        trials = _sweep(head, valid, manifest, base, sorted(set(factors)), repeats)
+        train_once = partial(_run, head, valid, manifest, initial=initial)
+        trials = _sweep(train_once, base, sorted(set(factors)), repeats)
     steps = Schedule.of(base, head.rows).steps
     chosen, noise, notes = _judge(trials, steps, full_steps)
     assert base.batch_size is not None
@@ -165,9 +170,12 @@ def _shortened(train: RowReader, config: TrainConfig, steps: int) -> tuple[RowRe
 
 
 def _sweep(
-    train: RowReader, valid: RowReader, manifest: PreparedData, base: TrainConfig, factors: list[float], repeats: int
+    train_once: Callable[[TrainConfig], tuple[float | None, float | None]],
+    base: TrainConfig,
+    factors: list[float],
+    repeats: int,
 ) -> list[Trial]:
-    """Train with every multiple of the base's rate."""
+    """Train with every multiple of the base's rate; ``train_once`` returns AP and loss, None where a run diverged."""
     assert base.learning_rate is not None
     rates = [float(f"{factor * base.learning_rate:.3g}") for factor in factors]
     configs = [
@@ -178,7 +186,7 @@ def _sweep(
         for factor, rate, runs in zip(factors, rates, configs, strict=True):
             scores = []
             for config in runs:
-                scores.append(_run(train, valid, manifest, config))
+                scores.append(train_once(config))
                 advance(1)
             precisions, losses = zip(*scores, strict=True)
             trials.append(Trial(learning_rate=rate, factor=factor, average_precision=precisions, log_loss=losses))
@@ -189,12 +197,17 @@ def _sweep(
 
 
 def _run(
-    train: RowReader, valid: RowReader, manifest: PreparedData, config: TrainConfig
+    train: RowReader,
+    valid: RowReader,
+    manifest: PreparedData,
+    config: TrainConfig,
+    *,
+    initial: InitialModel | None,
 ) -> tuple[float | None, float | None]:
     """Return validation AP and loss of a run's best model, or None where it diverged."""
     with _quiet():
         try:
-            result = train_single(train, valid, manifest, config)
+            result = train_single(train, valid, manifest, config, initial)
         except TrainingError:
             return None, None
     if result.refused:

@@ -59,6 +59,8 @@ def test_encoding_and_labels_are_those_of_the_model(
     assert "are ignored: 'row'" in caplog.text
     unknown = sum(value == "middle" for value in pq.read_table(raw)["site"].to_pylist())
     assert f"column 'site': {unknown / 4:.2f}% of the rows ({unknown}) hold a value" in caplog.text
+    assert manifest.preprocessor.counts is not None  # of the new rows: what a model trained on them compares with
+    assert sum(manifest.preprocessor.counts["site"]) == manifest.splits["train"].rows
     evaluate(trained.model, tmp_path / "data", tmp_path / "eval", explain=False)
 
 

@@ -13,6 +13,7 @@ from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, open_prepared
 from dkan_core.errors import ConfigError
 from dkan_core.machine import available_cores
+from dkan_core.training.initial import take_initial
 from dkan_core.training.planning.advice import Advice, Device, advise
 from dkan_core.training.planning.bench import describe_device
 from dkan_core.training.planning.checking import Checked, check_plan
@@ -222,6 +223,8 @@ def plan(
     config = config or TrainConfig()
     interval = config.sync_interval or DEFAULT_INTERVAL
     with open_prepared(prepared) as (data, manifest):
+        # Only the size of the model counts here, not its weights.
+        config = replace(take_initial(replace(config, resume="never"), manifest, prepared, "")[0], init_from=None)
         here = _visible_devices(config)
         most = gpus or here
         base = _resolved(config, most, data, manifest)
