@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import PrepareConfig, TrainConfig, TrainResult, evaluate, prepare, train, tune_learning_rate
+from dkan_core import PrepareConfig, TrainConfig, TrainResult, evaluate, main, prepare, train, tune_learning_rate
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.model.saved_model import SavedModel
@@ -158,3 +158,14 @@ def test_what_does_not_fit_the_model_is_refused(
     code = dkan("train", data, "--out", tmp_path / "run", *options, monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, message)
     assert not (tmp_path / "run").exists()
+
+
+def test_main_goes_on_from_a_model_that_it_trained(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 4))
+    y = (x[:, 0] > 0.3).astype(int)
+    config = TrainConfig(epochs=1, hidden=(8,), device="cpu")
+    first = main((x[:400], y[:400]), (x[400:], y[400:]), config, run=tmp_path / "first")
+    config = TrainConfig(epochs=1, learning_rate=1e-12, device="cpu", init_from=first.path)
+    again = main((x[:300], y[:300]), (x[400:], y[400:]), config, run=tmp_path / "again")
+    assert again.average_precision == pytest.approx(first.average_precision, abs=1e-9)
