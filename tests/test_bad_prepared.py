@@ -112,8 +112,12 @@ MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "encoding of null": (put("encoding", None), r"encoding: Input should be an object"),
     "vocabulary cut off": (
-        lambda plain: plain["encoding"]["coded"][0].update(vocabulary=["left"]),
+        lambda plain: (plain["encoding"].pop("counts"), plain["encoding"]["coded"][0].update(vocabulary=["left"])),
         r"train/00000-of-00001\.safetensors: column 'site' has code 3 in row \d+; expected 0 to 2",
+    ),
+    "vocabulary cut off, counts kept": (
+        lambda plain: plain["encoding"]["coded"][0].update(vocabulary=["left"]),
+        r"encoding: counts: must hold the rows of each column's bins",
     ),
     "source of null": (put("sources", [None]), r"sources\.0: Input should be an object"),
     "location of a number": (put("location", 7), r"location: Input should be a valid string, got 7"),
