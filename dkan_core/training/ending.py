@@ -19,6 +19,9 @@ REASONS = {
 }
 """By the ledger's endings; what else ends a run is an exception."""
 
+WITH = {"epochs": ", with more --epochs", "patience": ", with more --patience", "time": ", with more --max-seconds"}
+"""What a run that has ended so needs besides to go on."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -45,14 +48,12 @@ class Ending:
         why = REASONS[self.reason] if error is None else describe(error)
         best = f"the best model is {self.run}/{self.model.name}" if self.model.exists() else "there is no model yet"
         newest = f"the newest checkpoint is {self.checkpoint}" if self.checkpoint else "there is no checkpoint"
-        logger.info("the run has ended (%s): %s; %s%s", why, best, newest, self._way_on(error))
+        logger.info("the run has ended (%s): %s; %s%s", why, best, newest, self._way_on())
 
-    def _way_on(self, error: BaseException | None) -> str:
-        if error is None and self.reason in ("epochs", "patience"):
-            return ""
+    def _way_on(self) -> str:
         if not self.checkpoint:
             return "; --overwrite starts anew"
-        return "; --resume auto goes on from it" + (", with a larger --max-seconds" if self.reason == "time" else "")
+        return f"; --resume auto goes on from it{WITH.get(self.reason, '')}"
 
 
 def describe(error: BaseException) -> str:
