@@ -15,8 +15,9 @@ from dkan_core import page
 from dkan_core.errors import DataError
 from dkan_core.evaluation_data import EvaluationData
 from dkan_core.metrics import compute_metrics
-from dkan_core.model.saved_model import CONFIG, SavedModel
-from dkan_core.prediction import best_device, score_batches, to_probability
+from dkan_core.model.model_folder import CONFIG
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.prediction import best_device, check_probabilities, score_batches, to_probability
 from dkan_core.storage import local_copy, read_if_there
 
 SHOWN = {
@@ -66,9 +67,11 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
             return _not_compared(place, f"it was trained for the labels {', '.join(saved.config.labels)}")
         device = best_device()
         scored = score_batches(saved.module.to(device), data.batches(saved.preprocessor), device)
+        probabilities_NL = to_probability(scored.log_odds_NL)
+        check_probabilities(probabilities_NL, data.labels, data.title)
     except DataError as error:
         return _not_compared(place, str(error))
-    metrics = compute_metrics(scored.labels_NL, to_probability(scored.log_odds_NL), data.labels)
+    metrics = compute_metrics(scored.labels_NL, probabilities_NL, data.labels)
     return Comparison(model=place, metrics=metrics)
 
 

@@ -211,10 +211,6 @@ class TrainConfig:
         _check_types(self)
         for name in ("device", "eval_device"):
             _check_device(name, getattr(self, name))
-        if self.model == "fastkan" and (self.members or 1) != 1:
-            raise ConfigError(f"members must be 1 with model fastkan, got {self.members}")
-        if any(width < 1 for width in self.hidden or ()):
-            raise ConfigError(f"hidden must hold positive widths, got {self.hidden}")
         weights = self.label_weights
         if any(not 0 <= weight < float("inf") for weight in weights) or (weights and not any(weights)):
             raise ConfigError(f"label_weights must hold non-negative numbers, one above 0, got {weights}")
@@ -225,20 +221,47 @@ class TrainConfig:
             )
         if any(not 0 < weight < float("inf") for weight in self.slice_weights):
             raise ConfigError(f"slice_weights must hold positive numbers, got {self.slice_weights}")
-        if not self.grid_max > self.grid_min:
-            raise ConfigError(f"grid_max must be above grid_min, got {self.grid_min} to {self.grid_max}")
-        for name, low, high in _TRAIN_BOUNDS:
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise ConfigError(f"{name} must be from {low:g} to {high:g}, got {value}")
+        check_network(self)
+        _check_bounds(self, _TRAIN_BOUNDS)
 
 
-_TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
+def check_network(config: Any) -> None:
+    """Raise ConfigError where a field that settings and a saved architecture share is out of range."""
+    if config.model == "fastkan" and (config.members or 1) != 1:
+        raise ConfigError(f"members must be 1 with model fastkan, got {config.members}")
+    if len(config.hidden or ()) > MAX_HIDDEN_LAYERS:
+        raise ConfigError(f"hidden must hold at most {MAX_HIDDEN_LAYERS} widths, got {len(config.hidden)}")
+    if any(not 1 <= width <= MAX_HIDDEN_WIDTH for width in config.hidden or ()):
+        raise ConfigError(f"hidden must hold positive widths up to {MAX_HIDDEN_WIDTH:g}, got {config.hidden}")
+    if not config.grid_max > config.grid_min:
+        raise ConfigError(f"grid_max must be above grid_min, got {config.grid_min} to {config.grid_max}")
+    _check_bounds(config, _NETWORK_BOUNDS)
+
+
+def _check_bounds(config: Any, bounds: tuple[tuple[str, float, float], ...]) -> None:
+    for name, low, high in bounds:
+        value = getattr(config, name)
+        if value is not None and not low <= value <= high:
+            raise ConfigError(f"{name} must be from {low:g} to {high:g}, got {value}")
+
+
+MAX_HIDDEN_LAYERS = 64
+"""Far beyond what trains: so that a file cannot ask for millions of layers, whose modules alone would take minutes."""
+
+MAX_HIDDEN_WIDTH = 10**9
+"""Whether so wide a layer fits into memory is another question (``model.architecture.check_fits_memory``)."""
+
+_NETWORK_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("num_centers", 2, 256),
+    ("grid_min", -1e6, 1e6),
+    ("grid_max", -1e6, 1e6),
     ("dropout", 0, 0.99),
     ("binary_dropout", 0, 0.99),
     ("members", 1, 1024),
     ("embedding_dim", 1, 1024),
+)
+
+_TRAIN_BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("workers", 1, 1024),
     ("accumulate", 1, 1e6),
     ("epochs", 1, 1e9),
@@ -293,11 +316,12 @@ def _check_type(name: str, value: object, expected: Any) -> None:
         fits = isinstance(value, bool)
     elif "int" in text or "float" in text:
         allowed = (int, float) if "float" in text else (int,)
-        fits = isinstance(value, allowed) and not isinstance(value, bool)
+        fits = isinstance(value, allowed) and not isinstance(value, bool) and abs(value) != float("inf")
     else:
         fits = isinstance(value, str)
     if not fits:
         wanted = expected.__name__ if expected in (int, str, float, bool) else text
+        wanted = "finite" if value in (float("inf"), -float("inf")) else wanted
         wanted = f"one of {', '.join(get_args(expected))}" if get_origin(expected) is Literal else wanted
         hint = f"; write ({value!r},)" if isinstance(value, str) and text.startswith("tuple") else ""
         raise ConfigError(f"{name} must be {wanted}, got {value!r}{hint}")

@@ -18,7 +18,7 @@ from dkan_core.evaluation_data import EvaluationData, RowCollector, open_evaluat
 from dkan_core.explanation.explain import QUICK_ROWS, learned_section
 from dkan_core.history import HISTORY, read_history
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.prediction import best_device, probability_column, score_batches, to_probability
+from dkan_core.prediction import best_device, check_probabilities, probability_column, score_batches, to_probability
 from dkan_core.report import render_report
 from dkan_core.storage import check_file_is_ours, local_copy, read_if_there, staged_folder, write_atomic, write_json
 
@@ -127,6 +127,7 @@ def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluati
     batches = collector.watch(data.batches(saved.preprocessor))
     scored = score_batches(saved.module.to(device), batches, device)
     labels_NL, probabilities_NL = scored.labels_NL, to_probability(scored.log_odds_NL)
+    check_probabilities(probabilities_NL, data.labels, data.title)
     metrics = {**metric.compute_metrics(labels_NL, probabilities_NL, data.labels), "split": data.name}
     evaluation = Evaluation(
         metrics=metrics, labels=labels_NL, probabilities=probabilities_NL, thresholds=saved.thresholds

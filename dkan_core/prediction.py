@@ -69,6 +69,29 @@ def to_probability(log_odds_NL: npt.NDArray[np.float32]) -> npt.NDArray[np.float
     return sigmoid(log_odds_NL).astype(np.float32)
 
 
+def check_probabilities(
+    probabilities_NL: npt.NDArray[np.float32], labels: Sequence[str], where: str | Path, first_row: int = 0
+) -> None:
+    """Raise DataError at the first probability that is not a finite number in [0, 1].
+
+    Shape:
+        - probabilities_NL: ``(N, L)``
+
+    Args:
+        probabilities_NL: What a model gives.
+        labels: Of its columns.
+        where: File or folder of the rows.
+        first_row: Number of the first of the rows, counted from 0.
+    """
+    wrong = np.argwhere(~((probabilities_NL >= 0) & (probabilities_NL <= 1)))
+    if len(wrong):
+        row, column = wrong[0]
+        raise DataError(
+            f"{where}: row {first_row + row}: the model gives no probability of {labels[column]!r}, "
+            f"but {probabilities_NL[row, column]}"
+        )
+
+
 @torch.inference_mode()
 def log_odds(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> Tensor:
     """Return the calibrated log-odds of each label, on the device.
@@ -197,8 +220,12 @@ def scored_batches(
         - Output: N rows, ``(N, L)``
     """
     needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))
+    row = 0
     for batch in read_batches(path, needed, on_rows):
-        yield batch, score(saved.module, saved.preprocessor.transform(batch, path), device)
+        found_NL = score(saved.module, saved.preprocessor.transform(batch, path), device)
+        check_probabilities(found_NL, saved.config.labels, path, row)
+        row += len(batch)
+        yield batch, found_NL
 
 
 def output_batch(

@@ -1,6 +1,5 @@
 """``publish``: an approved model, with its card, where others fetch it; ``choose_best``: one run of several."""
 
-import json
 import logging
 import shutil
 import tempfile
@@ -8,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict
+
 from dkan_core.errors import DataError, OutputError
-from dkan_core.model.saved_model import CARD, CONFIG, SavedModel, write_model_files
+from dkan_core.model.model_folder import CARD, CONFIG
+from dkan_core.model.saved_model import SavedModel, Share, write_model_files
+from dkan_core.schemas import Schema, read_json
 from dkan_core.storage import PARTIAL, entries, exchange_remote, is_remote, local_copy, local_path
 
 RUN_METRICS = "metrics.json"
@@ -33,9 +36,9 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
         OutputError: ``to`` cannot take it, or holds something else.
     """
     with local_copy(model) as source, tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
-        folder = SavedModel(source).folder
-        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
-        files[CARD] += _tested(metrics or {}).encode()
+        read = SavedModel(source).files
+        files = {name: read.read(name) for name in read.files}
+        files[CARD] = files.get(CARD, b"") + _tested(metrics or {}).encode()
         _check_replaceable(to)
         if not is_remote(to):
             local_path(to).parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +66,14 @@ def _tested(metrics: Mapping[str, Any]) -> str:
     return f"\n| test metric | value |\n|---|---:|\n{rows}\n"
 
 
+class _RunMetrics(Schema):
+    """What is read of a run's metrics; there is more."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    average_precision: Share
+
+
 def choose_best(runs: Sequence[str | Path], out: str | Path) -> int:
     """Copy the run with the highest validation average precision.
 
@@ -87,6 +98,6 @@ def choose_best(runs: Sequence[str | Path], out: str | Path) -> int:
 
 def _validation_score(run: Path) -> float:
     try:
-        return float(json.loads((run / RUN_METRICS).read_text(encoding="utf-8"))["average_precision"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return read_json(_RunMetrics, (run / RUN_METRICS).read_bytes(), str(run / RUN_METRICS)).average_precision
+    except OSError as error:
         raise DataError(f"{run}: holds no finished run of `dkan train` ({error})") from error

@@ -68,6 +68,8 @@ def read_settings(path: str | Path) -> dict[str, Any]:
         settings = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(f"config file {path}: no such file") from None
+    except RecursionError:
+        raise ConfigError(f"config file {path}: is nested too deeply to be read") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"config file {path}: {error}") from None
     if not isinstance(settings, dict):

@@ -191,9 +191,14 @@ def check_file_is_ours(uri: str, *, beginning: bytes, mark: bytes = b"") -> None
         raise OutputError(f"{uri}: was not written by dkan, and would be replaced; choose an empty or new folder")
 
 
+def json_text(value: Any) -> str:
+    """Return ``value`` as the text of a JSON file; NaN and infinity are refused."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as JSON, atomically; NaN and infinity are refused."""
-    write_atomic(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_atomic(path, json_text(value))
 
 
 def sync_folder(folder: Path) -> None:

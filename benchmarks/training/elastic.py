@@ -24,7 +24,8 @@ from benchmarks.training.watch import START_SECONDS, environment
 from dkan_core import TrainConfig, TrainingError
 from dkan_core.data.loader import SliceBatches, open_split
 from dkan_core.data.manifest import read_manifest
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.settings import build_config
 from dkan_core.training.architecture import choose_architecture
 from dkan_core.training.recipe import resolve

@@ -27,9 +27,10 @@ from dkan_core.data.splits import hold_out
 from dkan_core.data.statistics import sample_rows
 from dkan_core.data.targets import check_classes, check_weights, encode_labels, find_classes, labelled, split_info
 from dkan_core.errors import DataError
-from dkan_core.estimator.description import ESTIMATOR, Description, describe_classifier
+from dkan_core.estimator.description import Description, describe_classifier
 from dkan_core.machine import available_cores
-from dkan_core.model.saved_model import CONFIG, MODEL_FILES, SavedModel, save_model
+from dkan_core.model.model_folder import CONFIG, ESTIMATOR, MODEL_FILES
+from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.prediction import best_device, log_odds, to_probability, torch_threads
 from dkan_core.settings import build_config
 from dkan_core.storage import check_free, exchange_remote, is_remote, local_copy, local_path

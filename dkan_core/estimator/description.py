@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from dkan_core.model.model_folder import ESTIMATOR
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.schemas import Schema, read_json
-
-ESTIMATOR = "estimator.json"
+from dkan_core.schemas import Schema
 
 MODEL_PARAMETERS = ("members", "hidden", "num_centers", "dropout", "binary_dropout", "embedding_dim")
 """Parameters of the classifier that a model's architecture knows."""
@@ -40,8 +39,7 @@ def describe_classifier(saved: SavedModel) -> Description:
     Raises:
         DataError: ``estimator.json`` is damaged.
     """
-    path = saved.folder / ESTIMATOR
-    return read_json(Description, path.read_bytes(), str(path)) if path.exists() else _describe_model(saved)
+    return saved.files.read_json(Description, ESTIMATOR) if ESTIMATOR in saved.files.files else _describe_model(saved)
 
 
 def _describe_model(saved: SavedModel) -> Description:

@@ -14,7 +14,7 @@ from dkan_core.explanation.heatmaps import draw_map
 from dkan_core.explanation.learned import Effort, Explanation, explain_rows
 from dkan_core.explanation.section import render_explanation, render_section
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.prediction import best_device, check_match
+from dkan_core.prediction import best_device, check_match, check_probabilities, score
 from dkan_core.storage import local_copy, staged_folder, write_atomic, write_json
 
 NUMBERS, PAGE, IMPORTANCE, CURVES, INTERACTIONS = (
@@ -115,8 +115,10 @@ def _explain(
     seed: int,
 ) -> Explanation:
     device = best_device()
+    model = saved.module.to(device)
+    check_probabilities(score(model, arrays, device), saved.config.labels, split)
     return explain_rows(
-        saved.module.to(device),
+        model,
         device,
         saved.preprocessor,
         arrays,

@@ -1,29 +1,27 @@
-"""A model on disk: a folder that is replaced as a whole, and read back without pickle."""
+"""A model on disk: a folder that is replaced as a whole, and read back without pickle and without trust."""
 
 import ctypes
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
+import torch
+from pydantic import ConfigDict, Field, NonNegativeInt, model_validator
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
+from torch import Tensor
 
 from dkan_core.data.encoding import Preprocessor
 from dkan_core.errors import DataError
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
-from dkan_core.storage import output_error, remove, sync_folder, write_atomic, write_json
-
-WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD = (
-    "model.safetensors",
-    "config.json",
-    "preprocessor.json",
-    "metrics.json",
-    "README.md",
-)
-MODEL_FILES = (WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD)
+from dkan_core.model.architecture import ModelConfig, count_parameters
+from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE
+from dkan_core.model.card import model_card
+from dkan_core.model.model_folder import CARD, CONFIG, METRICS, PREPROCESSOR, WEIGHTS, ModelFolder, with_hashes
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.schemas import Schema
+from dkan_core.storage import json_text, output_error, remove, sync_folder, write_atomic
 
 
 def save_model(
@@ -48,15 +46,11 @@ def save_model(
     Raises:
         OutputError: The disk is full or not writable; an earlier model stays.
     """
-    with _replaced(folder) as aside:
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        write_atomic(aside / WEIGHTS, save(state))
-        write_json(aside / CONFIG, config.to_dict())
-        write_json(aside / PREPROCESSOR, preprocessor.to_dict())
-        write_json(aside / METRICS, metrics)
-        for name, content in (also or {}).items():
-            write_json(aside / name, content)
-        write_atomic(aside / CARD, _card(config, preprocessor, metrics))
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    plain = {CONFIG: config.to_dict(), PREPROCESSOR: preprocessor.to_dict(), METRICS: metrics, **(also or {})}
+    files = {name: json_text(content).encode() for name, content in plain.items()}
+    files |= {WEIGHTS: save(state), CARD: model_card(config, preprocessor, metrics).encode()}
+    write_model_files(folder, with_hashes(files))
 
 
 def write_model_files(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -109,63 +103,86 @@ def _exchange(first: Path, second: Path) -> bool:
     return renameat2 is not None and renameat2(at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), exchange) == 0
 
 
-def _card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[str, Any]) -> str:
-    numeric = ", ".join(feature.name for feature in preprocessor.numeric) or "none"
-    categories = ", ".join(feature.name for feature in preprocessor.coded if feature.kind == "category") or "none"
-    lines = [
-        f"# FastKAN model for {', '.join(config.labels)}",
-        "",
-        "Trained by dkan. Score new rows with `dkan predict FOLDER SRC... --out FILE`.",
-        "",
-        "| validation metric | value |",
-        "|---|---:|",
-        *(f"| {name} | {value} |" for name, value in metrics.items() if isinstance(value, int | float)),
-        "",
-        f"- Members: {config.members}",
-        f"- Layers of each: {[*config.hidden, len(config.labels)]}",
-        f"- Centers: {config.num_centers} on [{config.grid_min}, {config.grid_max}]",
-        f"- Numeric features: {numeric}",
-        f"- Categories: {categories}",
-        "",
-        "Probabilities are calibrated on the validation split. The model is no better than the data it saw.",
-        "",
-    ]
-    return "\n".join(lines)
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Metrics(Schema):
+    """Base of what is said of a model or a label: further facts are numbers and words."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, int | float | str | None] = Field(init=False)
+
+
+class ScoreCounts(Schema):
+    """The distribution of a label's scores on validation, as ``data.distribution.count_up_to`` counts."""
+
+    knots: list[Share]
+    rows: list[NonNegativeInt]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.rows) != len(self.knots) + 1:
+            raise ValueError(f"rows: must hold {len(self.knots) + 1} counts, got {len(self.rows)}")
+        return self
+
+
+class LabelMetrics(_Metrics):
+    """What ``metrics.json`` says of a label."""
+
+    threshold: Share
+    """Operating threshold: the one with the best F1 on validation."""
+
+    scores: ScoreCounts | None = None
+    """None where an earlier dkan wrote this."""
+
+
+class ModelMetrics(_Metrics):
+    """What ``metrics.json`` holds: the metrics on validation."""
+
+    average_precision: Share
+    epoch: Annotated[float, Field(ge=0)]
+    labels: dict[str, LabelMetrics]
 
 
 class SavedModel:
     """A model read from its folder, ready to score.
 
+    Args:
+        folder: Of a model, or of a run.
+
     Raises:
-        DataError: The folder is no model, or a file of it is missing or damaged.
+        DataError: The folder is no model; or a file of it is missing or damaged, or does not fit the others.
     """
 
     def __init__(self, folder: Path) -> None:
-        if not (folder / CONFIG).exists() and (folder / "model" / CONFIG).exists():
-            folder = folder / "model"
-        self.folder = folder
-        try:
-            self.config = ModelConfig.from_dict(self.read(CONFIG))
-        except TypeError as error:
-            raise DataError(f"{folder / CONFIG}: was written by another version of dkan ({error})") from error
-        self.preprocessor = Preprocessor.from_dict(self.read(PREPROCESSOR))
-        self.metrics = self.read(METRICS)
-        self.module = TabularFastKAN(self.config)
-        try:
-            self.module.load_state_dict(load_file(folder / WEIGHTS))
-        except (OSError, RuntimeError, SafetensorError) as error:
-            raise DataError(f"{folder / WEIGHTS}: does not fit {CONFIG} ({error})") from error
-        self.module.eval()
+        self.files = ModelFolder(folder)
+        self.folder = self.files.folder
+        self.config = self.files.read_json(ModelConfig, CONFIG)
+        self.preprocessor = self.files.read_json(Preprocessor, PREPROCESSOR)
+        self.config.check_encoding(self.preprocessor, str(self.folder / CONFIG))
+        self.metrics = self._read_metrics()
+        self.module = self._read_module()
 
-    def read(self, name: str) -> dict[str, Any]:
-        """Read a JSON file of the folder."""
+    def _read_metrics(self) -> dict[str, Any]:
+        metrics = self.files.read_json(ModelMetrics, METRICS)
+        if {*metrics.labels} != {*self.config.labels}:
+            raise DataError(
+                f"{self.folder / METRICS}: labels: must be those of {CONFIG}, {list(self.config.labels)}, "
+                f"got {list(metrics.labels)}"
+            )
+        return metrics.model_dump(exclude_unset=True)
+
+    def _read_module(self) -> TabularFastKAN:
+        where, content = self.folder / WEIGHTS, self.files.read(WEIGHTS)
         try:
-            plain: dict[str, Any] = json.loads((self.folder / name).read_text(encoding="utf-8"))
-            return plain
-        except FileNotFoundError:
-            raise DataError(f"{self.folder}: no {name} there; expected a model that `dkan train` wrote") from None
-        except ValueError as error:
-            raise DataError(f"{self.folder / name}: is damaged ({error})") from error
+            state = load(content)
+        except (SafetensorError, ValueError, KeyError, OverflowError, RuntimeError) as error:
+            raise DataError(f"{where}: is no whole file of safetensors ({error})") from error
+        check_count(self.config, state, where)
+        module = TabularFastKAN(self.config)
+        check_weights(module.state_dict(), state, where)
+        module.load_state_dict(state)
+        return module.eval()
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -175,3 +192,31 @@ class SavedModel:
     def parameters(self) -> int:
         """Return the number of trained numbers."""
         return sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
+
+
+def check_count(config: ModelConfig, state: Mapping[str, Tensor], where: Path) -> None:
+    """Raise DataError unless there are as many weights as the architecture has: before memory is taken for them."""
+    expected, found = count_parameters(config), sum(tensor.numel() for tensor in state.values())
+    if found != expected:
+        raise DataError(f"{where}: does not fit {CONFIG}, which asks for {expected:,} numbers; it holds {found:,}")
+
+
+def check_weights(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where: Path) -> None:
+    """Raise DataError unless the weights have the names, shapes and types that are expected, and are finite."""
+    odd = sorted({*expected} ^ {*state})
+    if odd:
+        what = "missing" if odd[0] in expected else "unknown"
+        raise DataError(f"{where}: does not fit {CONFIG}: {odd[0]!r} is {what}")
+    for name, tensor in state.items():
+        wanted = expected[name]
+        if (tensor.dtype, tensor.shape) != (wanted.dtype, wanted.shape):
+            raise DataError(
+                f"{where}: does not fit {CONFIG}: {name} must be {wanted.dtype} {list(wanted.shape)}, "
+                f"got {tensor.dtype} {list(tensor.shape)}"
+            )
+        if not tensor.isfinite().all():
+            raise DataError(f"{where}: {name} holds a number that is not finite")
+        if name == "calibration_scale" and not ((tensor > 0.99 * MIN_SCALE) & (tensor < 1.01 * MAX_SCALE)).all():
+            raise DataError(f"{where}: {name} must be from {MIN_SCALE} to {MAX_SCALE}, got {tensor.tolist()}")
+        if name.endswith("rbf.grid") and not torch.allclose(tensor, wanted):
+            raise DataError(f"{where}: {name} is not the grid of {CONFIG}")

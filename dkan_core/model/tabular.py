@@ -8,7 +8,6 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy.typing as npt
@@ -16,100 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dkan_core.config import TrainConfig
 from dkan_core.data.encoding import FIRST_CODE, SCORE_LIMIT, STEPS, UNSEEN
-from dkan_core.data.manifest import PreparedData
+from dkan_core.model.architecture import MAX_INDICATOR_CODES, ModelConfig, embedding_width
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import FastKANEnsemble
 from dkan_core.model.fastkan import Basis, FastKAN
 
-MAX_BINARY_KNOTS = 2
-MAX_INDICATOR_CODES = 4096
 BINARY_SCALE = 3.0
 """A binary input has one weight where a curved one has nine that learn together: it is larger instead."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """A model's architecture; saved as ``config.json``."""
-
-    labels: tuple[str, ...]
-    model: str
-    """"auto": an ensemble with indicators and a linear path for binary columns; "fastkan": one plain FastKAN."""
-
-    num_numeric: int
-    binary: tuple[int, ...]
-    """Which numeric features hold at most two values: those skip the basis."""
-
-    cardinalities: tuple[int, ...]
-    """Number of codes of each coded feature."""
-
-    embedded: tuple[int, ...]
-    """Which coded features are categories: those are also embedded and go through the basis."""
-
-    indicators: tuple[tuple[int, ...], ...]
-    """Groups of coded features whose joint value has weights of its own at the first layer."""
-
-    missing: tuple[int, ...]
-    """Coded features of which only whether they are missing has weights of its own."""
-
-    embedding_dim: int
-    members: int
-    hidden: tuple[int, ...]
-    num_centers: int
-    grid_min: float
-    grid_max: float
-    input_norm: str
-    dropout: float
-    binary_dropout: float
-
-    @classmethod
-    def for_data(
-        cls,
-        prepared: PreparedData,
-        config: TrainConfig,
-        *,
-        indicators: Sequence[tuple[int, ...]] = (),
-        missing: Sequence[int] = (),
-    ) -> "ModelConfig":
-        """Return the architecture for a prepared data set and a resolved config."""
-        coded = prepared.preprocessor.coded
-        numeric = prepared.preprocessor.numeric
-        plain = config.model == "fastkan"
-        binary = [index for index, feature in enumerate(numeric) if len(feature.knots) <= MAX_BINARY_KNOTS]
-        assert config.hidden is not None and config.members is not None
-        return cls(
-            labels=tuple(prepared.labels),
-            model=config.model,
-            num_numeric=len(numeric),
-            binary=() if plain else tuple(binary),
-            cardinalities=tuple(feature.cardinality for feature in coded),
-            embedded=tuple(index for index, feature in enumerate(coded) if feature.kind == "category"),
-            indicators=() if plain else tuple(indicators),
-            missing=() if plain else tuple(missing),
-            embedding_dim=config.embedding_dim,
-            members=config.members,
-            hidden=config.hidden,
-            num_centers=config.num_centers,
-            grid_min=config.grid_min,
-            grid_max=config.grid_max,
-            input_norm=config.input_norm,
-            dropout=config.dropout,
-            binary_dropout=config.binary_dropout,
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plain form that is saved as JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> "ModelConfig":
-        """Rebuild an architecture from its plain form."""
-        return cls(**{key: _tuples(value) for key, value in plain.items()})
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def decode_scores(numeric_BF: Tensor) -> Tensor:
@@ -186,7 +99,7 @@ def _tails(group: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def _embedding(cardinality: int, dim: int) -> nn.Embedding:
-    embedding = nn.Embedding(cardinality, min(dim, (cardinality + 1) // 2))
+    embedding = nn.Embedding(cardinality, embedding_width(cardinality, dim))
     nn.init.normal_(embedding.weight, std=0.5)
     return embedding
 

@@ -16,7 +16,8 @@ from dkan_core.data.schema import open_parquet
 from dkan_core.data.sources import find_parquet, listed, stamp
 from dkan_core.data.workplace import WORK, Workplace
 from dkan_core.errors import ConfigError, DataError, OutputError
-from dkan_core.model.saved_model import CONFIG, PREPROCESSOR, WEIGHTS, SavedModel
+from dkan_core.model.model_folder import CONFIG, PREPROCESSOR, WEIGHTS
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.prediction import output_schema
 from dkan_core.schemas import Schema, read_json
 from dkan_core.storage import entries, local_copy
@@ -122,9 +123,9 @@ def plan_scoring(
         plan = _make_plan(saved, str(model), paths, columns, labels, parts)
         _check_apart(place, plan)
         _claim(place, plan, overwrite=overwrite)
-        for path in sorted(path for path in saved.folder.iterdir() if path.is_file()):
-            with place.staged(f"{plan.model_folder}/{path.name}") as aside:
-                aside.write_bytes(path.read_bytes())
+        for name in sorted(saved.files.files):
+            with place.staged(f"{plan.model_folder}/{name}") as aside:
+                aside.write_bytes(saved.files.read(name))
     rows = sum(file.rows for file in plan.files)
     logger.info("planned %s: %s rows of %d files in %d parts", output_uri, f"{rows:,}", len(paths), len(plan.parts))
     return list(range(len(plan.parts)))

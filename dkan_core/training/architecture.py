@@ -5,7 +5,7 @@ import logging
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import RowReader
 from dkan_core.data.manifest import PreparedData
-from dkan_core.model.tabular import ModelConfig
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.indicators import choose_indicators, choose_missing, search_sample
 
 logger = logging.getLogger(__name__)

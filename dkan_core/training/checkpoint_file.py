@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field
 
 from dkan_core.errors import DataError
 from dkan_core.history import Amount, Count, HistoryEntry
-from dkan_core.model.saved_model import MODEL_FILES
+from dkan_core.model.model_folder import MODEL_FILES
 from dkan_core.schemas import Schema, read_json
 from dkan_core.training.centre import MAX_BACKOFFS, checksum
 from dkan_core.training.ledger import ENDINGS, Ledger

@@ -15,8 +15,8 @@ import torch
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.errors import OutputError
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.saved_model import save_model
-from dkan_core.model.tabular import ModelConfig
 from dkan_core.training.centre import checksum
 from dkan_core.training.channel import Channel, inherited
 from dkan_core.training.heartbeat import Heartbeat

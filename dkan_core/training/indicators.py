@@ -25,8 +25,9 @@ from dkan_core.data.encoding import MISSING, SCORE_LIMIT, UNSEEN, Preprocessor
 from dkan_core.data.loader import RowReader
 from dkan_core.data.shards import Arrays
 from dkan_core.metrics import NOT_MEASURED
+from dkan_core.model.architecture import MAX_INDICATOR_CODES
 from dkan_core.model.calibration import sigmoid
-from dkan_core.model.tabular import MAX_INDICATOR_CODES, decode_scores
+from dkan_core.model.tabular import decode_scores
 
 SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000
 """How many labels (rows times labels), and values (rows times columns), are looked at."""

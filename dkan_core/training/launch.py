@@ -15,6 +15,7 @@ from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import open_prepared
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.history import HISTORY
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.storage import write_atomic, write_json
 from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.checkpoints import checkpoint_folder, find_checkpoint
@@ -155,7 +156,7 @@ def _write_metrics(folder: Path, config: TrainConfig, outcome: Outcome) -> dict[
     """Write what is known of the best model and of the run, and return it."""
     if not (folder / MODEL_FOLDER).exists():
         raise TrainingError("no evaluation gave finite scores; lower learning_rate or check the row weights")
-    metrics: dict[str, Any] = json.loads((folder / MODEL_FOLDER / METRICS).read_text(encoding="utf-8"))
+    metrics = SavedModel(folder / MODEL_FOLDER).metrics
     metrics["training"] = _training_facts(config, outcome)
     write_json(folder / METRICS, metrics)
     return metrics

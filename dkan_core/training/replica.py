@@ -8,7 +8,8 @@ from torch import Tensor
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.shards import Arrays
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.optimizer import Float32
 from dkan_core.training.step import compute_gradient, to_tensors, trained_parameters
 

@@ -12,7 +12,8 @@ import torch
 from dkan_core.config import TrainConfig
 from dkan_core.data.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.ledger import ENDINGS, Ledger, add_to_digest
 from dkan_core.training.memory import MemoryShape, Snapshot

@@ -11,7 +11,7 @@ from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData
 from dkan_core.errors import ConfigError
 from dkan_core.machine import available_memory
-from dkan_core.model.tabular import ModelConfig
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.architecture import choose_architecture
 from dkan_core.training.centre import keep, start
 from dkan_core.training.checkpoint_file import Checkpoint

@@ -9,7 +9,8 @@ from pathlib import Path
 from dkan_core.config import TrainConfig
 from dkan_core.errors import OutputError
 from dkan_core.history import BEGINNING, HISTORY
-from dkan_core.model.saved_model import CONFIG, MODEL_FILES, PREPROCESSOR, write_model_files
+from dkan_core.model.model_folder import CONFIG, MODEL_FILES, PREPROCESSOR
+from dkan_core.model.saved_model import write_model_files
 from dkan_core.storage import (
     PARTIAL,
     check_file_is_ours,

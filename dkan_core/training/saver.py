@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from dkan_core.config import TrainConfig
 from dkan_core.errors import DkanError
-from dkan_core.model.saved_model import MODEL_FILES
+from dkan_core.model.model_folder import MODEL_FILES, read_files
 from dkan_core.training.centre import newest_kept
 from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.checkpoints import save_checkpoint
@@ -101,23 +100,11 @@ class Saver:
 
 def read_model(folder: Path) -> dict[str, bytes]:
     """Read the files of a model folder that may be replaced meanwhile; empty where there is no whole one."""
-    while True:
-        try:
-            handle = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:
-            return {}
-        try:
-            return {name: _read_at(handle, name) for name in MODEL_FILES}
-        except FileNotFoundError:
-            if folder.exists() and folder.stat().st_ino == os.fstat(handle).st_ino:
-                return {}
-        finally:
-            os.close(handle)
-
-
-def _read_at(folder: int, name: str) -> bytes:
-    with open(name, "rb", opener=lambda path, flags: os.open(path, flags, dir_fd=folder)) as file:
-        return file.read()
+    try:
+        files = read_files(folder, MODEL_FILES)
+    except FileNotFoundError:
+        return {}
+    return files if len(files) == len(MODEL_FILES) else {}
 
 
 def run_facts(data: str, architecture: dict[str, Any], config: TrainConfig) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.loader import RowReader, run_batches
 from dkan_core.data.manifest import PreparedData
 from dkan_core.data.shards import Arrays
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.architecture import choose_architecture
 from dkan_core.training.centre import Centre, Rules, keep, start
 from dkan_core.training.initial import InitialModel, initial_model

@@ -15,7 +15,8 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.manifest import PreparedData
 from dkan_core.data.shards import Arrays
 from dkan_core.metrics import NOT_MEASURED
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.model.architecture import ModelConfig, check_fits_memory
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.optimizer import Decayed
 
 Logits = Callable[[Tensor | None, Tensor | None, Tensor], Tensor]
@@ -25,7 +26,12 @@ MIN_CODE_DECAY, MAX_CODE_DECAY, EVEN_CODE_ROWS = 0.1, 3.0, 540
 
 
 def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: TrainConfig) -> TabularFastKAN:
-    """Return the model that training starts from: a function of the seed, at the labels' prior log-odds by rows."""
+    """Return the model that training starts from: a function of the seed, at the labels' prior log-odds by rows.
+
+    Raises:
+        ConfigError: It is more than memory holds.
+    """
+    check_fits_memory(architecture)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = TabularFastKAN(architecture)

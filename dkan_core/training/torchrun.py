@@ -23,7 +23,7 @@ from dkan_core import errors
 from dkan_core.config import TrainConfig
 from dkan_core.data.manifest import PreparedData
 from dkan_core.errors import DkanError, TrainingError
-from dkan_core.model.tabular import ModelConfig
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.job import Job
 from dkan_core.training.meeting import Meeting, TorchRun
 from dkan_core.training.memory import MemoryShape, create_memory

@@ -21,8 +21,9 @@ from dkan_core import (
 from dkan_core.data.manifest import PreparedData
 from dkan_core.data.shards import Arrays
 from dkan_core.explanation.explain import read_rows
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.saved_model import save_model
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.model.tabular import TabularFastKAN
 from tests.explanation.known import HOSTILE, make_source
 
 

@@ -1,12 +1,13 @@
 """The input encoder and the whole model."""
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dkan_core.model.tabular import MAX_INDICATOR_CODES, Indicators, ModelConfig, TabularFastKAN, decode_scores
+from dkan_core.model.architecture import MAX_INDICATOR_CODES, ModelConfig, count_parameters
+from dkan_core.model.tabular import Indicators, TabularFastKAN, decode_scores
 
 CONFIG = ModelConfig(
     labels=("a", "b"),
@@ -27,6 +28,12 @@ CONFIG = ModelConfig(
     dropout=0.0,
     binary_dropout=0.0,
 )
+
+
+def replace(config: ModelConfig, **changes: Any) -> ModelConfig:
+    return ModelConfig.from_dict({**config.to_dict(), **changes})
+
+
 PLAIN = replace(CONFIG, model="fastkan", members=1, binary=(), indicators=(), missing=())
 
 
@@ -53,14 +60,17 @@ def test_floats_decode_to_themselves_and_zero_where_missing(dtype: torch.dtype) 
         (replace(CONFIG, members=1), True, True),
         (PLAIN, True, True),
         (replace(CONFIG, hidden=()), True, True),
+        (replace(PLAIN, hidden=(6, 5), input_norm="layer"), True, True),
         (replace(CONFIG, hidden=(6, 5), input_norm="layer", labels=("a",)), True, True),
     ],
-    ids=["both", "numeric", "categorical", "all-binary", "one-member", "plain", "no-hidden", "deep"],
+    ids=["both", "numeric", "categorical", "all-binary", "one-member", "plain", "no-hidden", "plain-deep", "deep"],
 )
-def test_one_logit_a_label(config: ModelConfig, numeric: bool, categorical: bool) -> None:
+def test_one_logit_a_label_from_the_parameters_counted(config: ModelConfig, numeric: bool, categorical: bool) -> None:
     rows = torch.randint(0, 256, (7, 3), dtype=torch.uint8) if numeric else None
     codes = torch.randint(0, 4, (7, 2), dtype=torch.int32) if categorical else None
-    assert TabularFastKAN(config)(rows, codes).shape == (7, len(config.labels))
+    model = TabularFastKAN(config)
+    assert model(rows, codes).shape == (7, len(config.labels))
+    assert count_parameters(config) == sum(tensor.numel() for tensor in model.state_dict().values())
 
 
 def test_each_joint_value_of_a_group_has_a_vector_of_its_own() -> None:
@@ -104,6 +114,7 @@ def test_calibration_holds_until_it_is_taken_back() -> None:
 
 
 def test_binary_inputs_are_dropped_in_training_alone() -> None:
+    torch.manual_seed(0)
     model = TabularFastKAN(replace(CONFIG, binary_dropout=0.5))
     rows = torch.full((200, 3), 255, dtype=torch.uint8), torch.zeros(200, 2, dtype=torch.int32)
     assert len(model.train()(*rows).unique(dim=0)) == 2

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainResult, train
-from dkan_core.model.saved_model import MODEL_FILES
+from dkan_core.model.model_folder import MODEL_FILES
 from dkan_core.training.checkpoint_file import Checkpoint, LedgerFacts, SnapshotFacts, decode, encode, encode_parts
 from dkan_core.training.checkpoints import (
     KEPT_FILES,

@@ -11,7 +11,8 @@ from torch import Tensor
 from dkan_core import TrainConfig
 from dkan_core.data.loader import dropout_keys, open_split
 from dkan_core.data.manifest import read_manifest
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.recipe import resolve
 from dkan_core.training.single import train_single
 from dkan_core.training.step import compute_gradient, masked_loss, trained_parameters

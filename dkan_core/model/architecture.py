@@ -1,0 +1,188 @@
+"""A model's architecture: what ``config.json`` holds."""
+
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dkan_core.config import TrainConfig, check_network
+from dkan_core.data.encoding import FIRST_CODE, Preprocessor
+from dkan_core.data.manifest import PreparedData
+from dkan_core.errors import ConfigError, DataError
+from dkan_core.machine import available_memory
+from dkan_core.schemas import Schema, read_json
+
+MAX_BINARY_KNOTS = 2
+MAX_INDICATOR_CODES = 4096
+TRAINING_BYTES = 4 * 4
+"""Of a parameter, at least: its value, gradient and two moments, in float32."""
+
+MAX_GROUP = 30
+MAX_JOINT_CODES = 2**31 - 1
+"""Joint codes are int32. With two codes a feature at least, no group can be longer than ``MAX_GROUP``."""
+
+Index = Annotated[int, Field(ge=0)]
+Group = Annotated[tuple[Index, ...], Field(min_length=1, max_length=MAX_GROUP)]
+
+
+class ModelConfig(Schema):
+    """A model's architecture; saved as ``config.json``."""
+
+    labels: Annotated[tuple[str, ...], Field(min_length=1)]
+    model: Literal["auto", "fastkan"]
+    """"auto": an ensemble with indicators and a linear path for binary columns; "fastkan": one plain FastKAN."""
+
+    num_numeric: Index
+    binary: tuple[Index, ...]
+    """Which numeric features hold at most two values: those skip the basis."""
+
+    cardinalities: tuple[Annotated[int, Field(ge=2)], ...]
+    """Number of codes of each coded feature."""
+
+    embedded: tuple[Index, ...]
+    """Which coded features are categories: those are also embedded and go through the basis."""
+
+    indicators: tuple[Group, ...]
+    """Groups of coded features whose joint value has weights of its own at the first layer."""
+
+    missing: tuple[Index, ...]
+    """Coded features of which only whether they are missing has weights of its own."""
+
+    embedding_dim: int
+    members: int
+    hidden: tuple[int, ...]
+    num_centers: int
+    grid_min: float
+    grid_max: float
+    input_norm: Literal["none", "layer"]
+    dropout: float
+    binary_dropout: float
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_network(self)
+        if not self.num_numeric and not self.cardinalities:
+            raise ValueError("num_numeric and cardinalities: there must be a feature")
+        _check_indexes("labels", self.labels)
+        _check_indexes("binary", self.binary, self.num_numeric)
+        for name in ("embedded", "missing"):
+            _check_indexes(name, getattr(self, name), len(self.cardinalities))
+        for group in self.indicators:
+            _check_indexes("indicators", group, len(self.cardinalities))
+        crosses = (group for group in self.indicators if len(group) > 1)
+        if sum(math.prod(self.cardinalities[index] for index in group) for group in crosses) > MAX_JOINT_CODES:
+            raise ValueError(f"indicators: must have at most {MAX_JOINT_CODES:,} joint codes")
+        return self
+
+    @classmethod
+    def for_data(
+        cls,
+        prepared: PreparedData,
+        config: TrainConfig,
+        *,
+        indicators: Sequence[tuple[int, ...]] = (),
+        missing: Sequence[int] = (),
+    ) -> "ModelConfig":
+        """Return the architecture for a prepared data set and a resolved config."""
+        plain = config.model == "fastkan"
+        assert config.hidden is not None and config.members is not None
+        return cls(
+            labels=tuple(prepared.labels),
+            model=config.model,
+            **features_of(prepared.preprocessor, config.model),
+            indicators=() if plain else tuple(indicators),
+            missing=() if plain else tuple(missing),
+            embedding_dim=config.embedding_dim,
+            members=config.members,
+            hidden=config.hidden,
+            num_centers=config.num_centers,
+            grid_min=config.grid_min,
+            grid_max=config.grid_max,
+            input_norm=config.input_norm,
+            dropout=config.dropout,
+            binary_dropout=config.binary_dropout,
+        )
+
+    def check_encoding(self, preprocessor: Preprocessor, where: str) -> None:
+        """Raise DataError unless the architecture is for rows of this encoding."""
+        for name, expected in features_of(preprocessor, self.model).items():
+            if getattr(self, name) != expected:
+                raise DataError(f"{where}: {name}: does not fit the model's encoding, which makes it {expected}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON."""
+        return self.model_dump()
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any], where: str = "architecture") -> "ModelConfig":
+        """Rebuild an architecture from its plain form, of tuples or of lists.
+
+        Raises:
+            DataError: It is not one; the message names ``where`` and the key.
+        """
+        return read_json(cls, json.dumps(plain), where)
+
+
+def _check_indexes(name: str, values: Sequence[Any], end: int | None = None) -> None:
+    """Raise ValueError where a value is there twice, or is no index below ``end``."""
+    if len({*values}) < len(values):
+        raise ValueError(f"{name}: holds a value twice")
+    if end is not None and values and max(values) >= end:
+        raise ValueError(f"{name}: must hold indexes below {end}, got {max(values)}")
+
+
+def features_of(preprocessor: Preprocessor, model: str) -> dict[str, Any]:
+    """Return the fields of an architecture that follow from the encoding."""
+    binary = [index for index, feature in enumerate(preprocessor.numeric) if len(feature.knots) <= MAX_BINARY_KNOTS]
+    return {
+        "num_numeric": len(preprocessor.numeric),
+        "binary": () if model == "fastkan" else tuple(binary),
+        "cardinalities": tuple(feature.cardinality for feature in preprocessor.coded),
+        "embedded": tuple(index for index, feature in enumerate(preprocessor.coded) if feature.kind == "category"),
+    }
+
+
+def embedding_width(cardinality: int, dim: int) -> int:
+    """Return the width of a category's embedding: no more than half its codes."""
+    return min(dim, (cardinality + 1) // 2)
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """Return the numbers that a model's weights hold, before anything is allocated for them.
+
+    Trained parameters, grids and calibration: as many as the tensors of ``TabularFastKAN.state_dict`` hold.
+    """
+    sizes = [config.cardinalities[index] for index in config.embedded]
+    widths = [embedding_width(size, config.embedding_dim) for size in sizes]
+    embeddings = sum(size * width for size, width in zip(sizes, widths, strict=True))
+    outputs = len(config.labels)
+    centers = config.num_centers
+    first, *rest = *config.hidden, outputs
+    inputs = config.num_numeric - len(config.binary) + sum(widths)
+    shifts = config.members * first * (len(config.binary) + _joint_codes(config))
+    network = centers + config.members * first * (inputs * (centers + 1) + 1) if inputs else 0
+    network += 2 * inputs * (config.input_norm == "layer")
+    for before, after in itertools.pairwise((first, *rest)):
+        network += centers + config.members * (before * after * (centers + 1) + after + 2 * before)
+    return embeddings + shifts + network + 3 * outputs
+
+
+def _joint_codes(config: ModelConfig) -> int:
+    """Return the rows of the indicators' table."""
+    groups = [[config.cardinalities[index] for index in group] for group in config.indicators]
+    alone = sum(min(sizes[0], MAX_INDICATOR_CODES) for sizes in groups if len(sizes) == 1)
+    return alone + sum(math.prod(sizes) for sizes in groups if len(sizes) > 1) + FIRST_CODE * len(config.missing)
+
+
+def check_fits_memory(config: ModelConfig) -> None:
+    """Raise ConfigError where training a model takes more memory than this machine or container has left."""
+    count = count_parameters(config)
+    needed, free = count * TRAINING_BYTES, available_memory()
+    if needed > free:
+        raise ConfigError(
+            f"members {config.members} and hidden {config.hidden} make {count:,} parameters, which need "
+            f"{needed / 1e9:,.1f} GB, and {free / 1e9:.1f} GB are free; lower members or hidden, or give more memory"
+        )

@@ -1,0 +1,139 @@
+"""The files of a model folder: read as they stood at one moment, and checked against the hashes written with them."""
+
+import hashlib
+import logging
+import os
+import stat
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dkan_core.errors import DataError
+from dkan_core.schemas import Schema, SchemaT, read_json
+from dkan_core.storage import json_text
+
+WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES, ESTIMATOR = (
+    "model.safetensors",
+    "config.json",
+    "preprocessor.json",
+    "metrics.json",
+    "README.md",
+    "files.json",
+    "estimator.json",
+)
+MODEL_FILES = (WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES)
+"""What ``train`` writes; ``FastKANClassifier.save`` adds ``estimator.json``."""
+
+FORMAT_VERSION = 1
+
+logger = logging.getLogger(__name__)
+
+
+class Hashes(Schema):
+    """What ``files.json`` holds."""
+
+    format_version: Literal[1]
+    sha256: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
+    """Of each file but the card, which is for people and may be edited."""
+
+
+def with_hashes(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of a model, by name, with the one that holds their hashes."""
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != CARD}
+    return {**files, HASHES: json_text({"format_version": FORMAT_VERSION, "sha256": hashes}).encode()}
+
+
+class ModelFolder:
+    """A model's files in memory; a file is checked against its hash when it is asked for.
+
+    Args:
+        folder: Of a model, or of a run with a ``model`` folder.
+
+    Raises:
+        DataError: It cannot be read, or its list of hashes is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            if not (folder / CONFIG).exists() and (folder / "model").is_dir():
+                folder = folder / "model"
+            self.files = read_files(folder, (*MODEL_FILES, ESTIMATOR))
+        except FileNotFoundError:
+            self.files = {}
+        except NotADirectoryError:
+            raise DataError(f"{folder}: is a file; expected the folder of a model that `dkan train` wrote") from None
+        except OSError as error:
+            raise DataError(f"{folder}: cannot be read ({error.strerror or error})") from error
+        self.folder = folder
+        self._hashes: Hashes | None = None
+        if HASHES in self.files:
+            self._hashes = read_json(Hashes, self.files[HASHES], str(folder / HASHES))
+        elif self.files:
+            logger.warning("%s: has no %s, so damage to its files may go unnoticed", folder, HASHES)
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content.
+
+        Raises:
+            DataError: It is missing, or not as it was written.
+        """
+        if name not in self.files:
+            raise DataError(f"{self.folder}: no {name} there; expected a model that `dkan train` wrote")
+        content = self.files[name]
+        if self._hashes is not None and name not in (CARD, HASHES):
+            expected = self._hashes.sha256.get(name)
+            found = hashlib.sha256(content).hexdigest()
+            if found != expected:
+                raise DataError(
+                    f"{self.folder / name}: is damaged or was changed: its SHA-256 is {found[:12]}…, "
+                    f"{HASHES} says {f'{expected[:12]}…' if expected else 'nothing of it'}"
+                )
+        return content
+
+    def read_json(self, schema: type[SchemaT], name: str) -> SchemaT:
+        """Return a JSON file as a schema's model.
+
+        Raises:
+            DataError: It is missing, not as it was written, or not what the schema says.
+        """
+        return read_json(schema, self.read(name), str(self.folder / name))
+
+
+def read_files(folder: Path, names: Collection[str]) -> dict[str, bytes]:
+    """Return the content of those files that are there, all of one folder, which may be replaced meanwhile.
+
+    Raises:
+        OSError: The folder or a file cannot be read.
+    """
+    while True:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            found = {name: content for name in names if (content := _read_at(handle, name)) is not None}
+            # A folder that was replaced is being removed, file by file.
+            if len(found) == len(names) or _is_still(folder, handle):
+                return found
+        finally:
+            os.close(handle)
+
+
+def _read_at(folder: int, name: str) -> bytes | None:
+    """Return the content of a file in an open folder; None where there is none."""
+    try:
+        # Without O_NONBLOCK, a named pipe would be waited for without end.
+        handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        return None
+    with os.fdopen(handle, "rb") as file:
+        return file.read()
+
+
+def _is_still(folder: Path, handle: int) -> bool:
+    try:
+        return folder.stat().st_ino == os.fstat(handle).st_ino
+    except FileNotFoundError:
+        return True
