@@ -300,6 +300,9 @@ def test_damaged_folder_is_named(change: dict[str, Any], message: str, tmp_path:
     small(epochs=1).fit(X, y).save(tmp_path / "model")
     path = tmp_path / "model" / "estimator.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(DataError, match=r"estimator\.json: is damaged or was changed"):
+        FastKANClassifier.load(tmp_path / "model")
+    (tmp_path / "model" / "files.json").unlink()
     with pytest.raises(DataError, match=message):
         FastKANClassifier.load(tmp_path / "model")
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import reprlib
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -109,8 +110,9 @@ class ModelConfig(Schema):
     def check_encoding(self, preprocessor: Preprocessor, where: str) -> None:
         """Raise DataError unless the architecture is for rows of this encoding."""
         for name, expected in features_of(preprocessor, self.model).items():
-            if getattr(self, name) != expected:
-                raise DataError(f"{where}: {name}: does not fit the model's encoding, which makes it {expected}")
+            if (found := getattr(self, name)) != expected:
+                shown = f"must be {reprlib.repr(expected)}, got {reprlib.repr(found)}"
+                raise DataError(f"{where}: {name}: does not fit preprocessor.json: {shown}")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""

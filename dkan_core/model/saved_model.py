@@ -121,8 +121,8 @@ class ScoreCounts(Schema):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len(self.rows) != len(self.knots) + 1:
-            raise ValueError(f"rows: must hold {len(self.knots) + 1} counts, got {len(self.rows)}")
+        if len(self.rows) != len(self.knots) + 2:
+            raise ValueError(f"rows: must hold {len(self.knots) + 2} counts, got {len(self.rows)}")
         return self
 
 

@@ -1,7 +1,5 @@
 """What is dropped is a function of seed, place of the row, layer and unit, and looks random in each of them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from dkan_core import FastKAN
 from dkan_core.data.loader import dropout_keys
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.tabular import TabularFastKAN
-from tests.model.test_tabular import CONFIG, PLAIN
+from tests.model.test_tabular import CONFIG, PLAIN, replace
 
 ROWS, UNITS = 4096, 256
 

@@ -148,7 +148,7 @@ UNHASHED: dict[str, tuple[Attack, str]] = {
     "norm missing": (set_key(CONFIG, "input_norm", "layer"), r"does not fit config\.json"),
     "features": (
         set_key(CONFIG, "num_numeric", 10**12),
-        r"config\.json: num_numeric: does not fit the model's encoding",
+        r"config\.json: num_numeric: does not fit preprocessor\.json",
     ),
     "codes": (
         change(CONFIG, lambda c: c["cardinalities"].__setitem__(0, 10**12)),
@@ -177,12 +177,12 @@ UNHASHED: dict[str, tuple[Attack, str]] = {
         r"preprocessor\.json: column 'mean_radius' is there twice",
     ),
     "feature left out": (
-        change(PREPROCESSOR, lambda p: p["numeric"].pop()),
-        r"config\.json: num_numeric: does not fit the model's encoding",
+        change(PREPROCESSOR, lambda p: p.update(numeric=p["numeric"][:-1], counts=None)),
+        r"config\.json: num_numeric: does not fit preprocessor\.json",
     ),
     "codes left out": (
-        change(PREPROCESSOR, lambda p: p["coded"].pop(0)),
-        r"config\.json: cardinalities: does not fit the model's encoding",
+        change(PREPROCESSOR, lambda p: p.update(coded=p["coded"][1:], counts=None)),
+        r"config\.json: cardinalities: does not fit preprocessor\.json",
     ),
     "codes of nothing": (
         change(PREPROCESSOR, lambda p: p["coded"][0].update(kind="text")),
