@@ -147,10 +147,7 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: T
         DataError: It is no architecture for the data, or another than that of the checkpoint's state.
     """
     where = f"{checkpoint.source}: architecture"
-    try:
-        architecture = ModelConfig.from_dict(checkpoint.architecture)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: {error}") from None
+    architecture = ModelConfig.from_dict(checkpoint.architecture, where)
     # All but what was chosen by a look at the rows follows from data and settings.
     expected = ModelConfig.for_data(
         prepared, config, indicators=architecture.indicators, missing=architecture.missing
