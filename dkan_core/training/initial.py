@@ -10,8 +10,10 @@ from typing import Any
 from dkan_core.config import TrainConfig
 from dkan_core.data.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.model.saved_model import CONFIG, WEIGHTS, SavedModel
-from dkan_core.model.tabular import ModelConfig, TabularFastKAN
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.model_folder import CONFIG, WEIGHTS
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.settings import build_config
 from dkan_core.storage import local_copy, read_if_there
 from dkan_core.training.checkpoints import load_checkpoint
@@ -68,7 +70,7 @@ def take_initial(
         return _as_checkpoint_says(config, checkpoints), None
     with local_copy(place) as folder:
         saved = SavedModel(folder)
-        digest = hashlib.sha256((saved.folder / WEIGHTS).read_bytes()).hexdigest()
+        digest = hashlib.sha256(saved.files.read(WEIGHTS)).hexdigest()
     _check_data(saved, manifest, prepared, config.init_from)
     architecture = {name: getattr(saved.config, name) for name in ARCHITECTURE_SETTINGS}
     logger.info("starting from the weights of %s", config.init_from)

@@ -368,11 +368,14 @@ def test_run_of_other_data_is_not_gone_on_with(prepared: Path, trained: TrainRes
 FORGED_RUNS: list[tuple[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = [
     (r"architecture\.labels", lambda facts, _: facts["architecture"].update(labels=["other"])),
     (r"architecture\.num_numeric", lambda facts, _: facts["architecture"].update(num_numeric=1 << 60)),
-    (r"architecture\.cardinalities", lambda facts, _: facts["architecture"].update(cardinalities=[1 << 60])),
+    (
+        r"architecture\.cardinalities",
+        lambda facts, _: facts["architecture"].update(cardinalities=[1 << 60], embedded=[], indicators=[], missing=[]),
+    ),
     ("architecture: ", lambda facts, _: facts["architecture"].pop("hidden")),
     ("architecture: ", lambda facts, _: facts["architecture"].update(indicators=[[99]])),
-    (r"architecture\.hidden", lambda facts, _: facts["architecture"].update(hidden=[1 << 40])),
-    (r"architecture\.members", lambda facts, _: facts["architecture"].update(members=1 << 40)),
+    ("architecture: hidden", lambda facts, _: facts["architecture"].update(hidden=[1 << 40])),
+    ("architecture: members", lambda facts, _: facts["architecture"].update(members=1 << 40)),
     ("tensor state: expected shape", lambda facts, _: facts["architecture"].update(indicators=[])),
     (r"ledger\.checksum", lambda _, arrays: arrays.update(state=arrays["state"][:, :-1])),
     ("tensor pending.0: expected shape", lambda facts, arrays: add_snapshot(facts, arrays)),
