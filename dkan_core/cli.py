@@ -16,7 +16,7 @@ import typer
 
 import dkan_core
 from dkan_core.config import PrepareConfig, TrainConfig
-from dkan_core.errors import ConfigError, DkanError
+from dkan_core.errors import ConfigError, DkanError, redact
 from dkan_core.progress import console, on_terminal
 from dkan_core.settings import build_config, field_docs, read_settings
 from dkan_core.storage import staged_file
@@ -298,7 +298,14 @@ def _set_up_logging() -> None:
         logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s")
     else:
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    for shown in logging.getLogger().handlers:
+        shown.addFilter(_hide_credentials)
     logging.getLogger("dkan_core").setLevel(logging.INFO)
+
+
+def _hide_credentials(record: logging.LogRecord) -> bool:
+    record.msg, record.args = redact(record.getMessage()), ()
+    return True
 
 
 def main() -> None:

@@ -11,11 +11,30 @@ DkanError
 ConfigError and DataError are ValueErrors too, as scikit-learn's callers expect.
 """
 
+import re
+
+_CREDENTIALS = re.compile(r"(?<=://)[^\s@/:]*:[^\s@]*(?=@)|(?<=\?)[^\s?=]+=\S*?(?=[)\s:,;'\"]|$)")
+"""User and secret before the host of a URI, and a query, such as a signature."""
+
+
+def redact(text: str) -> str:
+    """Return text without the credentials of URIs in it.
+
+    >>> redact("s3://key:se/cret@bucket/a: gone"), redact("https://host/a?X-Signature=ab12&b=1: gone")
+    ('s3://***@bucket/a: gone', 'https://host/a?***: gone')
+    >>> redact("s3://bucket/part-?.parquet")
+    's3://bucket/part-?.parquet'
+    """
+    return _CREDENTIALS.sub("***", text)
+
 
 class DkanError(Exception):
-    """Base of every error that dkan raises on purpose."""
+    """Base of every error that dkan raises on purpose; its message shows no credentials."""
 
     exit_code = 1
+
+    def __init__(self, *details: object) -> None:
+        super().__init__(*(redact(detail) if isinstance(detail, str) else detail for detail in details))
 
 
 class UserError(DkanError):

@@ -7,13 +7,14 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import fsspec
 
 from dkan_core.errors import DataError, DkanError, OutputError, UserError
+from dkan_core.locks import LOCK, folder_lock, held_aside, is_aside
 
 PARTIAL = ".partial"
 HEAD_BYTES = 1 << 16
@@ -144,15 +145,14 @@ def _reason(error: Exception) -> str:
 def write_atomic(path: Path, content: bytes | str) -> None:
     """Write a file aside, flush it to disk and rename it into place."""
     data = content.encode() if isinstance(content, str) else content
-    aside = path.with_name(f".{path.name}.partial")
     try:
-        with aside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        with held_aside(path) as aside:
+            with aside.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise output_error(path, error) from error
     sync_folder(path.parent)
 
@@ -231,6 +231,7 @@ def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool) -> No
         overwrite: Whether an earlier result may be replaced.
     """
     names = entries(out) - {PARTIAL}.union(*map(leftovers, ours))
+    names = {name for name in names if not any(is_aside(name, own) for own in ours)}
     foreign = sorted(names - set(ours))
     if foreign:
         raise OutputError(f"{out}: already holds something else ({foreign[0]}); choose an empty or new folder")
@@ -256,7 +257,7 @@ def entries(out: str | Path) -> set[str]:
             names = fs.ls(path, detail=False) if fs.exists(path) else []
         return {name.rstrip("/").rsplit("/", 1)[-1] for name in names}
     try:
-        return set(os.listdir(local_path(out)))
+        return set(os.listdir(local_path(out))) - {LOCK}
     except FileNotFoundError:
         return set()
     except NotADirectoryError:
@@ -281,19 +282,39 @@ def staged_folder(out: str | Path, *, names: Sequence[str], overwrite: bool) -> 
             replace_remote(Path(folder), str(out), names)
         return
     target = local_path(out)
-    existed = target.exists()
     staging = target / PARTIAL
-    try:
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
-        yield staging
-        _move_into(staging, target, names)
-    except OSError as error:
-        raise _failure(out, target, error) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        if not existed and target.exists() and not any(target.iterdir()):
-            target.rmdir()
+    with output_lock(out):
+        _check_staged(out, names, overwrite)  # once more: another process may have ended just now
+        try:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir()
+            yield staging
+            _move_into(staging, target, names)
+        except OSError as error:
+            raise _failure(out, target, error) from error
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def output_lock(out: str | Path) -> Iterator[None]:
+    """Hold a local output folder against other processes of this machine; a killed one holds nothing.
+
+    Args:
+        out: Local path, or fsspec URI of a folder, which is not locked.
+
+    Raises:
+        OutputError: Another process writes there; the message names it. Or the folder cannot be made.
+    """
+    if is_remote(out):
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(folder_lock(local_path(out)))
+        except OSError as error:
+            raise output_error(out, error) from error
+        yield
 
 
 def _failure(out: str | Path, place: Path, error: OSError) -> UserError:
@@ -340,28 +361,32 @@ def remove(path: Path) -> None:
 @contextmanager
 def staged_file(out: str | Path) -> Iterator[Path]:
     """Yield a file to write; it becomes ``out`` when the block ends well, else nothing does."""
-    target = Path(tempfile.mkdtemp(prefix="dkan-")) / "file" if is_remote(out) else local_path(out)
-    if target.is_dir():
-        raise OutputError(f"{out}: is a folder; expected a file to write")
-    aside = target.with_name(f".{target.name}.partial")
-    try:
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        yield aside
-        with aside.open("rb+") as file:
-            os.fsync(file.fileno())
-        if is_remote(out):
-            fs, path = filesystem(out)
-            with writable(out):
-                fs.put_file(str(aside), path)
-        else:
-            aside.replace(target)
+    if not str(out).strip() or "\0" in str(out):
+        raise OutputError(f"{str(out)!r} names no file to write")
+    with _local_file(out) if is_remote(out) else nullcontext(local_path(out)) as target:
+        aside = target
+        try:
+            if target.is_dir():
+                raise OutputError(f"{out}: is a folder; expected a file to write")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with held_aside(target) as aside:
+                yield aside
+                with aside.open("rb+") as file:
+                    os.fsync(file.fileno())
+                aside.replace(target)
             sync_folder(target.parent)
-    except OSError as error:
-        raise _failure(out, aside, error) from error
-    finally:
-        aside.unlink(missing_ok=True)
-        if is_remote(out):
-            target.parent.rmdir()
+        except OSError as error:
+            raise _failure(out, aside, error) from error
+
+
+@contextmanager
+def _local_file(uri: str | Path) -> Iterator[Path]:
+    """Yield the name of a local file, which is uploaded to ``uri`` when the block ends well."""
+    with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
+        yield Path(folder) / "file"
+        fs, path = filesystem(uri)
+        with writable(uri):
+            fs.put_file(f"{folder}/file", path)
 
 
 def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
     {"errors", "machine"},
+    {"locks"},
     {"config", "schemas", "storage", "progress"},
     {"breakdown", "settings"},
     {"history", "metrics"},

@@ -73,7 +73,7 @@ def test_failure_to_read_is_not_called_one_to_write(tmp_path: Path, staged: str)
     out = tmp_path / "out"
     with pytest.raises(DataError, match=f"{tmp_path}/source: cannot be read \\(No such file"), stage(out, staged):
         (tmp_path / "source").read_text()
-    with pytest.raises(OutputError, match=f"{out}: cannot be written \\(No such file"), stage(out, staged) as place:
+    with pytest.raises(OutputError, match=f"{out}: cannot be written \\(No"), stage(out, staged) as place:
         (place / "a/b").write_text("x")
     assert os.listdir(tmp_path) == []
 
@@ -149,6 +149,68 @@ def test_staged_file_is_whole_or_nothing(tmp_path: Path) -> None:
         assert files(out.parent) == {"out.txt": text}
     with pytest.raises(OutputError, match="is a folder"), staged_file(out.parent):
         pass
+
+
+def test_planted_links_are_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in (".out.txt.partial", ".out.txt.0123456789abcdef.partial"):
+        (tmp_path / name).symlink_to(victim)
+    with staged_file(tmp_path / "out.txt") as aside:
+        aside.write_text("scores")
+    write_atomic(tmp_path / "out.txt", "more")
+    assert victim.read_text() == "mine" and not (tmp_path / "out.txt").is_symlink()
+
+
+def test_two_writers_of_a_file_both_leave_a_whole_one(tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    with staged_file(out) as first:
+        first.write_text("first")
+        with staged_file(out) as second:
+            second.write_text("second" * 1000)
+        assert out.read_text() == "second" * 1000
+    assert files(tmp_path) == {"out.txt": "first"}
+
+
+def hold(code: str, path: Path) -> subprocess.Popen[str]:
+    """Run code in a process that says when it is ready, and ends when its input does."""
+    code = f"import sys\nfrom dkan_core.storage import *\n{code}\n    print('ready', flush=True)\n    sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_what_a_killed_writer_left_is_removed_and_a_living_one_is_let_be(tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    dead, living = (
+        hold("with staged_file(sys.argv[1]) as aside:\n    aside.write_text('half')", out) for _ in range(2)
+    )
+    dead.kill()
+    dead.communicate()
+    assert len(os.listdir(tmp_path)) == 2
+    write_atomic(out, "whole")
+    assert len(os.listdir(tmp_path)) == 2, "what the dead one left is gone, what the living one writes is not"
+    living.communicate()
+    assert files(tmp_path) == {"out.txt": "half"}
+
+
+def test_output_in_use_is_refused_with_its_holder_until_that_dies(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    process = hold("with staged_folder(sys.argv[1], names=['end.json'], overwrite=True):", out)
+    for _ in range(2):
+        with (
+            pytest.raises(OutputError, match=rf"out: process {process.pid} on .* is writing there"),
+            staged_folder(out, names=NAMES, overwrite=True),
+        ):
+            pass
+    assert (out / PARTIAL).exists()
+    process.kill()
+    process.communicate()
+    with staged_folder(out, names=NAMES, overwrite=False) as folder:
+        fill(folder, "new")
+    assert sorted(os.listdir(out)) == ["end.json", "part"]
 
 
 def test_write_atomic_replaces_or_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

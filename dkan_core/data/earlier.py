@@ -4,7 +4,7 @@ from dkan_core.data.manifest import MANIFEST, PreparedData, parse_manifest
 from dkan_core.data.schema import SourceFile
 from dkan_core.data.steps import Task
 from dkan_core.data.workplace import Workplace
-from dkan_core.errors import ConfigError
+from dkan_core.errors import ConfigError, redact
 
 
 def shared_folder(prepared_uri: str, fingerprint: str = "") -> str:
@@ -42,7 +42,7 @@ def gives(task: Task, earlier: PreparedData | None) -> bool:
 
 def stamped(file: SourceFile) -> tuple[str, int, int, str]:
     """Return what tells a source file from another one."""
-    return file.path, file.rows, file.bytes, second(file.modified)
+    return redact(file.path), file.rows, file.bytes, second(file.modified)
 
 
 def second(modified: str) -> str:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,7 +16,7 @@ from dkan_core.data.encoding import Preprocessor
 from dkan_core.data.integrity import Content, Layout, block_count
 from dkan_core.data.schema import SourceFile
 from dkan_core.data.shards import Shard
-from dkan_core.errors import DataError
+from dkan_core.errors import DataError, redact
 from dkan_core.schemas import Schema, read_json
 from dkan_core.storage import check_name, is_remote, local_path, read_regular, write_json
 
@@ -137,14 +137,14 @@ def open_prepared(prepared: str | Path) -> Iterator[tuple[Path, PreparedData]]:
     Raises:
         DataError: There are none, or other ones than the manifest speaks of.
     """
-    with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
-        folder = _local_manifest(prepared, Path(scratch) / "named")
+    with ExitStack() as stack:
+        folder = _local_manifest(prepared, stack)
         path = folder / MANIFEST
         file = _read_file(_text(folder), str(path))
         manifest, place = _checked(file, str(path)), prepared
         if file.location is not None:
             place = file.location
-            folder = _local_manifest(place, Path(scratch) / "located")
+            folder = _local_manifest(place, stack)
             there = read_manifest(folder)
             if there.fingerprint != manifest.fingerprint:
                 raise DataError(
@@ -157,18 +157,24 @@ def open_prepared(prepared: str | Path) -> Iterator[tuple[Path, PreparedData]]:
         yield folder, manifest
 
 
-def _local_manifest(place: str | Path, scratch: Path) -> Path:
-    """Return a local folder with the manifest of ``place``: the place itself, or ``scratch``."""
+def _local_manifest(place: str | Path, stack: ExitStack) -> Path:
+    """Return a local folder with the manifest of ``place``: the place itself, or one that goes with ``stack``."""
     check_name(place)
     if not is_remote(place):
         return local_path(place)
-    scratch.mkdir()
+    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dkan-")))
     download(f"{str(place).rstrip('/')}/{MANIFEST}", scratch / MANIFEST)
     return scratch
 
 
 def save_pointer(folder: str | Path, prepared: PreparedData, location: str) -> None:
-    """Write a manifest alone, which says where the data are."""
+    """Write a manifest alone, which says where the data are.
+
+    Raises:
+        DataError: The location holds credentials, which are no part of a file.
+    """
+    if redact(location) != location:
+        raise DataError(f"{location}: holds credentials; give them in the environment instead")
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     write_json(path / MANIFEST, {"location": location, **prepared.to_dict()})

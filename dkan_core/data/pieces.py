@@ -20,12 +20,15 @@ class Piece:
     groups: tuple[int, int] | None = None
     """The first row group, and the one past the last; None is the whole file."""
 
+    file: SourceFile | None = None
+    """What the file is to be still when its rows were read; None where somebody else looks."""
+
 
 def whole_files(files: Sequence[SourceFile]) -> list[Piece]:
     """Return a piece a file."""
     pieces, first = [], 0
     for file in files:
-        pieces.append(Piece(path=file.path, first=first, rows=file.rows))
+        pieces.append(Piece(path=file.path, first=first, rows=file.rows, file=file))
         first += file.rows
     return pieces
 

@@ -55,7 +55,7 @@ class Plan:
             "files": [file.model_dump() for file in self.task.files],
             "schema": asdict(self.task.schema),
             "encoding": None if self.task.encoding is None else self.task.encoding.to_dict(),
-            "parts": [[asdict(piece) for piece in pieces] for pieces in self.parts],
+            "parts": [[_plain_piece(piece) for piece in pieces] for pieces in self.parts],
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,6 +80,10 @@ class Plan:
     def record(self, stage: str, part: int) -> str:
         """Return the name of what says that a part is through a stage, without a suffix."""
         return f"{self.folder}/{stage}/{part:05d}"
+
+
+def _plain_piece(piece: Piece) -> dict[str, Any]:
+    return {name: value for name, value in asdict(piece).items() if name != "file"}
 
 
 def _piece(plain: dict[str, Any]) -> Piece:

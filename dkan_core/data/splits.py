@@ -13,6 +13,7 @@ from dkan_core.config import PrepareConfig
 from dkan_core.data.hashing import UInt64, splitmix64, value_keys
 from dkan_core.data.pieces import Piece
 from dkan_core.data.schema import Schema, read_batches
+from dkan_core.data.sources import stamp
 from dkan_core.errors import DataError
 
 SPLITS = ("train", "valid", "test")
@@ -49,6 +50,9 @@ def read_split_batches(
             row_ids = np.arange(first, first + batch.num_rows, dtype=np.uint64)
             first += batch.num_rows
             yield SplitBatch(piece.path, batch, row_ids, assign_splits(batch, row_ids, config, piece.path))
+        # Here as in the other pass: statistics of one file and rows of another would make a false manifest.
+        if piece.file is not None and stamp(piece.path) != (piece.file.bytes, piece.file.modified):
+            raise DataError(f"{piece.path}: the source changed while it was read; prepare again")
 
 
 def assign_splits(batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig, path: str) -> npt.NDArray[np.int8]:

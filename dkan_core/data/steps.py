@@ -28,7 +28,7 @@ from dkan_core.data.schema import Schema, SourceFile
 from dkan_core.data.shards import Arrays, Shard, ShardWriter
 from dkan_core.data.splits import SPLITS, read_split_batches
 from dkan_core.data.statistics import Counts, check_counts
-from dkan_core.errors import DataError
+from dkan_core.errors import DataError, redact
 from dkan_core.metrics import NOT_MEASURED
 
 logger = logging.getLogger(__name__)
@@ -209,7 +209,7 @@ def describe(task: Task, preprocessor: Preprocessor, counts: Counts, shards: dic
         split_rule=task.split_rule,
         seed=task.config.seed,
         invalid=counts.invalid,
-        sources=task.files,
+        sources=[file.model_copy(update={"path": redact(file.path)}) for file in task.files],
         encoding_from=None if task.encoding is None else task.encoding.digest,
     )
 

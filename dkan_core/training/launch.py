@@ -16,7 +16,7 @@ from dkan_core.data.manifest import open_prepared
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.history import HISTORY
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.storage import write_atomic, write_json
+from dkan_core.storage import output_lock, write_atomic, write_json
 from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.checkpoints import checkpoint_folder, find_checkpoint
 from dkan_core.training.ending import LOG, Ending, kept_log
@@ -94,7 +94,7 @@ def train(
     if ranks is not None and ranks.place.rank:
         return _take_part(prepared, config, ranks)
     check_run_folder(run, overwrite=overwrite or config.resume == "auto")
-    with kept_log() as write_log, open_prepared(prepared) as (data, manifest):
+    with output_lock(run), kept_log() as write_log, open_prepared(prepared) as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         config, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -17,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dkan_core import DataError, PrepareConfig, PreparedData, prepare
+from dkan_core import DataError, PrepareConfig, PreparedData, prepare, save_pointer
+from dkan_core.data import prepare as preparation
 from dkan_core.data import samples, schema, shards, statistics
 from dkan_core.data.encoding import Preprocessor
 from dkan_core.data.hashing import splitmix64
@@ -352,6 +354,41 @@ def test_folder_that_is_a_link_is_read(tmp_path: Path) -> None:
     (tmp_path / "raw/link").symlink_to(tmp_path / "elsewhere")
     made = prepare(tmp_path / "raw", tmp_path / "out", CONFIG)
     assert sum(split.rows for split in made.splits.values()) == ROWS
+
+
+@pytest.mark.parametrize("moment", ["collect_statistics", "spill_rows"])
+def test_source_that_is_replaced_meanwhile_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Also by one with as many rows: the statistics would be of one, the rows of the other."""
+    (path,) = write(make_rows(), tmp_path / "raw")
+    (other,) = write(make_rows(seed=1), tmp_path / "other")
+    step = getattr(preparation, moment)
+
+    def replaced(*given: Any, **options: Any) -> Any:
+        other.replace(path)
+        return step(*given, **options)
+
+    monkeypatch.setattr(preparation, moment, replaced)
+    with pytest.raises(DataError, match=r"part-000\.parquet: the source changed while it was read"):
+        prepare(path, tmp_path / "out", CONFIG)
+    assert not (tmp_path / "out").exists()
+
+
+def test_credentials_of_a_source_are_kept_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fs = fsspec.filesystem("memory")
+    (path,) = write(make_rows(), tmp_path / "raw")
+    uri = "memory://bucket/rows.parquet?X-Signature=secret"
+    fs.pipe_file("/bucket/rows.parquet?X-Signature=secret", path.read_bytes())
+    made = prepare(uri, tmp_path / "out", CONFIG)
+    assert [source.path for source in made.sources] == ["memory:///bucket/rows.parquet?***"]
+    assert prepare(uri, tmp_path / "out", CONFIG, reuse=True) == made
+    assert all(b"secret" not in content for content in contents(tmp_path / "out").values())
+    with pytest.raises(DataError, match=r"rows\.parquet\?\*\*\*: ") as error:
+        prepare(uri, tmp_path / "again", PrepareConfig(label=("y",), weight="x", group="city"))
+    assert "secret" not in str(error.value)
+    with pytest.raises(DataError, match="holds credentials"):
+        save_pointer(tmp_path / "pointer", made, "s3://key:secret@bucket/data")
 
 
 def test_label_with_very_many_values_is_refused_at_once(tmp_path: Path) -> None:
