@@ -10,6 +10,8 @@ VERSION = $(shell sed -nE 's/^version = "(.*)"/\1/p' pyproject.toml)
 REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)
 IMAGE = dkan:$(VERSION)
 VARIANT = gpu
+# Many tests start several processes of their own: more jobs than this gain little, also on more cores.
+TEST_JOBS = 3
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-image torture lint image sbom bench bench-training bench-quality clean
@@ -33,7 +35,7 @@ demo: $(READY) ## Run the whole pipeline on the flights out of New York City in 
 		--param data_uri=$(CURDIR)/$(DEMO)/flights --param label=label --param split_column=split
 
 test: lint ## Run every test but those of test-image
-	$(BIN)/pytest --quiet --ignore=tests/image --ignore=tests/nodes
+	$(BIN)/pytest --quiet --numprocesses=$(TEST_JOBS) --dist=loadfile --ignore=tests/image --ignore=tests/nodes
 
 test-image: $(READY) ## Build the image and run it with a real engine; train on two nodes: needs root, installs what is missing
 	tests/image/install
