@@ -58,16 +58,18 @@ def test_terminated_run_goes_on_to_the_same_bits(
 def test_killed_launcher_leaves_nothing_behind_and_the_run_goes_on_in_another_folder(
     start: Callable[..., Background], rows: Path, tmp_path: Path, expected: npt.NDArray[np.float32], train_rows: int
 ) -> None:
-    before = {folder: set(os.listdir(folder)) for folder in ("/dev/shm", "/tmp")}
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    before = set(os.listdir("/dev/shm"))
     config = replace(CONFIG, checkpoint_steps=100, checkpoint_uri=str(tmp_path / "kept"))
-    background = start(config, "first")
+    background = start(config, "first", TMPDIR=str(temporary))
     wait_until(lambda: (tmp_path / "kept").exists() and len(list((tmp_path / "kept").glob("step-*"))) > 1)
     processes = background.children()
     os.kill(background.process.pid, signal.SIGKILL)
     background.wait()
     wait_until(lambda: not any(alive(pid) for pid in processes.values()))
-    assert not {name for name in set(os.listdir("/dev/shm")) - before["/dev/shm"] if "dkan" in name}
-    assert not {name for name in set(os.listdir("/tmp")) - before["/tmp"] if name.startswith("dkan")}
+    assert not {name for name in set(os.listdir("/dev/shm")) - before if "dkan" in name}
+    assert not {name for name in os.listdir(temporary) if name.startswith("dkan")}
     result = train(rows, tmp_path / "second", replace(config, resume="auto"))
     assert result.metrics["training"]["ledger"]["rows"] == 4 * train_rows
     assert np.array_equal(newest_state(tmp_path / "kept"), expected)
