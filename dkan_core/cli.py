@@ -74,7 +74,13 @@ def _option(name: str, hint: Any, doc: str, default: Any) -> inspect.Parameter:
 
 
 def _merged(kind: Any, config: Path | None, settings: dict[str, Any]) -> Any:
-    return build_config(kind, {**(read_settings(config) if config else {}), **settings})
+    """Return a config from the settings of a file, if there is one, and the options, which go before."""
+    if config is None:
+        return build_config(kind, settings)
+    try:
+        return build_config(kind, {**read_settings(config), **settings})
+    except ConfigError as error:
+        raise ConfigError(f"{error} (settings of {config} and of the command line)") from None
 
 
 @app.command()

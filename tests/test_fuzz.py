@@ -11,8 +11,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,59 +20,122 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dkan_core import TrainResult
+from dkan_core import TrainConfig, train
+from dkan_core.settings import build_config
 from tests.command import dkan
-
-EXAMPLES = 60
-"""For each kind, the same ones each time: some ten seconds in all."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Artefact:
-    """A sound artefact, and the files that a command needs besides."""
+class Sound:
+    """What the commands read when nothing is wrong with it."""
 
-    folder: Path
-    source: Path
+    run: Path
+    prepared: Path
+    rows: Path
+    settings: Path
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """A kind of artefact."""
 
-    make: Callable[[Artefact, Path], object]
+    make: Callable[[Sound, Path], object]
     """Puts one into an empty folder."""
 
     files: tuple[str, ...]
     """Names of those of its files that are mutated."""
 
-    command: Callable[[Artefact, Path], list[object]]
-    """Words that read it and write a result to a path."""
+    command: Callable[[Sound, Path, Path], list[object]]
+    """Words that read it, from its folder, and write a result to a path."""
 
     result: Callable[[Path], object]
     """What the result says, without what may differ from run to run."""
 
-    known: frozenset[str] = field(default_factory=frozenset)
+    known: frozenset[str] = frozenset()
     """Files in which another content may give another result: nothing says what was in them."""
 
+    blamed: tuple[str, ...] = ()
+    """Other files that an error may name: that a setting does not suit the data is said of the data."""
 
-def predict(artefact: Artefact, out: Path) -> list[object]:
-    return ["predict", artefact.folder, artefact.source, "--out", out]
-
-
-def copy_model(artefact: Artefact, folder: Path) -> None:
-    shutil.copytree(artefact.folder, folder, dirs_exist_ok=True)
+    examples: int = 40
+    """Mutations, the same ones each time."""
 
 
-def copy_unhashed(artefact: Artefact, folder: Path) -> None:
-    copy_model(artefact, folder)
+def copy_unhashed(sound: Sound, folder: Path) -> None:
+    copy(sound.run / "model", folder)
     (folder / "files.json").unlink()
 
 
+def copy(source: Path, folder: Path) -> None:
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+
+
+def copy_run(sound: Sound, folder: Path) -> None:
+    copy(sound.run / "model", folder / "model")
+    shutil.copy(sound.run / "history.jsonl", folder)
+
+
+def copy_checkpoint(sound: Sound, folder: Path) -> None:
+    shutil.copy(max((sound.run / "checkpoints").iterdir()), folder / CHECKPOINT)
+
+
+def predict(sound: Sound, folder: Path, out: Path) -> list[object]:
+    return ["predict", folder, sound.rows, "--out", out]
+
+
+def evaluate(model: Path, prepared: Path, out: Path) -> list[object]:
+    return ["evaluate", model, prepared, "--out", out, "--no-explain"]
+
+
+def metrics(out: Path) -> object:
+    plain = json.loads((out / "metrics.json").read_text())
+    return {key: value for key, value in plain.items() if key != "training"}
+
+
 MODEL = ("model.safetensors", "config.json", "preprocessor.json", "metrics.json")
+SHARD, CHECKPOINT, SETTINGS = "test/00000-of-00001.safetensors", "step-000000000020.safetensors", "settings.json"
 KINDS = {
-    "model": Kind(make=copy_model, files=(*MODEL, "files.json", "README.md"), command=predict, result=pq.read_table),
+    "model": Kind(
+        make=lambda sound, folder: copy(sound.run / "model", folder),
+        files=(*MODEL, "files.json", "README.md"),
+        command=predict,
+        result=pq.read_table,
+    ),
     "model without hashes": Kind(
         make=copy_unhashed, files=MODEL, command=predict, result=pq.read_table, known=frozenset(MODEL)
+    ),
+    "prepared data": Kind(
+        make=lambda sound, folder: copy(sound.prepared, folder),
+        files=("manifest.json", SHARD),
+        command=lambda sound, folder, out: evaluate(sound.run / "model", folder, out),
+        result=metrics,
+    ),
+    "history": Kind(
+        make=copy_run,
+        files=("history.jsonl",),
+        command=lambda sound, folder, out: evaluate(folder / "model", sound.prepared, out),
+        result=metrics,
+        examples=12,
+    ),
+    "checkpoint": Kind(
+        make=copy_checkpoint,
+        files=(CHECKPOINT,),
+        command=lambda sound, folder, out: [
+            *("train", sound.prepared, "--out", out, "--config", sound.settings),
+            *("--resume", folder / CHECKPOINT),
+        ],
+        result=metrics,
+    ),
+    "settings": Kind(
+        make=lambda sound, folder: (folder / SETTINGS).write_text(
+            '{"label": ["label"], "split": "60/20/20", "seed": 3}'
+        ),
+        files=(SETTINGS,),
+        command=lambda sound, folder, out: ["prepare", sound.rows, "--out", out, "--config", folder / SETTINGS],
+        result=lambda out: (out / "manifest.json").exists(),
+        known=frozenset([SETTINGS]),
+        blamed=("rows.parquet",),
+        examples=25,
     ),
 }
 
@@ -135,36 +197,34 @@ def _walk(value: Any) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def sound(trained: TrainResult, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Artefact:
-    """A model, and a few rows to score."""
-    rows = tmp_path_factory.mktemp("few") / "rows.parquet"
+def sound(prepared: Path, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Sound:
+    """A finished run, what it was trained on, and a few rows to score."""
+    folder = tmp_path_factory.mktemp("sound")
+    settings_file, rows = folder / "train.json", folder / "rows.parquet"
+    plain = {"hidden": [4], "model": "fastkan", "device": "cpu", "batch_size": 64, "epochs": 3}
+    settings_file.write_text(json.dumps(plain))
+    train(prepared, folder / "run", build_config(TrainConfig, plain))
     pq.write_table(pq.read_table(source).slice(0, 50), rows)
-    return Artefact(folder=Path(trained.model), source=rows)
+    return Sound(run=folder / "run", prepared=prepared, rows=rows, settings=settings_file)
 
 
-@contextmanager
-def scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
-        yield Path(folder)
-
-
-def run(kind: Kind, artefact: Artefact, out: Path) -> tuple[int, object]:
+def run(kind: Kind, sound: Sound, folder: Path, out: Path) -> tuple[int, object]:
     """Return the exit code of the command, and its result where there is one."""
     with pytest.MonkeyPatch.context() as patch:
-        code = dkan(*kind.command(artefact, out), monkeypatch=patch)
+        code = dkan(*kind.command(sound, folder, out), monkeypatch=patch)
     return code, kind.result(out) if code == 0 else None
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_no_content_of_a_file_does_more_than_end_a_command(name: str, sound: Artefact, capsys: Any) -> None:
+def test_no_content_of_a_file_does_more_than_end_a_command(name: str, sound: Sound, capsys: Any) -> None:
     kind = KINDS[name]
-    with scratch() as folder:
-        kind.make(sound, folder)
-        reference = run(kind, Artefact(folder=folder, source=sound.source), folder / "out.parquet")
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+        kind.make(sound, Path(scratch))
+        reference = run(kind, sound, Path(scratch), Path(scratch) / "out")
     assert reference[0] == 0, capsys.readouterr().err
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=kind.examples,
         derandomize=True,
         deadline=None,
         database=None,
@@ -172,21 +232,22 @@ def test_no_content_of_a_file_does_more_than_end_a_command(name: str, sound: Art
     )
     @given(file=st.sampled_from(kind.files), mutate=mutations())
     def check(file: str, mutate: Callable[[bytes], bytes]) -> None:
-        with scratch() as folder:
-            path = folder / "artefact" / file
-            path.parent.mkdir()
-            kind.make(sound, path.parent)
-            path.write_bytes(mutate(path.read_bytes()))
-            before = {str(each) for each in folder.rglob("*")}
+        with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
+            folder, out = Path(scratch) / "artefact", Path(scratch) / "out"
+            folder.mkdir()
+            kind.make(sound, folder)
+            (folder / file).write_bytes(mutate((folder / file).read_bytes()))
+            before = set(Path(scratch).rglob("*"))
             capsys.readouterr()
-            code, result = run(kind, Artefact(folder=path.parent, source=sound.source), folder / "out.parquet")
+            code, result = run(kind, sound, folder, out)
             error = capsys.readouterr().err
-            left = {str(each) for each in folder.rglob("*")} - before
+            left = set(Path(scratch).rglob("*")) - before
             if code == 0:
                 assert result == reference[1] or file in kind.known
-                assert left == {str(folder / "out.parquet")}
+                assert all(path == out or out in path.parents for path in left)
             else:
-                assert code == 2 and file in error and "Traceback" not in error, error
+                assert code == 2 and any(name in error for name in (file, *kind.blamed)), error
+                assert "Traceback" not in error
                 assert not left
 
     check()
