@@ -179,7 +179,9 @@ class SavedModel:
         except (SafetensorError, ValueError, KeyError, OverflowError, RuntimeError) as error:
             raise DataError(f"{where}: is no whole file of safetensors ({error})") from error
         check_count(self.config, state, where)
-        module = TabularFastKAN(self.config)
+        # Its initial weights are random, and at once replaced; the caller's random state stays as it is.
+        with torch.random.fork_rng(devices=[]):
+            module = TabularFastKAN(self.config)
         check_weights(module.state_dict(), state, where)
         module.load_state_dict(state)
         return module.eval()
