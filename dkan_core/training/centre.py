@@ -55,10 +55,16 @@ def keep(memory: SharedMemory, ledger: Ledger) -> None:
     """Copy the state that counts, and the workers' own moments, to where no further step changes them."""
     oldest = min(range(2), key=lambda index: memory.kept[index].read().version)
     memory.kept[oldest].write(Ledger(version=-1))
-    kept_KP, state_KP = memory.kept_2KP[oldest], memory.banks_2KP[ledger.bank]
-    kept_KP[: len(state_KP)] = state_KP
-    kept_KP[len(state_KP) :] = memory.moments_W2P.reshape(-1, memory.shape.parameters)
+    kept_KP = memory.kept_2KP[oldest]
+    copy_state(memory, ledger, kept_KP)
     memory.kept[oldest].write(replace(ledger, checksum=checksum(kept_KP)))
+
+
+def copy_state(memory: SharedMemory, ledger: Ledger, out_KP: Float32) -> None:
+    """Copy the state that a ledger names, and the workers' own moments, into ``out_KP``."""
+    state_KP = memory.banks_2KP[ledger.bank]
+    out_KP[: len(state_KP)] = state_KP
+    out_KP[len(state_KP) :] = memory.moments_W2P.reshape(-1, memory.shape.parameters)
 
 
 def newest_kept(memory: SharedMemory, out_KP: Float32 | None = None) -> tuple[Ledger, Float32] | None:

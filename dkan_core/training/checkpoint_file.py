@@ -4,7 +4,7 @@ It holds the state, the snapshots that wait for the evaluator and the files of t
 metadata the ledger, the history, the settings and the fingerprint of the data, with the SHA-256 of all of it. What is
 random in training is a function of seed and step, so that there is no generator to keep.
 
-Shape suffixes: P trained numbers, K arrays of the state, V parameters in a snapshot.
+Shape suffixes: P trained numbers, K arrays of the state.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import ConfigDict, Field
 
+from dkan_core.config import TrainConfig
 from dkan_core.errors import DataError
 from dkan_core.history import Amount, Count, HistoryEntry
 from dkan_core.model.model_folder import MODEL_FILES
@@ -25,6 +26,7 @@ from dkan_core.training.centre import MAX_BACKOFFS, checksum
 from dkan_core.training.ledger import ENDINGS, Ledger
 from dkan_core.training.memory import MAX_SLOTS, Snapshot
 from dkan_core.training.optimizer import Float32
+from dkan_core.training.snapshots import StateSnapshot
 
 FORMAT = "3"
 """Formats 1 and 2 had a checksum of the state alone and are refused: no released version wrote them."""
@@ -53,8 +55,8 @@ class Checkpoint:
     """Parameters, moments, moving average; then the workers' own moments."""
 
     history: list[dict[str, Any]] = field(default_factory=list)
-    pending: list[tuple[Snapshot, Float32]] = field(default_factory=list)
-    """Snapshots that were not evaluated, ``(V, P)`` each."""
+    pending: list[StateSnapshot] = field(default_factory=list)
+    """Snapshots that were not evaluated."""
 
     model: Mapping[str, bytes] = field(default_factory=dict)
     """Files of the best model's folder."""
@@ -105,6 +107,13 @@ class SnapshotFacts(Schema):
     checksum: Count
 
 
+class PendingFacts(Schema):
+    """A snapshot that waits for the evaluator."""
+
+    snapshot: SnapshotFacts
+    ledger: LedgerFacts
+
+
 class Facts(Schema):
     """What a checkpoint holds beside its tensors."""
 
@@ -113,7 +122,7 @@ class Facts(Schema):
     settings: dict[str, Any]
     ledger: LedgerFacts
     history: list[HistoryEntry]
-    pending: Annotated[list[SnapshotFacts], Field(max_length=MAX_SLOTS)]
+    pending: Annotated[list[PendingFacts], Field(max_length=MAX_SLOTS)]
 
 
 class _Tensor(Schema):
@@ -137,11 +146,16 @@ class _Header(Schema):
     metadata: _Metadata = Field(alias="__metadata__")
 
 
+def run_facts(data: str, architecture: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """Return what every checkpoint of a run has in common."""
+    return {"data": data, "architecture": architecture, "settings": json.loads(json.dumps(asdict(config)))}
+
+
 def encode(checkpoint: Checkpoint) -> list[bytes | memoryview]:
     """Return what a checkpoint's file consists of, the state as it lies in memory, not copied."""
     arrays: dict[str, np.ndarray[Any, Any]] = {"state": np.ascontiguousarray(checkpoint.state_KP)}
-    for index, (_, values_VP) in enumerate(checkpoint.pending):
-        arrays[f"pending.{index}"] = np.ascontiguousarray(values_VP)
+    for index, each in enumerate(checkpoint.pending):
+        arrays[f"pending.{index}"] = np.ascontiguousarray(each.state_KP)
     for name, content in checkpoint.model.items():
         arrays[_tensor_of(name)] = np.frombuffer(content, np.uint8)
     ledger = checkpoint.ledger
@@ -151,7 +165,7 @@ def encode(checkpoint: Checkpoint) -> list[bytes | memoryview]:
         "settings": checkpoint.settings,
         "ledger": asdict(replace(ledger, checksum=ledger.checksum or checksum(arrays["state"]))),
         "history": checkpoint.history,
-        "pending": [asdict(snapshot) for snapshot, _ in checkpoint.pending],
+        "pending": [{"snapshot": asdict(each.snapshot), "ledger": asdict(each.ledger)} for each in checkpoint.pending],
     }
     return encode_parts(facts, arrays)
 
@@ -201,7 +215,7 @@ def decode(content: bytes, where: str) -> Checkpoint:
     _check_arrays(facts, arrays, where)
     if checksum(arrays["state"]) != facts.ledger.checksum:
         raise DataError(f"{where}: ledger.checksum: {facts.ledger.checksum} is not that of the state")
-    snapshots = [Snapshot(**snapshot.model_dump()) for snapshot in facts.pending]
+    pending = [(Snapshot(**each.snapshot.model_dump()), Ledger(**each.ledger.model_dump())) for each in facts.pending]
     return Checkpoint(
         data=facts.data,
         architecture=facts.architecture,
@@ -209,7 +223,7 @@ def decode(content: bytes, where: str) -> Checkpoint:
         ledger=Ledger(**facts.ledger.model_dump()),
         state_KP=arrays["state"],
         history=[entry.to_dict() for entry in facts.history],
-        pending=[(snapshot, arrays[f"pending.{index}"]) for index, snapshot in enumerate(snapshots)],
+        pending=[StateSnapshot(*each, arrays[f"pending.{index}"]) for index, each in enumerate(pending)],
         model={name: arrays[_tensor_of(name)].tobytes() for name in MODEL_FILES if _tensor_of(name) in arrays},
         source=where,
     )
@@ -279,7 +293,12 @@ def _check_arrays(facts: Facts, arrays: Mapping[str, "np.ndarray[Any, Any]"], wh
 def _check_order(facts: Facts, where: str) -> None:
     """Raise DataError unless evaluations, then snapshots that wait for one, lie in order up to the ledger's step."""
     steps = [("history", entry.step) for entry in facts.history]
-    steps += [("pending", snapshot.step) for snapshot in facts.pending]
+    steps += [("pending", each.snapshot.step) for each in facts.pending]
     for (_, before), (name, after) in zip([("", -1), *steps], [*steps, ("ledger", facts.ledger.step)], strict=True):
         if after < before or (after == before and name != "ledger"):
             raise DataError(f"{where}: {name}: step {after} follows step {before}")
+    for index, each in enumerate(facts.pending):
+        if each.ledger.step != each.snapshot.step:
+            raise DataError(
+                f"{where}: pending.{index}.ledger.step: expected {each.snapshot.step}, got {each.ledger.step}"
+            )

@@ -14,6 +14,12 @@ from dkan_core.storage import filesystem, readable, staged_file, writable
 from dkan_core.training.checkpoint_file import Checkpoint, decode, encode
 from dkan_core.training.resuming import PLACE_SETTINGS, check_fits, log_changes
 
+CHECKPOINTS = "checkpoints"
+"""A run's folder for them, unless another is named."""
+
+BEST_FILE = "best.safetensors"
+"""The checkpoint of the best evaluation's step, beside those of the newest steps."""
+
 KEPT_FILES = 2
 RETRY_SECONDS = (0.5, 1.0, 2.0)
 
@@ -26,8 +32,27 @@ def save_checkpoint(folder: str, checkpoint: Checkpoint) -> str:
     Raises:
         OutputError: The folder cannot be written, also when tried again; older checkpoints stay.
     """
-    parts = encode(checkpoint)
     uri = f"{folder}/step-{checkpoint.ledger.step:012d}.safetensors"
+    write_checkpoint(uri, checkpoint)
+    _prune(folder, uri.rsplit("/", 1)[1])
+    return uri
+
+
+def write_checkpoint(uri: str, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint as a file.
+
+    Raises:
+        OutputError: It cannot be written, also when tried again; an earlier one of this name stays.
+    """
+    write_parts(uri, encode(checkpoint))
+
+
+def write_parts(uri: str, parts: Sequence[bytes | memoryview]) -> None:
+    """Write a file, and try again for a while where that fails.
+
+    Raises:
+        OutputError: It cannot be written; an earlier one stays.
+    """
     for attempt, pause in enumerate((*RETRY_SECONDS, None), start=1):
         try:
             with staged_file(uri) as aside, aside.open("wb") as file:
@@ -38,8 +63,6 @@ def save_checkpoint(folder: str, checkpoint: Checkpoint) -> str:
                 raise
             logger.warning("checkpoint, attempt %d: %s; next in %.1f s", attempt, error, pause)
             time.sleep(pause)
-    _prune(folder, uri.rsplit("/", 1)[1])
-    return uri
 
 
 def _prune(folder: str, newest: str) -> None:
@@ -69,7 +92,7 @@ def load_checkpoint(uri: str) -> tuple[str, Checkpoint] | None:
         DataError: The folder cannot be reached, or none of its checkpoints is whole.
     """
     if uri.endswith(".safetensors"):
-        return uri, _read(uri)
+        return (uri, _read(uri)) if _exists(uri) else None
     names = _names(uri)
     for name in reversed(names):
         try:
@@ -95,6 +118,19 @@ def checkpoint_folder(config: TrainConfig, data: str) -> str:
     return (config.checkpoint_uri or "").replace("{run}", run).rstrip("/")
 
 
+def source_of(resume: str, where: str) -> str:
+    """Return the folder or file that a run is to go on from.
+
+    Args:
+        resume: Of the settings, and not "never".
+        where: Folder or URI of the run's own checkpoints.
+
+    >>> source_of("best", "run/checkpoints")
+    'run/checkpoints/best.safetensors'
+    """
+    return {"auto": where, "best": f"{where}/{BEST_FILE}"}.get(resume, resume)
+
+
 def find_checkpoint(where: str, config: TrainConfig, data: str, rows: int) -> Checkpoint | None:
     """Return the checkpoint that a run is to go on from, if it is to and there is one.
 
@@ -110,11 +146,11 @@ def find_checkpoint(where: str, config: TrainConfig, data: str, rows: int) -> Ch
     """
     if config.resume == "never":
         return None
-    source = where if config.resume == "auto" else config.resume
+    source = source_of(config.resume, where)
     found = load_checkpoint(source)
     if found is None:
         if config.resume != "auto":
-            raise ConfigError(f"resume {source}: there is no checkpoint")
+            raise ConfigError(f"resume {config.resume}: there is no checkpoint at {source}")
         logger.info("no checkpoint in %s: training from the start", where)
         return None
     uri, checkpoint = found
@@ -131,11 +167,20 @@ def clear_checkpoints(folder: str, *, allowed: bool) -> None:
         OutputError: There are some, and they may not be removed.
     """
     names = _names(folder)
+    if _exists(f"{folder}/{BEST_FILE}"):
+        names.append(BEST_FILE)
     if names and not allowed:
         raise OutputError(
             f"{folder}: already holds checkpoints; pass --resume auto to go on from them, or --overwrite to remove them"
         )
     _remove(folder, names)
+
+
+def _exists(uri: str) -> bool:
+    fs, path = filesystem(uri)
+    with readable(uri):
+        fs.invalidate_cache()
+        return bool(fs.exists(path))
 
 
 def _names(folder: str) -> list[str]:

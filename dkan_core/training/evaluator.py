@@ -17,16 +17,15 @@ from dkan_core.data.manifest import read_manifest
 from dkan_core.errors import OutputError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.saved_model import save_model
-from dkan_core.training.centre import checksum
+from dkan_core.training.best_state import write_best
 from dkan_core.training.channel import Channel, inherited
 from dkan_core.training.heartbeat import Heartbeat
 from dkan_core.training.job import Job
 from dkan_core.training.judge import Best, Judge
 from dkan_core.training.memory import Evaluated, SharedMemory, Snapshot
-from dkan_core.training.optimizer import Float32
 from dkan_core.training.replica import Replica
 from dkan_core.training.selection import Selection, describe_best
-from dkan_core.training.snapshots import newest_snapshot, snapshots_beyond
+from dkan_core.training.snapshots import StateSnapshot, newest_snapshot, scored_values, snapshots_beyond
 from dkan_core.training.stopwatch import Stopwatch
 
 MODEL_FOLDER = "model"
@@ -56,16 +55,16 @@ def work(job: Job) -> None:
             bell.wait(PATIENCE_SECONDS)
             stopwatch.lap("wait")
             continue
-        behind = is_behind([snapshot for snapshot, _ in waiting])
+        behind = is_behind([each.snapshot for each in waiting])
         if behind:
             logger.warning("evaluation lags behind: %d snapshots are skipped", len(waiting) - 1)
-        snapshot, values_VP = waiting[-1 if behind else 0]
-        evaluator.take(snapshot, values_VP)
-        dealt_with = snapshot.number
-        if snapshot.final:
+        chosen = waiting[-1 if behind else 0]
+        evaluator.take(chosen)
+        dealt_with = chosen.snapshot.number
+        if chosen.snapshot.final:
             evaluator.save()
         # What is the best but not on disk is to be scored again, should this process die.
-        number = dealt_with if evaluator.unsaved is None else evaluator.unsaved_number - 1
+        number = dealt_with if evaluator.unsaved is None else evaluator.unsaved.snapshot.number - 1
         memory.evaluated.write(Evaluated(number=number, exhausted=int(evaluator.judge.selection.exhausted)))
 
 
@@ -95,31 +94,34 @@ class Evaluator:
         self.prepared = read_manifest(folder)
         self.architecture = ModelConfig.from_dict(job.model)
         selection = Selection(job.config.patience)
-        selection.replay(value for _, value in job.evaluations)
-        self.reported = max((step for step, _ in job.evaluations), default=-1)
+        selection.replay(entry["average_precision"] for entry in job.history)
+        self.history = list(job.history)
         reader = open_split(folder, self.prepared, "valid")
         self.judge = Judge(Replica.of(job.model, torch.device(job.device)), reader, selection)
-        self.unsaved: Best | None = None
-        self.unsaved_number = 0
+        self.best: Best | None = None
+        self.unsaved: StateSnapshot | None = None
+        """What ``best`` was made of, while that is not on disk: its slot is not written to before."""
 
-    def take(self, snapshot: Snapshot, values_VP: Float32) -> None:
+    def take(self, each: StateSnapshot) -> None:
         """Score a snapshot, unless an earlier process has, and save it if it is the best."""
-        if snapshot.step <= self.reported or self.judge.selection.exhausted:
+        snapshot, reported = each.snapshot, self.history[-1]["step"] if self.history else -1
+        if snapshot.step <= reported or self.judge.selection.exhausted:
             return
-        if checksum(values_VP) != snapshot.checksum:
+        if not each.is_whole:
             logger.warning("the snapshot of step %d is damaged and is skipped", snapshot.step)
             return
         plain = asdict(snapshot)
+        values_VP = scored_values(each.state_KP, self.job.shape)
         entry, best = self.judge.judge(values_VP, {name: plain[name] for name in FACTS})
         self.stopwatch.lap("score")
         if best is not None:
-            self.unsaved, self.unsaved_number = best, snapshot.number
+            self.best, self.unsaved = best, each
+        self.history.append(entry)
         try:
             self.save()
         except OutputError as error:
             text = f"{error}; the best model is kept in memory, training goes on, and saving is tried again"
             self.launcher.send(kind="warning", text=text)
-        self.reported = snapshot.step
         self.stopwatch.lap("save")
         self.stopwatch.publish()
         self.launcher.send(kind="evaluation", saved=self.unsaved is None, **entry)
@@ -130,8 +132,8 @@ class Evaluator:
         Raises:
             OutputError: It cannot be written; an earlier one stays.
         """
-        best = self.unsaved
-        if best is None:
+        best = self.best
+        if best is None or self.unsaved is None:
             return
         config, replica = self.job.config, self.judge.replica
         calibration, metrics = describe_best(
@@ -143,4 +145,15 @@ class Evaluator:
         folder = Path(self.job.run) / MODEL_FOLDER
         save_model(folder, replica.model, self.architecture, self.prepared.preprocessor, metrics)
         replica.model.calibrate()
+        self._write_state(self.unsaved, folder)
         self.unsaved = None
+
+    def _write_state(self, each: StateSnapshot, model: Path) -> None:
+        """Write the state of the best model, to go on from; training does not need it."""
+        try:
+            write_best(self.job, self.prepared.fingerprint, each, self.history, model)
+        except OutputError as error:
+            text = (
+                f"{error}; --resume best will go on from an earlier evaluation than that of step {each.snapshot.step}"
+            )
+            self.launcher.send(kind="warning", text=text)

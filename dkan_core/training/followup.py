@@ -35,19 +35,24 @@ class FollowUp:
     def _time_is_up(self) -> bool:
         return self.limit is not None and self.centre.ledger.seconds >= self.limit
 
-    def publish(self) -> bool:
-        """Hand the parameters to the evaluator if an evaluation is due; False where there was no room for the last."""
+    @property
+    def publishes(self) -> bool:
+        """Whether an evaluation is due."""
         ledger, due = self.centre.ledger, self.schedule.evaluations_due
         if self.evaluator is None:
-            return True
+            return False
         if ledger.ended:
-            if newest_snapshot(self.memory).final:
-                return True
-        elif due(ledger.step) == due(self.published):
+            return not newest_snapshot(self.memory).final
+        return due(ledger.step) != due(self.published)
+
+    def publish(self) -> bool:
+        """Hand the parameters to the evaluator if an evaluation is due; False where there was no room for the last."""
+        ledger = self.centre.ledger
+        if not self.publishes:
             return True
+        assert self.evaluator is not None, "nothing is published to nobody"
         done = publish(
             self.memory,
-            self.centre.state_KP,
             ledger,
             steps_per_epoch=self.schedule.steps_per_epoch,
             time_is_up=self._time_is_up(),

@@ -16,7 +16,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.settings import build_config
 from dkan_core.storage import local_copy, read_if_there
-from dkan_core.training.checkpoints import load_checkpoint
+from dkan_core.training.checkpoints import load_checkpoint, source_of
 from dkan_core.training.step import untrained_model
 
 ARCHITECTURE_SETTINGS = (
@@ -126,9 +126,8 @@ def _complete(config: TrainConfig, architecture: Mapping[str, Any]) -> TrainConf
 def _as_checkpoint_says(config: TrainConfig, checkpoints: str) -> TrainConfig:
     """Return the settings of a run that resumes, whose checkpoint holds what the model of ``init_from`` gave it."""
     missing = DataError(f"init_from {config.init_from}: no model there; expected a folder that `dkan train` wrote")
-    places = {"never": None, "auto": config.checkpoint_uri or checkpoints}
-    place = places.get(config.resume, config.resume)
-    if place is None or "{run}" in place:
+    place = source_of(config.resume, (config.checkpoint_uri or checkpoints).rstrip("/"))
+    if config.resume == "never" or "{run}" in place:
         raise missing
     found = load_checkpoint(place.rstrip("/"))
     if found is None:

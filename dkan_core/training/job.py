@@ -65,8 +65,11 @@ class Job:
     meeting: Meeting | None = None
     """Where members meet each other; None where there is one."""
 
-    evaluations: tuple[tuple[int, float], ...] = field(default=())
-    """Steps and average precisions that an earlier evaluator has reported."""
+    history: tuple[dict[str, Any], ...] = field(default=())
+    """Evaluations that an earlier evaluator has reported; of the evaluator's job alone."""
+
+    best: str = ""
+    """File that the evaluator writes the best state to."""
 
     @property
     def name(self) -> str:
@@ -103,8 +106,8 @@ class Job:
         plain["shape"] = MemoryShape(**plain["shape"])
         plain["meeting"] = Meeting(**plain["meeting"]) if plain["meeting"] else None
         plain["bells"] = {name: tuple(pair) for name, pair in plain["bells"].items()}
-        for name in ("decayed", "evaluations"):
-            plain[name] = tuple(map(tuple, plain[name]))
+        plain["decayed"] = tuple(map(tuple, plain["decayed"]))
+        plain["history"] = tuple(plain["history"])
         return cls(**plain)
 
 

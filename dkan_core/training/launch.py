@@ -18,7 +18,7 @@ from dkan_core.history import HISTORY
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.storage import output_lock, write_atomic, write_json
 from dkan_core.training.checkpoint_file import Checkpoint
-from dkan_core.training.checkpoints import checkpoint_folder, find_checkpoint
+from dkan_core.training.checkpoints import CHECKPOINTS, checkpoint_folder, find_checkpoint, save_checkpoint
 from dkan_core.training.ending import LOG, Ending, kept_log
 from dkan_core.training.evaluator import MODEL_FOLDER
 from dkan_core.training.initial import take_initial
@@ -29,7 +29,6 @@ from dkan_core.training.recipe import MAX_RATE, describe_strategy, resolve, scal
 from dkan_core.training.resuming import check_architecture, ending_of, has_no_time_left
 from dkan_core.training.run import LOGS, Outcome, Run
 from dkan_core.training.run_folder import (
-    CHECKPOINTS,
     METRICS,
     check_replaceable,
     check_run_folder,
@@ -39,6 +38,9 @@ from dkan_core.training.run_folder import (
 from dkan_core.training.torchrun import Ranks, follow
 
 LEDGER_FACTS = ("ranges", "rows", "refused", "backoffs", "late", "reassigned")
+
+OWN_CHECKPOINTS = ("auto", "best")
+"""Values of ``resume`` by which a run goes on in its own folder."""
 
 TO_GO_ON = {
     "epochs": "to go on, give more --epochs",
@@ -93,7 +95,7 @@ def train(
     ranks = Ranks(torchrun, config.exchange_timeout) if torchrun else None
     if ranks is not None and ranks.place.rank:
         return _take_part(prepared, config, ranks)
-    check_run_folder(run, overwrite=overwrite or config.resume == "auto")
+    check_run_folder(run, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
     with output_lock(run), kept_log() as write_log, open_prepared(prepared) as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
@@ -104,7 +106,10 @@ def train(
         checkpoint = find_checkpoint(where, config, manifest.fingerprint, rows)
         if checkpoint is not None:
             check_architecture(checkpoint, manifest, config)
-        if checkpoint is None or config.resume != "auto":
+        if checkpoint is not None and config.resume == "best":
+            # What came after it is gone from here on, also for a run that is stopped before it writes another.
+            save_checkpoint(where, checkpoint)
+        if checkpoint is None or config.resume not in OWN_CHECKPOINTS:
             check_replaceable(run, where, config, overwrite=overwrite)
         log_plan(config, rate_is_default=asked.learning_rate is None)
         if checkpoint is not None and has_no_time_left(checkpoint, config):

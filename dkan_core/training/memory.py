@@ -5,7 +5,7 @@ There are no locks that a killed process could hold: a record is written twice i
 reader finds the last whole one; an array is not read before a record says that it may be.
 
 Shape suffixes: P trained numbers, W workers, N numbers of a push, R processes that show life signs, S snapshot slots,
-K arrays of the state, V parameters in a snapshot.
+K arrays of the state.
 """
 
 import mmap
@@ -23,7 +23,10 @@ from dkan_core.config import TrainConfig
 from dkan_core.training.ledger import Ledger
 
 SNAPSHOT_BYTES = 256 << 20
-MIN_SLOTS, MAX_SLOTS = 5, 32
+MIN_SLOTS, MAX_SLOTS = 4, 32
+"""One is kept for the final snapshot and one is being scored. A slot holds the whole state, three times the parameters
+or more, so that there are no more of them than needed where the state is large."""
+
 RECORD_BYTES = 512
 NONE, HOME = -1, -2
 READ_TRIES = 100
@@ -188,7 +191,7 @@ class MemoryShape:
     """W."""
 
     average: bool = False
-    """Whether the state holds a moving average of the parameters: K is 4 and V is 2, else 3 and 1."""
+    """Whether the state holds a moving average of the parameters: K is 4, else 3."""
 
     local: bool = False
     """Whether each worker has moments of its own."""
@@ -214,20 +217,33 @@ class MemoryShape:
         return 3 + self.average
 
     @property
+    def whole_state(self) -> int:
+        """Arrays of a state to go on from: with the workers' own moments, where they have some."""
+        return self.state + 2 * (self.workers if self.local else 0)
+
+    @property
+    def snapshot_slots(self) -> int:
+        """Snapshots that may wait for the evaluator; memory is taken only by those that do.
+
+        >>> [MemoryShape(parameters=10**size, workers=1).snapshot_slots for size in (3, 6, 9)]
+        [32, 22, 4]
+        """
+        return max(MIN_SLOTS, min(MAX_SLOTS, SNAPSHOT_BYTES // (4 * self.whole_state * self.parameters)))
+
+    @property
     def needed_bytes(self) -> int:
         """What a run touches of it at least; snapshots that wait take more."""
-        sizes = self.sizes() | {"snapshots": (2, 1 + self.average)}
+        sizes = self.sizes() | {"snapshots": (2, self.whole_state)}
         return 4 * self.parameters * sum(int(np.prod(lead)) for lead in sizes.values())
 
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each array, without P."""
-        slots, moments = snapshot_slots(self.parameters), self.workers if self.local else 0
         return {
             "banks": (2, self.state),
             "pushes": (self.workers, self.pushed),
-            "moments": (moments, 2),
-            "kept": (2, self.state + 2 * moments),
-            "snapshots": (slots, 1 + self.average),
+            "moments": (self.workers if self.local else 0, 2),
+            "kept": (2, self.whole_state),
+            "snapshots": (self.snapshot_slots, self.whole_state),
         }
 
 
@@ -250,7 +266,8 @@ class SharedMemory:
         self.leases = [self._record(Lease()) for _ in workers]
         self.pushes = [self._record(Push()) for _ in workers]
         self.kept = [self._record(Ledger(version=-1)) for _ in range(2)]
-        self.snapshots = [self._record(Snapshot()) for _ in range(snapshot_slots(shape.parameters))]
+        self.snapshots = [self._record(Snapshot()) for _ in range(shape.snapshot_slots)]
+        self.snapshot_ledgers = [self._record(Ledger()) for _ in range(shape.snapshot_slots)]
         self.evaluated = self._record(Evaluated())
         self.worker_times = [self._record(TimeSpent()) for _ in workers]
         self.server_time, self.evaluator_time = self._record(TimeSpent()), self._record(TimeSpent())
@@ -259,7 +276,7 @@ class SharedMemory:
         self.activity_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used + 8 * count)
         arrays = self._arrays()
         self.banks_2KP, self.pushes_WN, self.moments_W2P = arrays["banks"], arrays["pushes"], arrays["moments"]
-        self.kept_2KP, self.snapshots_SVP = arrays["kept"], arrays["snapshots"]
+        self.kept_2KP, self.snapshots_SKP = arrays["kept"], arrays["snapshots"]
 
     def liveness_index(self, role: str, rank: int) -> int:
         """Return where in ``heartbeats_R`` and ``activity_R`` a process counts."""
@@ -300,7 +317,7 @@ def anonymous_file(name: str) -> int:
 
 
 def _control_bytes(shape: MemoryShape) -> int:
-    records = 7 + 4 * shape.workers + snapshot_slots(shape.parameters)
+    records = 7 + 4 * shape.workers + 2 * shape.snapshot_slots
     return _whole_pages(RECORD_BYTES * records + 2 * 8 * (shape.workers + len(SINGLE_ROLES)))
 
 
@@ -315,12 +332,3 @@ def _padded(parameters: int) -> int:
 
 def _whole_pages(size: int) -> int:
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-
-
-def snapshot_slots(parameters: int) -> int:
-    """Return how many snapshots may wait for the evaluator; memory is taken only by those that do.
-
-    >>> snapshot_slots(1_000), snapshot_slots(1_000_000), snapshot_slots(1_000_000_000)
-    (32, 32, 5)
-    """
-    return max(MIN_SLOTS, min(MAX_SLOTS, SNAPSHOT_BYTES // (4 * parameters)))

@@ -16,10 +16,10 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.ledger import ENDINGS, Ledger, add_to_digest
-from dkan_core.training.memory import MemoryShape, Snapshot
-from dkan_core.training.optimizer import Float32
+from dkan_core.training.memory import MemoryShape
 from dkan_core.training.schedule import Schedule, ranges_of, rows_after
 from dkan_core.training.selection import Selection
+from dkan_core.training.snapshots import StateSnapshot
 from dkan_core.training.step import parameter_count
 
 PLACE_SETTINGS = (
@@ -71,7 +71,12 @@ def check_fits(checkpoint: Checkpoint, config: TrainConfig, data: str, rows: int
                 f"{where}: was trained with {name} {value}, not {ours.get(name)}; "
                 "go on with the same, or train without --resume"
             )
-    _check_ledger(checkpoint.ledger, config, rows, where)
+    _check_epochs(checkpoint.ledger, config, rows, where)
+    before = Ledger()
+    for index, each in enumerate(checkpoint.pending):
+        _check_ledger(each.ledger, config, rows, f"{where}: pending.{index}", before)
+        before = each.ledger
+    _check_ledger(checkpoint.ledger, config, rows, where, before)
 
 
 def _plain(config: TrainConfig) -> dict[str, Any]:
@@ -79,8 +84,8 @@ def _plain(config: TrainConfig) -> dict[str, Any]:
     return plain
 
 
-def _check_ledger(ledger: Ledger, config: TrainConfig, rows: int, where: str) -> None:
-    """Check that a ledger is that of a run of these settings: all that it counts follows from the ranges done."""
+def _check_epochs(ledger: Ledger, config: TrainConfig, rows: int, where: str) -> None:
+    """Raise ConfigError where more is done than there is to do."""
     ranges = ranges_of(config, rows)
     if ledger.step > ranges.epochs * ranges.steps_per_epoch:
         done = math.ceil(ledger.step / ranges.steps_per_epoch)
@@ -88,13 +93,26 @@ def _check_ledger(ledger: Ledger, config: TrainConfig, rows: int, where: str) ->
             f"epochs {config.epochs}: {where} has done {ledger.step} steps, which is into epoch {done}; "
             f"give --epochs {done} or more, or train without --resume"
         )
-    if ledger.ranges > ranges.count:
-        raise DataError(f"{where}: ledger.ranges: {ledger.ranges} are done, and the run has {ranges.count}")
+
+
+def _check_ledger(ledger: Ledger, config: TrainConfig, rows: int, where: str, before: Ledger) -> None:
+    """Check that a ledger is that of a run of these settings: all that it counts follows from the ranges done.
+
+    Args:
+        ledger: To be checked.
+        config: Resolved settings.
+        rows: Rows of the train split.
+        where: What messages call it.
+        before: An earlier one of the run, which was checked.
+    """
+    ranges = ranges_of(config, rows)
+    if not before.ranges <= ledger.ranges <= ranges.count:
+        raise DataError(f"{where}: ledger.ranges: expected {before.ranges} to {ranges.count}, got {ledger.ranges}")
     expected = {
         "step": ranges.step_after(ledger.ranges),
         "next_range": ledger.ranges,
         "rows": rows_after(ranges, ledger.ranges, rows=rows, config=config),
-        "digest": add_to_digest(0, range(ledger.ranges)),
+        "digest": add_to_digest(before.digest, range(before.ranges, ledger.ranges)),
     }
     for name, value in expected.items():
         if getattr(ledger, name) != value:
@@ -162,16 +180,18 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: T
     except (TypeError, ValueError, LookupError, ArithmeticError, RuntimeError, AttributeError) as error:
         raise DataError(f"{where}: no model can be built from it ({error})") from None
     shape = MemoryShape.of(config, parameters)
-    kept, snapshot = ((*shape.sizes()[name], parameters)[1:] for name in ("kept", "snapshots"))
-    arrays = [("state", kept, checkpoint.state_KP)]
-    arrays += [(f"pending.{index}", snapshot, values) for index, (_, values) in enumerate(checkpoint.pending)]
-    for name, size, array in arrays:
+    size = (shape.whole_state, parameters)
+    arrays = {"state": checkpoint.state_KP}
+    arrays |= {f"pending.{index}": each.state_KP for index, each in enumerate(checkpoint.pending)}
+    for name, array in arrays.items():
         if array.shape != size:
             raise DataError(f"{checkpoint.source}: tensor {name}: expected shape {size}, got {array.shape}")
+    if len(checkpoint.pending) > shape.snapshot_slots:
+        raise DataError(f"{checkpoint.source}: pending: expected at most {shape.snapshot_slots} snapshots")
     return architecture
 
 
-def waiting_snapshots(checkpoint: Checkpoint, schedule: Schedule) -> list[tuple[Snapshot, Float32]]:
+def waiting_snapshots(checkpoint: Checkpoint, schedule: Schedule) -> list[StateSnapshot]:
     """Return the snapshots of a checkpoint that are to be scored, in order.
 
     A run that stops early takes a last snapshot where it happens to be, which nobody scores; one that goes on with more
@@ -180,6 +200,6 @@ def waiting_snapshots(checkpoint: Checkpoint, schedule: Schedule) -> list[tuple[
     pending = checkpoint.pending
     if not pending or ENDINGS[checkpoint.ledger.ended] != "patience":
         return pending
-    before = [entry["step"] for entry in checkpoint.history] + [snapshot.step for snapshot, _ in pending[:-1]]
+    before = [entry["step"] for entry in checkpoint.history] + [each.snapshot.step for each in pending[:-1]]
     due = schedule.evaluations_due
-    return pending if due(pending[-1][0].step) > due(max(before, default=0)) else pending[:-1]
+    return pending if due(pending[-1].snapshot.step) > due(max(before, default=0)) else pending[:-1]

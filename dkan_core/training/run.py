@@ -13,8 +13,9 @@ from dkan_core.errors import ConfigError
 from dkan_core.machine import available_memory
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.architecture import choose_architecture
+from dkan_core.training.best_state import best_path
 from dkan_core.training.centre import keep, start
-from dkan_core.training.checkpoint_file import Checkpoint
+from dkan_core.training.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.doorbell import Doorbell
 from dkan_core.training.ending import Ending
 from dkan_core.training.evaluator import MODEL_FOLDER
@@ -27,7 +28,7 @@ from dkan_core.training.processes import ForkServer
 from dkan_core.training.recipe import Placement
 from dkan_core.training.reporting import Reporter
 from dkan_core.training.resuming import check_architecture, waiting_snapshots
-from dkan_core.training.saver import Saver, run_facts
+from dkan_core.training.saver import Saver
 from dkan_core.training.schedule import Schedule, ranges_of
 from dkan_core.training.snapshots import put_back
 from dkan_core.training.step import decayed_ranges, flatten
@@ -104,6 +105,7 @@ class Run:
             model=self.architecture.to_dict(),
             train_rows=self.rows,
             decayed=tuple(decayed_ranges(model, config, self.rows)),
+            best=str(best_path(folder, checkpoints)),
             shape=shape,
             memory=self.memory.handle,
             meeting=self._meeting(),
@@ -137,7 +139,8 @@ class Run:
         try:
             times = TimeReader(self.memory, has_server=self.config.strategy == "parameter-server")
             with Reporter(self.folder, self.config, schedule, times, history) as reporter:
-                saver = Saver(self.memory, reporter, self.folder / MODEL_FOLDER, self.where, self.facts)
+                model, best = self.folder / MODEL_FOLDER, Path(self.template.best)
+                saver = Saver(self.memory, reporter, model, best, self.where, self.facts)
                 placement, logs = (
                     Placement.of(self.config, self.ranks.place if self.ranks else None),
                     self.folder / LOGS,
@@ -184,6 +187,6 @@ def restore(memory: SharedMemory, checkpoint: Checkpoint, schedule: Schedule) ->
     ledger = replace(checkpoint.ledger.stopped(), bank=0, ended=0, acked_rank=-1, acked_lease=0, checksum=0)
     memory.ledger.write(ledger)
     keep(memory, ledger)
-    for snapshot, values_VP in waiting_snapshots(checkpoint, schedule):
-        put_back(memory, snapshot, values_VP)
+    for each in waiting_snapshots(checkpoint, schedule):
+        put_back(memory, each)
     logger.info("going on from step %d", ledger.step)

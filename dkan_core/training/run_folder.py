@@ -25,11 +25,11 @@ from dkan_core.storage import (
     replace_remote,
 )
 from dkan_core.training.checkpoint_file import Checkpoint
-from dkan_core.training.checkpoints import clear_checkpoints
+from dkan_core.training.checkpoints import CHECKPOINTS, clear_checkpoints
 from dkan_core.training.evaluator import MODEL_FOLDER
 from dkan_core.training.run import LOGS
 
-METRICS, TENSORBOARD, CHECKPOINTS = "metrics.json", "tensorboard", "checkpoints"
+METRICS, TENSORBOARD = "metrics.json", "tensorboard"
 WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, METRICS)
 OUTPUTS = (CHECKPOINTS, *WRITTEN)
 OWN_NAMES = {

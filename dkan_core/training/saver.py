@@ -1,20 +1,18 @@
 """Writes a run's checkpoints from shared memory, beside training: no process waits for a disk or a bucket."""
 
-import json
 import logging
 import threading
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dkan_core.config import TrainConfig
 from dkan_core.errors import DkanError
-from dkan_core.model.model_folder import MODEL_FILES, read_files
+from dkan_core.storage import is_remote
+from dkan_core.training.best_state import read_model
 from dkan_core.training.centre import newest_kept
 from dkan_core.training.checkpoint_file import Checkpoint
-from dkan_core.training.checkpoints import save_checkpoint
+from dkan_core.training.checkpoints import save_checkpoint, write_parts
 from dkan_core.training.ledger import Ledger
 from dkan_core.training.memory import SharedMemory
 from dkan_core.training.optimizer import Float32
@@ -31,14 +29,17 @@ class Saver:
         memory: Shared memory.
         reporter: Knows the evaluations so far.
         model: Folder of the best model.
+        best: File of the best state.
         where: Folder or URI for the checkpoints.
         facts: What every checkpoint of the run has in common: data, architecture and settings.
     """
 
     def __init__(
-        self, memory: SharedMemory, reporter: Reporter, model: Path, where: str, facts: dict[str, Any]
+        self, memory: SharedMemory, reporter: Reporter, model: Path, best: Path, where: str, facts: dict[str, Any]
     ) -> None:
         self.memory, self.reporter, self.model, self.where, self.facts = memory, reporter, model, where, facts
+        self.best = best
+        self._brought = 0
         self._saved = max(record.read().version for record in memory.kept)
         self.newest = ""
         """Path or URI of the last checkpoint that was written."""
@@ -86,27 +87,23 @@ class Saver:
             ledger=ledger.stopped(),
             state_KP=state_KP,
             history=history,
-            pending=[(snapshot, values_VP) for snapshot, values_VP in pending if snapshot.step > reported],
+            pending=[each for each in pending if each.snapshot.step > reported],
             model=read_model(self.model),
         )
 
     def _write(self, checkpoint: Checkpoint) -> None:
         try:
             self.newest = save_checkpoint(self.where, checkpoint)
+            self._bring_best()
         except DkanError as error:
             # Training goes on: it does not need the checkpoint, and the next one may work.
             logger.error("no checkpoint of step %d: %s", checkpoint.ledger.step, error)
 
-
-def read_model(folder: Path) -> dict[str, bytes]:
-    """Read the files of a model folder that may be replaced meanwhile; empty where there is no whole one."""
-    try:
-        files = read_files(folder, MODEL_FILES)
-    except FileNotFoundError:
-        return {}
-    return files if len(files) == len(MODEL_FILES) else {}
-
-
-def run_facts(data: str, architecture: dict[str, Any], config: TrainConfig) -> dict[str, Any]:
-    """Return what every checkpoint of a run has in common."""
-    return {"data": data, "architecture": architecture, "settings": json.loads(json.dumps(asdict(config)))}
+    def _bring_best(self) -> None:
+        """Copy the best state to where the checkpoints are, if that is another place and it is new."""
+        if not is_remote(self.where) or not self.best.exists():
+            return
+        written = self.best.stat().st_mtime_ns
+        if written != self._brought:
+            write_parts(f"{self.where}/{self.best.name}", [self.best.read_bytes()])
+            self._brought = written

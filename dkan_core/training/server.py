@@ -65,19 +65,18 @@ class Server:
     def _follow_up(self) -> bool:
         """Do what is due; return whether something waits until no range is begun and not merged.
 
-        A restore point with ranges open would lose them.
+        A restore point with ranges open would lose them, and so would a snapshot, which can be gone on from as well.
         """
         ledger = replace(self.centre.ledger, late=self.leases.late, reassigned=self.leases.reassigned)
         if ledger != self.centre.ledger:
             self.centre.commit(ledger)
-        self.follow_up.publish()
         ending = "" if ledger.ended else self.follow_up.ending()
-        if not ending and not self.follow_up.keeps:
+        if not (ending or self.follow_up.keeps or self.follow_up.publishes):
             return False
-        if self.leases.are_idle:
-            if ending:
-                self.centre.commit(replace(ledger, ended=ENDINGS.index(ending)))
-                self.follow_up.publish()
-            self.follow_up.keep()
-            return False
-        return True
+        if not self.leases.are_idle:
+            return True
+        if ending:
+            self.centre.commit(replace(ledger, ended=ENDINGS.index(ending)))
+        self.follow_up.publish()
+        self.follow_up.keep()
+        return False

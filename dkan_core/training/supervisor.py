@@ -143,7 +143,7 @@ class Supervisor:
             device=self.placement.device_of(role, number),
             threads=self.placement.threads if role in COMPUTING else 1,
             meeting=self.template.meeting and self.template.meeting.number(incarnation),
-            evaluations=tuple((entry["step"], entry["average_precision"]) for entry in self.reporter.confirmed),
+            history=tuple(self.reporter.confirmed) if role == "evaluator" else (),
         )
 
     def _announce(self, life: Life) -> None:

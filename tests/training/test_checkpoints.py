@@ -14,7 +14,16 @@ import pytest
 
 from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainResult, train
 from dkan_core.model.model_folder import MODEL_FILES
-from dkan_core.training.checkpoint_file import Checkpoint, LedgerFacts, SnapshotFacts, decode, encode, encode_parts
+from dkan_core.training.best_state import read_model
+from dkan_core.training.checkpoint_file import (
+    Checkpoint,
+    LedgerFacts,
+    SnapshotFacts,
+    decode,
+    encode,
+    encode_parts,
+    run_facts,
+)
 from dkan_core.training.checkpoints import (
     KEPT_FILES,
     checkpoint_folder,
@@ -26,8 +35,8 @@ from dkan_core.training.checkpoints import (
 from dkan_core.training.ledger import ENDINGS, Ledger, add_to_digest
 from dkan_core.training.memory import Snapshot
 from dkan_core.training.resuming import ending_of, waiting_snapshots
-from dkan_core.training.saver import read_model, run_facts
 from dkan_core.training.schedule import Schedule
+from dkan_core.training.snapshots import StateSnapshot
 
 ROWS, DATA = 100, "f" * 64
 CONFIG = TrainConfig(epochs=200, batch_size=10, workers=1, sync_interval=1, resume="auto")
@@ -47,15 +56,24 @@ def evaluation(step: int, value: float = 0.5) -> dict[str, Any]:
     }
 
 
+def ledger_at(step: int) -> Ledger:
+    digest = add_to_digest(0, range(step))
+    return Ledger(step=step, ranges=step, next_range=step, rows=10 * step, digest=digest, used=3.5)
+
+
+def waiting_at(step: int) -> StateSnapshot:
+    state = np.random.default_rng(step).normal(size=(3, 500)).astype(np.float32)
+    return StateSnapshot(Snapshot(number=step + 1, step=step), ledger_at(step), state)
+
+
 def checkpoint_of(step: int, **changes: Any) -> Checkpoint:
     state = np.random.default_rng(step).normal(size=(3, 500)).astype(np.float32)
-    digest = add_to_digest(0, range(step))
     made = Checkpoint(
         **run_facts(DATA, {"hidden": [8]}, CONFIG),
-        ledger=Ledger(step=step, ranges=step, next_range=step, rows=10 * step, digest=digest, used=3.5),
+        ledger=ledger_at(step),
         state_KP=state,
         history=[evaluation(0)],
-        pending=[(Snapshot(number=2, step=step), state[:1])],
+        pending=[waiting_at(step)],
         model=MODEL,
     )
     return replace(made, **changes)
@@ -69,7 +87,9 @@ def test_what_was_saved_is_found_and_only_the_newest_are_kept(tmp_path: Path) ->
     assert uri.endswith("step-000000000300.safetensors") and found is not None
     assert np.array_equal(found.state_KP, wanted.state_KP) and found.history == wanted.history
     assert replace(found.ledger, checksum=0) == wanted.ledger and found.model == wanted.model
-    assert found.pending[0][0] == wanted.pending[0][0] and np.array_equal(found.pending[0][1], wanted.pending[0][1])
+    (waits,), (expected,) = found.pending, wanted.pending
+    assert (waits.snapshot, waits.ledger) == (expected.snapshot, expected.ledger)
+    assert np.array_equal(waits.state_KP, expected.state_KP)
     assert len(os.listdir(tmp_path)) == KEPT_FILES
     assert load_checkpoint(str(tmp_path / "none")) is None
 
@@ -102,11 +122,11 @@ def test_patience_is_counted_from_the_history() -> None:
 @pytest.mark.parametrize(("last", "waiting"), [(45, [30, 40]), (50, [30, 40, 50])])
 def test_snapshot_where_a_run_happened_to_stop_is_not_scored(last: int, waiting: list[int]) -> None:
     """Only the evaluations that more patience from the start would have made are made."""
-    pending = [(Snapshot(number=step, step=step), np.zeros((1, 500), np.float32)) for step in (30, 40, last)]
+    pending = [waiting_at(step) for step in (30, 40, last)]
     ended = replace(checkpoint_of(last).ledger, ended=ENDINGS.index("patience"))
     stopped = checkpoint_of(last, history=[evaluation(10), evaluation(20)], pending=pending, ledger=ended)
     schedule = Schedule.of(replace(CONFIG, learning_rate=0.1), ROWS)
-    assert [snapshot.step for snapshot, _ in waiting_snapshots(stopped, schedule)] == waiting
+    assert [each.snapshot.step for each in waiting_snapshots(stopped, schedule)] == waiting
     assert len(waiting_snapshots(replace(stopped, ledger=replace(ended, ended=0)), schedule)) == 3
 
 
@@ -142,7 +162,7 @@ def header_of(content: bytes) -> tuple[dict[str, Any], bytes]:
         lambda facts: facts["ledger"].update(version=7),
         lambda facts: facts["ledger"].update(bank=1),
         lambda facts: facts["ledger"].update(used=1e9),
-        lambda facts: facts["pending"][0].update(step=0),
+        lambda facts: facts["pending"][0]["snapshot"].update(step=0),
         lambda facts: facts["pending"].clear(),
         lambda facts: facts["history"][0].update(average_precision=0.99),
         lambda facts: facts["settings"].update(learning_rate=0.5),
@@ -195,7 +215,9 @@ FORGED_FACTS: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
     ("pending", lambda facts: facts["history"].append({**facts["history"][0], "step": 9})),
     ("pending", lambda facts: facts["pending"].append(facts["pending"][0])),
     ("'pending.0'", lambda facts: facts["pending"].clear()),
-    ("pending.0.number", lambda facts: facts["pending"][0].update(number=0)),
+    ("pending.0.snapshot.number", lambda facts: facts["pending"][0]["snapshot"].update(number=0)),
+    ("pending.0.ledger.step", lambda facts: facts["pending"][0]["ledger"].update(step=0)),
+    ("pending.0.ledger", lambda facts: facts["pending"][0].pop("ledger")),
     ("pending", lambda facts: facts.update(pending=facts["pending"] * 100)),
     ("settings", lambda facts: facts.update(settings=None)),
     ("data", lambda facts: facts.update(data=1)),
@@ -301,10 +323,16 @@ def test_earlier_format_is_refused_by_name() -> None:
     ("name", "value"),
     [("step", 24), ("ranges", 24), ("ranges", 1 << 60), ("next_range", 26), ("rows", 0), ("digest", 5)],
 )
-def test_ledger_that_contradicts_itself_is_refused(tmp_path: Path, name: str, value: int) -> None:
-    made = checkpoint_of(25, pending=[])
-    save_checkpoint(str(tmp_path), replace(made, ledger=replace(made.ledger, **{name: value})))
-    with pytest.raises(DataError, match=r"safetensors: ledger\.\w+: "):
+@pytest.mark.parametrize("waits", [False, True])
+def test_ledger_that_contradicts_itself_is_refused(tmp_path: Path, name: str, value: int, waits: bool) -> None:
+    damaged = replace(ledger_at(25), **{name: value})
+    if waits:
+        snapshot = Snapshot(number=1, step=damaged.step)
+        made = checkpoint_of(26, pending=[replace(waiting_at(25), snapshot=snapshot, ledger=damaged)])
+    else:
+        made = checkpoint_of(25, pending=[], ledger=damaged)
+    save_checkpoint(str(tmp_path), made)
+    with pytest.raises(DataError, match=r"safetensors: (pending\.0: )?ledger\.\w+: "):
         find_checkpoint(str(tmp_path), CONFIG, DATA, ROWS)
 
 
@@ -324,7 +352,7 @@ def test_every_field_of_a_record_is_checked() -> None:
             replace(CONFIG, epochs=2),
             r"epochs 2: \S+ has done 25 steps, .* give --epochs 3",
         ),
-        ("f" * 64, replace(CONFIG, resume="nowhere"), "resume nowhere: there is no checkpoint"),
+        ("f" * 64, replace(CONFIG, resume="nowhere"), "resume nowhere: there is no checkpoint at nowhere"),
     ],
 )
 def test_checkpoint_that_does_not_fit_is_refused_by_name(
@@ -385,7 +413,8 @@ FORGED_RUNS: list[tuple[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] =
 def add_snapshot(facts: dict[str, Any], arrays: dict[str, Any]) -> None:
     """Have a snapshot of another model wait for the evaluator."""
     facts["history"].pop()
-    facts["pending"] = [asdict(Snapshot(number=1, step=facts["ledger"]["step"]))]
+    snapshot = asdict(Snapshot(number=1, step=facts["ledger"]["step"]))
+    facts["pending"] = [{"snapshot": snapshot, "ledger": facts["ledger"]}]
     arrays["pending.0"] = np.zeros((1, 7), np.float32)
 
 

@@ -11,7 +11,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from dkan_core import ConfigError, TrainConfig, TrainResult, train
-from tests.training.torture import final_state, same_history
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.checkpoints import BEST_FILE, load_checkpoint
+from dkan_core.training.step import flatten
+from tests.training.torture import facts, final_state, same_history
 
 SMALL = TrainConfig(
     epochs=2,
@@ -49,8 +52,8 @@ def test_finished_run_with_more_epochs_is_the_run_that_had_them_from_the_start(
     assert len(first.history) == 2 and same_history(tmp_path / "run", expected)
     assert np.array_equal(final_state(tmp_path / "run"), final_state(tmp_path / "other"))
     assert same_model(extended, expected)
-    facts, wanted = extended.metrics["training"], expected.metrics["training"]
-    assert facts["ledger"] == wanted["ledger"] and facts["epochs"] == 4 and facts["ended"] == "epochs"
+    found, wanted = extended.metrics["training"], expected.metrics["training"]
+    assert found["ledger"] == wanted["ledger"] and found["epochs"] == 4 and found["ended"] == "epochs"
     if settings:
         return
     before = final_state(tmp_path / "run")
@@ -88,3 +91,59 @@ def test_run_that_stopped_early_with_more_patience_is_the_run_that_had_it_from_t
     assert [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()] == (
         extended.history
     )
+
+
+def best_step(result: TrainResult) -> int:
+    return int([entry["step"] for entry in result.history if entry["best"]][-1])
+
+
+BEST_SETTINGS: dict[str, dict[str, Any]] = {
+    "sync": {"ema_decay": 0.9},
+    "average": {"mode": "average", "sync_interval": 4},
+    "async": {"mode": "async", "sync_interval": 4},
+    "allreduce": {"strategy": "allreduce"},
+}
+
+
+@pytest.mark.parametrize("name", BEST_SETTINGS)
+def test_run_goes_on_from_the_step_of_its_best_evaluation(prepared: Path, tmp_path: Path, name: str) -> None:
+    # A rate that is too high from the start on: the best evaluation is not the last one.
+    config = replace(SMALL, epochs=6, learning_rate=0.05, patience=100, **BEST_SETTINGS[name])
+    run = tmp_path / "run"
+    first, expected = train(prepared, run, config), final_state(run)
+    found = load_checkpoint(str(run / "checkpoints" / BEST_FILE))
+    assert found is not None
+    step = best_step(first)
+    assert found[1].ledger.step == step == found[1].history[-1]["step"]
+    parameters = flatten(SavedModel(run / "model").module).numpy()
+    assert any(np.array_equal(parameters, values_P) for values_P in found[1].state_KP[::3])
+    # Which evaluation is the best is not the same in every async run: it may be the last one.
+    epochs = 8 if name == "async" else 6
+    assert name == "async" or step < first.history[-1]["step"]
+    again = train(prepared, run, replace(config, epochs=epochs, resume="best"))
+    assert 6 * facts(run)["ledger"]["rows"] == epochs * first.metrics["training"]["ledger"]["rows"]
+    assert scores(again)[: len(found[1].history)] == scores(first)[: len(found[1].history)]
+    if name != "async":
+        assert np.array_equal(final_state(run), expected) and scores(again) == scores(first)
+        assert same_model(again, first)
+
+
+def test_what_came_after_the_best_evaluation_is_gone_from_the_run(prepared: Path, tmp_path: Path) -> None:
+    run, config = tmp_path / "run", replace(SMALL, epochs=6, learning_rate=0.05)
+    with pytest.raises(ConfigError, match=r"resume best: there is no checkpoint at \S+best\.safetensors"):
+        train(prepared, run, replace(config, resume="best"))
+    first = train(prepared, run, config)
+    shorter = replace(config, epochs=1 + best_step(first) // 11, resume="best")
+    again = train(prepared, run, shorter)
+    assert again.history[-1]["epoch"] == shorter.epochs < 6
+    (newest, *others) = sorted((run / "checkpoints").glob("step-*"), reverse=True)
+    assert int(newest.stem.removeprefix("step-")) == again.history[-1]["step"] and len(others) <= 1
+
+
+def test_best_state_of_a_remote_run_lies_with_its_checkpoints(prepared: Path) -> None:
+    run = "memory://runs/kept-best"
+    first = train(prepared, run, SMALL)
+    found = load_checkpoint(f"{run}/checkpoints/{BEST_FILE}")
+    assert found is not None and found[1].ledger.step == best_step(first)
+    again = train(prepared, run, replace(SMALL, epochs=3, resume="best"))
+    assert again.history[-1]["epoch"] == 3 and again.history[: len(found[1].history)] == found[1].history

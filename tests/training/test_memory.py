@@ -47,7 +47,7 @@ def test_half_written_record_leaves_the_one_before(cut: int, seed: int) -> None:
 
 
 def test_every_array_has_its_own_place(memory: SharedMemory) -> None:
-    arrays = [memory.banks_2KP, memory.pushes_WN, memory.moments_W2P, memory.kept_2KP, memory.snapshots_SVP]
+    arrays = [memory.banks_2KP, memory.pushes_WN, memory.moments_W2P, memory.kept_2KP, memory.snapshots_SKP]
     for number, array in enumerate(arrays, start=1):
         array[:] = number
     memory.heartbeats_R[:] = 99
@@ -87,26 +87,33 @@ def test_digest_tells_whether_each_range_was_taken_once(order: list[int], twice:
 
 
 def test_snapshots_wait_in_order_and_one_slot_is_kept_for_the_last(memory: SharedMemory) -> None:
-    state = np.zeros((4, 1000), np.float32)
+    state = memory.banks_2KP[0]
     slots = len(memory.snapshots)
     for step in range(1, slots):
         state[0], state[3] = step, -step
-        assert publish(memory, state, Ledger(step=step), steps_per_epoch=10, time_is_up=False)
-    assert not publish(memory, state, Ledger(step=slots), steps_per_epoch=10, time_is_up=False)
-    assert publish(memory, state, Ledger(step=slots + 1, ended=1), steps_per_epoch=10, time_is_up=False)
+        assert publish(memory, Ledger(step=step), steps_per_epoch=10, time_is_up=False)
+    assert not publish(memory, Ledger(step=slots), steps_per_epoch=10, time_is_up=False)
+    assert publish(memory, Ledger(step=slots + 1, ended=1), steps_per_epoch=10, time_is_up=False)
     waiting = list(snapshots_beyond(memory, 0))
-    assert [snapshot.step for snapshot, _ in waiting] == [*range(1, slots), slots + 1]
-    assert all((values[0] == snapshot.step).all() for snapshot, values in waiting[:-1])
+    assert [each.snapshot.step for each in waiting] == [*range(1, slots), slots + 1]
+    assert all((each.state_KP[0] == each.snapshot.step).all() for each in waiting[:-1])
     assert newest_snapshot(memory).final
 
 
 def test_damaged_snapshot_is_not_taken_for_a_whole_one(memory: SharedMemory) -> None:
-    publish(memory, np.ones((4, 1000), np.float32), Ledger(step=5), steps_per_epoch=10, time_is_up=False)
-    ((snapshot, values),) = snapshots_after(memory, -1, 5)
-    put_back(memory, snapshot, values)
-    assert len(snapshots_after(memory, -1, 5)) == 2 and not snapshots_after(memory, 5, 9)
-    memory.snapshots_SVP[1, 0, 3] = 7
-    assert len(snapshots_after(memory, -1, 5)) == 1
+    memory.banks_2KP[0] = 1
+    publish(memory, Ledger(step=5, rows=50, digest=7), steps_per_epoch=10, time_is_up=False)
+    (found,) = snapshots_after(memory, -1, 5)
+    assert (found.ledger.step, found.ledger.rows, found.ledger.digest, found.ledger.published) == (5, 50, 7, 5)
+    assert found.state_KP.shape == memory.kept_2KP[0].shape and (found.state_KP[:4] == 1).all()
+    put_back(memory, found)
+    memory.banks_2KP[0, 0] = 2
+    publish(memory, Ledger(step=6), steps_per_epoch=10, time_is_up=False)
+    # Of two of one step the first counts.
+    assert [each.snapshot.number for each in snapshots_after(memory, -1, 6)] == [1, 3]
+    assert not snapshots_after(memory, 6, 9)
+    memory.snapshots_SKP[1, 0, 3] = 7
+    assert [each.snapshot.number for each in snapshots_after(memory, -1, 6)] == [2, 3]
 
 
 def test_restore_point_that_was_half_written_is_not_taken(memory: SharedMemory) -> None:
