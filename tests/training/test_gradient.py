@@ -1,6 +1,5 @@
 """The gradient of a step: in bfloat16 about that of float32, and in parts that of the whole."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.recipe import resolve
 from dkan_core.training.single import train_single
 from dkan_core.training.step import compute_gradient, masked_loss, trained_parameters
-from tests.model.test_tabular import CONFIG, PLAIN
+from tests.model.test_tabular import CONFIG, PLAIN, replace
 
 ROWS = 37
 ALL_BINARY = replace(CONFIG, binary=(0, 1, 2), cardinalities=(), embedded=(), indicators=(), missing=())
