@@ -102,15 +102,15 @@ def train(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Train, evaluating beside it, and keep the best model by validation average precision."""
+    """Train, evaluate in parallel, and keep the best model by validation average precision."""
     merged = _merged(TrainConfig, config, settings)
     try:
         result = dkan_core.train(prepared, out, merged, overwrite=overwrite)
     except KeyboardInterrupt:
         _fail(f"interrupted; the best model so far, if there is one, is whole in {out}/model", 130)
     if result.metrics["training"]["ended"] == "interrupt":
-        way_on = "--resume auto goes on" if result.checkpoint else "there is no checkpoint: --overwrite starts anew"
-        _fail(f"interrupted; the best model so far is in {out}/model, and {way_on}", 130)
+        way_on = "continue with --resume auto" if result.checkpoint else "no checkpoint; start over with --overwrite"
+        _fail(f"interrupted; the best model so far is in {out}/model; {way_on}", 130)
 
 
 @app.command()
@@ -156,7 +156,7 @@ def plan(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Measure one device on this data, predict rows a second with several, and recommend a way to train.
+    """Measure one device on this data, predict rows per second with several, and recommend a way to train.
 
     With several devices named, as in --device cuda:0,cpu, say how many rows of a step to give to each.
     """
@@ -192,7 +192,7 @@ def sync(
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     repeats: Annotated[int, typer.Option(help="Exchanges in a round.")] = 10,
     rounds: Annotated[int, typer.Option(help="How often each is measured, in turns.")] = 3,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or one device a worker.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or one device per worker.")] = "auto",
     json_file: JsonFile = None,
 ) -> None:
     """Measure what each way to exchange parameters costs, by their size."""

@@ -121,10 +121,10 @@ class TrainConfig:
     """Merges, in mode async, after which an update is too old to be taken."""
 
     workers: int | None = None
-    """Training processes. Default: one a GPU, or one on the CPU."""
+    """Training processes. Default: one per GPU, or one on the CPU."""
 
     device: str = "auto"
-    """Where the workers compute: auto, cpu, cuda, or one device a worker such as cuda:0,cuda:0,cpu."""
+    """Where the workers compute: auto, cpu, cuda, or one device per worker such as cuda:0,cuda:0,cpu."""
 
     slice_weights: tuple[float, ...] = ()
     """Rows of each step that a worker takes, relative to the others', one number for each: more on a faster device.
@@ -184,13 +184,13 @@ class TrainConfig:
     """Stop after this many evaluations without a better validation AP; a run that is resumed may have more."""
 
     ema_decay: float = 0.0
-    """Decay of a moving average of the parameters, evaluated beside them; 0 is none."""
+    """Decay of a moving average of the parameters, evaluated in parallel with them; 0 is none."""
 
     max_seconds: float | None = None
     """Stop after this many seconds of training, keeping the best model."""
 
     exchange_timeout: float = 60.0
-    """Seconds that a worker of a strategy without a server waits for the others before it gives them up for lost."""
+    """Seconds that a worker of a strategy without a server waits for the others before it gives up on them."""
 
     checkpoint_steps: int | None = None
     """Steps between two checkpoints. Default: one at each evaluation."""

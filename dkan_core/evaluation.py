@@ -116,7 +116,8 @@ def evaluate(
             pq.write_table(table, folder / PREDICTIONS)
         write_json(folder / METRICS, evaluation.metrics)
     precision = evaluation.metrics["average_precision"]
-    logger.info("%s average precision %s; report in %s/%s", rows.name, precision, out, REPORT)
+    shown = "unknown" if precision is None else f"{precision:.4f}"
+    logger.info("%s average precision %s; report in %s/%s", rows.name, shown, out, REPORT)
     return evaluation
 
 

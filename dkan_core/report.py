@@ -245,7 +245,7 @@ def _pace(history: History) -> str:
     if last.get("seconds") is not None:
         parts.append(f"{last['seconds']:,.0f} seconds")
     if last.get("rows_per_second") is not None:
-        parts.append(f"{last['rows_per_second']:,.0f} rows a second at the end")
+        parts.append(f"{last['rows_per_second']:,.0f} rows per second at the end")
     return ", ".join(parts) + "."
 
 

@@ -156,7 +156,7 @@ def find_checkpoint(where: str, config: TrainConfig, data: str, rows: int) -> Ch
     uri, checkpoint = found
     check_fits(checkpoint, config, data, rows)
     log_changes(checkpoint.settings, config)
-    logger.info("going on from %s", uri)
+    logger.info("resuming from %s", uri)
     return checkpoint
 
 

@@ -1,4 +1,4 @@
-"""What a run leaves in the log: all that its launcher says, and at the end why it ended and how to go on."""
+"""What a run leaves in the log: all that its launcher says, and at the end why it ended and how to continue."""
 
 import logging
 import signal
@@ -12,15 +12,15 @@ from typing import Self
 
 LOG = "train.log"
 REASONS = {
-    "epochs": "every epoch is done",
-    "patience": "--patience is used up",
-    "time": "the time of --max-seconds is over",
+    "epochs": "all epochs done",
+    "patience": "early stopping: --patience evaluations without a better one",
+    "time": "--max-seconds reached",
     "interrupt": "Ctrl-C",
 }
 """By the ledger's endings; what else ends a run is an exception."""
 
-WITH = {"epochs": ", with more --epochs", "patience": ", with more --patience", "time": ", with more --max-seconds"}
-"""What a run that has ended so needs besides to go on."""
+LARGER = {"epochs": "--epochs", "patience": "--patience", "time": "--max-seconds"}
+"""The limit that has to be raised to continue a run that ended so."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +46,15 @@ class Ending:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         why = REASONS[self.reason] if error is None else describe(error)
-        best = f"the best model is {self.run}/{self.model.name}" if self.model.exists() else "there is no model yet"
-        newest = f"the newest checkpoint is {self.checkpoint}" if self.checkpoint else "there is no checkpoint"
-        logger.info("the run has ended (%s): %s; %s%s", why, best, newest, self._way_on())
+        best = f"best model in {self.run}/{self.model.name}" if self.model.exists() else "no model yet"
+        newest = f"newest checkpoint {self.checkpoint}" if self.checkpoint else "no checkpoint"
+        logger.info("run ended (%s): %s; %s; %s", why, best, newest, self._next_step())
 
-    def _way_on(self) -> str:
+    def _next_step(self) -> str:
         if not self.checkpoint:
-            return "; --overwrite starts anew"
-        return f"; --resume auto goes on from it{WITH.get(self.reason, '')}"
+            return "start over with --overwrite"
+        limit = LARGER.get(self.reason)
+        return f"continue with --resume auto and a larger {limit}" if limit else "continue with --resume auto"
 
 
 def describe(error: BaseException) -> str:

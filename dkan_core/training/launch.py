@@ -43,9 +43,9 @@ OWN_CHECKPOINTS = ("auto", "best")
 """Values of ``resume`` by which a run goes on in its own folder."""
 
 TO_GO_ON = {
-    "epochs": "to go on, give more --epochs",
-    "patience": "it stopped early; to go on, give more --patience",
-    "time": "its time was up; to go on, give more --max-seconds",
+    "epochs": "raise --epochs to continue",
+    "patience": "it stopped early; raise --patience to continue",
+    "time": "its time was up; raise --max-seconds to continue",
 }
 """By what ended a run: how to have it go on."""
 
@@ -149,7 +149,7 @@ def train(
 
 def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None) -> Outcome:
     """Write what a finished run has left in its checkpoint; nothing is trained."""
-    logger.info("the run of %s is finished: nothing is trained; %s", checkpoint.source, TO_GO_ON[ending])
+    logger.info("%s is the end of a finished run: nothing to train; %s", checkpoint.source, TO_GO_ON[ending])
     if ranks is not None:
         ranks.tell("plan", None)
     lines = "".join(json.dumps(entry) + "\n" for entry in checkpoint.history)
@@ -188,7 +188,7 @@ def log_plan(config: TrainConfig, *, rate_is_default: bool) -> None:
     """
     logger.info("strategy %s: %s", config.strategy, describe_strategy(config))
     logger.info(
-        "training: device %s, workers %d, rows a step %d, learning rate %.2g, epochs %d",
+        "training: device %s, workers %d, batch size %d, learning rate %.2g, epochs %d",
         config.device,
         config.workers,
         config.batch_size,

@@ -45,8 +45,8 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
 
     - strategy: parameter-server, since it survives the death of any process; allreduce under torchrun, where a server
       on one node would be the slowest link.
-    - device: CUDA where there is one; in the result, one device a worker.
-    - workers: one a GPU; one on the CPU; under torchrun, one a rank.
+    - device: CUDA where there is one; in the result, one device per worker.
+    - workers: one per GPU; one on the CPU; under torchrun, one per rank.
     - eval_device: a GPU that no worker has, else the first worker's device.
     - sync_interval: 1 where gradients are merged, 8 where parameters are.
     - batch_size: batch_size_per_worker times the workers where that is given, else the power of two at or below 2.8

@@ -189,4 +189,4 @@ def restore(memory: SharedMemory, checkpoint: Checkpoint, schedule: Schedule) ->
     keep(memory, ledger)
     for each in waiting_snapshots(checkpoint, schedule):
         put_back(memory, each)
-    logger.info("going on from step %d", ledger.step)
+    logger.info("resuming from step %d", ledger.step)

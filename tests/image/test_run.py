@@ -81,7 +81,7 @@ def test_stopped_container_leaves_a_checkpoint_and_another_goes_on(image: Image,
     seconds = str(checkpoint.ledger.started + 5)
     again = docker(*start, *train, "--resume", "auto", "--max-seconds", seconds, seconds=280)
     assert again.returncode == 0, again.stderr
-    assert f"going on from step {checkpoint.ledger.step}" in again.stderr
+    assert f"resuming from step {checkpoint.ledger.step}" in again.stderr
     assert (folder / "stopped/metrics.json").exists()
 
 

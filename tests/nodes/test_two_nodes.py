@@ -147,7 +147,7 @@ def test_killed_rank_ends_both_nodes_and_the_rerun_goes_on(start: Start, one_nod
     assert "error: member-1 died (killed by signal 9" in said[1]
     assert "error: member-0 died (exit code 75: it has lost the other members" in said[0]
     first, _ = finished(start(run))
-    assert "going on from step" in first
+    assert "resuming from step" in first
     check_same(run, one_node)
 
 
@@ -163,7 +163,7 @@ def test_cut_cable_ends_both_nodes_and_the_rerun_goes_on(
         assert f"member-{node} died (exit code 75: it has lost the other members" in text
     nodes[1].link("up")
     first, _ = finished(start(run))
-    assert "going on from step" in first
+    assert "resuming from step" in first
     check_same(run, one_node)
 
 
@@ -179,5 +179,5 @@ def test_node_that_is_replaced_at_once_takes_part_again(
     finally:
         for kubelet in kubelets:
             kubelet.end()
-    assert "going on from step" in kubelets[0].said
+    assert "resuming from step" in kubelets[0].said
     check_same(run, one_node)

@@ -60,7 +60,7 @@ def test_finished_run_with_more_epochs_is_the_run_that_had_them_from_the_start(
     caplog.set_level("INFO")
     again = train(prepared, tmp_path / "run", longer)
     assert again.history == extended.history and np.array_equal(final_state(tmp_path / "run"), before)
-    assert "is finished: nothing is trained; to go on, give more --epochs" in caplog.text
+    assert "is the end of a finished run: nothing to train; raise --epochs to continue" in caplog.text
     with pytest.raises(ConfigError, match=r"epochs 3: .* has done 44 steps, .* give --epochs 4 or more"):
         train(prepared, tmp_path / "run", replace(config, epochs=3))
 
@@ -83,7 +83,7 @@ def test_run_that_stopped_early_with_more_patience_is_the_run_that_had_it_from_t
     first = train(prepared, tmp_path / "run", short)
     assert first.metrics["training"]["ended"] == "patience"
     assert train(prepared, tmp_path / "run", short).history == first.history
-    assert "it stopped early; to go on, give more --patience" in caplog.text
+    assert "it stopped early; raise --patience to continue" in caplog.text
     extended = train(prepared, tmp_path / "run", long)
     expected = train(prepared, tmp_path / "other", long)
     assert len(first.history) < len(extended.history) and "patience: 3 from here on, 1 before" in caplog.text

@@ -41,14 +41,14 @@ def test_terminated_run_goes_on_to_the_same_bits(
     assert not any(alive(pid) for pid in processes.values())
     log = (background.run / "logs" / "train.log").read_text()
     newest = max((background.run / "checkpoints").iterdir())
-    assert f"the run has ended (SIGTERM): the best model is {background.run}/model; " in log
-    assert f"the newest checkpoint is {newest}; --resume auto goes on from it" in log
+    assert f"run ended (SIGTERM): best model in {background.run}/model; " in log
+    assert f"newest checkpoint {newest}; continue with --resume auto" in log
     assert not (background.run / "metrics.json").exists() and SavedModel(background.run).metrics["split"] == "valid"
     again = start(replace(CONFIG, resume="auto"))
     code, output = again.wait()
-    assert code == 0 and "going on from step" in output
+    assert code == 0 and "resuming from step" in output
     more = (again.run / "logs" / "train.log").read_text()
-    assert more.startswith(log) and "the run has ended (every epoch is done)" in more and "going on from step" in more
+    assert more.startswith(log) and "run ended (all epochs done)" in more and "resuming from step" in more
     check_nothing_lost(again.run, train_rows, CONFIG, expected)
     assert same_history(again.run, calm)
     found, wanted = SavedModel(again.run).metrics, calm.metrics
@@ -116,7 +116,7 @@ def test_ctrl_c_ends_the_run_in_order_and_it_can_go_on(
         wait_until(lambda: ledger.read().step > 100)
     os.kill(background.process.pid, signal.SIGINT)
     code, output = background.wait()
-    assert code == 130 and "press Ctrl-C again" in output and "--resume auto goes on" in output
+    assert code == 130 and "press Ctrl-C again" in output and "continue with --resume auto" in output
     assert facts(background.run)["ended"] == "interrupt"
     assert background.history()[-1]["step"] == facts(background.run)["steps"] < 1404
     again = start(replace(CONFIG, resume="auto"))
@@ -141,7 +141,7 @@ def test_ctrl_c_before_the_first_step_promises_nothing(
     os.kill(background.process.pid, signal.SIGINT)
     code, output = background.wait()
     assert code == 130 and "interrupted; " in output and facts(background.run)["steps"] == 0
-    assert "there is no checkpoint: --overwrite starts anew" in output and "--resume auto" not in output
+    assert "no checkpoint; start over with --overwrite" in output and "--resume auto" not in output
     with pytest.raises(OutputError, match="no checkpoint of it; pass --overwrite"):
         train(rows, background.run, replace(CONFIG, resume="auto"))
 

@@ -148,7 +148,7 @@ class Machine(Protocol):
         """Return the time of an optimizer's step that each worker takes alone."""
 
     def feed(self, workers: int) -> float:
-        """Return the rows a second that each worker can read."""
+        """Return the rows per second that each worker can read."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ class Cores:
         return self.update_seconds * max(1.0, workers / self.cores)
 
     def feed(self, workers: int) -> float:
-        """Return the rows a second that each worker can read."""
+        """Return the rows per second that each worker can read."""
         return self.feed_rows * min(1.0, self.cores / workers)
 
 
@@ -78,5 +78,5 @@ class Gpus:
         return turns * self.update_seconds + 2 * self.size / self.copy_bandwidth
 
     def feed(self, workers: int) -> float:
-        """Return the rows a second that each worker can read."""
+        """Return the rows per second that each worker can read."""
         return self.feed_rows * min(1.0, self.cores / workers)

@@ -152,7 +152,7 @@ class Plan:
             f"optimizer: {1e3 * one.update:.2f} ms a step",
         ]
         if self.asked.rows_per_second is not None:
-            return [*facts, f"gradient: one GPU {self.asked.rows_per_second:,.0f} rows a second, as given"]
+            return [*facts, f"gradient: one GPU {self.asked.rows_per_second:,.0f} rows per second, as given"]
         for count, cost in measured.costs().items():
             at_once = f"{count} workers at once, each" if count > 1 else "one worker"
             facts.append(f"gradient: {at_once} {1e3 * cost.launch:.2f} ms + rows / {cost.rate:,.0f} a second")

@@ -140,7 +140,7 @@ class Probe:
         )
 
     def _feed(self) -> float:
-        """Return rows a second after a first look at them, which may have come from the disk."""
+        """Return rows per second after a first look at them, which may have come from the disk."""
         batches = run_batches(self.reader, replace(self.config, epochs=1_000_000, workers=1))
         for _ in turns(FEED_SECONDS):
             next(batches)

@@ -91,7 +91,7 @@ def plan_slices(prepared: str | Path, config: TrainConfig) -> SlicePlan:
 
     Args:
         prepared: Folder or fsspec URI that ``prepare`` wrote.
-        config: Settings; ``device`` names one device a worker.
+        config: Settings; ``device`` names one device per worker.
 
     Raises:
         UserError: The data or a setting is wrong.

@@ -57,7 +57,7 @@ def test_killed_member_is_named_and_the_next_attempt_goes_on(prepared: Path, tmp
     os.kill(pid, 9)
     _, output = process.communicate(timeout=SILENT_SECONDS)
     assert process.returncode == 0, output
-    assert "error: member-1 died (killed by signal 9" in output and "going on from step" in output
+    assert "error: member-1 died (killed by signal 9" in output and "resuming from step" in output
     steps = [json.loads(line)["step"] for line in history.read_text().splitlines()]
     assert len(steps) == 60 and steps == sorted(set(steps))
 

@@ -60,7 +60,7 @@ def test_step_that_is_tried_again_goes_on_from_its_checkpoint(
             train_fastkan.python_func(prepared, model, metrics, **quick, **places, max_seconds=seconds)
         assert not (tmp_path / attempt / "checkpoints").exists(), "checkpoints are no part of the artifact"
         scores.append(model.metadata["validation_average_precision"])
-    assert "going on from" in caplog.text and scores[1] >= scores[0] > 0
+    assert "resuming from" in caplog.text and scores[1] >= scores[0] > 0
     (run,) = (tmp_path / "checkpoints" / "flights").iterdir()
     assert list(run.glob("step-*.safetensors"))
 
