@@ -171,7 +171,7 @@ def share_out(sizes: Sequence[int], parts: int) -> list[list[int]]:
     """Share things out so that the largest share is small: each goes to who has least so far, the largest first.
 
     >>> share_out([10, 70, 30, 40], 2)
-    [[1], [0, 2, 3]]
+    [[0, 1], [2, 3]]
     """
     shares: list[list[int]] = [[] for _ in range(min(parts, len(sizes)))]
     loads = [(0, 0)] * len(shares)
