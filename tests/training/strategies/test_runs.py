@@ -70,9 +70,11 @@ def test_launcher_killed_while_its_processes_start_leaves_none_behind(
     config = replace(LONG, strategy=strategy, workers=workers)
     background = Background(prepared, tmp_path / "run", config, tmp_path / "settings.json", DKAN_TEST=str(tmp_path))
     wait_until(lambda: "evaluator" in background.children())
+    assert len(with_variable("DKAN_TEST", str(tmp_path))) > 1, "the launcher and what it has started are found by it"
     os.kill(background.process.pid, signal.SIGKILL)
-    background.wait()
+    assert background.wait()[0] == -signal.SIGKILL
     wait_until(lambda: not with_variable("DKAN_TEST", str(tmp_path)))
+    assert not (tmp_path / "run" / "metrics.json").exists()
 
 
 def test_nothing_listens_beyond_the_loopback(prepared: Path, tmp_path: Path) -> None:
