@@ -19,7 +19,7 @@ from dkan_core.config import PrepareConfig, TrainConfig
 from dkan_core.errors import ConfigError, DkanError, redact
 from dkan_core.progress import console, on_terminal
 from dkan_core.settings import build_config, field_docs, read_settings
-from dkan_core.storage import staged_file
+from dkan_core.storage.staging import staged_file
 
 app = typer.Typer(
     no_args_is_help=True,

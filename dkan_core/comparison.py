@@ -18,7 +18,8 @@ from dkan_core.metrics import compute_metrics
 from dkan_core.model.model_folder import CONFIG
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.prediction import best_device, check_probabilities, score_batches, to_probability
-from dkan_core.storage import local_copy, read_if_there
+from dkan_core.storage.files import read_if_there
+from dkan_core.storage.remote import local_copy
 
 SHOWN = {
     "average_precision": "Average precision",

@@ -20,7 +20,10 @@ from dkan_core.history import HISTORY, read_history
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.prediction import best_device, check_probabilities, probability_column, score_batches, to_probability
 from dkan_core.report import render_report
-from dkan_core.storage import check_file_is_ours, local_copy, read_if_there, staged_folder, write_atomic, write_json
+from dkan_core.storage.files import read_if_there, write_atomic, write_json
+from dkan_core.storage.outputs import check_file_is_ours
+from dkan_core.storage.remote import local_copy
+from dkan_core.storage.staging import staged_folder
 
 METRICS, REPORT, PREDICTIONS = "metrics.json", "report.html", "predictions.parquet"
 OUTPUTS = (REPORT, PREDICTIONS, METRICS)

@@ -25,7 +25,7 @@ from dkan_core.errors import ConfigError, DataError
 from dkan_core.explanation.columns import read_codes, read_values, source_columns
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.prediction import SCORING_ROWS, TRAINED_WITH, check_match
-from dkan_core.storage import read_if_there
+from dkan_core.storage.files import read_if_there
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary"
 """Stands for a category that was rare or unseen: no model knows it."""

@@ -24,7 +24,9 @@ from dkan_core.model.calibration import sigmoid
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.progress import progress
-from dkan_core.storage import is_remote, local_copy, local_path, staged_file
+from dkan_core.storage.paths import is_remote, local_path
+from dkan_core.storage.remote import local_copy
+from dkan_core.storage.staging import staged_file
 
 SCORING_ROWS = 16_384
 TRAINED_WITH = "the model was trained with"

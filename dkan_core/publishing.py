@@ -13,7 +13,9 @@ from dkan_core.errors import DataError, OutputError
 from dkan_core.model.model_folder import CARD, CONFIG
 from dkan_core.model.saved_model import SavedModel, Share, write_model_files
 from dkan_core.schemas import Schema, read_json
-from dkan_core.storage import PARTIAL, entries, exchange_remote, is_remote, local_copy, local_path
+from dkan_core.storage.outputs import PARTIAL, entries
+from dkan_core.storage.paths import is_remote, local_path
+from dkan_core.storage.remote import exchange_remote, local_copy
 
 RUN_METRICS = "metrics.json"
 

@@ -15,7 +15,6 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
     {"errors", "machine"},
-    {"locks"},
     {"config", "schemas", "storage", "progress"},
     {"breakdown", "settings"},
     {"history", "metrics"},

@@ -21,7 +21,7 @@ from benchmarks.quality.scores import bootstrap
 from benchmarks.quality.summary import add_differences, over_sets, set_rows
 from dkan_core import ConfigError, DataError, UserError
 from dkan_core.machine import available_cores
-from dkan_core.storage import write_atomic
+from dkan_core.storage.files import write_atomic
 
 logger = logging.getLogger("benchmarks.quality")
 

@@ -20,7 +20,7 @@ from dkan_core import DataError, PrepareConfig
 from dkan_core.data.schema import Schema, assign_roles, read_sources
 from dkan_core.data.splits import SPLITS, assign_splits
 from dkan_core.metrics import NOT_MEASURED
-from dkan_core.storage import write_json
+from dkan_core.storage.files import write_json
 
 GROUP, SPLIT = "group_id", "split"
 FACTS = "set.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.machine import available_cores
-from dkan_core.storage import write_atomic
+from dkan_core.storage.files import write_atomic
 
 VERSIONS = ("torch", "numpy")
 Rows = list[dict[str, Any]]

@@ -8,7 +8,8 @@ from pathlib import Path
 from dkan_core.data.integrity import block_count, block_hashes
 from dkan_core.data.shards import Shard
 from dkan_core.errors import DataError
-from dkan_core.storage import filesystem, path_inside, readable
+from dkan_core.storage.failures import readable
+from dkan_core.storage.paths import filesystem, path_inside
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from dkan_core.data.manifest import MANIFEST, parse_manifest
 from dkan_core.data.schema import Schema, check_roles, is_number, is_text
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.schemas import read_json
-from dkan_core.storage import read_if_there
+from dkan_core.storage.files import read_if_there
 
 MODEL_FOLDER, ARCHITECTURE, PREPROCESSOR = "model", "config.json", "preprocessor.json"
 """Of a run, the folder of its model; of a model, the files that name its labels and hold its encoding."""

@@ -18,7 +18,8 @@ from dkan_core.data.schema import SourceFile
 from dkan_core.data.shards import Shard
 from dkan_core.errors import DataError, redact
 from dkan_core.schemas import Schema, read_json
-from dkan_core.storage import check_name, is_remote, local_path, read_regular, write_json
+from dkan_core.storage.files import read_regular, write_json
+from dkan_core.storage.paths import check_name, is_remote, local_path
 
 FORMAT_VERSION = 2
 """2 lists the hash of each block of a shard; 1 has those of whole shards alone, and is read, too."""

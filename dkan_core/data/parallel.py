@@ -28,7 +28,7 @@ from dkan_core.data.statistics import Counts, merge_counts, sample_rows
 from dkan_core.data.steps import describe, fit, log_unseen
 from dkan_core.data.workplace import WORK, Workplace
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.storage import PARTIAL
+from dkan_core.storage.outputs import PARTIAL
 
 Stage = Literal["survey", "encode", "assemble"]
 _STAGES = {"survey": survey, "encode": encode, "assemble": assemble}

@@ -23,7 +23,7 @@ from dkan_core.data.steps import check_unchanged, describe_files, layout_of, pre
 from dkan_core.data.workplace import Workplace
 from dkan_core.errors import DataError
 from dkan_core.progress import progress
-from dkan_core.storage import output_error
+from dkan_core.storage.failures import output_error
 
 
 @dataclass(frozen=True, kw_only=True)

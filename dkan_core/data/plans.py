@@ -24,7 +24,7 @@ from dkan_core.data.steps import Task
 from dkan_core.data.workplace import WORK, Workplace
 from dkan_core.errors import DataError, OutputError
 from dkan_core.settings import build_config
-from dkan_core.storage import PARTIAL, check_free, entries
+from dkan_core.storage.outputs import PARTIAL, check_free, entries
 
 FORMAT_VERSION = 1
 PLAN = f"{WORK}/plan.json"

@@ -15,7 +15,8 @@ from dkan_core.data.statistics import collect_statistics, merge_counts
 from dkan_core.data.steps import Task, describe, describe_files, fit, log_unseen, spill_rows
 from dkan_core.data.workplace import Workplace
 from dkan_core.progress import progress
-from dkan_core.storage import staged_folder, write_json
+from dkan_core.storage.files import write_json
+from dkan_core.storage.staging import staged_folder
 
 OUTPUTS = (*SPLITS, MANIFEST)
 

@@ -14,7 +14,9 @@ from dkan_core import schemas
 from dkan_core.config import PrepareConfig
 from dkan_core.data.sources import find_parquet, open_input, stamp
 from dkan_core.errors import DataError
-from dkan_core.storage import check_regular, is_remote, readable
+from dkan_core.storage.failures import readable
+from dkan_core.storage.files import check_regular
+from dkan_core.storage.paths import is_remote
 
 BATCH_BYTES = 64 << 20
 READ_BYTES = 1 << 18

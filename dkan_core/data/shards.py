@@ -35,7 +35,7 @@ from dkan_core.data.integrity import (
 from dkan_core.errors import DataError
 from dkan_core.machine import allow_open_files
 from dkan_core.schemas import Schema, read_json
-from dkan_core.storage import path_inside
+from dkan_core.storage.paths import path_inside
 
 SHARD_BYTES = 256 << 20
 OTHER_OPEN_FILES = 256

@@ -9,7 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dkan_core.errors import DataError
-from dkan_core.storage import check_name, filesystem, is_remote, readable
+from dkan_core.storage.failures import readable
+from dkan_core.storage.paths import check_name, filesystem, is_remote
 
 SUFFIXES = (".parquet", ".parq", ".pq")
 MAGIC = b"PAR1"

@@ -10,7 +10,9 @@ from typing import Any
 
 from dkan_core.errors import DataError
 from dkan_core.schemas import parse_json
-from dkan_core.storage import filesystem, is_remote, output_error, readable, remove, sync_folder, writable
+from dkan_core.storage.failures import output_error, readable, writable
+from dkan_core.storage.files import remove, sync_folder
+from dkan_core.storage.paths import filesystem, is_remote
 
 WORK = ".work"
 

@@ -33,7 +33,9 @@ from dkan_core.model.model_folder import CONFIG, ESTIMATOR, MODEL_FILES
 from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.prediction import best_device, log_odds, to_probability, torch_threads
 from dkan_core.settings import build_config
-from dkan_core.storage import check_free, exchange_remote, is_remote, local_copy, local_path
+from dkan_core.storage.outputs import check_free
+from dkan_core.storage.paths import is_remote, local_path
+from dkan_core.storage.remote import exchange_remote, local_copy
 from dkan_core.training.recipe import resolve
 from dkan_core.training.single import train_single
 

@@ -15,7 +15,9 @@ from dkan_core.explanation.learned import Effort, Explanation, explain_rows
 from dkan_core.explanation.section import render_explanation, render_section
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.prediction import best_device, check_match, check_probabilities, score
-from dkan_core.storage import local_copy, staged_folder, write_atomic, write_json
+from dkan_core.storage.files import write_atomic, write_json
+from dkan_core.storage.remote import local_copy
+from dkan_core.storage.staging import staged_folder
 
 NUMBERS, PAGE, IMPORTANCE, CURVES, INTERACTIONS = (
     "explanation.json",

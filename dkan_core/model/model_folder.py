@@ -12,7 +12,7 @@ from pydantic import Field
 
 from dkan_core.errors import DataError
 from dkan_core.schemas import Schema, SchemaT, read_json
-from dkan_core.storage import json_text
+from dkan_core.storage.files import json_text
 
 WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES, ESTIMATOR = (
     "model.safetensors",

@@ -21,7 +21,8 @@ from dkan_core.model.card import model_card
 from dkan_core.model.model_folder import CARD, CONFIG, METRICS, PREPROCESSOR, WEIGHTS, ModelFolder, with_hashes
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.schemas import Schema
-from dkan_core.storage import json_text, output_error, remove, sync_folder, write_atomic
+from dkan_core.storage.failures import output_error
+from dkan_core.storage.files import json_text, remove, sync_folder, write_atomic
 
 
 def save_model(

@@ -21,7 +21,10 @@ from dkan_core.nodes.cluster import Cluster, UnreachableError, index_of
 from dkan_core.nodes.config import NodesConfig
 from dkan_core.nodes.logs import LogFollower
 from dkan_core.schemas import parse_json
-from dkan_core.storage import filesystem, is_remote, local_path, read_if_there, readable, staged_folder
+from dkan_core.storage.failures import readable
+from dkan_core.storage.files import read_if_there
+from dkan_core.storage.paths import filesystem, is_remote, local_path
+from dkan_core.storage.staging import staged_folder
 from dkan_core.training.launch import TrainResult
 from dkan_core.training.run_folder import METRICS, WRITTEN, check_run_folder
 

@@ -24,7 +24,8 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.notebook.predictor import Predictor
 from dkan_core.notebook.rows import LabelledRows, read_labelled_rows
 from dkan_core.prediction import best_device
-from dkan_core.storage import is_remote, local_copy, local_path
+from dkan_core.storage.paths import is_remote, local_path
+from dkan_core.storage.remote import local_copy
 from dkan_core.training.launch import train
 
 

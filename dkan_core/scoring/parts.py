@@ -23,7 +23,7 @@ from dkan_core.prediction import best_device, output_batch, output_schema, score
 from dkan_core.progress import progress
 from dkan_core.schemas import Schema, read_json
 from dkan_core.scoring.plan import PlannedFile, ScoredFile, ScoringPlan, open_plan
-from dkan_core.storage import local_copy
+from dkan_core.storage.remote import local_copy
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from dkan_core.model.model_folder import CONFIG, PREPROCESSOR, WEIGHTS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.prediction import output_schema
 from dkan_core.schemas import Schema, read_json
-from dkan_core.storage import entries, local_copy
+from dkan_core.storage.outputs import entries
+from dkan_core.storage.remote import local_copy
 
 PLAN = f"{WORK}/plan.json"
 DONE = "_scoring.json"

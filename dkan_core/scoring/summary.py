@@ -17,7 +17,8 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.scoring.page import render_drift
 from dkan_core.scoring.parts import PartRecord, missing_files, read_record
 from dkan_core.scoring.plan import DONE, PLAN, Scoring, ScoringPlan, open_plan, read_done, read_plan
-from dkan_core.storage import local_copy, write_atomic, write_json
+from dkan_core.storage.files import write_atomic, write_json
+from dkan_core.storage.remote import local_copy
 
 logger = logging.getLogger(__name__)
 

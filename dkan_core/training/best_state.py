@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.model.model_folder import MODEL_FILES, read_files
-from dkan_core.storage import is_remote, local_path
+from dkan_core.storage.paths import is_remote, local_path
 from dkan_core.training.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.checkpoints import BEST_FILE, CHECKPOINTS, write_checkpoint
 from dkan_core.training.job import Job

@@ -10,7 +10,9 @@ from dataclasses import asdict
 
 from dkan_core.config import TrainConfig
 from dkan_core.errors import ConfigError, DataError, OutputError
-from dkan_core.storage import filesystem, readable, staged_file, writable
+from dkan_core.storage.failures import readable, writable
+from dkan_core.storage.paths import filesystem
+from dkan_core.storage.staging import staged_file
 from dkan_core.training.checkpoint_file import Checkpoint, decode, encode
 from dkan_core.training.resuming import PLACE_SETTINGS, check_fits, log_changes
 

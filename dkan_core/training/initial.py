@@ -15,7 +15,8 @@ from dkan_core.model.model_folder import CONFIG, WEIGHTS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.settings import build_config
-from dkan_core.storage import local_copy, read_if_there
+from dkan_core.storage.files import read_if_there
+from dkan_core.storage.remote import local_copy
 from dkan_core.training.checkpoints import load_checkpoint, source_of
 from dkan_core.training.step import untrained_model
 

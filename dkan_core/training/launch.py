@@ -16,7 +16,8 @@ from dkan_core.data.manifest import open_prepared
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.history import HISTORY
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.storage import output_lock, write_atomic, write_json
+from dkan_core.storage.files import write_atomic, write_json
+from dkan_core.storage.staging import output_lock
 from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.checkpoints import CHECKPOINTS, checkpoint_folder, find_checkpoint, save_checkpoint
 from dkan_core.training.ending import LOG, Ending, kept_log

@@ -17,7 +17,8 @@ from dkan_core.config import TrainConfig
 from dkan_core.errors import OutputError
 from dkan_core.history import HISTORY
 from dkan_core.progress import make_progress, on_terminal
-from dkan_core.storage import output_error, write_atomic
+from dkan_core.storage.failures import output_error
+from dkan_core.storage.files import write_atomic
 from dkan_core.training.channel import Message
 from dkan_core.training.ledger import Ledger
 from dkan_core.training.schedule import Schedule

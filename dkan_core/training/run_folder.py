@@ -11,19 +11,11 @@ from dkan_core.errors import OutputError
 from dkan_core.history import BEGINNING, HISTORY
 from dkan_core.model.model_folder import CONFIG, MODEL_FILES, PREPROCESSOR
 from dkan_core.model.saved_model import write_model_files
-from dkan_core.storage import (
-    PARTIAL,
-    check_file_is_ours,
-    check_free,
-    entries,
-    is_remote,
-    leftovers,
-    local_path,
-    output_error,
-    read_if_there,
-    remove,
-    replace_remote,
-)
+from dkan_core.storage.failures import output_error
+from dkan_core.storage.files import read_if_there, remove
+from dkan_core.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries, leftovers
+from dkan_core.storage.paths import is_remote, local_path
+from dkan_core.storage.remote import replace_remote
 from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.checkpoints import CHECKPOINTS, clear_checkpoints
 from dkan_core.training.evaluator import MODEL_FOLDER

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dkan_core.errors import DkanError
-from dkan_core.storage import is_remote
+from dkan_core.storage.paths import is_remote
 from dkan_core.training.best_state import read_model
 from dkan_core.training.centre import newest_kept
 from dkan_core.training.checkpoint_file import Checkpoint

@@ -24,7 +24,7 @@ from dkan_core import (
 )
 from dkan_core.data.loader import all_batches, open_split
 from dkan_core.data.manifest import read_manifest
-from dkan_core.storage import local_copy
+from dkan_core.storage.remote import local_copy
 from tests.data.tables import contents
 
 pytestmark = pytest.mark.s3

@@ -1,0 +1,70 @@
+"""What a path or fsspec URI names: local or remote, a file system, a place inside a folder."""
+
+import os
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import fsspec
+
+from dkan_core.errors import DataError
+
+
+def is_remote(uri: str | Path) -> bool:
+    """Tell whether ``uri`` names something that is not on a local file system.
+
+    >>> is_remote("s3://bucket/key"), is_remote("file:///tmp/x"), is_remote("data")
+    (True, False, False)
+    """
+    text = str(uri)
+    return "://" in text and not text.startswith(("file://", "local://"))
+
+
+def local_path(uri: str | Path) -> Path:
+    """Return the local path that ``uri`` names."""
+    return Path(str(uri).removeprefix("file://").removeprefix("local://"))
+
+
+def filesystem(uri: str | Path) -> tuple[Any, str]:
+    """Return the fsspec file system of ``uri`` and the path in it.
+
+    Raises:
+        DataError: The scheme is unknown, or its package is not installed.
+    """
+    try:
+        fs, path = fsspec.core.url_to_fs(str(uri))
+    except (ImportError, ValueError) as error:
+        raise DataError(f"{uri}: {error} (extras: dkan[s3], dkan[gcs])") from error
+    return fs, path
+
+
+def check_name(uri: str | Path) -> None:
+    """Raise DataError where ``uri`` can name no file or folder; an empty text would mean the current folder."""
+    text = str(uri)
+    if not text.strip() or "\0" in text:
+        raise DataError(f"{text!r} names no file or folder")
+
+
+def path_inside(folder: Path, name: str, where: str | Path = "") -> Path:
+    """Return the path of a name that was read from a file, in the folder of that file.
+
+    Args:
+        folder: Where it is to lie.
+        name: As it was read, relative to the folder.
+        where: What messages call the folder.
+
+    Raises:
+        DataError: It leads out of the folder, by itself or by a symbolic link.
+
+    >>> path_inside(Path("/data"), "train/a")
+    PosixPath('/data/train/a')
+    >>> path_inside(Path("/data"), "../a")
+    Traceback (most recent call last):
+    dkan_core.errors.DataError: /data: names a file outside of it: '../a'
+    """
+    parts, outside = PurePosixPath(name), DataError(f"{where or folder}: names a file outside of it: {name!r}")
+    if parts.is_absolute() or ".." in parts.parts or not parts.parts or "\0" in name:
+        raise outside
+    path = folder / name
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise outside
+    return path
