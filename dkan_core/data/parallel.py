@@ -66,8 +66,8 @@ def plan_preparation(
         raise ConfigError(f"parts must be at least 1, got {parts}")
     if not str(prepared_uri).strip():
         raise ConfigError(f"prepared_uri must be a folder or URI that every process reaches, got {str(prepared_uri)!r}")
-    task, groups = find_task(sources, config)
-    plan, place = Plan(task=task, parts=cut_parts(task.files, groups, parts)), Workplace(prepared_uri)
+    task, footers = find_task(sources, config)
+    plan, place = Plan(task=task, parts=cut_parts(task.files, footers, parts)), Workplace(prepared_uri)
     if not overwrite and gives(task, _whole(place)):
         logger.info("%s: the same sources and settings were prepared before", prepared_uri)
         return list(range(len(plan.parts)))

@@ -7,13 +7,13 @@ by the plan's id, so that nothing of another plan is ever taken for this one's.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dkan_core.config import PrepareConfig
-from dkan_core.data.earlier import earlier_result, gives, second, stamped
+from dkan_core.data.earlier import earlier_result, gives, second
 from dkan_core.data.encoding import Preprocessor
 from dkan_core.data.manifest import MANIFEST
 from dkan_core.data.pieces import Piece
@@ -26,7 +26,9 @@ from dkan_core.errors import DataError, OutputError
 from dkan_core.settings import build_config
 from dkan_core.storage.outputs import PARTIAL, check_free, entries
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2 has the digest of each footer."""
+
 PLAN = f"{WORK}/plan.json"
 DONE = {"survey": "surveyed", "encode": "encoded", "assemble": "assembled"}
 
@@ -87,7 +89,7 @@ def _plain_piece(piece: Piece) -> dict[str, Any]:
 
 
 def _piece(plain: dict[str, Any]) -> Piece:
-    return Piece(path=plain["path"], first=plain["first"], rows=plain["rows"], groups=tuple(plain["groups"]))
+    return Piece(**{**plain, "groups": tuple(plain["groups"])})
 
 
 def claim(place: Workplace, plan: Plan, *, overwrite: bool) -> None:
@@ -150,17 +152,20 @@ def open_plan(uri: str | Path) -> tuple[Workplace, Plan]:
 
 
 def unchanged_pieces(plan: Plan, part: int) -> list[Piece]:
-    """Return what a part reads, unchanged since the plan was made.
+    """Return what a part reads, unchanged since the plan was made, and to be unchanged when it was read.
 
     Raises:
         DataError: A source file is another one now.
     """
-    planned = {file.path: stamped(file)[2:] for file in plan.task.files}
-    for path in sorted({piece.path for piece in plan.parts[part]}):
-        size, modified = stamp(path)
-        if (size, second(modified)) != planned[path]:
-            raise DataError(f"{path}: the source changed after the preparation was planned; plan it again")
-    return plan.parts[part]
+    read = {piece.path for piece in plan.parts[part]}
+    found: dict[str, SourceFile] = {}
+    for file in plan.task.files:
+        if file.path in read:
+            size, modified = stamp(file.path)
+            if (size, second(modified)) != (file.bytes, second(file.modified)):
+                raise DataError(f"{file.path}: the source changed after the preparation was planned; plan it again")
+            found[file.path] = file.model_copy(update={"modified": modified})
+    return [replace(piece, file=found[piece.path]) for piece in plan.parts[part]]
 
 
 def read_records(place: Workplace, plan: Plan, stage: str) -> list[Any]:

@@ -9,7 +9,7 @@ from dkan_core.data.earlier import earlier_result, gives
 from dkan_core.data.like import read_reference
 from dkan_core.data.manifest import MANIFEST, PreparedData
 from dkan_core.data.pieces import whole_files
-from dkan_core.data.schema import assign_roles, read_sources
+from dkan_core.data.schema import Footer, assign_roles, read_sources
 from dkan_core.data.splits import SPLITS
 from dkan_core.data.statistics import collect_statistics, merge_counts
 from dkan_core.data.steps import Task, describe, describe_files, fit, log_unseen, spill_rows
@@ -53,8 +53,8 @@ def prepare(
             logger.info("%s: the same sources and settings were prepared before", out)
             return earlier
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
-        task, _ = find_task(sources, config)
-        pieces = whole_files(task.files)
+        task, footers = find_task(sources, config)
+        pieces = whole_files(task.files, footers)
         with progress("reading", task.rows, "rows") as advance:
             counts, sample = collect_statistics(pieces, task.schema, task.config, advance)
         counts = merge_counts([counts], task.schema)
@@ -70,11 +70,11 @@ def prepare(
     return prepared
 
 
-def find_task(sources: str | Path | Sequence[str | Path], config: PrepareConfig) -> tuple[Task, list[list[int]]]:
+def find_task(sources: str | Path | Sequence[str | Path], config: PrepareConfig) -> tuple[Task, list[Footer]]:
     """Read every source file's footer and give each column its role.
 
     Returns:
-        What is to be prepared, and the rows of each file's row groups.
+        What is to be prepared, and each file's footer.
 
     Raises:
         DataError: The sources are not what was expected; the message names file and column.
@@ -83,12 +83,12 @@ def find_task(sources: str | Path | Sequence[str | Path], config: PrepareConfig)
     reference = None if config.like is None else read_reference(config.like)
     if reference is not None:
         config = reference.complete(config)
-    files, types, groups = read_sources([str(source) for source in chosen])
+    files, types, footers = read_sources([str(source) for source in chosen])
     where = describe_files(files)
     if reference is None:
-        return Task(config=config, files=files, schema=assign_roles(types, config, where)), groups
+        return Task(config=config, files=files, schema=assign_roles(types, config, where)), footers
     schema = reference.assign_roles(types, config, where)
-    return Task(config=config, files=files, schema=schema, encoding=reference.preprocessor), groups
+    return Task(config=config, files=files, schema=schema, encoding=reference.preprocessor), footers
 
 
 def log_prepared(out: str | Path, prepared: PreparedData) -> None:

@@ -1,6 +1,8 @@
 """The columns of the source files: read from every footer, checked, and given a role."""
 
 import difflib
+import hashlib
+import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,17 @@ class SourceFile(schemas.Schema):
     rows: Annotated[int, Field(ge=0, lt=1 << 48)]
     bytes: Annotated[int, Field(ge=0, lt=1 << 56)]
     modified: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footer:
+    """What is needed of a Parquet file's footer besides its columns."""
+
+    groups: list[int]
+    """Rows of each row group."""
+
+    digest: str
+    """As of ``footer_digest``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +86,26 @@ def open_parquet(path: str) -> pq.ParquetFile:
             raise DataError(f"{path}: not a whole Parquet file ({_first_line(error)})") from error
 
 
-def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa.DataType], list[list[int]]]:
+def footer_digest(parquet: pq.ParquetFile) -> str:
+    """Return a hash of a footer: row groups, and offset, length, smallest and largest value of each column in them.
+
+    A file that takes another one's place, of the same size and time, rarely has the same.
+    """
+    content = io.BytesIO()
+    parquet.metadata.write_metadata_file(content)
+    return hashlib.sha256(content.getvalue()).hexdigest()
+
+
+def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa.DataType], list[Footer]]:
     """Read every footer and check that all files have the same columns.
 
     Returns:
-        The files sorted by path, the type of each column in the order of the first file, and the rows of each file's
-        row groups.
+        The files sorted by path, the type of each column in the order of the first file, and each file's footer.
 
     Raises:
         DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
     """
-    files, groups, reference, reference_path = [], [], {}, ""
+    files, footers, reference, reference_path = [], [], {}, ""
     for path in find_parquet(sources):
         parquet = open_parquet(path)
         types = column_types(path, parquet.schema_arrow)
@@ -91,12 +113,13 @@ def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa
             reference, reference_path = types, path
         _check_same(path, types, reference_path, reference)
         size, modified = stamp(path)
-        footer = parquet.metadata
-        files.append(SourceFile(path=path, rows=footer.num_rows, bytes=size, modified=modified))
-        groups.append([footer.row_group(index).num_rows for index in range(footer.num_row_groups)])
+        metadata = parquet.metadata
+        files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
+        groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+        footers.append(Footer(groups=groups, digest=footer_digest(parquet)))
     if sum(file.rows for file in files) == 0:
         raise DataError(f"{files[0].path}: no rows in any source file")
-    return files, reference, groups
+    return files, reference, footers
 
 
 def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
@@ -215,6 +238,7 @@ def read_batches(
     columns: Sequence[str],
     on_rows: Callable[[int], None] | None = None,
     groups: tuple[int, int] | None = None,
+    footer: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in order, some 64 MB at a time, each column as its plain type.
 
@@ -223,12 +247,15 @@ def read_batches(
         columns: What to read of it.
         on_rows: Called with the number of rows after each batch.
         groups: The first row group to read, and the one past the last. Default: all.
+        footer: What ``footer_digest`` gave before. Default: any.
 
     Raises:
-        DataError: The file breaks off or a page is damaged.
+        DataError: The file breaks off or a page is damaged, or it is another one than before.
     """
     rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
     parquet = open_parquet(path)
+    if footer is not None and footer_digest(parquet) != footer:
+        raise source_changed(path)
     types = column_types(path, parquet.schema_arrow)
     plain = pa.schema([(name, types[name]) for name in columns])
     wanted = None if groups is None else list(range(*groups))
@@ -237,6 +264,11 @@ def read_batches(
         yield batch
         if on_rows is not None:
             on_rows(batch.num_rows)
+
+
+def source_changed(path: str) -> DataError:
+    """Describe a file that is another one than when the preparation began."""
+    return DataError(f"{path}: the source changed while it was read; prepare again")
 
 
 def _next_batch(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) -> pa.RecordBatch | None:

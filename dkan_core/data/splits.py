@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from dkan_core.config import PrepareConfig
 from dkan_core.data.hashing import UInt64, splitmix64, value_keys
 from dkan_core.data.pieces import Piece
-from dkan_core.data.schema import Schema, read_batches
+from dkan_core.data.schema import Schema, read_batches, source_changed
 from dkan_core.data.sources import stamp
 from dkan_core.errors import DataError
 
@@ -46,13 +46,13 @@ def read_split_batches(
     """
     for piece in pieces:
         first = piece.first
-        for batch in read_batches(piece.path, schema.columns, on_rows, piece.groups):
+        for batch in read_batches(piece.path, schema.columns, on_rows, piece.groups, piece.footer):
             row_ids = np.arange(first, first + batch.num_rows, dtype=np.uint64)
             first += batch.num_rows
             yield SplitBatch(piece.path, batch, row_ids, assign_splits(batch, row_ids, config, piece.path))
         # Here as in the other pass: statistics of one file and rows of another would make a false manifest.
         if piece.file is not None and stamp(piece.path) != (piece.file.bytes, piece.file.modified):
-            raise DataError(f"{piece.path}: the source changed while it was read; prepare again")
+            raise source_changed(piece.path)
 
 
 def assign_splits(batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig, path: str) -> npt.NDArray[np.int8]:

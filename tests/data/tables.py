@@ -1,11 +1,13 @@
 """Small tables as Parquet files, for the tests of preparation."""
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dkan_core import PrepareConfig
@@ -34,6 +36,17 @@ def write(table: pa.Table, folder: Path, files: int = 1, **options: Any) -> list
     for path, (start, stop) in zip(paths, itertools.pairwise(bounds), strict=True):
         pq.write_table(table.slice(start, stop - start), path, **options)
     return paths
+
+
+def replace_unnoticed(path: Path) -> None:
+    """Replace a file by one with other numbers in it, of the same size and time."""
+    before, table = path.stat(), pq.read_table(path)
+    aside = path.with_name("aside")
+    pq.write_table(table.set_column(0, "x", pc.negate(table["x"])), aside)
+    os.utime(aside, ns=(before.st_atime_ns, before.st_mtime_ns))
+    aside.replace(path)
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from dkan_core import (
 )
 from dkan_core.data.manifest import read_manifest
 from tests.data.stages import every_call, run
-from tests.data.tables import CONFIG, contents, make_rows, write
+from tests.data.tables import CONFIG, contents, make_rows, replace_unnoticed, write
 
 
 def test_stage_that_comes_too_early_says_what_is_missing(tmp_path: Path) -> None:
@@ -58,12 +58,13 @@ def test_stage_that_comes_too_early_says_what_is_missing(tmp_path: Path) -> None
     [
         ("[" * 100_000, "is nested too deeply"),
         ('{"format_version": 1', "is not valid JSON"),
-        ('{"format_version": 1}', "is no plan"),
+        ('{"format_version": 2}', "is no plan"),
+        ('{"format_version": 1}', "is of another version of dkan"),
         ("[]", "is of another version of dkan"),
         ("seed", "was altered"),
         (b"\xff", "is not UTF-8"),
     ],
-    ids=["nested", "half", "empty", "list", "altered", "not UTF-8"],
+    ids=["nested", "half", "empty", "version", "list", "altered", "not UTF-8"],
 )
 def test_plan_that_cannot_be_trusted_is_named(tmp_path: Path, text: str | bytes, message: str) -> None:
     uri = str(tmp_path / "out")
@@ -115,6 +116,17 @@ def test_source_that_changes_meanwhile_is_an_error(tmp_path: Path) -> None:
     prepare_part(uri, "survey", 0)
     with pytest.raises(DataError, match=r"part-001\.parquet: the source changed"):
         prepare_part(uri, "survey", 1)
+
+
+@pytest.mark.parametrize("stage", ["survey", "encode"])
+def test_source_that_is_replaced_by_one_of_the_same_size_and_time_is_an_error(tmp_path: Path, stage: str) -> None:
+    paths = write(make_rows(900), tmp_path / "raw", files=3)
+    calls = every_call(paths, str(tmp_path / "out"))
+    for call in calls[: 1 if stage == "survey" else 5]:
+        call()
+    replace_unnoticed(paths[1])
+    with pytest.raises(DataError, match=r"part-001\.parquet: the source changed"):
+        calls[2 if stage == "survey" else 6]()
 
 
 def test_shard_that_is_lost_meanwhile_is_an_error(tmp_path: Path) -> None:

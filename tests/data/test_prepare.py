@@ -26,7 +26,7 @@ from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loader import all_batches, open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.data.splits import SPLITS
-from tests.data.tables import CONFIG, ROWS, contents, make_rows, write
+from tests.data.tables import CONFIG, ROWS, contents, make_rows, replace_unnoticed, write
 
 
 def read(folder: Path, split: str) -> dict[str, npt.NDArray[Any]]:
@@ -356,9 +356,10 @@ def test_folder_that_is_a_link_is_read(tmp_path: Path) -> None:
     assert sum(split.rows for split in made.splits.values()) == ROWS
 
 
+@pytest.mark.parametrize("same_stamp", [False, True])
 @pytest.mark.parametrize("moment", ["collect_statistics", "spill_rows"])
 def test_source_that_is_replaced_meanwhile_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, *, same_stamp: bool
 ) -> None:
     """Also by one with as many rows: the statistics would be of one, the rows of the other."""
     (path,) = write(make_rows(), tmp_path / "raw")
@@ -366,7 +367,10 @@ def test_source_that_is_replaced_meanwhile_is_an_error(
     step = getattr(preparation, moment)
 
     def replaced(*given: Any, **options: Any) -> Any:
-        other.replace(path)
+        if same_stamp:
+            replace_unnoticed(path)
+        else:
+            other.replace(path)
         return step(*given, **options)
 
     monkeypatch.setattr(preparation, moment, replaced)
