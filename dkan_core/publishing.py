@@ -9,11 +9,10 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from dkan_core.errors import DataError, OutputError
-from dkan_core.model.model_folder import CARD, CONFIG
+from dkan_core.errors import DataError
+from dkan_core.model.model_folder import CARD, CONFIG, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, Share, write_model_files
 from dkan_core.schemas import Schema, read_json
-from dkan_core.storage.outputs import PARTIAL, entries
 from dkan_core.storage.paths import is_remote, local_path
 from dkan_core.storage.remote import exchange_remote, local_copy
 
@@ -41,7 +40,7 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
         read = SavedModel(source).files
         files = {name: read.read(name) for name in read.files}
         files[CARD] = files.get(CARD, b"") + _tested(metrics or {}).encode()
-        _check_replaceable(to)
+        check_model_replaceable(to, overwrite=True)
         if not is_remote(to):
             local_path(to).parent.mkdir(parents=True, exist_ok=True)
             write_model_files(local_path(to), files)
@@ -50,13 +49,6 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
                 (Path(scratch) / name).write_bytes(content)
             exchange_remote(Path(scratch), str(to), last=CONFIG)
     logger.info("published %s to %s", model, to)
-
-
-def _check_replaceable(to: str | Path) -> None:
-    """Raise OutputError where something other than a model lies."""
-    found = entries(to) - {PARTIAL}
-    if found and CONFIG not in found:
-        raise OutputError(f"{to}: already holds something else ({min(found)}); choose an empty or new folder")
 
 
 def _tested(metrics: Mapping[str, Any]) -> str:

@@ -228,6 +228,9 @@ def test_save_replaces_only_a_model_and_only_when_told_to(tmp_path: Path) -> Non
     model.save(tmp_path / "model", overwrite=True)
     with pytest.raises(OutputError, match="already holds something else"):
         model.save(tmp_path, overwrite=True)
+    (tmp_path / "model" / "config.json").write_text('{"architectures": ["BertModel"]}')
+    with pytest.raises(OutputError, match=r"config\.json: was not written by dkan"):
+        model.save(tmp_path / "model", overwrite=True)
 
 
 def test_any_model_folder_is_loaded(trained: TrainResult, source: Path, tmp_path: Path) -> None:
@@ -292,6 +295,8 @@ def test_model_is_saved_to_s3(s3: str, tmp_path: Path, monkeypatch: pytest.Monke
         ({"classes": "late"}, r"estimator\.json: classes: Input should be a valid array, got 'late'"),
         ({"parameters": {"hiden": 8}}, r"estimator\.json: parameters: 'hiden' is none of FastKANClassifier"),
         ({"class_dtype": "<i8"}, r"estimator\.json: class_dtype: does not fit classes"),
+        ({"class_dtype": "<U500000000"}, r"estimator\.json: class_dtype: does not fit classes \(takes more"),
+        ({"classes": [0, 300], "class_dtype": "|i1"}, r"estimator\.json: class_dtype: does not fit classes"),
         ({"more": 1}, r"estimator\.json: more: Extra inputs are not permitted"),
     ],
 )
@@ -327,7 +332,7 @@ def test_torch_is_left_as_it_was() -> None:
 
 
 def test_threads_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dkan_core.estimator.classifier.available_cores", lambda: 6)
+    monkeypatch.setattr("dkan_core.estimator.parameters.available_cores", lambda: 6)
     asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     X, y = frame(200)

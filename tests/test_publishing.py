@@ -33,10 +33,31 @@ def test_damaged_model_is_not_published(trained: TrainResult, tmp_path: Path) ->
     assert not (tmp_path / "best").exists()
 
 
-def test_foreign_files_are_not_overwritten(trained: TrainResult, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(OutputError, match=r"notes\.txt"):
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"notes.txt": "mine"}, r"notes\.txt"),
+        ({"model.safetensors": "mine"}, r"model\.safetensors"),
+        ({"config.json": '{"architectures": ["BertModel"]}', "model.safetensors": "mine"}, r"config\.json: was not"),
+    ],
+    ids=["another name", "one of our names", "another model"],
+)
+def test_foreign_files_are_not_overwritten(
+    trained: TrainResult, tmp_path: Path, files: dict[str, str], message: str
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(OutputError, match=message):
         publish(trained.model, tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+
+
+def test_own_file_in_a_published_model_stays(trained: TrainResult, tmp_path: Path) -> None:
+    publish(trained.model, tmp_path / "best")
+    (tmp_path / "best" / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"notes\.txt"):
+        publish(trained.model, tmp_path / "best")
+    assert (tmp_path / "best" / "notes.txt").read_text() == "mine"
 
 
 def test_model_with_a_file_more_is_replaced(trained: TrainResult, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""FastKAN as a scikit-learn classifier, and what its model folder says beside the model."""
+"""FastKAN as a scikit-learn classifier: its rows, its parameters, and how it is saved."""

@@ -1,9 +1,6 @@
 """``FastKANClassifier``: FastKAN as a scikit-learn classifier, for tables that are in memory."""
 
 import math
-import tempfile
-import warnings
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,29 +10,16 @@ import pyarrow as pa
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_consistent_length, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from dkan_core.config import PrepareConfig, TrainConfig
-from dkan_core.data.encoding import Preprocessor
-from dkan_core.data.fitting import fit_preprocessor
-from dkan_core.data.frames import column_names, is_frame, to_table
 from dkan_core.data.manifest import PreparedData
 from dkan_core.data.memory import ArraysReader
-from dkan_core.data.schema import column_types, feature_columns
 from dkan_core.data.shards import Arrays
-from dkan_core.data.splits import hold_out
-from dkan_core.data.statistics import sample_rows
 from dkan_core.data.targets import check_classes, check_weights, encode_labels, find_classes, labelled, split_info
-from dkan_core.errors import DataError
-from dkan_core.estimator.description import Description, describe_classifier
-from dkan_core.machine import available_cores
-from dkan_core.model.model_folder import CONFIG, ESTIMATOR, MODEL_FILES
-from dkan_core.model.saved_model import SavedModel, save_model
+from dkan_core.estimator.parameters import plain_parameters, thread_count, train_config
+from dkan_core.estimator.persistence import describe_classifier, read_classifier, write_classifier
+from dkan_core.estimator.rows import fit_encoding, hold_out_rows, read_features
 from dkan_core.prediction import best_device, log_odds, to_probability, torch_threads
-from dkan_core.settings import build_config
-from dkan_core.storage.outputs import check_free
-from dkan_core.storage.paths import is_remote, local_path
-from dkan_core.storage.remote import exchange_remote, local_copy
 from dkan_core.training.recipe import resolve
 from dkan_core.training.single import train_single
 
@@ -162,7 +146,7 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight: ``(N,)``
         """
         self._columns_by_name = False
-        table = self._table(X, fitting=True)
+        table = read_features(self, X, fitting=True)
         self.classes_, names = find_classes(y)
         labels_NL = encode_labels(y, self.classes_)
         check_consistent_length(table, labels_NL)
@@ -172,18 +156,16 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         random = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
         if eval_set is None:
-            train, held_out = self._hold_out(rows, labels_NL, random)
+            train, held_out = hold_out_rows(rows, labels_NL, self.validation_fraction, random)
             valid_table, valid = table.take(held_out), labelled(labels_NL, weight_N, held_out)
         else:
             train = random.permutation(rows)
-            valid_table, valid = (
-                self._table(eval_set[0], fitting=False),
-                {"labels": encode_labels(eval_set[1], self.classes_)},
-            )
+            valid_table = read_features(self, eval_set[0], fitting=False)
+            valid = {"labels": encode_labels(eval_set[1], self.classes_)}
             check_consistent_length(valid_table, valid["labels"])
             check_classes(valid["labels"], "eval_set")
         train_table = table.take(train)
-        self.preprocessor_ = _fit_encoding(train_table)
+        self.preprocessor_ = fit_encoding(train_table)
         self._train(
             names,
             {**self._encode(train_table), **labelled(labels_NL, weight_N, train)},
@@ -192,54 +174,8 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         return self
 
-    def _hold_out(
-        self, rows: npt.NDArray[np.int64], labels_NL: npt.NDArray[np.uint8], random: np.random.Generator
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return those of ``rows`` to train on, and those to validate on."""
-        if not 0 < self.validation_fraction < 1:
-            raise ValueError(f"validation_fraction must be between 0 and 1, got {self.validation_fraction}")
-        train, held_out = (rows[part] for part in hold_out(labels_NL[rows], self.validation_fraction, random))
-        for name, part in (("rows to train on", train), ("validation rows held out", held_out)):
-            check_classes(labels_NL[part], name, "; give fit an eval_set")
-        return train, held_out
-
-    def _table(self, X: Any, *, fitting: bool) -> pa.Table:
-        """Check rows as scikit-learn's own estimators do, and return them with the names of the features."""
-        if is_frame(X):
-            X = X if fitting else self._select_columns(X)
-            validate_data(self, X, reset=fitting, skip_check_array=True)
-            if len(X) == 0:
-                raise ValueError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
-        else:
-            X = validate_data(self, X, reset=fitting, dtype=None, ensure_all_finite=False)
-        return to_table(X, getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)]))
-
-    def _select_columns(self, X: Any) -> Any:
-        """Return a frame's columns in the order of training, where that order was not the caller's own."""
-        if not getattr(self, "_columns_by_name", False) or not {*self.feature_names_in_} <= {*column_names(X)}:
-            return X
-        names = self.feature_names_in_.tolist()
-        return X[names] if hasattr(X, "iloc") else X.select(names)
-
     def _encode(self, table: pa.Table) -> Arrays:
         return self.preprocessor_.transform(table, "X")
-
-    def _train_config(self, seed: int) -> TrainConfig:
-        """Return the settings as ``TrainConfig`` holds them; its defaults stand in for None."""
-        known = {field.name for field in fields(TrainConfig)}
-        given = {name: value for name, value in self._plain_params().items() if name in known and value is not None}
-        if isinstance(given.get("hidden"), int):
-            given["hidden"] = [given["hidden"]]
-        return build_config(TrainConfig, {**given, "workers": 1, "seed": seed})
-
-    def _plain_params(self) -> dict[str, Any]:
-        """Return the parameters as JSON holds them; a random state that is no number is None."""
-        plain = {
-            name: value.tolist() if hasattr(value, "tolist") else value for name, value in self.get_params().items()
-        }
-        if not isinstance(plain["random_state"], int):
-            plain["random_state"] = None
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
     def _train(self, names: list[str], train: Arrays, valid: Arrays, seed: int) -> None:
         arrays = {"train": train, "valid": valid}
@@ -253,8 +189,8 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             invalid={},
             sources=[],
         )
-        config = resolve(self._train_config(seed), len(train["labels"]), len(names))
-        with torch_threads(_threads(self.n_jobs)):
+        config = resolve(train_config(self.get_params(), seed), len(train["labels"]), len(names))
+        with torch_threads(thread_count(self.n_jobs)):
             result = train_single(ArraysReader(train), ArraysReader(valid), prepared, config)
         self.module_, self.architecture_ = result.model, result.architecture
         self.metrics_ = {**result.metrics, "data": prepared.fingerprint}
@@ -271,9 +207,9 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _log_odds(self, X: Any) -> npt.NDArray[np.float32]:
         """Return the log-odds of each label, (N, L)."""
         check_is_fitted(self)
-        arrays = self._encode(self._table(X, fitting=False))
+        arrays = self._encode(read_features(self, X, fitting=False))
         device = best_device() if self.device in (None, "auto") else torch.device(self.device)
-        with torch_threads(_threads(self.n_jobs)):
+        with torch_threads(thread_count(self.n_jobs)):
             log_odds_NL: npt.NDArray[np.float32] = log_odds(self.module_.to(device), arrays, device).cpu().numpy()
         return log_odds_NL
 
@@ -331,33 +267,22 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             OutputError: ``folder`` cannot take the model; what was there stays.
         """
         check_is_fitted(self)
-        description = self._describe()
-        check_free(folder, ours=(*MODEL_FILES, ESTIMATOR), overwrite=overwrite)
-        with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
-            target = Path(scratch) / "model" if is_remote(folder) else local_path(folder)
-            save_model(
-                target,
-                self.module_,
-                self.architecture_,
-                self.preprocessor_,
-                self.metrics_,
-                also={ESTIMATOR: description.model_dump()},
-            )
-            if is_remote(folder):
-                exchange_remote(target, str(folder), last=CONFIG)
-
-    def _describe(self) -> Description:
-        classes = self.classes_.tolist()
-        if not all(isinstance(value, bool | int | float | str) for value in classes):
-            raise TypeError(f"classes must be strings, numbers or booleans to be saved, got {classes}")
-        return Description(
-            parameters=self._plain_params(),
-            classes=classes,
-            class_dtype=self.classes_.dtype.str,
+        description = describe_classifier(
+            parameters=plain_parameters(self.get_params()),
+            classes=self.classes_,
             n_features=self.n_features_in_,
-            feature_names=self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None,
-            columns_by_name=getattr(self, "_columns_by_name", False),
+            feature_names=getattr(self, "feature_names_in_", None),
+            columns_by_name=self._columns_by_name,
             history=self.history_,
+        )
+        write_classifier(
+            folder,
+            self.module_,
+            self.architecture_,
+            self.preprocessor_,
+            self.metrics_,
+            description,
+            overwrite=overwrite,
         )
 
     @classmethod
@@ -376,58 +301,14 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             DataError: The folder is no model, or a file of it is damaged.
         """
-        with local_copy(folder) as path:
-            saved = SavedModel(path)
-            described = describe_classifier(saved)
-        parameters = described.parameters
-        unknown = sorted({*parameters} - {*cls._get_param_names()})
-        if unknown:
-            raise DataError(f"{folder}: {ESTIMATOR}: parameters: {unknown[0]!r} is none of {cls.__name__}")
-        if isinstance(parameters.get("hidden"), list):
-            parameters = {**parameters, "hidden": tuple(parameters["hidden"])}
-        model = cls(**parameters)
+        saved, description = read_classifier(folder, cls._get_param_names())
+        model = cls(**description.constructor_parameters())
         model.module_, model.architecture_, model.preprocessor_ = saved.module, saved.config, saved.preprocessor
         model.metrics_ = saved.metrics
-        model._take_description(described, str(folder))
+        model.classes_ = description.class_array()
+        model.n_features_in_ = description.n_features
+        if description.feature_names is not None:
+            model.feature_names_in_ = np.array(description.feature_names, dtype=object)
+        model._columns_by_name = description.columns_by_name
+        model._take_history(description.history)
         return model
-
-    def _take_description(self, described: Description, folder: str) -> None:
-        try:
-            self.classes_ = np.array(described.classes, dtype=described.class_dtype)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"{folder}: {ESTIMATOR}: class_dtype: does not fit classes ({error})") from error
-        self.n_features_in_ = described.n_features
-        if described.feature_names is not None:
-            self.feature_names_in_ = np.array(described.feature_names, dtype=object)
-        self._columns_by_name = described.columns_by_name
-        self._take_history(described.history)
-
-
-def _fit_encoding(table: pa.Table) -> Preprocessor:
-    """Choose the encoding as ``prepare`` does; columns that say nothing are left out with a warning."""
-    numeric, categorical = feature_columns(column_types("X", table.schema), "X")
-    dtype = PrepareConfig(label=("label",)).numeric_dtype
-    sample = table.slice(0, sample_rows(table.num_columns))
-    preprocessor = fit_preprocessor(sample, numeric, categorical, dtype, "X", useless="leave out")
-    used = preprocessor.columns
-    left_out = [name for name in table.column_names if name not in set(used)]
-    if not used:
-        raise ValueError(
-            f"No column of X says anything about its rows: {left_out} hold no value, or none that repeats."
-        )
-    if left_out:
-        warnings.warn(f"columns {left_out} of X hold no value, or none that repeats: left out", stacklevel=3)
-    return preprocessor
-
-
-def _threads(n_jobs: int | None) -> int:
-    """Return how many threads ``n_jobs`` stands for: as joblib counts, -1 is all cores, -2 all but one.
-
-    More threads than cores help nobody, and many more crash the interpreter.
-    """
-    cores = available_cores()
-    if n_jobs is None:
-        return cores
-    if n_jobs == 0:
-        raise ValueError("n_jobs must not be 0")
-    return min(n_jobs, cores) if n_jobs > 0 else max(1, cores + 1 + n_jobs)

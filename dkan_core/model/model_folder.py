@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dkan_core.errors import DataError
+from dkan_core.errors import DataError, OutputError
 from dkan_core.schemas import Schema, SchemaT, read_json
 from dkan_core.storage.files import json_text
+from dkan_core.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries
 
 WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES, ESTIMATOR = (
     "model.safetensors",
@@ -43,6 +44,30 @@ def with_hashes(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the files of a model, by name, with the one that holds their hashes."""
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != CARD}
     return {**files, HASHES: json_text({"format_version": FORMAT_VERSION, "sha256": hashes}).encode()}
+
+
+def check_model_replaceable(folder: str | Path, *, overwrite: bool) -> None:
+    """Raise OutputError unless a folder is absent, empty, or holds a model that may be replaced.
+
+    Args:
+        folder: Local path or fsspec URI.
+        overwrite: Whether an earlier model may be replaced.
+    """
+    check_free(folder, ours=(*MODEL_FILES, ESTIMATOR), overwrite=overwrite)
+    found = entries(folder)
+    # No model is whole without its architecture; an upload that was killed has left its staging folder.
+    if found and not found & {CONFIG, PARTIAL}:
+        raise OutputError(f"{folder}: already holds something else ({min(found)}); choose an empty or new folder")
+    check_model_is_ours(folder)
+
+
+def check_model_is_ours(folder: str | Path) -> None:
+    """Raise OutputError where a file has the name of a model's file and is not one.
+
+    Others write files of these names, too: a config.json beside a model.safetensors is common.
+    """
+    check_file_is_ours(f"{folder}/{CONFIG}", beginning=b"{", mark=b'"num_numeric"')
+    check_file_is_ours(f"{folder}/{PREPROCESSOR}", beginning=b"{", mark=b'"numeric"')
 
 
 class ModelFolder:

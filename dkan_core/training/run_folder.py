@@ -9,7 +9,7 @@ from pathlib import Path
 from dkan_core.config import TrainConfig
 from dkan_core.errors import OutputError
 from dkan_core.history import BEGINNING, HISTORY
-from dkan_core.model.model_folder import CONFIG, MODEL_FILES, PREPROCESSOR
+from dkan_core.model.model_folder import MODEL_FILES, check_model_is_ours
 from dkan_core.model.saved_model import write_model_files
 from dkan_core.storage.failures import output_error
 from dkan_core.storage.files import read_if_there, remove
@@ -51,9 +51,7 @@ def check_run_folder(run: str | Path, *, overwrite: bool) -> None:
                     "choose an empty or new folder"
                 )
     if MODEL_FOLDER in there and entries(f"{run}/{MODEL_FOLDER}"):
-        # Others write files of these names, too: a config.json beside a model.safetensors is common.
-        check_file_is_ours(f"{run}/{MODEL_FOLDER}/{CONFIG}", beginning=b"{", mark=b'"num_numeric"')
-        check_file_is_ours(f"{run}/{MODEL_FOLDER}/{PREPROCESSOR}", beginning=b"{", mark=b'"numeric"')
+        check_model_is_ours(f"{run}/{MODEL_FOLDER}")
     if HISTORY in there:
         check_file_is_ours(f"{run}/{HISTORY}", beginning=BEGINNING)
     if METRICS in there:
