@@ -102,13 +102,14 @@ def describe(time: Mapping[str, Any]) -> str:
 
     >>> spent = {"seconds": 2.0, "feed": 0.1, "compute": 1.9, "wait": 0.0, "peak_memory": 3_000_000}
     >>> describe({"seconds": 2.0, "workers": [spent, spent], "evaluator": {"seconds": 1.0, "score": 1.0}})
-    'workers feed 5% compute 95%, at most 3 MB; evaluator score 100%'
+    'workers feed 5% compute 95%; evaluator score 100%; peak memory of a worker 3 MB'
     """
     workers = time.get("workers", ())
     groups = {"workers": workers, **{name: [time[name]] for name in ("server", "evaluator") if name in time}}
-    texts = [f"{name} {_shares(group)}" for name, group in groups.items() if group]
+    shares = {name: _shares(group) for name, group in groups.items() if group}
+    texts = [f"{name} {text}" for name, text in shares.items() if text]  # none where two evaluations come at once
     if workers:
-        texts[0] += f", at most {max(spent['peak_memory'] for spent in workers) / 1e6:,.0f} MB"
+        texts.append(f"peak memory of a worker {max(spent['peak_memory'] for spent in workers) / 1e6:,.0f} MB")
     return "; ".join(texts)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from dkan_core.errors import redact
+
 LOG = "train.log"
 REASONS = {
     "epochs": "all epochs done",
@@ -71,15 +73,37 @@ def describe(error: BaseException) -> str:
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that a full disk does not turn into a traceback a line: others say that the disk is full."""
+    """A log file without credentials, which a full disk does not turn into a traceback a line: others say that."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return redact(super().format(record))
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Do without the line."""
 
 
+class _Forward(logging.Handler):
+    """Hands records to the handlers that a logger had before, as many as these were to see."""
+
+    def __init__(self, package: logging.Logger) -> None:
+        shown = package.getEffectiveLevel()
+        super().__init__(shown if shown > logging.INFO else logging.NOTSET)
+        self._before = logging.Logger(package.name)
+        self._before.handlers, self._before.propagate = package.handlers, package.propagate
+        self._before.parent = package.parent
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a record on; where there is no handler at all, Python shows a warning by itself."""
+        self._before.callHandlers(record)
+
+
 @contextmanager
 def kept_log() -> Iterator[Callable[[Path], None]]:
-    """Keep what dkan logs inside the block; the function that is yielded says in which file, once there is one."""
+    """Keep what dkan logs inside the block; the function that is yielded says in which file, once there is one.
+
+    A script that has not set up logging has the same file, and sees no more than without it.
+    """
     package, buffer = logging.getLogger("dkan_core"), MemoryHandler(sys.maxsize, flushLevel=sys.maxsize)
     files: list[logging.Handler] = []
 
@@ -91,10 +115,13 @@ def kept_log() -> Iterator[Callable[[Path], None]]:
         buffer.flush()
         buffer.capacity = 1
 
-    package.addHandler(buffer)
+    handlers, level, propagate = package.handlers, package.level, package.propagate
+    package.handlers, package.propagate = [_Forward(package), buffer], False
+    package.setLevel(min(package.getEffectiveLevel(), logging.INFO))
     try:
         yield write_to
     finally:
-        package.removeHandler(buffer)
+        package.handlers, package.propagate = handlers, propagate
+        package.setLevel(level)
         for handler in (buffer, *files):
             handler.close()

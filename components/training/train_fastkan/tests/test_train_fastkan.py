@@ -72,3 +72,4 @@ def test_settings_of_a_sweep_win_over_the_form(prepared: dsl.Dataset, tmp_path: 
     )
     training = json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]
     assert (training["epochs"], training["members"], training["hidden"]) == (1, 1, [3])
+    assert "run ended (all epochs done)" in (tmp_path / "run" / "logs" / "train.log").read_text()

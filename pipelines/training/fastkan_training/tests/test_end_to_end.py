@@ -54,6 +54,7 @@ def test_average_precision_is_high_and_printed(run: dict[str, Any]) -> None:
     assert average_precision > 0.9
     assert run["printed"]["test AP"] == f"{average_precision:.4f}"
     assert metadata(run, "train-fastkan", "metrics")["validation_average_precision"] > 0.9
+    assert "run ended (" in (Path(run["printed"]["model"]).parent / "logs" / "train.log").read_text()
 
 
 def test_report_is_one_page_that_needs_no_network(run: dict[str, Any]) -> None:

@@ -1,0 +1,50 @@
+"""What dkan logs in a run is kept in a file, and seen elsewhere as if there were none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+import logging, sys
+from pathlib import Path
+from dkan_core.training.ending import kept_log
+exec(sys.argv[2])
+logger = logging.getLogger("dkan_core.training.launch")
+def speak(when):
+    logger.info("%s: reading s3://key:secret@bucket/model", when)
+    logger.warning("%s: a worker died", when)
+with kept_log() as write_to:
+    speak("early")
+    write_to(Path(sys.argv[1]))
+    speak("late")
+speak("after")
+"""
+INFO = "{}: reading s3://{}@bucket/model\n"
+WARNING = "{}: a worker died\n"
+
+
+@pytest.mark.parametrize(
+    ("set_up", "shows_info"),
+    [
+        ("", False),
+        ("logging.basicConfig(format='%(message)s')", False),
+        ("logging.basicConfig(format='%(message)s', level='INFO')", True),
+        (
+            "ours = logging.getLogger('dkan_core'); ours.addHandler(logging.StreamHandler()); ours.setLevel('INFO')",
+            True,
+        ),
+    ],
+    ids=["nothing", "warnings", "info", "info of dkan alone"],
+)
+def test_file_has_all_and_the_caller_sees_what_was_set_up(tmp_path: Path, set_up: str, shows_info: bool) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "train.log"), set_up]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    assert shown == "".join(
+        (INFO.format(when, "key:secret") if shows_info else "") + WARNING.format(when)
+        for when in ("early", "late", "after")
+    )
+    kept = (tmp_path / "train.log").read_text()
+    lines = [line.split(" ", 3)[3] for line in kept.splitlines(keepends=True)]
+    assert "".join(lines) == "".join(INFO.format(when, "***") + WARNING.format(when) for when in ("early", "late"))
