@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,18 @@ PREPARE: dict[str, tuple[Change, list[str], str | None, str]] = {
         LABEL,
         None,
         r"'key' looks like an identifier .* --drop key",
+    ),
+    "integers that floats cannot tell apart": (
+        with_column("key", pa.array(range(2**60, 2**60 + ROWS))),
+        LABEL,
+        None,
+        r"'key' has \d+ different values, which are only \d+ as 64-bit floats: .* --drop key",
+    ),
+    "decimals that floats cannot tell apart": (
+        with_column("price", pa.array([Decimal(f"1234567890123456.{n:03}") for n in range(ROWS)])),
+        LABEL,
+        None,
+        r"'price' has \d+ different values, which are only \d+ as 64-bit floats: .* --drop price",
     ),
     "feature of lists": (with_column("z", LISTS), LABEL, None, r"'z' is list<.*a feature is a number"),
     "time feature": (with_column("z", pa.array(range(ROWS), pa.timestamp("s"))), LABEL, None, r"'z' is timestamp"),

@@ -36,6 +36,8 @@ MAX_VALUE_CODES = 254
 MIN_VALUE_ROWS = 20
 MIN_REPEATED_SHARE = 0.1
 MAX_VALUE_CODED_COLUMNS = 256
+MAX_EXACT_INTEGER, MAX_EXACT_DIGITS = 2**53, 15
+"""Integers up to here, and decimals of so many digits, that differ do so in float64, too."""
 
 
 class _UselessColumnError(DataError):
@@ -62,7 +64,7 @@ def fit_preprocessor(
         useless: What becomes of a column that holds no value at all, or of a category column no value of which repeats.
 
     Raises:
-        DataError: There is a useless column, and it is to be refused.
+        DataError: There is a useless column, and it is to be refused; or float64 cannot tell a column's values apart.
     """
     scored: list[NumericFeature] = []
     coded: list[CodedFeature] = []
@@ -72,6 +74,7 @@ def fit_preprocessor(
             coded.append(_fit_category(column_named(sample, name, where), name, where))
     for name in numeric:
         values = numbers(sample, name, where)
+        _check_told_apart(column_named(sample, name, where), name, where)
         with suppress(*passed_over):
             scored.append(_fit_numeric(values, name, where))
             codes = _fit_value_codes(values, name) if len(numeric) <= MAX_VALUE_CODED_COLUMNS else None
@@ -79,6 +82,25 @@ def fit_preprocessor(
     fitted = Preprocessor(numeric=scored, coded=coded, numeric_dtype=numeric_dtype)
     counts = {name: found.tolist() for name, found in count_values(sample, fitted, where).items()}
     return fitted.model_copy(update={"counts": counts})
+
+
+def _check_told_apart(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> None:
+    """Raise DataError where different integers or decimals, such as long keys, are the same number in float64."""
+    if pa.types.is_integer(column.type):
+        exact = all(abs(value or 0) <= MAX_EXACT_INTEGER for value in pc.min_max(column).as_py().values())
+    else:
+        exact = not pa.types.is_decimal(column.type) or column.type.precision <= MAX_EXACT_DIGITS
+    if exact:
+        return
+    found, kept = (
+        pc.count_distinct(values, mode="only_valid").as_py()
+        for values in (column, column.cast(pa.float64(), safe=False))
+    )
+    if kept < found:
+        raise DataError(
+            f"{where}: column {name!r} has {found:,} different values, which are only {kept:,} as 64-bit floats: "
+            f"subtract an offset, store them as strings (categories), or leave the column out with --drop {name}"
+        )
 
 
 def _fit_numeric(values: Float64, name: str, where: str) -> NumericFeature:

@@ -300,6 +300,13 @@ def test_features_of_every_kind_go_through(tmp_path: Path) -> None:
     assert sorted(map(str, flag.vocabulary)) == ["false", "true"]
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.decimal128(38, 3), pa.decimal256(50, 3)], ids=str)
+def test_large_numbers_that_floats_tell_apart_are_features(tmp_path: Path, kind: pa.DataType) -> None:
+    key = pa.array([4096 * n + 2**62 for n in range(ROWS)]).cast(kind)
+    made = prepare(write(make_rows().append_column("key", key), tmp_path / "raw"), tmp_path / "out", CONFIG)
+    assert "key" in made.preprocessor.columns
+
+
 def test_dropped_column_is_gone_and_of_any_type(tmp_path: Path) -> None:
     table = make_rows().append_column("when", pa.array([[1]] * ROWS))
     made = prepare(write(table, tmp_path / "raw"), tmp_path / "out", PrepareConfig(label=("y",), drop=("when", "x")))
