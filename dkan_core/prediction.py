@@ -191,7 +191,8 @@ def predict(
     with local_copy(model) as folder:
         saved = SavedModel(folder)
     columns = list(dict.fromkeys(columns))
-    schema, total = output_schema(saved, paths, columns)
+    schema, rows = output_schema(saved, paths, columns)
+    total = sum(rows)
     device = best_device()
     saved.module.to(device)
     with (
@@ -239,8 +240,8 @@ def output_batch(
 
 def output_schema(
     saved: SavedModel, paths: Sequence[str], columns: Sequence[str], labels: Sequence[str] = ()
-) -> tuple[pa.Schema, int]:
-    """Check every file's columns; return the schema of the output and the number of rows.
+) -> tuple[pa.Schema, list[int]]:
+    """Check every file's columns; return the schema of the output and the rows of each file.
 
     Args:
         saved: The model.
@@ -256,7 +257,7 @@ def output_schema(
     if clash:
         raise DataError(f"column {clash[0]!r} cannot be passed through: the prediction has that name")
     passed: dict[str, pa.DataType] = {}
-    total = 0
+    rows = []
     for path in paths:
         parquet = open_parquet(path)
         types = column_types(path, parquet.schema_arrow)
@@ -268,5 +269,5 @@ def output_schema(
             if passed.setdefault(name, types[name]) != types[name]:
                 raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
         check_features(saved.preprocessor, types, path, because=TRAINED_WITH)
-        total += parquet.metadata.num_rows
-    return pa.schema([*passed.items(), *((name, pa.float32()) for name in predicted)]), total
+        rows.append(parquet.metadata.num_rows)
+    return pa.schema([*passed.items(), *((name, pa.float32()) for name in predicted)]), rows

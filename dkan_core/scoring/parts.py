@@ -176,10 +176,10 @@ def measure_drift(model: str | Path, sources: str | Path | Sequence[str | Path])
     with local_copy(model) as folder:
         saved = SavedModel(folder)
     _, rows = output_schema(saved, paths, ())
-    if not rows:
+    if not any(rows):
         raise DataError(f"{paths[0]}: no rows in any source file")
     found = Found()
-    with progress("scoring", rows, "rows") as advance:
+    with progress("scoring", sum(rows), "rows") as advance:
         for path in paths:
             for _ in _counted(saved, path, (), (), found, advance):
                 pass

@@ -12,11 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from dkan_core.data.schema import open_parquet
 from dkan_core.data.sources import find_parquet, listed, stamp
 from dkan_core.data.workplace import WORK, Workplace
 from dkan_core.errors import ConfigError, DataError, OutputError
-from dkan_core.model.model_folder import CONFIG, PREPROCESSOR, WEIGHTS
+from dkan_core.model.model_folder import CONFIG, PREPROCESSOR, WEIGHTS, ModelFolder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.prediction import output_schema
 from dkan_core.schemas import Schema, read_json
@@ -141,18 +140,17 @@ def _make_plan(
             f"got {', '.join(labels)}"
         )
     passed = list(dict.fromkeys(columns))
+    stamps = [stamp(path) for path in paths]  # before the footers: a file that is replaced meanwhile is noticed later
     _, rows = output_schema(saved, paths, passed, labels)
-    if not rows:
+    if not any(rows):
         raise DataError(f"{paths[0]}: no rows in any source file")
     names = _below_common_folder(paths)
     files = []
-    for path in paths:
-        size, modified = stamp(path)
-        count = open_parquet(path).metadata.num_rows
+    for path, count, (size, modified) in zip(paths, rows, stamps, strict=True):
         files.append(PlannedFile(source=path, output=names[path], rows=count, bytes=size, modified=modified))
     return ScoringPlan(
         model=model,
-        fingerprint=model_fingerprint(saved.folder),
+        fingerprint=model_fingerprint(saved.files),
         columns=passed,
         labels=list(labels),
         files=files,
@@ -160,11 +158,11 @@ def _make_plan(
     )
 
 
-def model_fingerprint(folder: Path) -> str:
-    """Return the SHA-256 of a model's weights, architecture and encoding."""
+def model_fingerprint(files: ModelFolder) -> str:
+    """Return the SHA-256 of a model's weights, architecture and encoding, as they were read."""
     digest = hashlib.sha256()
     for name in IDENTITY:
-        digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
+        digest.update(hashlib.sha256(files.read(name)).digest())
     return digest.hexdigest()
 
 

@@ -29,6 +29,8 @@ from dkan_core import (
     score_part,
     summarize_scoring,
 )
+from dkan_core.prediction import output_schema
+from dkan_core.scoring import plan
 from dkan_core.scoring.plan import open_plan, share_out
 from tests.command import check, dkan
 
@@ -193,6 +195,23 @@ def test_model_that_is_replaced_meanwhile_changes_nothing(trained: TrainResult, 
     (model / "model.safetensors").write_bytes(b"")
     assert score_part(out, 0) == 569
     assert len(open_plan(out)[1].fingerprint) == 64
+
+
+def test_fingerprint_is_that_of_the_model_that_was_read(
+    trained: TrainResult, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another one is published while the files are looked at."""
+    model = tmp_path / "model"
+    shutil.copytree(trained.model, model)
+
+    def look_at_files(*given: Any) -> Any:
+        (model / "model.safetensors").write_bytes(b"another one")
+        return output_schema(*given)
+
+    plan_scoring(trained.model, raw, tmp_path / "alone")
+    monkeypatch.setattr(plan, "output_schema", look_at_files)
+    plan_scoring(model, raw, tmp_path / "out")
+    assert open_plan(tmp_path / "out")[1].fingerprint == open_plan(tmp_path / "alone")[1].fingerprint
 
 
 def test_other_files_are_scored_in_the_same_place_only_when_told(
