@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -61,7 +62,7 @@ class PreparedData:
             cardinalities=tuple((feature.name, feature.cardinality) for feature in self.preprocessor.coded),
         )
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of everything but where the source files lay and when they were written."""
         plain = self._content()
