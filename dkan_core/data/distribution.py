@@ -7,7 +7,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dkan_core.data.encoding import FIRST_CODE, Preprocessor, category_codes, numbers
+from dkan_core.data.encoding import (
+    CategoryFeature,
+    NumericFeature,
+    Preprocessor,
+    category_codes,
+    column_named,
+    columns_pool,
+    numbers,
+)
 
 Int64 = npt.NDArray[np.int64]
 
@@ -27,15 +35,18 @@ def count_values(rows: pa.RecordBatch | pa.Table, preprocessor: Preprocessor, wh
     Raises:
         DataError: A column is missing or of another kind than in training.
     """
-    counts = {
-        feature.name: count_up_to(numbers(rows, feature.name, where), feature.knots) for feature in preprocessor.numeric
-    }
-    for feature in preprocessor.coded:
-        if feature.kind == "category":
-            index = rows.schema.get_field_index(feature.name)
-            codes = category_codes(rows.column(index), feature, where)
-            counts[feature.name] = np.bincount(codes, minlength=FIRST_CODE + len(feature.vocabulary))
-    return counts
+
+    def count_numeric(feature: NumericFeature) -> Int64:
+        return count_up_to(numbers(rows, feature.name, where), feature.knots)
+
+    def count_category(feature: CategoryFeature) -> Int64:
+        codes = category_codes(column_named(rows, feature.name, where), feature, where)
+        return np.bincount(codes, minlength=feature.cardinality)
+
+    numeric, categories = preprocessor.numeric, [each for each in preprocessor.coded if each.kind == "category"]
+    names = [*(feature.name for feature in numeric), *(feature.name for feature in categories)]
+    counted = [*columns_pool.map(count_numeric, numeric), *columns_pool.map(count_category, categories)]
+    return dict(zip(names, counted, strict=True))
 
 
 def count_up_to(values: npt.NDArray[np.floating], knots: list[float]) -> Int64:

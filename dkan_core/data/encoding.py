@@ -34,7 +34,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 # NumPy and Arrow let go of the interpreter on whole columns, so columns are encoded side by side.
-_columns_pool = ThreadPoolExecutor(available_cores(), thread_name_prefix="dkan-encode")
+columns_pool = ThreadPoolExecutor(available_cores(), thread_name_prefix="dkan-encode")
 
 
 Score = Annotated[float, Field(ge=-SCORE_LIMIT, le=SCORE_LIMIT)]
@@ -162,18 +162,18 @@ class Preprocessor(Schema):
                 codes[feature.name] = value_codes(values, value_coded[feature.name])
             return quantize(normal_scores(values, feature), self.numeric_dtype)
 
+        def encode_coded(feature: CategoryFeature | ValueFeature) -> npt.NDArray[np.int32]:
+            if feature.kind == "value":
+                return codes[feature.name]
+            return category_codes(column_named(rows, feature.name, where), feature, where)
+
         arrays: dict[str, npt.NDArray[Any]] = {}
         if self.numeric:
-            scores_FN = np.stack(list(_columns_pool.map(encode_numeric, self.numeric)))
+            scores_FN = np.stack(list(columns_pool.map(encode_numeric, self.numeric)))
             arrays["numeric"] = np.ascontiguousarray(scores_FN.T)
         if self.coded:
-            codes_CN = [
-                codes[feature.name]
-                if feature.kind == "value"
-                else category_codes(column_named(rows, feature.name, where), feature, where)
-                for feature in self.coded
-            ]
-            arrays["categorical"] = np.ascontiguousarray(np.stack(codes_CN).T)
+            codes_CN = np.stack(list(columns_pool.map(encode_coded, self.coded)))
+            arrays["categorical"] = np.ascontiguousarray(codes_CN.T)
         return arrays
 
     def to_dict(self) -> dict[str, Any]:
