@@ -1,0 +1,97 @@
+"""Two small source files, changes that spoil them, and the check that ``dkan prepare`` refuses what they make of it."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.command import check, dkan
+
+ROWS = 400
+LABEL = ["--label", "label"]
+SOME_NULL = pa.array([None, *[1] * (ROWS - 1)])
+LISTS = [[1]] * ROWS
+
+Change = Callable[[Path], object]
+Case = tuple[Change, list[str], str | None, str]
+"""What is changed in the files; the options; the source, where it is not the folder; what the message says."""
+
+
+def rows(seed: int = 0) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    columns = {"x": rng.normal(size=ROWS), "city": rng.choice(["Oslo", "Rome"], ROWS), "label": np.arange(ROWS) % 2}
+    return pa.table(columns)
+
+
+def write(path: Path, table: pa.Table, **options: Any) -> None:
+    pq.write_table(table, path, **options)
+
+
+def write_files(folder: Path) -> Path:
+    """Write two sound files of two features and a label; return their folder."""
+    folder.mkdir()
+    for seed, name in enumerate(("a.parquet", "b.parquet")):
+        write(folder / name, rows(seed))
+    return folder
+
+
+def second(change: Callable[[pa.Table], pa.Table]) -> Change:
+    """Change the second of two files."""
+    return lambda raw: write(raw / "b.parquet", change(rows(1)))
+
+
+def both(change: Callable[[pa.Table], pa.Table]) -> Change:
+    """Change both files."""
+    return lambda raw: [write(raw / name, change(rows(seed))) for seed, name in enumerate(("a.parquet", "b.parquet"))]
+
+
+def put(table: pa.Table, name: str, values: Any) -> pa.Table:
+    values = values if isinstance(values, pa.Array) else pa.array(values)
+    if name in table.schema.names:
+        return table.set_column(table.schema.names.index(name), name, values)
+    return table.append_column(name, values)
+
+
+def with_column(name: str, values: Any) -> Change:
+    return both(lambda table: put(table, name, values))
+
+
+def not_utf8(name: str, *, encoded: bool = False) -> Change:
+    """Put strings into a column that are no UTF-8, as writers leave them that do not look."""
+    values = pa.array([b"ok", b"caf\xe9"] * (ROWS // 2), pa.binary())
+    texts = pa.Array.from_buffers(pa.string(), ROWS, values.buffers())
+    return both(lambda table: put(table, name, texts.dictionary_encode() if encoded else texts))
+
+
+def nothing(raw: Path) -> None:
+    """Leave the files as they are."""
+
+
+def check_refused(case: Case, raw: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Spoil the files and check that the command names what is wrong, and leaves nothing behind."""
+    change, options, source, message = case
+    change(raw)
+    before = sorted(raw.parent.rglob("*"))
+    options = [option.replace("{raw}", str(raw)) for option in options]
+    source = ("{raw}" if source is None else source).replace("{raw}", str(raw))
+    code = dkan("prepare", source, "--out", raw.parent / "out", *options, monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, message)
+    assert sorted(raw.parent.rglob("*")) == before
+
+
+def check_refused_as_a_process(case: Case, raw: Path) -> None:
+    """The same of a process of its own."""
+    change, options, _, message = case
+    change(raw)
+    options = [option.replace("{raw}", str(raw)) for option in options]
+    command = [sys.executable, "-m", "dkan_core", "prepare", str(raw), "--out", str(raw.parent / "out"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    check(done.returncode, done.stderr, message)
+    assert done.stdout == ""
+    assert not (raw.parent / "out").exists()

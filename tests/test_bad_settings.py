@@ -1,0 +1,178 @@
+"""Bad roles of columns and bad settings through ``dkan prepare``: exit code 2, the wrong thing named, nothing left."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.refusals import (
+    LABEL,
+    LISTS,
+    ROWS,
+    SOME_NULL,
+    Case,
+    Change,
+    both,
+    check_refused,
+    check_refused_as_a_process,
+    not_utf8,
+    nothing,
+    put,
+    with_column,
+    write_files,
+)
+
+CONFIG = ["--config", "{raw}/../settings.toml"]
+
+
+def config_file(content: str) -> Change:
+    return lambda raw: (raw.parent / "settings.toml").write_text(content)
+
+
+CASES: dict[str, Case] = {
+    "no label": (nothing, [], None, r"label: name at least one"),
+    "label missing": (
+        nothing,
+        ["--label", "lable"],
+        None,
+        r"label column 'lable' does not exist; did you mean 'label'",
+    ),
+    "label with 2": (with_column("label", [0, 1, 1, 2] * 100), LABEL, None, r"'label' .*0, 1 or null; .*2 200 times"),
+    "label of text": (
+        with_column("label", ["yes", "no"] * 200),
+        LABEL,
+        None,
+        r"'label' .*0, 1 or null; .*'yes' 400 times",
+    ),
+    "label with NaN": (
+        with_column("label", [0.0, 1.0, float("nan"), 1.0] * 100),
+        LABEL,
+        None,
+        r"'label'.*nan 200 times",
+    ),
+    "label of lists": (
+        with_column("label", LISTS),
+        LABEL,
+        None,
+        r"label column 'label' is list.*expected 0, 1 or null",
+    ),
+    "label of nulls": (
+        with_column("label", pa.nulls(ROWS)),
+        LABEL,
+        None,
+        r"'label' has one class only in train: no measured",
+    ),
+    "one class": (with_column("label", [1] * ROWS), LABEL, None, r"'label' has one class only in train: 1 [\d]+ times"),
+    "one class in test": (
+        both(
+            lambda t: put(
+                put(t, "label", [0, 1, 0, 1, 1] * 80), "part", ["train", "train", "valid", "valid", "test"] * 80
+            )
+        ),
+        [*LABEL, "--split-column", "part"],
+        None,
+        r"'label' has one class only in test: 1 160 times",
+    ),
+    "group of other encoding": (
+        not_utf8("g"),
+        [*LABEL, "--group", "g"],
+        None,
+        r"column 'g' holds text that is not UTF-8",
+    ),
+    "split of other encoding": (not_utf8("s"), [*LABEL, "--split-column", "s"], None, r"column 's' holds text that is"),
+    "label of other encoding": (not_utf8("label"), LABEL, None, r"column 'label' holds text that is not UTF-8"),
+    "one label for two roles": (nothing, [*LABEL, "--drop", "label"], None, r"'label' is named for two roles"),
+    "no feature": (nothing, [*LABEL, "--drop", "x", "--drop", "city"], None, r"no feature column is left"),
+    "drop missing": (
+        nothing,
+        [*LABEL, "--drop", "cty"],
+        None,
+        r"drop column 'cty' does not exist; did you mean 'city'",
+    ),
+    "group missing": (
+        nothing,
+        [*LABEL, "--group", "patient"],
+        None,
+        r"group column 'patient' does not exist; columns are x",
+    ),
+    "group null": (
+        with_column("g", SOME_NULL),
+        [*LABEL, "--group", "g"],
+        None,
+        r"a\.parquet: group column 'g' is null in 1 row",
+    ),
+    "group of lists": (with_column("g", LISTS), [*LABEL, "--group", "g"], None, r"group column 'g' is list"),
+    "group of bytes": (
+        with_column("g", [b"\xff"] * ROWS),
+        [*LABEL, "--group", "g"],
+        None,
+        r"group column 'g' is binary",
+    ),
+    "group and split column": (
+        nothing,
+        [*LABEL, "--group", "x", "--split-column", "city"],
+        None,
+        r"'city' already decides",
+    ),
+    "split value": (
+        nothing,
+        [*LABEL, "--split-column", "city"],
+        None,
+        r"a\.parquet: split column 'city' must hold .*Oslo",
+    ),
+    "split type": (nothing, [*LABEL, "--split-column", "x"], None, r"split column 'x' is double; expected a string"),
+    "split null": (
+        with_column("part", pa.array([None, *["train"] * (ROWS - 1)])),
+        [*LABEL, "--split-column", "part"],
+        None,
+        r"split column 'part' must hold .*None \(1 rows\)",
+    ),
+    "no valid rows": (
+        with_column("part", ["train"] * ROWS),
+        [*LABEL, "--split-column", "part"],
+        None,
+        r"no rows in the valid split",
+    ),
+    "split of two": (nothing, [*LABEL, "--split", "80/20"], None, r"split must be three whole percentages .*'80/20'"),
+    "weight negative": (
+        with_column("w", [-1.0, *[1.0] * 399]),
+        [*LABEL, "--weight", "w"],
+        None,
+        r"a\.parquet: weight .*'w' .*1 rows",
+    ),
+    "weight null": (with_column("w", SOME_NULL), [*LABEL, "--weight", "w"], None, r"a\.parquet: weight .*'w' .*1 rows"),
+    "weight of text": (
+        nothing,
+        [*LABEL, "--weight", "city"],
+        None,
+        r"weight column 'city' is string; expected a number",
+    ),
+    "numeric dtype": (nothing, [*LABEL, "--numeric-dtype", "int8"], None, r"int8"),
+    "unknown option": (nothing, [*LABEL, "--lable", "x"], None, r"--lable"),
+    "unknown setting": (
+        config_file("labels = ['label']"),
+        [*LABEL, *CONFIG],
+        None,
+        r"unknown setting 'labels'; known are label",
+    ),
+    "setting of another type": (config_file("seed = 'one'"), [*LABEL, *CONFIG], None, r"seed must be int, got 'one'"),
+    "config not TOML": (config_file("seed ="), [*LABEL, *CONFIG], None, r"config file .*settings\.toml: "),
+    "config missing": (nothing, [*LABEL, *CONFIG], None, r"config file .*settings\.toml: no such file"),
+}
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    """Two sound files of two features and a label."""
+    return write_files(tmp_path / "raw")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_prepare(case: str, raw: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    check_refused(CASES[case], raw, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("case", ["label with 2", "unknown setting"])
+def test_as_a_process(case: str, raw: Path) -> None:
+    check_refused_as_a_process(CASES[case], raw)
