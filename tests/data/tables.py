@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dkan_core import PrepareConfig
+from dkan_core.data.loader import all_batches, open_split
+from dkan_core.data.manifest import read_manifest
 
 ROWS = 3000
 CONFIG = PrepareConfig(label=("y",), weight="row")
@@ -51,3 +54,16 @@ def replace_unnoticed(path: Path) -> None:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def read(folder: Path, split: str) -> dict[str, npt.NDArray[Any]]:
+    """Return all rows of a split of prepared data."""
+    with open_split(folder, read_manifest(folder), split) as reader:
+        batches = list(all_batches(reader, 1000))
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def row_numbers(folder: Path, split: str) -> list[int]:
+    """Return which rows of the source lie in a split, by their weights."""
+    found: list[int] = read(folder, split)["weight"].astype(int).tolist()
+    return found

@@ -1,4 +1,4 @@
-"""``prepare``: the same bytes whatever the order of the input, every row once, splits that keep their promise.
+"""``prepare``: the same bytes however the rows are cut, every row once, features and labels of every kind.
 
 A row is followed by its weight, which is its number.
 """
@@ -9,57 +9,19 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dkan_core import DataError, PrepareConfig, PreparedData, prepare, save_pointer
-from dkan_core.data import prepare as preparation
+from dkan_core import DataError, PrepareConfig, PreparedData, prepare
 from dkan_core.data import samples, schema, shards, statistics
 from dkan_core.data.encoding import Preprocessor
 from dkan_core.data.hashing import splitmix64
-from dkan_core.data.loader import all_batches, open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.data.splits import SPLITS
-from tests.data.tables import CONFIG, ROWS, contents, make_rows, replace_unnoticed, write
-
-
-def read(folder: Path, split: str) -> dict[str, npt.NDArray[Any]]:
-    with open_split(folder, read_manifest(folder), split) as reader:
-        batches = list(all_batches(reader, 1000))
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-
-
-def row_numbers(folder: Path, split: str) -> list[int]:
-    found: list[int] = read(folder, split)["weight"].astype(int).tolist()
-    return found
-
-
-def split_of(key: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The rule that the development data sets are published with."""
-    z = np.asarray(key).astype(np.uint64)
-    with np.errstate(over="ignore"):
-        z = z + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    b = z % np.uint64(10)
-    return np.where(b < 7, 0, np.where(b == 7, 1, 2))
-
-
-def test_same_bytes_in_whatever_order_files_are_given(tmp_path: Path) -> None:
-    paths = write(make_rows(), tmp_path / "raw", files=5)
-    given_as = [paths, paths[::-1], [tmp_path / "raw"], [f"{tmp_path}/raw/*.parquet"], [*paths, f"file://{paths[2]}"]]
-    outputs = []
-    for index, sources in enumerate(given_as):
-        prepare(sources, tmp_path / f"out-{index}", CONFIG)
-        outputs.append(contents(tmp_path / f"out-{index}"))
-    assert all(output == outputs[0] for output in outputs)
+from tests.data.tables import CONFIG, ROWS, contents, make_rows, read, row_numbers, write
 
 
 def test_same_rows_in_other_row_groups_and_files_give_the_same_shards(tmp_path: Path, monkeypatch: Any) -> None:
@@ -74,67 +36,12 @@ def test_same_rows_in_other_row_groups_and_files_give_the_same_shards(tmp_path: 
     assert len(found[0][1]) > len(SPLITS)
 
 
-def test_another_seed_gives_another_split_and_shuffle(tmp_path: Path) -> None:
-    paths = write(make_rows(), tmp_path / "raw")
-    for seed in (0, 1):
-        prepare(paths, tmp_path / f"out-{seed}", PrepareConfig(label=("y",), weight="row", seed=seed))
-    first, second = (row_numbers(tmp_path / f"out-{seed}", "train") for seed in (0, 1))
-    assert sorted(first) != sorted(second)
-    common = set(first) & set(second)
-    assert [row for row in first if row in common] != [row for row in second if row in common]
-
-
 def test_rows_are_shuffled_even_when_the_input_is_sorted_by_label(tmp_path: Path) -> None:
     table = make_rows().sort_by("y")
     prepare(write(table, tmp_path / "raw"), tmp_path / "out", CONFIG)
     labels = read(tmp_path / "out", "train")["labels"][:, 0]
     halves = labels[: len(labels) // 2].mean(), labels[len(labels) // 2 :].mean()
     assert abs(halves[0] - halves[1]) < 0.1
-
-
-def test_hash_split_is_the_published_rule_at_seed_zero(tmp_path: Path) -> None:
-    prepare(write(make_rows(), tmp_path / "raw", files=3), tmp_path / "out", CONFIG)
-    wanted = split_of(np.arange(ROWS))
-    for index, split in enumerate(SPLITS):
-        assert sorted(row_numbers(tmp_path / "out", split)) == np.flatnonzero(wanted == index).tolist()
-
-
-@pytest.mark.parametrize("kind", ["integers", "negative", "strings", "dictionary", "dates"])
-def test_group_stays_on_one_side(tmp_path: Path, kind: str) -> None:
-    number = np.random.default_rng(0).integers(0, 200, ROWS)
-    group = {
-        "integers": pa.array(number),
-        "negative": pa.array(-number),
-        "strings": pa.array([f"patient {n}" for n in number]),
-        "dictionary": pa.array([f"patient {n}" for n in number]).dictionary_encode(),
-        "dates": pa.array(number.astype(np.int32)).cast(pa.date32()),
-    }[kind]
-    paths = write(make_rows().append_column("g", group), tmp_path / "raw", files=3)
-    made = prepare(paths, tmp_path / "out", PrepareConfig(label=("y",), weight="row", group="g"))
-    sides = [{int(number[row]) for row in row_numbers(tmp_path / "out", split)} for split in SPLITS]
-    assert sum(map(len, sides)) == len(set(number.tolist()))
-    assert "g" not in made.preprocessor.columns
-    if kind == "integers":
-        for index, side in enumerate(sides):
-            assert (split_of(np.array(sorted(side))) == index).all()
-
-
-@pytest.mark.parametrize("percent", ["80/10/10", "98/1/1", "50/50/0"])
-def test_split_has_the_shares_asked_for(tmp_path: Path, percent: str) -> None:
-    paths = write(make_rows(20_000), tmp_path / "raw")
-    made = prepare(paths, tmp_path / "out", PrepareConfig(label=("y",), split=percent))
-    for name, share in zip(SPLITS, percent.split("/"), strict=True):
-        rows = made.splits[name].rows if name in made.splits else 0
-        assert abs(rows / 20_000 - int(share) / 100) < 0.01
-
-
-def test_split_column_is_honoured(tmp_path: Path) -> None:
-    part = np.random.default_rng(1).choice(SPLITS, ROWS)
-    paths = write(make_rows().append_column("part", pa.array(part.tolist())), tmp_path / "raw", files=2)
-    made = prepare(paths, tmp_path / "out", PrepareConfig(label=("y",), weight="row", split_column="part"))
-    for split in SPLITS:
-        assert sorted(row_numbers(tmp_path / "out", split)) == np.flatnonzero(part == split).tolist()
-    assert "part" not in made.preprocessor.columns
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -198,20 +105,6 @@ def test_row_is_encoded_as_a_reloaded_preprocessor_does(tmp_path: Path) -> None:
             np.testing.assert_array_equal(arrays["labels"][:, 0], rows % 2)
 
 
-def test_statistics_come_from_train_only(tmp_path: Path) -> None:
-    table = make_rows()
-    test_rows = split_of(np.arange(ROWS)) != 0
-    x = np.where(test_rows, 1e9, table["x"].to_numpy())
-    city = np.where(test_rows, "Atlantis", table["city"].to_numpy(zero_copy_only=False))
-    other = table.set_column(0, "x", pa.array(x.astype(np.float32))).set_column(2, "city", pa.array(city.tolist()))
-    first = prepare(write(table, tmp_path / "raw-0"), tmp_path / "out-0", CONFIG)
-    second = prepare(write(other, tmp_path / "raw-1"), tmp_path / "out-1", CONFIG)
-    assert first.preprocessor == second.preprocessor
-    assert (tmp_path / "out-0/train/00000-of-00001.safetensors").read_bytes() == (
-        tmp_path / "out-1/train/00000-of-00001.safetensors"
-    ).read_bytes()
-
-
 def test_sample_of_large_data_is_uniform_and_independent_of_batches(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(statistics, "sample_rows", lambda columns: 500)
     found = []
@@ -271,19 +164,6 @@ def test_label_of_any_type_that_holds_0_and_1(tmp_path: Path, kind: pa.DataType)
     np.testing.assert_array_equal(arrays["labels"][:, 0], arrays["weight"].astype(int) % 2)
 
 
-def test_files_may_store_the_same_strings_in_different_types(tmp_path: Path) -> None:
-    table = make_rows()
-    city = table["city"].combine_chunks()
-    kinds = [city, city.cast(pa.large_string()), city.dictionary_encode(), city.cast(pa.string_view())]
-    (tmp_path / "raw").mkdir()
-    for index, column in enumerate(kinds):
-        piece = table.set_column(2, "city", column).slice(index * 750, 750)
-        pq.write_table(piece, tmp_path / f"raw/part-{index}.parquet")
-    mixed = prepare(tmp_path / "raw", tmp_path / "mixed", CONFIG)
-    plain = prepare(write(table, tmp_path / "plain-raw", files=4), tmp_path / "plain", CONFIG)
-    assert mixed.fingerprint == plain.fingerprint
-
-
 def test_features_of_every_kind_go_through(tmp_path: Path) -> None:
     number = make_rows()["age"].cast(pa.float64())
     kinds = [pa.int8(), pa.uint8(), pa.int32(), pa.uint64(), pa.float16(), pa.decimal32(5, 1), pa.decimal256(50, 3)]
@@ -311,95 +191,6 @@ def test_dropped_column_is_gone_and_of_any_type(tmp_path: Path) -> None:
     table = make_rows().append_column("when", pa.array([[1]] * ROWS))
     made = prepare(write(table, tmp_path / "raw"), tmp_path / "out", PrepareConfig(label=("y",), drop=("when", "x")))
     assert made.preprocessor.columns == ["age", "row", "city"]
-
-
-def test_hidden_files_and_folders_are_no_sources(tmp_path: Path) -> None:
-    paths = write(make_rows(), tmp_path / "raw", files=2)
-    for name in ("_SUCCESS.parquet", "_temporary/0.parquet", ".hidden/0.parquet", "readme.txt"):
-        (tmp_path / "raw" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "raw" / name).write_text("no rows")
-    made = prepare(tmp_path / "raw", tmp_path / "out", CONFIG)
-    assert [source.path for source in made.sources] == [str(path) for path in paths]
-
-
-def test_what_is_left_out_of_a_folder_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    raw = tmp_path / "raw"
-    paths = write(make_rows(), raw, files=4)
-    for path, name in zip(paths, ("A.PARQUET", "b.parq", "part-00000", "year=2024/d.parquet"), strict=True):
-        (raw / name).parent.mkdir(exist_ok=True)
-        path.rename(raw / name)
-    for name in ("e.parquet.gz", "notes", "readme.txt"):
-        (raw / name).write_text("no rows")
-    made = prepare(raw, tmp_path / "out", CONFIG)
-    assert [str(Path(source.path).relative_to(raw)) for source in made.sources] == [
-        "A.PARQUET",
-        "b.parq",
-        "part-00000",
-        "year=2024/d.parquet",
-    ]
-    assert f"{raw}: 3 files are not taken for Parquet, such as {raw}/e.parquet.gz" in caplog.text
-    assert f"{raw}: year stand in names of folders alone and are ignored" in caplog.text
-
-
-def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Else its rows would lie in train and in test."""
-    raw = tmp_path / "raw"
-    (path,) = write(make_rows(), raw)
-    (raw / "a-link.parquet").symlink_to(path)
-    (raw / "b-link.parquet").hardlink_to(path)
-    (raw / "folder").symlink_to(raw)
-    sources = [raw, path, raw / "folder" / path.name, f"file://{path}", f"{raw}/../raw/{path.name}"]
-    made = prepare(sources, tmp_path / "out", CONFIG)
-    assert len(made.sources) == 1
-    assert sum(split.rows for split in made.splits.values()) == ROWS
-    assert "part-000.parquet: left out, it is the same file as" in caplog.text
-
-
-def test_folder_that_is_a_link_is_read(tmp_path: Path) -> None:
-    write(make_rows(), tmp_path / "elsewhere", files=2)
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "raw/link").symlink_to(tmp_path / "elsewhere")
-    made = prepare(tmp_path / "raw", tmp_path / "out", CONFIG)
-    assert sum(split.rows for split in made.splits.values()) == ROWS
-
-
-@pytest.mark.parametrize("same_stamp", [False, True])
-@pytest.mark.parametrize("moment", ["collect_statistics", "spill_rows"])
-def test_source_that_is_replaced_meanwhile_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, *, same_stamp: bool
-) -> None:
-    """Also by one with as many rows: the statistics would be of one, the rows of the other."""
-    (path,) = write(make_rows(), tmp_path / "raw")
-    (other,) = write(make_rows(seed=1), tmp_path / "other")
-    step = getattr(preparation, moment)
-
-    def replaced(*given: Any, **options: Any) -> Any:
-        if same_stamp:
-            replace_unnoticed(path)
-        else:
-            other.replace(path)
-        return step(*given, **options)
-
-    monkeypatch.setattr(preparation, moment, replaced)
-    with pytest.raises(DataError, match=r"part-000\.parquet: the source changed while it was read"):
-        prepare(path, tmp_path / "out", CONFIG)
-    assert not (tmp_path / "out").exists()
-
-
-def test_credentials_of_a_source_are_kept_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fs = fsspec.filesystem("memory")
-    (path,) = write(make_rows(), tmp_path / "raw")
-    uri = "memory://bucket/rows.parquet?X-Signature=secret"
-    fs.pipe_file("/bucket/rows.parquet?X-Signature=secret", path.read_bytes())
-    made = prepare(uri, tmp_path / "out", CONFIG)
-    assert [source.path for source in made.sources] == ["memory:///bucket/rows.parquet?***"]
-    assert prepare(uri, tmp_path / "out", CONFIG, reuse=True) == made
-    assert all(b"secret" not in content for content in contents(tmp_path / "out").values())
-    with pytest.raises(DataError, match=r"rows\.parquet\?\*\*\*: ") as error:
-        prepare(uri, tmp_path / "again", PrepareConfig(label=("y",), weight="x", group="city"))
-    assert "secret" not in str(error.value)
-    with pytest.raises(DataError, match="holds credentials"):
-        save_pointer(tmp_path / "pointer", made, "s3://key:secret@bucket/data")
 
 
 def test_label_with_very_many_values_is_refused_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,125 @@
+"""The source files of ``prepare``: which are taken, in whatever order, and what happens when they change."""
+
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import DataError, PrepareConfig, prepare, save_pointer
+from dkan_core.data import prepare as preparation
+from tests.data.tables import CONFIG, ROWS, contents, make_rows, replace_unnoticed, write
+
+
+def test_same_bytes_in_whatever_order_files_are_given(tmp_path: Path) -> None:
+    paths = write(make_rows(), tmp_path / "raw", files=5)
+    given_as = [paths, paths[::-1], [tmp_path / "raw"], [f"{tmp_path}/raw/*.parquet"], [*paths, f"file://{paths[2]}"]]
+    outputs = []
+    for index, sources in enumerate(given_as):
+        prepare(sources, tmp_path / f"out-{index}", CONFIG)
+        outputs.append(contents(tmp_path / f"out-{index}"))
+    assert all(output == outputs[0] for output in outputs)
+
+
+def test_hidden_files_and_folders_are_no_sources(tmp_path: Path) -> None:
+    paths = write(make_rows(), tmp_path / "raw", files=2)
+    for name in ("_SUCCESS.parquet", "_temporary/0.parquet", ".hidden/0.parquet", "readme.txt"):
+        (tmp_path / "raw" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "raw" / name).write_text("no rows")
+    made = prepare(tmp_path / "raw", tmp_path / "out", CONFIG)
+    assert [source.path for source in made.sources] == [str(path) for path in paths]
+
+
+def test_what_is_left_out_of_a_folder_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    raw = tmp_path / "raw"
+    paths = write(make_rows(), raw, files=4)
+    for path, name in zip(paths, ("A.PARQUET", "b.parq", "part-00000", "year=2024/d.parquet"), strict=True):
+        (raw / name).parent.mkdir(exist_ok=True)
+        path.rename(raw / name)
+    for name in ("e.parquet.gz", "notes", "readme.txt"):
+        (raw / name).write_text("no rows")
+    made = prepare(raw, tmp_path / "out", CONFIG)
+    assert [str(Path(source.path).relative_to(raw)) for source in made.sources] == [
+        "A.PARQUET",
+        "b.parq",
+        "part-00000",
+        "year=2024/d.parquet",
+    ]
+    assert f"{raw}: 3 files are not taken for Parquet, such as {raw}/e.parquet.gz" in caplog.text
+    assert f"{raw}: year stand in names of folders alone and are ignored" in caplog.text
+
+
+def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Else its rows would lie in train and in test."""
+    raw = tmp_path / "raw"
+    (path,) = write(make_rows(), raw)
+    (raw / "a-link.parquet").symlink_to(path)
+    (raw / "b-link.parquet").hardlink_to(path)
+    (raw / "folder").symlink_to(raw)
+    sources = [raw, path, raw / "folder" / path.name, f"file://{path}", f"{raw}/../raw/{path.name}"]
+    made = prepare(sources, tmp_path / "out", CONFIG)
+    assert len(made.sources) == 1
+    assert sum(split.rows for split in made.splits.values()) == ROWS
+    assert "part-000.parquet: left out, it is the same file as" in caplog.text
+
+
+def test_folder_that_is_a_link_is_read(tmp_path: Path) -> None:
+    write(make_rows(), tmp_path / "elsewhere", files=2)
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/link").symlink_to(tmp_path / "elsewhere")
+    made = prepare(tmp_path / "raw", tmp_path / "out", CONFIG)
+    assert sum(split.rows for split in made.splits.values()) == ROWS
+
+
+def test_files_may_store_the_same_strings_in_different_types(tmp_path: Path) -> None:
+    table = make_rows()
+    city = table["city"].combine_chunks()
+    kinds = [city, city.cast(pa.large_string()), city.dictionary_encode(), city.cast(pa.string_view())]
+    (tmp_path / "raw").mkdir()
+    for index, column in enumerate(kinds):
+        piece = table.set_column(2, "city", column).slice(index * 750, 750)
+        pq.write_table(piece, tmp_path / f"raw/part-{index}.parquet")
+    mixed = prepare(tmp_path / "raw", tmp_path / "mixed", CONFIG)
+    plain = prepare(write(table, tmp_path / "plain-raw", files=4), tmp_path / "plain", CONFIG)
+    assert mixed.fingerprint == plain.fingerprint
+
+
+@pytest.mark.parametrize("same_stamp", [False, True])
+@pytest.mark.parametrize("moment", ["collect_statistics", "spill_rows"])
+def test_source_that_is_replaced_meanwhile_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, *, same_stamp: bool
+) -> None:
+    """Also by one with as many rows: the statistics would be of one, the rows of the other."""
+    (path,) = write(make_rows(), tmp_path / "raw")
+    (other,) = write(make_rows(seed=1), tmp_path / "other")
+    step = getattr(preparation, moment)
+
+    def replaced(*given: Any, **options: Any) -> Any:
+        if same_stamp:
+            replace_unnoticed(path)
+        else:
+            other.replace(path)
+        return step(*given, **options)
+
+    monkeypatch.setattr(preparation, moment, replaced)
+    with pytest.raises(DataError, match=r"part-000\.parquet: the source changed while it was read"):
+        prepare(path, tmp_path / "out", CONFIG)
+    assert not (tmp_path / "out").exists()
+
+
+def test_credentials_of_a_source_are_kept_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fs = fsspec.filesystem("memory")
+    (path,) = write(make_rows(), tmp_path / "raw")
+    uri = "memory://bucket/rows.parquet?X-Signature=secret"
+    fs.pipe_file("/bucket/rows.parquet?X-Signature=secret", path.read_bytes())
+    made = prepare(uri, tmp_path / "out", CONFIG)
+    assert [source.path for source in made.sources] == ["memory:///bucket/rows.parquet?***"]
+    assert prepare(uri, tmp_path / "out", CONFIG, reuse=True) == made
+    assert all(b"secret" not in content for content in contents(tmp_path / "out").values())
+    with pytest.raises(DataError, match=r"rows\.parquet\?\*\*\*: ") as error:
+        prepare(uri, tmp_path / "again", PrepareConfig(label=("y",), weight="x", group="city"))
+    assert "secret" not in str(error.value)
+    with pytest.raises(DataError, match="holds credentials"):
+        save_pointer(tmp_path / "pointer", made, "s3://key:secret@bucket/data")
