@@ -27,6 +27,25 @@ def other_format(data: Path) -> None:
     (data / "manifest.json").write_text(json.dumps({**plain, "format_version": 3}))
 
 
+# What becomes of the manifest, and what the message says of it.
+TEXTS: dict[str, tuple[Change, str]] = {
+    "nested deeply": (
+        lambda path: path.write_text('{"format_version": ' + "[" * 100_000),
+        r"manifest\.json: Invalid JSON: recursion limit exceeded",
+    ),
+    "not UTF-8": (lambda path: path.write_bytes(b'{"format_version\xff": 1}'), r"manifest\.json: Invalid JSON"),
+    "a list": (lambda path: path.write_text("[]"), r"manifest\.json: .*should be an object"),
+    "not a number": (lambda path: path.write_text('{"format_version": NaN}'), r"manifest\.json: .*format_version"),
+    "a folder": (lambda path: [path.unlink(), path.mkdir()], r"manifest\.json: is no regular file"),
+    "a pipe": (lambda path: [path.unlink(), os.mkfifo(path)], r"manifest\.json: is no regular file"),
+}
+
+
+def of_manifest(change: Change) -> Change:
+    """Change the manifest of prepared data."""
+    return lambda data: change(data / "manifest.json")
+
+
 PREPARED: dict[str, tuple[Change, str]] = {
     "no manifest": (
         lambda data: (data / "manifest.json").unlink(),
@@ -43,6 +62,7 @@ PREPARED: dict[str, tuple[Change, str]] = {
         r"train/00000-of-00001\.safetensors: has 99 bytes",
     ),
     "no such folder": (shutil.rmtree, r"data: no manifest\.json there"),
+    **{name: (of_manifest(change), message) for name, (change, message) in TEXTS.items()},
 }
 
 
@@ -137,29 +157,6 @@ def test_train_on_altered_manifest(case: str, prepared: Path, tmp_path: Path, mo
     code = dkan("train", tmp_path / "data", "--out", tmp_path / "run", "--device", "cpu", monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, message)
     assert not (tmp_path / "run/model").exists()
-
-
-TEXTS: dict[str, tuple[Change, str]] = {
-    "nested deeply": (
-        lambda path: path.write_text('{"format_version": ' + "[" * 100_000),
-        r"manifest\.json: Invalid JSON: recursion limit exceeded",
-    ),
-    "not UTF-8": (lambda path: path.write_bytes(b'{"format_version\xff": 1}'), r"manifest\.json: Invalid JSON"),
-    "a list": (lambda path: path.write_text("[]"), r"manifest\.json: .*should be an object"),
-    "not a number": (lambda path: path.write_text('{"format_version": NaN}'), r"manifest\.json: .*format_version"),
-    "a folder": (lambda path: [path.unlink(), path.mkdir()], r"manifest\.json: is no regular file"),
-    "a pipe": (lambda path: [path.unlink(), os.mkfifo(path)], r"manifest\.json: is no regular file"),
-}
-
-
-@pytest.mark.parametrize("case", TEXTS)
-def test_train_on_what_is_no_manifest(case: str, prepared: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    change, message = TEXTS[case]
-    shutil.copytree(prepared, tmp_path / "data")
-    change(tmp_path / "data/manifest.json")
-    code = dkan("train", tmp_path / "data", "--out", tmp_path / "run", monkeypatch=monkeypatch)
-    check(code, capsys.readouterr().err, message)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "explain"])
