@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dkan_core.data.parallel import finish_preparation, fit_preparation, plan_preparation, prepare_part
     from dkan_core.data.prepare import prepare
     from dkan_core.data.sources import fingerprint_sources
-    from dkan_core.drift import Drift
+    from dkan_core.drift.measures import Drift
     from dkan_core.errors import ConfigError, DataError, DkanError, GateError, OutputError, TrainingError, UserError
     from dkan_core.estimator.classifier import FastKANClassifier
     from dkan_core.evaluation import Evaluation, evaluate
@@ -42,7 +42,7 @@ _HOMES = {
     "ConfigError": "errors",
     "DataError": "errors",
     "DkanError": "errors",
-    "Drift": "drift",
+    "Drift": "drift.measures",
     "Evaluation": "evaluation",
     "Explanation": "explanation.learned",
     "FastKAN": "model.fastkan",

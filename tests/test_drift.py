@@ -11,7 +11,8 @@ from dkan_core import DataError
 from dkan_core.data.distribution import count_values
 from dkan_core.data.encoding import Preprocessor
 from dkan_core.data.fitting import fit_preprocessor
-from dkan_core.drift import CountsSchema, Drift, DriftCounts, Reference, count_rows, measure
+from dkan_core.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
+from dkan_core.drift.measures import Drift, measure
 from dkan_core.errors import GateError
 
 ROWS = 5000

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from dkan_core.config import TrainConfig
 from dkan_core.data.hashing import salted, splitmix64
 from dkan_core.data.manifest import PreparedData
-from dkan_core.data.shards import Arrays, ShardReader
+from dkan_core.data.shard_reader import ShardReader
+from dkan_core.data.shards import Arrays
 from dkan_core.errors import DataError
 
 PIECE_BYTES = 48 << 10

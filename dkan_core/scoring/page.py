@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dkan_core import page
-from dkan_core.drift import LARGE, MODERATE, ColumnDrift, Drift, shown, verdict
+from dkan_core.drift.measures import LARGE, MODERATE, ColumnDrift, Drift, shown, verdict
 
 TILES = {
     "average_precision": "Average precision",

@@ -15,7 +15,8 @@ from safetensors.numpy import save_file
 from dkan_core.data.earlier import second
 from dkan_core.data.sources import find_parquet, listed, stamp
 from dkan_core.data.workplace import Workplace
-from dkan_core.drift import CountsSchema, Drift, DriftCounts, Reference, count_rows, measure
+from dkan_core.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
+from dkan_core.drift.measures import Drift, measure
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.metrics import NOT_MEASURED
 from dkan_core.model.saved_model import SavedModel

@@ -10,7 +10,8 @@ import numpy as np
 from safetensors.numpy import load
 
 from dkan_core.data.workplace import WORK, Workplace
-from dkan_core.drift import Drift, DriftCounts, Reference, measure
+from dkan_core.drift.counting import DriftCounts, Reference
+from dkan_core.drift.measures import Drift, measure
 from dkan_core.errors import ConfigError, DataError, GateError
 from dkan_core.metrics import compute_metrics
 from dkan_core.model.saved_model import SavedModel

@@ -15,7 +15,8 @@ from dkan_core.data import integrity, shards
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.integrity import Content
 from dkan_core.data.loader import all_batches
-from dkan_core.data.shards import Arrays, Shard, ShardReader, ShardWriter
+from dkan_core.data.shard_reader import ShardReader
+from dkan_core.data.shards import Arrays, Shard, ShardWriter
 
 ROWS, BLOCK = 500, 1024
 LAYOUT = {

@@ -17,7 +17,8 @@ from dkan_core.data import loader, shards
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.integrity import Content
 from dkan_core.data.loader import FirstRows, all_batches, prefetched, slice_of, steps_per_epoch, train_batches
-from dkan_core.data.shards import Arrays, Shard, ShardReader, ShardWriter
+from dkan_core.data.shard_reader import ShardReader
+from dkan_core.data.shards import Arrays, Shard, ShardWriter
 
 LAYOUT = {"numeric": ((3,), "uint8"), "categorical": ((2,), "int32"), "weight": ((), "float32")}
 CONTENT = Content(layout=LAYOUT, cardinalities=(("a", 10_000), ("b", 10_001)))

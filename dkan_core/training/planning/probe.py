@@ -18,7 +18,8 @@ from torch import Tensor
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import PREFETCH, open_split, run_batches
 from dkan_core.data.manifest import read_manifest
-from dkan_core.data.shards import Arrays, ShardReader
+from dkan_core.data.shard_reader import ShardReader
+from dkan_core.data.shards import Arrays
 from dkan_core.training.centre import Centre, Rules, start
 from dkan_core.training.channel import inherited
 from dkan_core.training.job import Job
