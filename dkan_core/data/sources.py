@@ -132,20 +132,34 @@ def stamp(uri: str) -> tuple[int, str]:
     return int(info["size"]), ""
 
 
-def fingerprint_sources(sources: str | Sequence[str | Path], settings: str = "") -> str:
+def fingerprint_sources(
+    sources: str | Sequence[str | Path], settings: str = "", *, model: str | Path | None = None
+) -> str:
     """Return a text that changes with the source files: names, sizes and modification stamps; nothing is read.
 
     Args:
         sources: Paths, folders, globs and fsspec URIs; in one text, separated by commas or line ends.
         settings: What else is to change it.
+        model: Folder or URI whose files are to change it, too.
 
     Raises:
-        DataError: A source does not exist or holds no Parquet file.
+        DataError: A source does not exist or holds no Parquet file; or there is no such model.
     """
     digest = hashlib.sha256(settings.encode())
-    for path in find_parquet(listed(sources)):
+    for path in find_parquet(listed(sources)) + (_list_files(str(model)) if model else []):
         digest.update(json.dumps([path, *stamp(path)]).encode())
     return digest.hexdigest()[:16]
+
+
+def _list_files(folder: str) -> list[str]:
+    check_name(folder)
+    fs, path = filesystem(folder)
+    with readable(folder):
+        fs.invalidate_cache()
+        names = sorted(fs.find(path))
+    if not names:
+        raise DataError(f"{folder}: no such folder, or an empty one")
+    return [fs.unstrip_protocol(name) if is_remote(folder) else name for name in names]
 
 
 def listed(sources: str | Path | Sequence[str | Path]) -> list[str]:

@@ -16,6 +16,7 @@ def fingerprint_parquet(
     weight: str = "",
     numeric_dtype: str = "uint8",
     seed: int = 0,
+    initial_model_uri: str = "",
 ) -> str:
     """Return a text that changes when the files do, or how they are prepared: a cache key, which a URI alone is not.
 
@@ -29,6 +30,7 @@ def fingerprint_parquet(
         weight: Column holding a non-negative weight for each row; it is no feature. Empty: all rows weigh the same.
         numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
         seed: Decides split, statistics sample and shuffle.
+        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from none.
 
     Returns:
         Digest of the settings and of the files' names, sizes and modification stamps; none is read.
@@ -36,4 +38,4 @@ def fingerprint_parquet(
     from dkan_core import fingerprint_sources
 
     settings = (label, drop, group, split_column, split, weight, numeric_dtype, seed)
-    return fingerprint_sources(data_uri, repr(settings))
+    return fingerprint_sources(data_uri, repr(settings), model=initial_model_uri)

@@ -19,6 +19,7 @@ def plan_preparation(
     weight: str = "",
     numeric_dtype: str = "uint8",
     seed: int = 0,
+    initial_model_uri: str = "",
     data_fingerprint: str = "",
 ) -> list[int]:
     """Plan how many pods prepare raw Parquet together: check the schema of every file and cut the rows into parts.
@@ -36,6 +37,7 @@ def plan_preparation(
         weight: Column holding a non-negative weight for each row; it is no feature. Empty: all rows weigh the same.
         numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
         seed: Decides split, statistics sample and shuffle.
+        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from none.
         data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: that itself.
 
     Returns:
@@ -52,6 +54,7 @@ def plan_preparation(
         "weight": weight or None,
         "numeric_dtype": numeric_dtype,
         "seed": seed,
+        "like": initial_model_uri or None,
     }
     sources = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
     config = build_config(PrepareConfig, settings)

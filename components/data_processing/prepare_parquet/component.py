@@ -17,6 +17,7 @@ def prepare_parquet(
     weight: str = "",
     numeric_dtype: str = "uint8",
     seed: int = 0,
+    initial_model_uri: str = "",
     prepared_uri: str = "",
     data_fingerprint: str = "",
     source: dsl.Input[dsl.Dataset] = None,
@@ -34,6 +35,7 @@ def prepare_parquet(
         weight: Column holding a non-negative weight for each row; it is no feature. Empty: all rows weigh the same.
         numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
         seed: Decides split, statistics sample and shuffle.
+        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from none.
         prepared_uri: Folder or bucket for the prepared shards, a folder a data set. Empty: inside the artifact.
         data_fingerprint: Output of fingerprint_parquet: part of the cache key, and the folder under prepared_uri.
         source: Parquet of an upstream step, in the place of data_uri.
@@ -49,6 +51,7 @@ def prepare_parquet(
         "weight": weight or None,
         "numeric_dtype": numeric_dtype,
         "seed": seed,
+        "like": initial_model_uri or None,
     }
     uris = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
     uri = shared_folder(prepared_uri, data_fingerprint) if prepared_uri else prepared.path

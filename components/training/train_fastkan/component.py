@@ -26,6 +26,7 @@ def train_fastkan(
     num_gpus: str = "0",
     workers: int = 0,
     seed: int = 0,
+    initial_model_uri: str = "",
     settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
     checkpoint_uri: str = "",
     checkpoint_key: str = "train_fastkan",
@@ -53,6 +54,7 @@ def train_fastkan(
         num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 takes what there is.
         workers: Training processes when num_gpus is 0; 0 means one a visible GPU, or one on the CPU.
         seed: Decides initialization, batch order and dropout.
+        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from none.
         settings: Further settings of dkan train by name, which win over the ones above.
         checkpoint_uri: Folder or bucket for checkpoints: a step tried again goes on from there. Empty: none kept.
         checkpoint_key: Folder under checkpoint_uri; data and settings choose one within it.
@@ -78,6 +80,7 @@ def train_fastkan(
         "device": "auto" if num_gpus in ("", "0") else "cuda",
         "workers": int(num_gpus) if num_gpus.isdecimal() and num_gpus != "0" else workers or None,
         "seed": seed,
+        "init_from": initial_model_uri or None,
         "checkpoint_uri": f"{folder}/{{run}}",
         "resume": "auto",
     }

@@ -45,6 +45,7 @@ def train_fastkan_nodes(
     namespace: str = "",
     runtime: str = "torch-distributed",
     seed: int = 0,
+    initial_model_uri: str = "",
     settings: dict = {},  # noqa: B006
     data_fingerprint: str = "",
 ) -> None:
@@ -89,6 +90,7 @@ def train_fastkan_nodes(
         namespace: Namespace of the job; empty: the one that the launcher runs in.
         runtime: ClusterTrainingRuntime of the job, one for torch.
         seed: Decides initialization, batch order and dropout.
+        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from none.
         settings: Further settings of dkan train by name, which win over the ones above.
         data_fingerprint: Output of fingerprint_parquet: part of the cache key, and not looked at.
     """
@@ -109,6 +111,7 @@ def train_fastkan_nodes(
         "max_seconds": max_seconds or None,
         "strategy": strategy,
         "seed": seed,
+        "init_from": initial_model_uri or None,
     }
     cluster = NodesConfig(
         image=image,

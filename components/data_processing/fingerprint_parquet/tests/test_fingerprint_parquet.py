@@ -21,6 +21,21 @@ def test_fingerprint_changes_with_files_and_settings(tmp_path: Path) -> None:
     assert len(found) == 3
 
 
-def test_missing_source_is_named(tmp_path: Path) -> None:
+def test_fingerprint_changes_with_the_model_to_continue_from(tmp_path: Path) -> None:
+    write_sample(tmp_path / "raw" / "a.parquet")
+    (tmp_path / "model").mkdir()
+    found = {fingerprint_parquet.python_func(str(tmp_path / "raw"))}
+    for weights in (b"1", b"12"):
+        (tmp_path / "model" / "model.safetensors").write_bytes(weights)
+        for _ in range(2):
+            model = str(tmp_path / "model")
+            found.add(fingerprint_parquet.python_func(str(tmp_path / "raw"), initial_model_uri=model))
+    assert len(found) == 3
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere"):
         fingerprint_parquet.python_func(str(tmp_path / "nowhere"))
+    write_sample(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="no-model"):
+        fingerprint_parquet.python_func(str(tmp_path), initial_model_uri=str(tmp_path / "no-model"))

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.data_processing.plan_preparation import plan_preparation
+from dkan_core import PrepareConfig, prepare
 from dkan_core.data.plans import open_plan
 from dkan_core.errors import ConfigError, DataError, OutputError
 
@@ -29,6 +30,14 @@ def test_parts_and_options(source: Path, tmp_path: Path, num_parts: int, planned
     task = open_plan(uri)[1].task
     assert task.schema.numeric == ("feature",)
     assert (task.config.seed, task.config.group) == (5, None)
+
+
+def test_encoding_is_that_of_the_model_to_continue_from(source: Path, tmp_path: Path) -> None:
+    # An encoding alone is enough here, and prepared data have one as a model has.
+    earlier = prepare(source, tmp_path / "earlier", PrepareConfig(label=("label",), drop=("leak",)))
+    uri = str(tmp_path / "prepared")
+    plan_preparation.python_func(str(source), "label", uri, initial_model_uri=str(tmp_path / "earlier"))
+    assert open_plan(uri)[1].task.encoding == earlier.preprocessor
 
 
 def test_mistakes_in_the_form_are_named(source: Path, tmp_path: Path) -> None:

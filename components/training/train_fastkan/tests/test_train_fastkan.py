@@ -12,9 +12,11 @@ import pytest
 import torch
 from kfp import dsl
 
+from components.data_processing.prepare_parquet import prepare_parquet
 from components.training.train_fastkan import train_fastkan
 from dkan_core import PrepareConfig, TrainConfig, prepare
 from dkan_core.errors import ConfigError, UserError
+from dkan_core.model.saved_model import SavedModel
 
 
 @pytest.fixture
@@ -73,3 +75,18 @@ def test_settings_of_a_sweep_win_over_the_form(prepared: dsl.Dataset, tmp_path: 
     training = json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]
     assert (training["epochs"], training["members"], training["hidden"]) == (1, 1, [3])
     assert "run ended (all epochs done)" in (tmp_path / "run" / "logs" / "train.log").read_text()
+
+
+def test_training_continues_from_an_earlier_model(prepared: dsl.Dataset, tmp_path: Path) -> None:
+    earlier, later = (dsl.Model(uri=str(tmp_path / name)) for name in ("earlier", "later"))
+    metrics = dsl.Metrics(uri=str(tmp_path / "metrics"))
+    train_fastkan.python_func(prepared, earlier, metrics, hidden="4", members=1, epochs=1)
+    feature = np.random.default_rng(1).normal(loc=3.0, size=300)
+    pq.write_table(pa.table({"feature": feature, "label": (feature > 3).astype(np.int8)}), tmp_path / "new.parquet")
+    new = dsl.Dataset(uri=str(tmp_path / "new"))
+    prepare_parquet.python_func(new, data_uri=str(tmp_path / "new.parquet"), initial_model_uri=earlier.path)
+    train_fastkan.python_func(new, later, metrics, epochs=1, initial_model_uri=earlier.path)
+    training = json.loads((tmp_path / "later" / "metrics.json").read_text())["training"]
+    assert training["init_from"].startswith("sha256:")
+    assert (training["members"], training["hidden"]) == (1, [4]), "the architecture is the earlier model's"
+    assert SavedModel(Path(later.path)).preprocessor == SavedModel(Path(earlier.path)).preprocessor
