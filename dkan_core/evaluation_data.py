@@ -204,14 +204,15 @@ def open_evaluation_data(
         return
     if len(data) > 1:
         raise ConfigError(f"{prepared[0]}: is prepared data, which is evaluated on alone; got {len(data)} places")
-    with open_prepared(data[0]) as (folder, manifest):
+    split = split or "test"
+    with open_prepared(data[0], split) as (folder, manifest):
         if label and [*label] != manifest.labels:
             raise ConfigError(
                 f"label {', '.join(label)}: {data[0]} is prepared data, with labels {', '.join(manifest.labels)}; "
                 "leave out --label"
             )
         check_match(saved, manifest, data[0])
-        yield PreparedRows(folder, manifest, split or "test")
+        yield PreparedRows(folder, manifest, split)
 
 
 def _open_raw(saved: SavedModel, data: Sequence[str], split: str | None, label: Sequence[str]) -> RawRows:

@@ -130,11 +130,12 @@ def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool) -> 
 
 
 @contextmanager
-def open_prepared(prepared: str | Path) -> Iterator[tuple[Path, PreparedData]]:
+def open_prepared(prepared: str | Path, *splits: str) -> Iterator[tuple[Path, PreparedData]]:
     """Yield a local folder with prepared data, and their manifest; what is remote is downloaded and removed afterwards.
 
     Args:
         prepared: Folder or fsspec URI that ``prepare`` wrote, or of a manifest that says where the data are.
+        splits: Those that are needed; no others are downloaded. Default: all.
 
     Raises:
         DataError: There are none, or other ones than the manifest speaks of.
@@ -155,7 +156,8 @@ def open_prepared(prepared: str | Path) -> Iterator[tuple[Path, PreparedData]]:
                 )
             manifest = there
         if is_remote(place):
-            download_shards(str(place), [shard for split in manifest.splits.values() for shard in split.shards], folder)
+            needed = [info for name, info in manifest.splits.items() if name in (splits or manifest.splits)]
+            download_shards(str(place), [shard for split in needed for shard in split.shards], folder)
         yield folder, manifest
 
 

@@ -68,7 +68,7 @@ def explain(
     with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
         with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
-        with open_prepared(prepared) as (data, manifest):
+        with open_prepared(prepared, split) as (data, manifest):
             check_match(saved, manifest, prepared)
             if label is not None and label not in manifest.labels:
                 raise ConfigError(f"label must be one of {', '.join(manifest.labels)}, got {label!r}")

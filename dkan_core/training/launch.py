@@ -97,7 +97,7 @@ def train(
     if ranks is not None and ranks.place.rank:
         return _take_part(prepared, config, ranks)
     check_run_folder(run, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
-    with output_lock(run), kept_log() as write_log, open_prepared(prepared) as (data, manifest):
+    with output_lock(run), kept_log() as write_log, open_prepared(prepared, "train", "valid") as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         config, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
@@ -172,7 +172,7 @@ def _take_part(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> Train
     """Run the member of a rank above 0; return what rank 0 returns."""
     with ExitStack() as stack:
         try:
-            data, manifest = stack.enter_context(open_prepared(prepared))
+            data, manifest = stack.enter_context(open_prepared(prepared, "train", "valid"))
             config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), ranks.place)
         except DkanError as error:
             ranks.give_up(error)

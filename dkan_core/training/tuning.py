@@ -134,7 +134,7 @@ def tune_learning_rate(
     if steps < 1 or repeats < 1:
         raise ConfigError(f"steps and repeats must be at least 1, got {steps} and {repeats}")
     with (
-        open_prepared(prepared) as (folder, manifest),
+        open_prepared(prepared, "train", "valid") as (folder, manifest),
         open_split(folder, manifest, "train") as train,
         open_split(folder, manifest, "valid") as valid,
     ):

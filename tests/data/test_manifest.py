@@ -24,6 +24,7 @@ from dkan_core import (
 from dkan_core import write_sample as sample
 from dkan_core.data.manifest import open_prepared, read_manifest
 from dkan_core.data.workplace import Workplace
+from tests.command import dkan
 
 
 def test_data_are_found_where_the_manifest_says(prepared: Path, trained: TrainResult, tmp_path: Path) -> None:
@@ -104,6 +105,22 @@ def test_nothing_but_what_the_manifest_lists_is_read(in_memory: Any) -> None:
             *["00000-of-00001.safetensors"] * 3,
             "manifest.json",
         ]
+
+
+def test_only_the_splits_that_are_needed_are_downloaded(in_memory: Any) -> None:
+    with open_prepared("memory://data", "valid", "test") as (folder, _):
+        assert {path.parent.name for path in folder.rglob("*.safetensors")} == {"valid", "test"}
+
+
+@pytest.mark.parametrize(("command", "split"), [("train", "test"), ("evaluate", "train"), ("explain", "train")])
+def test_split_that_a_command_does_not_read_may_be_missing(
+    in_memory: Any, trained: TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, split: str
+) -> None:
+    """So nothing of it was downloaded."""
+    in_memory.rm_file(f"/data/{split}/00000-of-00001.safetensors")
+    model = [] if command == "train" else [trained.model]
+    options = ["--device", "cpu", "--epochs", "1", "--hidden", "4"] if command == "train" else ["--split", "test"]
+    assert dkan(command, *model, "memory://data", "--out", tmp_path / "out", *options, monkeypatch=monkeypatch) == 0
 
 
 def test_data_prepared_since_are_refused(prepared: Path, source: Path, tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def plan(
         raise ConfigError("check: a plan with a given rows_per_second is for GPUs elsewhere; run it where they are")
     config = config or TrainConfig()
     interval = config.sync_interval or DEFAULT_INTERVAL
-    with open_prepared(prepared) as (data, manifest):
+    with open_prepared(prepared, "train", "valid") as (data, manifest):
         # Only the size of the model counts here, not its weights.
         config = replace(take_initial(replace(config, resume="never"), manifest, prepared, "")[0], init_from=None)
         here = _visible_devices(config)

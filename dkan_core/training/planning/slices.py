@@ -96,7 +96,7 @@ def plan_slices(prepared: str | Path, config: TrainConfig) -> SlicePlan:
     Raises:
         UserError: The data or a setting is wrong.
     """
-    with open_prepared(prepared) as (data, manifest):
+    with open_prepared(prepared, "train", "valid") as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         config = resolve(config, manifest.splits["train"].rows, len(manifest.labels))
