@@ -157,19 +157,28 @@ def count_parameters(config: ModelConfig) -> int:
 
     Trained parameters, grids and calibration: as many as the tensors of ``TabularFastKAN.state_dict`` hold.
     """
+    layers = len(config.hidden) + (_basis_inputs(config) > 0)
+    return count_trained(config) + layers * config.num_centers + 2 * len(config.labels)
+
+
+def count_trained(config: ModelConfig) -> int:
+    """Return P, the number of trainable parameters, before anything is allocated for them."""
     sizes = [config.cardinalities[index] for index in config.embedded]
-    widths = [embedding_width(size, config.embedding_dim) for size in sizes]
-    embeddings = sum(size * width for size, width in zip(sizes, widths, strict=True))
-    outputs = len(config.labels)
-    centers = config.num_centers
+    embeddings = sum(size * embedding_width(size, config.embedding_dim) for size in sizes)
+    inputs, outputs, centers = _basis_inputs(config), len(config.labels), config.num_centers
     first, *rest = *config.hidden, outputs
-    inputs = config.num_numeric - len(config.binary) + sum(widths)
     shifts = config.members * first * (len(config.binary) + _joint_codes(config))
-    network = centers + config.members * first * (inputs * (centers + 1) + 1) if inputs else 0
+    network = config.members * first * (inputs * (centers + 1) + 1) if inputs else 0
     network += 2 * inputs * (config.input_norm == "layer")
     for before, after in itertools.pairwise((first, *rest)):
-        network += centers + config.members * (before * after * (centers + 1) + after + 2 * before)
-    return embeddings + shifts + network + 3 * outputs
+        network += config.members * (before * after * (centers + 1) + after + 2 * before)
+    return embeddings + shifts + network + outputs
+
+
+def _basis_inputs(config: ModelConfig) -> int:
+    """Return the inputs that go through the basis: numeric ones, and embeddings."""
+    widths = [embedding_width(config.cardinalities[index], config.embedding_dim) for index in config.embedded]
+    return config.num_numeric - len(config.binary) + sum(widths)
 
 
 def _joint_codes(config: ModelConfig) -> int:

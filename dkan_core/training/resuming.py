@@ -7,20 +7,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import torch
-
 from dkan_core.config import TrainConfig
 from dkan_core.data.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.architecture import ModelConfig, count_trained
 from dkan_core.training.checkpoint_file import Checkpoint
 from dkan_core.training.ledger import ENDINGS, Ledger, add_to_digest
 from dkan_core.training.memory import MemoryShape
 from dkan_core.training.schedule import Schedule, ranges_of, rows_after
 from dkan_core.training.selection import Selection
 from dkan_core.training.snapshots import StateSnapshot
-from dkan_core.training.step import parameter_count
 
 PLACE_SETTINGS = (
     "device",
@@ -173,12 +169,7 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: T
     for name, value in architecture.to_dict().items():
         if value != expected[name]:
             raise DataError(f"{where}.{name}: expected {expected[name]} for this data and settings, got {value}")
-    try:
-        # On this device tensors have a shape and no content: a size that is too large takes no memory.
-        with torch.device("meta"):
-            parameters = parameter_count(TabularFastKAN(architecture))
-    except (TypeError, ValueError, LookupError, ArithmeticError, RuntimeError, AttributeError) as error:
-        raise DataError(f"{where}: no model can be built from it ({error})") from None
+    parameters = count_trained(architecture)
     shape = MemoryShape.of(config, parameters)
     size = (shape.whole_state, parameters)
     arrays = {"state": checkpoint.state_KP}

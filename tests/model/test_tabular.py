@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from dkan_core.model.architecture import MAX_INDICATOR_CODES, ModelConfig, count_parameters
+from dkan_core.model.architecture import MAX_INDICATOR_CODES, ModelConfig, count_parameters, count_trained
 from dkan_core.model.tabular import Indicators, TabularFastKAN, decode_scores
+from dkan_core.training.step import parameter_count
 
 CONFIG = ModelConfig(
     labels=("a", "b"),
@@ -71,6 +72,7 @@ def test_one_logit_a_label_from_the_parameters_counted(config: ModelConfig, nume
     model = TabularFastKAN(config)
     assert model(rows, codes).shape == (7, len(config.labels))
     assert count_parameters(config) == sum(tensor.numel() for tensor in model.state_dict().values())
+    assert count_trained(config) == parameter_count(model)
 
 
 def test_each_joint_value_of_a_group_has_a_vector_of_its_own() -> None:
