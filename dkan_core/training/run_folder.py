@@ -68,9 +68,16 @@ def check_replaceable(run: str | Path, where: str, config: TrainConfig, *, overw
         raise OutputError(
             f"{run}: holds a finished run and {where} no checkpoint of it; pass --overwrite to replace it"
         )
-    if config.resume not in ("auto", "never") and config.resume.startswith(where):
+    if config.resume not in ("auto", "never") and _lies_in(config.resume, where):
         return
     clear_checkpoints(where, allowed=overwrite)
+
+
+def _lies_in(uri: str, folder: str) -> bool:
+    """Tell whether a file or folder is a folder or lies in it, however their paths are written."""
+    if is_remote(uri) or is_remote(folder):
+        return f"{uri}/".startswith(f"{folder}/")
+    return local_path(uri).resolve().is_relative_to(local_path(folder).resolve())
 
 
 @contextmanager

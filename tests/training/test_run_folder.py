@@ -11,7 +11,7 @@ from dkan_core import OutputError, TrainConfig, TrainResult, evaluate, train
 from dkan_core.errors import DataError
 from dkan_core.model.model_folder import MODEL_FILES
 from dkan_core.model.saved_model import write_model_files
-from dkan_core.training.run_folder import check_run_folder
+from dkan_core.training.run_folder import check_replaceable, check_run_folder
 
 CONFIG = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
 
@@ -59,6 +59,22 @@ def test_run_is_known_again_also_where_it_was_killed(trained: TrainResult, tmp_p
     check_run_folder(run, overwrite=True)
     with pytest.raises(OutputError, match="--overwrite"):
         check_run_folder(run, overwrite=False)
+
+
+@pytest.mark.parametrize("resume", ["here/step-000000000001.safetensors", "./here/", "{cwd}/here", "{cwd}/x/../here"])
+def test_checkpoints_that_a_run_resumes_from_are_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint = tmp_path / "here" / "step-000000000001.safetensors"
+    checkpoint.parent.mkdir()
+    checkpoint.touch()
+    config = replace(CONFIG, resume=resume.format(cwd=tmp_path))
+    check_replaceable("run", "here", config, overwrite=True)
+    assert checkpoint.exists()
+    # A folder whose name begins alike is another one.
+    check_replaceable("run", "here", replace(CONFIG, resume="here-too/step-000000000001.safetensors"), overwrite=True)
+    assert not checkpoint.exists()
 
 
 @pytest.mark.parametrize("name", ["../stolen", "/tmp/stolen", "sub/x", "..", "", "a\0b"])
