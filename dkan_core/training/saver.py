@@ -78,8 +78,6 @@ class Saver:
             self._write(self._gather(ledger, state_KP))
 
     def _gather(self, ledger: Ledger, state_KP: Float32) -> Checkpoint:
-        # Snapshots first: one that is evaluated meanwhile is then in the history as well, and dropped.
-        pending = snapshots_after(self.memory, -1, ledger.step)
         history = [entry for entry in self.reporter.confirmed if entry["step"] <= ledger.step]
         reported = max((entry["step"] for entry in history), default=-1)
         return Checkpoint(
@@ -87,7 +85,7 @@ class Saver:
             ledger=ledger.stopped(),
             state_KP=state_KP,
             history=history,
-            pending=[each for each in pending if each.snapshot.step > reported],
+            pending=snapshots_after(self.memory, reported, ledger.step),
             model=read_model(self.model),
         )
 
