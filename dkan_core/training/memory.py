@@ -145,6 +145,7 @@ class Record(Generic[ValueT]):
 
     def __init__(self, view: memoryview, empty: ValueT) -> None:
         self._view, self._empty = view, empty
+        self._names = [field.name for field in fields(empty)]  # type: ignore[arg-type]
         kinds = "".join("d" if isinstance(value, float) else "q" for value in astuple(empty))  # type: ignore[call-overload]
         self._format = struct.Struct(f"<q{kinds}")
         self._half = len(view) // 2
@@ -156,7 +157,7 @@ class Record(Generic[ValueT]):
             # Both halves may be written while they are read.
             if (found := self._newest()) is not None or not any(self._view):
                 break
-        return self._empty if found is None else type(self._empty)(**dict(zip(self._names(), found[1:], strict=True)))
+        return self._empty if found is None else type(self._empty)(**dict(zip(self._names, found[1:], strict=True)))
 
     def write(self, value: ValueT) -> None:
         """Write a value."""
@@ -175,9 +176,6 @@ class Record(Generic[ValueT]):
         payload, checksum = part[:-4], int.from_bytes(part[-4:], "little")
         values = self._format.unpack(payload)
         return values if values[0] and zlib.crc32(payload) == checksum else None
-
-    def _names(self) -> list[str]:
-        return [field.name for field in fields(self._empty)]  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
