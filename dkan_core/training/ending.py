@@ -125,3 +125,15 @@ def kept_log() -> Iterator[Callable[[Path], None]]:
         package.setLevel(level)
         for handler in (buffer, *files):
             handler.close()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out what runs tell about themselves."""
+    runs = logging.getLogger("dkan_core.training")
+    before = runs.level
+    runs.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        runs.setLevel(before)

@@ -2,8 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from dkan_core.data.manifest import PreparedData, open_prepared
 from dkan_core.errors import ConfigError, TrainingError
 from dkan_core.prediction import torch_threads
 from dkan_core.progress import progress
+from dkan_core.training.ending import quiet
 from dkan_core.training.initial import InitialModel, take_initial
 from dkan_core.training.recipe import resolve, threads_per_worker
 from dkan_core.training.schedule import Schedule
@@ -205,7 +205,7 @@ def _run(
     initial: InitialModel | None,
 ) -> tuple[float | None, float | None]:
     """Return validation AP and loss of a run's best model, or None where it diverged."""
-    with _quiet():
+    with quiet():
         try:
             result = train_single(train, valid, manifest, config, initial)
         except TrainingError:
@@ -213,18 +213,6 @@ def _run(
     if result.refused:
         return None, None
     return float(result.metrics["average_precision"]), float(result.metrics["log_loss"])
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out what a run tells about itself."""
-    runs = logging.getLogger(__package__)
-    before = runs.level
-    runs.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        runs.setLevel(before)
 
 
 def _judge(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Trial, float | None, list[str]]:

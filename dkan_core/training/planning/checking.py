@@ -3,13 +3,13 @@
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import steps_per_epoch
 from dkan_core.data.manifest import read_manifest
+from dkan_core.training.ending import quiet
 from dkan_core.training.launch import train
 from dkan_core.training.planning.formulas import SCHEMES, Prediction, Scheme
 
@@ -82,15 +82,3 @@ def rows_per_second(data: Path, config: TrainConfig) -> float:
         facts = train(data, Path(folder) / "run", config).metrics["training"]
     first = config.batch_size * config.sync_interval
     return float(max(0, facts["ledger"]["rows"] - first) / max(1e-9, facts["seconds"]))
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Leave out what runs tell about themselves."""
-    runs = logging.getLogger("dkan_core.training")
-    before = runs.level
-    runs.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        runs.setLevel(before)
