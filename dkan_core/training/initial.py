@@ -79,6 +79,21 @@ def take_initial(
     return completed, InitialModel(saved.config, saved.module)
 
 
+def with_architecture(config: TrainConfig, manifest: PreparedData, prepared: str | Path) -> TrainConfig:
+    """Return the settings of a run that only measures: with the architecture of ``init_from``, but not its weights.
+
+    Args:
+        config: Settings as the user gave them.
+        manifest: The data to train on.
+        prepared: Where they lie, as messages call it.
+
+    Raises:
+        UserError: As ``take_initial``.
+    """
+    completed, _ = take_initial(replace(config, resume="never"), manifest, prepared, "")
+    return replace(completed, init_from=None)
+
+
 def initial_model(
     architecture: ModelConfig, manifest: PreparedData, config: TrainConfig, initial: InitialModel | None
 ) -> TabularFastKAN:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dkan_core import ConfigError, Plan, TrainConfig, TrainingError, bench_sync, cli, plan, plan_slices
+from dkan_core import ConfigError, DataError, Plan, TrainConfig, TrainingError, bench_sync, cli, plan, plan_slices
 from dkan_core.data.loader import slice_of
 from dkan_core.settings import build_config
 from dkan_core.training.planning import checking, measuring
@@ -137,6 +137,8 @@ def test_several_devices_are_measured_and_their_slices_balanced(
     assert resolve(config, 398).workers == 2
     with pytest.raises(ConfigError, match="device cpu: slices are balanced between several devices"):
         plan_slices(prepared, TrainConfig(device="cpu"))
+    with pytest.raises(DataError, match="init_from nowhere: no model there"):
+        plan_slices(prepared, TrainConfig(device="cpu,cpu", init_from="nowhere"))
     with pytest.raises(ConfigError, match="device cpu,cpu: one device is measured; name one, or let plan_slices"):
         plan(prepared, TrainConfig(device="cpu,cpu"))
 

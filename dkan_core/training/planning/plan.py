@@ -13,15 +13,17 @@ from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import PreparedData, open_prepared
 from dkan_core.errors import ConfigError
 from dkan_core.machine import available_cores
-from dkan_core.training.initial import take_initial
+from dkan_core.training.initial import with_architecture
 from dkan_core.training.planning.advice import Advice, Device, advise
 from dkan_core.training.planning.bench import describe_device
 from dkan_core.training.planning.checking import Checked, check_plan
 from dkan_core.training.planning.formulas import (
     ASSUMED_COPY_BANDWIDTH,
     ASSUMED_LAUNCH,
+    HOST_BANDWIDTH,
     LINKS,
     SCHEMES,
+    SERVER_LATENCY,
     Machine,
     Prediction,
     predict,
@@ -100,7 +102,8 @@ class Plan:
         speed = f"{1e6 * link.latency:.0f} us and {link.bandwidth / 1e9:.0f} GB/s"
         return [
             f"assumed, not measured: an all-reduce over {self.asked.link} takes {speed}",
-            "assumed, not measured: the server merges 60 GB/s in the host's memory, after 60 us",
+            f"assumed, not measured: the server merges {HOST_BANDWIDTH / 1e9:.0f} GB/s in the host's memory, after "
+            f"{1e6 * SERVER_LATENCY:.0f} us",
             "assumed, not measured: all GPUs are equally fast, and no two share a way to the host",
             *self._assumed_of_gpu(),
         ]
@@ -223,8 +226,7 @@ def plan(
     config = config or TrainConfig()
     interval = config.sync_interval or DEFAULT_INTERVAL
     with open_prepared(prepared, "train", "valid") as (data, manifest):
-        # Only the size of the model counts here, not its weights.
-        config = replace(take_initial(replace(config, resume="never"), manifest, prepared, "")[0], init_from=None)
+        config = with_architecture(config, manifest, prepared)
         here = _visible_devices(config)
         most = gpus or here
         base = _resolved(config, most, data, manifest)

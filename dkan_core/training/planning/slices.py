@@ -9,6 +9,7 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import open_prepared
 from dkan_core.errors import ConfigError
+from dkan_core.training.initial import with_architecture
 from dkan_core.training.planning.bench import describe_device
 from dkan_core.training.planning.formulas import StepCost, fit_step
 from dkan_core.training.planning.measuring import measure_devices
@@ -59,8 +60,6 @@ class SlicePlan:
 def balance_slices(costs: Sequence[StepCost], batch_size: int) -> tuple[int, ...]:
     """Return how many rows of a batch each device takes so that all are done at the same time, at least one each.
 
-    The batch has at least as many rows as there are devices.
-
     The batch has at least as many rows as there are devices. With launch time l and rate r of each, all take
     T = (B + sum of r l) / (sum of r) where each has r (T - l) rows; one that is not worth a row gets one, and the
     others share the rest.
@@ -99,6 +98,7 @@ def plan_slices(prepared: str | Path, config: TrainConfig) -> SlicePlan:
     with open_prepared(prepared, "train", "valid") as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
+        config = with_architecture(config, manifest, prepared)
         config = resolve(config, manifest.splits["train"].rows, len(manifest.labels))
         assert config.batch_size is not None
         devices = tuple(config.device.split(","))
