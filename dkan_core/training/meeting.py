@@ -45,6 +45,9 @@ class TorchRun:
     attempt: str
     """How often torchrun has started all ranks again."""
 
+    one_node: bool = False
+    """Whether all ranks are known to be on this node."""
+
     @classmethod
     def read(cls, variables: Mapping[str, str] = os.environ) -> "TorchRun | None":
         """Return it; None in a process that was not started by torchrun, or not with others.
@@ -65,4 +68,6 @@ class TorchRun:
             port=int(variables["MASTER_PORT"]),
             agent_has_store=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
+            # Where nobody says so, as other launchers on several nodes, it may not be assumed.
+            one_node=variables.get("LOCAL_WORLD_SIZE") == str(size),
         )

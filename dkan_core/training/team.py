@@ -48,11 +48,20 @@ def open_store(host: str, port: int, timeout: float, *, is_master: bool, listeni
     )
 
 
-def keep_store(timeout: float) -> TCPStore:
-    """Keep a store for members on this node: it has no password, so it listens on the loopback alone."""
-    listener = socket.create_server(("127.0.0.1", 0))
+def keep_store(timeout: float, address: str = "127.0.0.1", port: int = 0) -> TCPStore:
+    """Keep a store for members on this node: it has no password, so it listens on the loopback alone.
+
+    Args:
+        timeout: Seconds that its clients wait for it.
+        address: Of the loopback.
+        port: To listen at. Default: a free one.
+
+    Raises:
+        OSError: Somebody else listens there.
+    """
+    listener = socket.create_server((address, port))
     port = listener.getsockname()[1]
-    return open_store("127.0.0.1", port, timeout, is_master=True, listening=listener.detach())
+    return open_store(address, port, timeout, is_master=True, listening=listener.detach())
 
 
 def meeting_at(store: TCPStore, config: TrainConfig) -> Meeting:

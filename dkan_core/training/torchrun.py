@@ -4,11 +4,13 @@ The process of rank 0 is the launcher that writes the run, with the evaluator be
 nothing: they learn from it what to train, and at the end how it went.
 """
 
+import ipaddress
 import itertools
 import json
 import logging
 import os
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -17,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from dkan_core import errors
 from dkan_core.config import TrainConfig
@@ -30,7 +32,7 @@ from dkan_core.training.memory import MemoryShape, create_memory
 from dkan_core.training.processes import Child, ForkServer
 from dkan_core.training.recipe import Placement
 from dkan_core.training.step import decayed_ranges, parameter_count, untrained_model
-from dkan_core.training.team import backend_of, open_store
+from dkan_core.training.team import backend_of, keep_store, open_store
 
 LOOK_SECONDS = 0.1
 SILENCE_SECONDS = 10.0
@@ -58,10 +60,20 @@ class Ranks:
         self._keeps_store = place.rank == 0 and not place.agent_has_store
         self._prefix = f"dkan/{place.attempt}/{next(_runs)}"
         try:
-            store = open_store(place.host, place.port, timeout, is_master=self._keeps_store)
-        except RuntimeError as error:
-            raise TrainingError(f"lost the other ranks: {error}") from error
+            store = self._open_store()
+        except (RuntimeError, OSError) as error:
+            what = f"cannot listen at {place.host}:{place.port} for" if self._keeps_store else "lost"
+            raise TrainingError(f"{what} the other ranks: {error}") from error
         self._store = PrefixStore(self._prefix, store)
+
+    def _open_store(self) -> TCPStore:
+        """Connect to the store, or keep it: on the loopback alone where all ranks are on this node and meet there."""
+        place = self.place
+        if self._keeps_store and place.one_node:
+            address = socket.gethostbyname(place.host)
+            if ipaddress.ip_address(address).is_loopback:
+                return keep_store(self.timeout, address, place.port)
+        return open_store(place.host, place.port, self.timeout, is_master=self._keeps_store)
 
     def gather(self) -> None:
         """Say that this rank has its data; rank 0 waits for all to say so, as members wait only shortly for each other.

@@ -22,6 +22,9 @@ SILENT_SECONDS = 240.0
 LISTENS = "0A"
 """State of a socket in /proc/net/tcp."""
 
+LOOPBACKS = {"0100007F", f"{'0' * 24}01000000", f"{'0' * 16}FFFF00000100007F"}
+"""As /proc/net/tcp and tcp6 write 127.0.0.1, ::1 and ::ffff:127.0.0.1 on this machine's byte order."""
+
 
 class Background:
     """A run in a process of its own."""
@@ -126,7 +129,7 @@ def with_variable(name: str, value: str) -> set[int]:
 
 def listening(pids: Iterable[int]) -> set[str]:
     """Return the addresses that processes listen at, as /proc/net/tcp and tcp6 write them."""
-    sockets = {str(entry.readlink()) for pid in pids for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    sockets = {link_target(entry) for pid in pids for entry in Path(f"/proc/{pid}/fd").iterdir()}
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -134,6 +137,14 @@ def listening(pids: Iterable[int]) -> set[str]:
             if fields[3] == LISTENS and f"socket:[{fields[9]}]" in sockets:
                 found.add(fields[1].split(":")[0])
     return found
+
+
+def link_target(link: Path) -> str:
+    """Return where a link points, or an empty text where it is gone."""
+    try:
+        return str(link.readlink())
+    except FileNotFoundError:
+        return ""
 
 
 def alive(pid: int) -> bool:

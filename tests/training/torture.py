@@ -23,7 +23,7 @@ from safetensors.numpy import load_file
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
 from dkan_core.training.ledger import Ledger
 from dkan_core.training.memory import RECORD_BYTES, Lease, Push, Record
-from tests.training.processes import Background, wait_until
+from tests.training.processes import Background, link_target, wait_until
 
 ROWS = 16_000
 CONFIG = TrainConfig(
@@ -75,7 +75,7 @@ def memory_of(background: Background) -> Iterator[memoryview]:
 
     def look() -> bool:
         names = [entry for entry in folder.iterdir() if entry.is_symlink()]
-        found[:] = [entry for entry in names if "dkan-memory" in _target(entry)]
+        found[:] = [entry for entry in names if "dkan-memory" in link_target(entry)]
         return bool(found)
 
     wait_until(look)
@@ -95,13 +95,6 @@ def is_busy(background: Background, rank: int) -> bool:
             )
         )
         return lease.read().index >= 0 and lease.read().id != push.read().lease
-
-
-def _target(link: Path) -> str:
-    try:
-        return str(link.readlink())
-    except FileNotFoundError:
-        return ""
 
 
 @dataclass

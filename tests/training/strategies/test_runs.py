@@ -11,14 +11,11 @@ import pytest
 
 from dkan_core import TrainConfig, TrainResult, train
 from dkan_core.training.checkpoints import Checkpoint, load_checkpoint
-from tests.training.processes import Background, children, listening, wait_until, with_variable
+from tests.training.processes import LOOPBACKS, Background, children, listening, wait_until, with_variable
 
 SMALL = TrainConfig(
     epochs=2, hidden=(8,), workers=2, device="cpu", batch_size=50, learning_rate=0.02, dropout=0.3, binary_dropout=0.3
 )
-LOOPBACK_V4, LOOPBACK_V6, MAPPED_LOOPBACK = "0100007F", f"{'0' * 24}01000000", f"{'0' * 16}FFFF00000100007F"
-"""As /proc/net/tcp and tcp6 write 127.0.0.1, ::1 and ::ffff:127.0.0.1 on this machine's byte order."""
-
 LONG = replace(SMALL, strategy="allreduce", epochs=40, patience=1000)
 
 
@@ -84,7 +81,7 @@ def test_nothing_listens_beyond_the_loopback(prepared: Path, tmp_path: Path) -> 
         found = listening([background.process.pid, *background.children().values()])
     finally:
         background.end()
-    assert found and found <= {LOOPBACK_V4, LOOPBACK_V6, MAPPED_LOOPBACK}, found
+    assert found and found <= LOOPBACKS, found
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from dkan_core.training.meeting import TorchRun
 from dkan_core.training.recipe import resolve
 from dkan_core.training.team import keep_store
 from dkan_core.training.torchrun import Ranks
-from tests.training.processes import SILENT_SECONDS, children, wait_until
+from tests.training.processes import LOOPBACKS, SILENT_SECONDS, children, listening, wait_until
 
 CONFIG = TrainConfig(
     strategy="allreduce", epochs=3, hidden=(8,), device="cpu", batch_size=50, learning_rate=0.02, dropout=0.0
@@ -93,6 +94,22 @@ def test_first_rank_waits_for_the_data_of_the_others(caplog: pytest.LogCaptureFi
         assert not waiting.done()
         second.gather()
         waiting.result(timeout=SILENT_SECONDS)
+
+
+def test_store_that_the_first_rank_keeps_on_one_node_listens_on_the_loopback_alone() -> None:
+    """As where a launcher other than torchrun has set its variables."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+        places = [TorchRun.read({**variables, "RANK": rank}) for rank in "01"]
+        assert places[0] is not None and places[1] is not None and not places[0].agent_has_store
+        with pytest.raises(TrainingError, match=rf"cannot listen at localhost:{port} for the other ranks: .*in use"):
+            Ranks(places[0], 60)
+    first, second = (Ranks(place, 60) for place in places if place)
+    second.gather()
+    found = listening([os.getpid()])
+    assert found and found <= LOOPBACKS, found
+    del first
 
 
 def _ranks(agent: int) -> list[int]:
