@@ -199,7 +199,7 @@ class TrainConfig:
     """Folder or URI for checkpoints; {run} becomes a digest of data and settings. Default: in the run's folder."""
 
     resume: str = "never"
-    """"auto" goes on from the newest checkpoint, if there is one, "best" from the best evaluation; or a path or URI."""
+    """"auto" resumes from the newest checkpoint, if there is one, "best" from the best evaluation; or a path or URI."""
 
     tensorboard: bool = False
     """Write live curves for TensorBoard."""

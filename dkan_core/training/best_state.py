@@ -1,4 +1,4 @@
-"""The state of the best evaluation's step, as a checkpoint of its own: what ``--resume best`` goes on from."""
+"""The state of the best evaluation's step, as a checkpoint of its own: what ``--resume best`` resumes from."""
 
 from pathlib import Path
 from typing import Any

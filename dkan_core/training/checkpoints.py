@@ -121,7 +121,7 @@ def checkpoint_folder(config: TrainConfig, data: str) -> str:
 
 
 def source_of(resume: str, where: str) -> str:
-    """Return the folder or file that a run is to go on from.
+    """Return the folder or file that a run is to resume from.
 
     Args:
         resume: Of the settings, and not "never".
@@ -134,7 +134,7 @@ def source_of(resume: str, where: str) -> str:
 
 
 def find_checkpoint(where: str, config: TrainConfig, data: str, rows: int) -> Checkpoint | None:
-    """Return the checkpoint that a run is to go on from, if it is to and there is one.
+    """Return the checkpoint that a run is to resume from, if it is to and there is one.
 
     Args:
         where: Folder or URI of the run's own checkpoints.
@@ -173,7 +173,7 @@ def clear_checkpoints(folder: str, *, allowed: bool) -> None:
         names.append(BEST_FILE)
     if names and not allowed:
         raise OutputError(
-            f"{folder}: already holds checkpoints; pass --resume auto to go on from them, or --overwrite to remove them"
+            f"{folder}: already holds checkpoints; resume from them with --resume auto, or remove them with --overwrite"
         )
     _remove(folder, names)
 

@@ -33,7 +33,7 @@ class Ending:
     Args:
         run: Path or URI of the run.
         model: Folder of the best model.
-        checkpoint: The one that the run goes on from; empty where there is none.
+        checkpoint: The one that the run resumes from; empty where there is none.
     """
 
     def __init__(self, run: str, model: Path, checkpoint: str) -> None:

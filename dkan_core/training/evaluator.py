@@ -120,7 +120,7 @@ class Evaluator:
         try:
             self.save()
         except OutputError as error:
-            text = f"{error}; the best model is kept in memory, training goes on, and saving is tried again"
+            text = f"{error}; the best model is kept in memory, training continues, and saving is tried again"
             self.launcher.send(kind="warning", text=text)
         self.stopwatch.lap("save")
         self.stopwatch.publish()
@@ -149,11 +149,11 @@ class Evaluator:
         self.unsaved = None
 
     def _write_state(self, each: StateSnapshot, model: Path) -> None:
-        """Write the state of the best model, to go on from; training does not need it."""
+        """Write the state of the best model, to resume from; training does not need it."""
         try:
             write_best(self.job, self.prepared.fingerprint, each, self.history, model)
         except OutputError as error:
             text = (
-                f"{error}; --resume best will go on from an earlier evaluation than that of step {each.snapshot.step}"
+                f"{error}; --resume best will resume from an earlier evaluation than that of step {each.snapshot.step}"
             )
             self.launcher.send(kind="warning", text=text)

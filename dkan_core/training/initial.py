@@ -152,7 +152,7 @@ def _as_checkpoint_says(config: TrainConfig, checkpoints: str) -> TrainConfig:
     if not isinstance(settings.get("init_from"), str):
         raise ConfigError(
             f"{found[0]}: was trained without init_from, not with {config.init_from}; "
-            "go on with the same, or train without --resume"
+            "resume with the same, or train without --resume"
         )
     theirs = build_config(TrainConfig, {name: settings[name] for name in ARCHITECTURE_SETTINGS if name in settings})
     architecture = {name: getattr(theirs, name) for name in ARCHITECTURE_SETTINGS}

@@ -41,14 +41,14 @@ from dkan_core.training.torchrun import Ranks, follow
 LEDGER_FACTS = ("ranges", "rows", "refused", "backoffs", "late", "reassigned")
 
 OWN_CHECKPOINTS = ("auto", "best")
-"""Values of ``resume`` by which a run goes on in its own folder."""
+"""Values of ``resume`` by which a run resumes in its own folder."""
 
 TO_GO_ON = {
     "epochs": "raise --epochs to continue",
     "patience": "it stopped early; raise --patience to continue",
     "time": "its time was up; raise --max-seconds to continue",
 }
-"""By what ended a run: how to have it go on."""
+"""By what ended a run: how to continue it."""
 
 logger = logging.getLogger(__name__)
 

@@ -216,7 +216,7 @@ class MemoryShape:
 
     @property
     def whole_state(self) -> int:
-        """Arrays of a state to go on from: with the workers' own moments, where they have some."""
+        """Arrays of a state to resume from: with the workers' own moments, where they have some."""
         return self.state + 2 * (self.workers if self.local else 0)
 
     @property

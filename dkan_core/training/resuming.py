@@ -1,4 +1,4 @@
-"""Whether a run can go on from a checkpoint, and whether anything is left for it to do."""
+"""Whether a run can resume from a checkpoint, and whether anything is left for it to do."""
 
 import json
 import logging
@@ -34,16 +34,16 @@ EXTENDING_SETTINGS = ("epochs", "patience", "evaluations_per_epoch")
 """When a run ends and what it looks at: what was done stays as it is, and only what follows may be another."""
 
 FREE_SETTINGS = (*PLACE_SETTINGS, *EXTENDING_SETTINGS)
-"""What may be another in a run that goes on; everything else would have changed what it has done so far."""
+"""What may be another in a run that is resumed; everything else would have changed what it has done so far."""
 
 logger = logging.getLogger(__name__)
 
 
 def check_fits(checkpoint: Checkpoint, config: TrainConfig, data: str, rows: int) -> None:
-    """Raise an error unless a run of this data with these settings can go on from a checkpoint.
+    """Raise an error unless a run of this data with these settings can resume from a checkpoint.
 
     Args:
-        checkpoint: To go on from.
+        checkpoint: To resume from.
         config: Resolved settings.
         data: Fingerprint of the prepared data.
         rows: Rows of its train split.
@@ -56,7 +56,7 @@ def check_fits(checkpoint: Checkpoint, config: TrainConfig, data: str, rows: int
     if checkpoint.data != data:
         raise ConfigError(
             f"{where}: is of other data (fingerprint {checkpoint.data[:12]}, here {data[:12]}); "
-            "train with that data, or without --resume; to go on with other data, start from that run's model with "
+            "train with that data, or without --resume; to continue with other data, start from that run's model with "
             "--init-from"
         )
     # One that did not exist when the checkpoint was written had its default.
@@ -65,7 +65,7 @@ def check_fits(checkpoint: Checkpoint, config: TrainConfig, data: str, rows: int
         if name not in FREE_SETTINGS and ours.get(name) != value:
             raise ConfigError(
                 f"{where}: was trained with {name} {value}, not {ours.get(name)}; "
-                "go on with the same, or train without --resume"
+                "resume with the same, or train without --resume"
             )
     _check_epochs(checkpoint.ledger, config, rows, where)
     before = Ledger()
@@ -118,7 +118,7 @@ def _check_ledger(ledger: Ledger, config: TrainConfig, rows: int, where: str, be
 
 
 def log_changes(before: Mapping[str, Any], config: TrainConfig) -> None:
-    """Say which settings of a run that goes on are others than before."""
+    """Say which settings of a resumed run are others than before."""
     for name in EXTENDING_SETTINGS:
         if name in before and before[name] != getattr(config, name):
             logger.info("%s: %s from here on, %s before", name, getattr(config, name), before[name])
@@ -127,7 +127,7 @@ def log_changes(before: Mapping[str, Any], config: TrainConfig) -> None:
 def ending_of(checkpoint: Checkpoint, config: TrainConfig, rows: int) -> str:
     """Return why nothing is left to do, one of ``ENDINGS``: empty where something is.
 
-    What an interrupt or a limit of time ended can go on; so can what patience ended, with more of it.
+    What an interrupt or a limit of time ended can be resumed; so can what patience ended, with more of it.
 
     Args:
         checkpoint: That fits.
@@ -153,7 +153,7 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: T
     """Return the architecture of a checkpoint, once its state is known to have that size.
 
     Args:
-        checkpoint: To go on from.
+        checkpoint: To resume from.
         prepared: The data.
         config: Resolved settings.
 
@@ -185,8 +185,8 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: T
 def waiting_snapshots(checkpoint: Checkpoint, schedule: Schedule) -> list[StateSnapshot]:
     """Return the snapshots of a checkpoint that are to be scored, in order.
 
-    A run that stops early takes a last snapshot where it happens to be, which nobody scores; one that goes on with more
-    patience would not have taken it, unless an evaluation was due there.
+    A run that stops early takes a last snapshot where it happens to be, which nobody scores; with more patience from
+    the start there would be none, unless an evaluation was due there.
     """
     pending = checkpoint.pending
     if not pending or ENDINGS[checkpoint.ledger.ended] != "patience":

@@ -63,7 +63,7 @@ class Run:
         folder: Of the run.
         config: Resolved settings.
         checkpoints: Folder or URI for checkpoints.
-        checkpoint: To go on from.
+        checkpoint: To resume from.
         fork_server: Where the processes come from.
         ending: Told of the newest checkpoint.
         ranks: The other launchers, under torchrun.

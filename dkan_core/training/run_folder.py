@@ -59,7 +59,7 @@ def check_run_folder(run: str | Path, *, overwrite: bool) -> None:
 
 
 def check_replaceable(run: str | Path, where: str, config: TrainConfig, *, overwrite: bool) -> None:
-    """Make way for a run that does not go on from its own checkpoints.
+    """Make way for a run that does not resume from its own checkpoints.
 
     Raises:
         OutputError: There is a finished run, or checkpoints of another one, that may not be replaced.
@@ -101,7 +101,7 @@ def local_run_folder(run: str | Path) -> Iterator[Path]:
 
 
 def make_ready(folder: Path, checkpoint: Checkpoint | None) -> None:
-    """Make the folders of a run, without what an earlier one has left; one that goes on keeps its logs.
+    """Make the folders of a run, without what an earlier one has left; one that is resumed keeps its logs.
 
     ``check_run_folder`` has seen that what is removed is a run's.
     """

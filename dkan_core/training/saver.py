@@ -94,7 +94,7 @@ class Saver:
             self.newest = save_checkpoint(self.where, checkpoint)
             self._bring_best()
         except DkanError as error:
-            # Training goes on: it does not need the checkpoint, and the next one may work.
+            # Training continues: it does not need the checkpoint, and the next one may work.
             logger.error("no checkpoint of step %d: %s", checkpoint.ledger.step, error)
 
     def _bring_best(self) -> None:

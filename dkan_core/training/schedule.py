@@ -56,7 +56,7 @@ class Schedule:
         - constant: ``peak``
         - exponential: ``peak * gamma ** (t / E)``
 
-        Only the cosine and the warm-up depend on T: where a run that goes on has more epochs, they are those of T as it
+        Only the cosine and the warm-up depend on T: where a resumed run has more epochs, they are those of T as it
         is then, whatever T was before.
         """
         warmup = max(1, round(self.steps * self.warmup_fraction))

@@ -65,7 +65,7 @@ class Server:
     def _follow_up(self) -> bool:
         """Do what is due; return whether something waits until no range is begun and not merged.
 
-        A restore point with ranges open would lose them, and so would a snapshot, which can be gone on from as well.
+        A restore point with ranges open would lose them, and so would a snapshot, which can be resumed from as well.
         """
         ledger = replace(self.centre.ledger, late=self.leases.late, reassigned=self.leases.reassigned)
         if ledger != self.centre.ledger:

@@ -1,6 +1,6 @@
 """Snapshots of the state on their way to the evaluator: a ring of slots in shared memory.
 
-Each is a state to go on from, so that the best one can be: parameters, moments, and the ledger that belongs to them.
+Each is a state to resume from, so that the best one can be: parameters, moments, and the ledger that belongs to them.
 Whoever writes never waits: with every slot taken, a snapshot is skipped. One slot is kept for the final one.
 
 Shape suffixes: P trained numbers, K arrays of the state, with the workers' own moments; V parameters to score: raw, and
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StateSnapshot:
-    """A snapshot, the state ``(K, P)`` that it is of, and the ledger to go on with from there."""
+    """A snapshot, the state ``(K, P)`` that it is of, and the ledger to resume with."""
 
     snapshot: Snapshot
     ledger: Ledger

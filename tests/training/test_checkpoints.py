@@ -117,7 +117,7 @@ def test_what_does_not_change_the_course_may_differ(tmp_path: Path) -> None:
 
 def test_checkpoints_of_another_run_are_not_mixed_with_new_ones(tmp_path: Path) -> None:
     save_checkpoint(str(tmp_path), checkpoint_of(1))
-    with pytest.raises(OutputError, match="already holds checkpoints; pass --resume auto"):
+    with pytest.raises(OutputError, match="already holds checkpoints; resume from them with --resume auto"):
         clear_checkpoints(str(tmp_path), allowed=False)
     clear_checkpoints(str(tmp_path), allowed=True)
     clear_checkpoints(str(tmp_path), allowed=False)

@@ -56,7 +56,7 @@ def test_full_disk_is_loud_and_training_goes_on(
     finally:
         background.end()
     assert code == 0, output
-    assert "no checkpoint of step" in output and "kept in memory, training goes on" in output
+    assert "no checkpoint of step" in output and "kept in memory, training continues" in output
     assert same_history(run, calm) and SavedModel(run).metrics["step"] == calm.metrics["step"]
 
 
