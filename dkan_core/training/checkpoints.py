@@ -110,6 +110,8 @@ def checkpoint_folder(config: TrainConfig, data: str) -> str:
     """Return the folder or URI that the settings name for checkpoints, with ``{run}`` filled in; empty for none.
 
     A run that is started again with the same data and settings finds its own checkpoints there, and no other does.
+    Epochs and patience are among these settings, though a finished run may be given more of them: those of a sweep are
+    different runs, which must not write into one folder.
 
     Args:
         config: Resolved settings.
@@ -118,6 +120,15 @@ def checkpoint_folder(config: TrainConfig, data: str) -> str:
     fixed = {name: value for name, value in asdict(config).items() if name not in PLACE_SETTINGS}
     run = hashlib.sha256(json.dumps([data, fixed]).encode()).hexdigest()[:16]
     return (config.checkpoint_uri or "").replace("{run}", run).rstrip("/")
+
+
+def resume_options(config: TrainConfig, folder: str) -> str:
+    """Return the options that resume a run, also with more epochs or patience: ``{run}`` would be another folder then.
+
+    >>> resume_options(TrainConfig(checkpoint_uri="s3://bucket/{run}"), "s3://bucket/0123")
+    '--resume auto --checkpoint-uri s3://bucket/0123'
+    """
+    return f"--resume auto --checkpoint-uri {folder}" if "{run}" in (config.checkpoint_uri or "") else "--resume auto"
 
 
 def source_of(resume: str, where: str) -> str:

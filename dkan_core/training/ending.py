@@ -34,10 +34,11 @@ class Ending:
         run: Path or URI of the run.
         model: Folder of the best model.
         checkpoint: The one that the run resumes from; empty where there is none.
+        options: Those that resume it.
     """
 
-    def __init__(self, run: str, model: Path, checkpoint: str) -> None:
-        self.run, self.model, self.checkpoint = run, model, checkpoint
+    def __init__(self, run: str, model: Path, checkpoint: str, options: str) -> None:
+        self.run, self.model, self.checkpoint, self.options = run, model, checkpoint, options
         self.reason = ""
         """A key of ``REASONS``, set by the one that knows."""
 
@@ -56,7 +57,7 @@ class Ending:
         if not self.checkpoint:
             return "start over with --overwrite"
         limit = LARGER.get(self.reason)
-        return f"continue with --resume auto and a larger {limit}" if limit else "continue with --resume auto"
+        return f"continue with {self.options}" + (f" and a larger {limit}" if limit else "")
 
 
 def describe(error: BaseException) -> str:

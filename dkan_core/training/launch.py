@@ -19,7 +19,13 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.storage.files import write_atomic, write_json
 from dkan_core.storage.staging import output_lock
 from dkan_core.training.checkpoint_file import Checkpoint
-from dkan_core.training.checkpoints import CHECKPOINTS, checkpoint_folder, find_checkpoint, save_checkpoint
+from dkan_core.training.checkpoints import (
+    CHECKPOINTS,
+    checkpoint_folder,
+    find_checkpoint,
+    resume_options,
+    save_checkpoint,
+)
 from dkan_core.training.ending import LOG, Ending, kept_log
 from dkan_core.training.evaluator import MODEL_FOLDER
 from dkan_core.training.initial import take_initial
@@ -121,7 +127,8 @@ def train(
         with local_run_folder(run) as folder:
             make_ready(folder, checkpoint)
             write_log(folder / LOGS / LOG)
-            with Ending(str(run), folder / MODEL_FOLDER, checkpoint.source if checkpoint else "") as end:
+            source, options = checkpoint.source if checkpoint else "", resume_options(config, where)
+            with Ending(str(run), folder / MODEL_FOLDER, source, options) as end:
                 ending = "" if checkpoint is None else ending_of(checkpoint, config, rows)
                 if checkpoint is not None and ending:
                     outcome = _take_over(folder, checkpoint, ending, ranks)

@@ -144,5 +144,7 @@ def test_digest_of_data_and_settings_keeps_runs_apart() -> None:
     assert re.fullmatch(r"s3://bucket/late/[0-9a-f]{16}", folder)
     assert checkpoint_folder(replace(config, max_seconds=5.0, device="cpu", resume="auto"), "data") == folder
     others = [(replace(config, seed=1), "data"), (replace(config, batch_size=65), "data"), (config, "other")]
-    assert len({folder, *(checkpoint_folder(*other) for other in others)}) == 4
+    # Runs of a sweep write into folders of their own.
+    others += [(replace(config, epochs=3), "data"), (replace(config, patience=3), "data")]
+    assert len({folder, *(checkpoint_folder(*other) for other in others)}) == 6
     assert checkpoint_folder(TrainConfig(), "data") == ""

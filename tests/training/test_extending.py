@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dkan_core import ConfigError, TrainConfig, TrainResult, train
+from dkan_core import ConfigError, OutputError, TrainConfig, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.checkpoints import BEST_FILE, load_checkpoint
 from dkan_core.training.step import flatten
@@ -91,6 +91,21 @@ def test_run_that_stopped_early_with_more_patience_is_the_run_that_had_it_from_t
     assert [json.loads(line) for line in (tmp_path / "run" / "history.jsonl").read_text().splitlines()] == (
         extended.history
     )
+
+
+def test_run_whose_checkpoints_lie_below_a_digest_says_how_it_is_extended(
+    prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    template = f"{tmp_path}/all/{{run}}"
+    config = replace(SMALL, epochs=1, workers=1, checkpoint_uri=template)
+    train(prepared, tmp_path / "run", config)
+    (folder,) = (tmp_path / "all").iterdir()
+    assert f"continue with --resume auto --checkpoint-uri {folder} and a larger --epochs" in caplog.text
+    with pytest.raises(OutputError, match=r"run: holds a finished run and .*/all/\w+ no checkpoint of it"):
+        train(prepared, tmp_path / "run", replace(config, epochs=2))
+    extended = train(prepared, tmp_path / "run", replace(config, epochs=2, checkpoint_uri=str(folder)))
+    assert [entry["epoch"] for entry in extended.history] == [1, 2] and len(list(folder.parent.iterdir())) == 1
 
 
 def best_step(result: TrainResult) -> int:
