@@ -12,7 +12,7 @@ from typing import Any
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import open_prepared
+from dkan_core.data.manifest import PreparedData, open_prepared
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.history import HISTORY
 from dkan_core.model.saved_model import SavedModel
@@ -109,19 +109,8 @@ def train(
         config, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
         asked, config = config, resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
         where = checkpoint_folder(config, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
-        rows = manifest.splits["train"].rows
-        checkpoint = find_checkpoint(where, config, manifest.fingerprint, rows)
-        if checkpoint is not None:
-            check_architecture(checkpoint, manifest, config)
-        if checkpoint is not None and config.resume == "best":
-            # What came after it is gone from here on, also for a run that is stopped before it writes another.
-            save_checkpoint(where, checkpoint)
-        if checkpoint is None or config.resume not in OWN_CHECKPOINTS:
-            check_replaceable(run, where, config, overwrite=overwrite)
+        checkpoint = _starting_point(run, where, config, manifest, overwrite=overwrite)
         log_plan(config, rate_is_default=asked.learning_rate is None)
-        if checkpoint is not None and has_no_time_left(checkpoint, config):
-            used, limit = checkpoint.ledger.used, config.max_seconds
-            logger.warning("no time is left: %.1f s of --max-seconds %g are used; no step is taken", used, limit)
         if ranks is not None:
             ranks.gather()
         with local_run_folder(run) as folder:
@@ -129,7 +118,7 @@ def train(
             write_log(folder / LOGS / LOG)
             source, options = checkpoint.source if checkpoint else "", resume_options(config, where)
             with Ending(str(run), folder / MODEL_FOLDER, source, options) as end:
-                ending = "" if checkpoint is None else ending_of(checkpoint, config, rows)
+                ending = "" if checkpoint is None else ending_of(checkpoint, config, manifest.splits["train"].rows)
                 if checkpoint is not None and ending:
                     outcome = _take_over(folder, checkpoint, ending, ranks)
                 else:
@@ -153,6 +142,24 @@ def train(
         ranks.tell("result", asdict(result))
         ranks.part()
     return result
+
+
+def _starting_point(
+    run: str | Path, where: str, config: TrainConfig, manifest: PreparedData, *, overwrite: bool
+) -> Checkpoint | None:
+    """Return the checkpoint that a run resumes from, if there is one; else make way for it."""
+    checkpoint = find_checkpoint(where, config, manifest.fingerprint, manifest.splits["train"].rows)
+    if checkpoint is not None:
+        check_architecture(checkpoint, manifest, config)
+        if config.resume == "best":
+            # What came after it is gone from here on, also for a run that is stopped before it writes another.
+            save_checkpoint(where, checkpoint)
+        if has_no_time_left(checkpoint, config):
+            used, limit = checkpoint.ledger.used, config.max_seconds
+            logger.warning("no time is left: %.1f s of --max-seconds %g are used; no step is taken", used, limit)
+    if checkpoint is None or config.resume not in OWN_CHECKPOINTS:
+        check_replaceable(run, where, config, overwrite=overwrite)
+    return checkpoint
 
 
 def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None) -> Outcome:

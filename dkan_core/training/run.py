@@ -141,10 +141,8 @@ class Run:
             with Reporter(self.folder, self.config, schedule, times, history) as reporter:
                 model, best = self.folder / MODEL_FOLDER, Path(self.template.best)
                 saver = Saver(self.memory, reporter, model, best, self.where, self.facts)
-                placement, logs = (
-                    Placement.of(self.config, self.ranks.place if self.ranks else None),
-                    self.folder / LOGS,
-                )
+                placement = Placement.of(self.config, self.ranks.place if self.ranks else None)
+                logs = self.folder / LOGS
                 supervisor = Supervisor(self.memory, self.template, placement, logs, self.fork_server, reporter, saver)
                 try:
                     supervisor.run()
