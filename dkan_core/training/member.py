@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from dkan_core.data.loader import SliceBatches, open_split
+from dkan_core.data.loader import open_split
 from dkan_core.data.manifest import read_manifest
 from dkan_core.training.centre import Centre, Rules
 from dkan_core.training.followup import FollowUp
@@ -46,7 +46,7 @@ def work(job: Job) -> None:
     rules = Rules.of(job.config, job.train_rows, job.decayed)
     with open_split(folder, read_manifest(folder), "train") as reader:
         stopwatch = team.stopwatch = Stopwatch(memory.worker_times[job.rank], peak_memory_of(device))
-        batches = TimedBatches(SliceBatches(reader, job.config, job.rank), stopwatch)
+        batches = TimedBatches(reader, job.config, job.rank, stopwatch)
         if job.rank:
             memory = create_memory(job.shape)
         if team.size > 1:

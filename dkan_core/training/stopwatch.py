@@ -10,7 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 from dkan_core.breakdown import Part
-from dkan_core.data.loader import SliceBatches
+from dkan_core.config import TrainConfig
+from dkan_core.data.loader import RowReader, SliceBatches
 from dkan_core.data.shards import Arrays
 from dkan_core.machine import peak_resident_memory
 from dkan_core.training.memory import Record, SharedMemory, TimeSpent
@@ -56,8 +57,8 @@ class Stopwatch:
 class TimedBatches(SliceBatches):
     """Batches that tell a stopwatch how long they were waited for; the time before each went into computing."""
 
-    def __init__(self, batches: SliceBatches, stopwatch: Stopwatch) -> None:
-        super().__init__(batches.reader, batches.config, batches.rank)
+    def __init__(self, reader: RowReader, config: TrainConfig, rank: int, stopwatch: Stopwatch) -> None:
+        super().__init__(reader, config, rank)
         self.stopwatch = stopwatch
 
     def get(self, step: int, rank: int) -> Arrays:

@@ -34,7 +34,7 @@ def work(job: Job) -> None:
     heartbeat = Heartbeat(memory, job.role, job.rank)
     with open_split(folder, read_manifest(folder), "train") as reader:
         stopwatch = Stopwatch(memory.worker_times[job.rank], peak_memory_of(device))
-        batches = TimedBatches(SliceBatches(reader, job.config, job.rank), stopwatch)
+        batches = TimedBatches(reader, job.config, job.rank, stopwatch)
         Worker(job, memory, Replica.of(job.model, device), batches, heartbeat, stopwatch).run()
         batches.close()
 
