@@ -61,10 +61,11 @@ class Background:
         return pid
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> int:
-        """Send a signal to one of the run's processes, once it is there; return its number."""
+        """Send a signal to one of the run's processes, once it is there, and wait until it is dead if it is killed."""
         wait_until(lambda: name in self.children())
         pid = self.children()[name]
         os.kill(pid, number)
+        wait_until(lambda: number != signal.SIGKILL or not alive(pid))
         return pid
 
     def wait(self) -> tuple[int, str]:

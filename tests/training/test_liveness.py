@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from dkan_core.training.liveness import MAX_FAILED_STARTS
 from dkan_core.training.memory import MemoryShape, create_memory
 from dkan_core.training.processes import ForkServer
 from tests.training.processes import Background, children, wait_until
-from tests.training.torture import CONFIG, check_nothing_lost, facts, inject, ledger_of
+from tests.training.torture import CONFIG, check_nothing_lost, facts, inject, ledger_of, memory_of
 
 
 def test_idle_evaluator_may_be_killed_as_often_as_one_likes(
@@ -28,12 +29,16 @@ def test_idle_evaluator_may_be_killed_as_often_as_one_likes(
     """It has nothing to do between two epochs, so nothing of its own gets on; the run does."""
     background = start()
     kills = 2 + MAX_FAILED_STARTS
-    with ledger_of(background) as ledger:
+    with memory_of(background) as memory:
+        evaluator = memory.liveness_index("evaluator", 0)
+
+        def got_on(step: int, activity: int) -> bool:
+            return memory.ledger.read().step > step + 10 and memory.activity_R[evaluator] > activity
+
         for _ in range(kills):
-            before = ledger.read().step
-            wait_until(lambda before=before: ledger.read().step > before + 10)
+            wait_until(partial(got_on, memory.ledger.read().step, int(memory.activity_R[evaluator])))
             background.kill("evaluator")
-        assert ledger.read().step < 1400, "the faults came too late to count"
+        assert memory.ledger.read().step < 1400, "the faults came too late to count"
     code, output = background.wait()
     assert code == 0, output
     assert facts(background.run)["replaced"] == {"worker": 0, "server": 0, "evaluator": kills}

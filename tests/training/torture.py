@@ -1,7 +1,6 @@
 """Faults at random on a running training, and the proof that nothing was lost: ``python -m tests.training.torture``."""
 
 import json
-import mmap
 import os
 import random
 import signal
@@ -22,7 +21,7 @@ from safetensors.numpy import load_file
 
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
 from dkan_core.training.ledger import Ledger
-from dkan_core.training.memory import RECORD_BYTES, Lease, Push, Record
+from dkan_core.training.memory import MemoryShape, Record, SharedMemory
 from tests.training.processes import Background, link_target, wait_until
 
 ROWS = 16_000
@@ -62,14 +61,14 @@ def newest_state(checkpoints: Path) -> npt.NDArray[np.float32]:
 
 @contextmanager
 def ledger_of(background: Background) -> Iterator[Record[Ledger]]:
-    """Look at the ledger of a run: the first record of its shared memory."""
+    """Look at the ledger of a run."""
     with memory_of(background) as memory:
-        yield Record(memory[:RECORD_BYTES], Ledger())
+        yield memory.ledger
 
 
 @contextmanager
-def memory_of(background: Background) -> Iterator[memoryview]:
-    """Look into the shared memory of a run."""
+def memory_of(background: Background) -> Iterator[SharedMemory]:
+    """Look at the records in the shared memory of a run of ``CONFIG``; they lie before the arrays, however large."""
     folder = Path(f"/proc/{background.process.pid}/fd")
     found: list[Path] = []
 
@@ -79,22 +78,15 @@ def memory_of(background: Background) -> Iterator[memoryview]:
         return bool(found)
 
     wait_until(look)
-    with found[0].open("rb") as file:
-        yield memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+    with found[0].open("r+b", buffering=0) as file:
+        yield SharedMemory(file.fileno(), MemoryShape.of(CONFIG, parameters=1))
 
 
 def is_busy(background: Background, rank: int) -> bool:
-    """Tell whether a worker has a range that it has not pushed: see the order of records in SharedMemory."""
-    workers = CONFIG.workers or 1
+    """Tell whether a worker has a range that it has not pushed."""
     with memory_of(background) as memory:
-        lease, push = (
-            Record(memory[start : start + RECORD_BYTES], empty)
-            for start, empty in (
-                (RECORD_BYTES * (2 + workers + rank), Lease()),
-                (RECORD_BYTES * (2 + 2 * workers + rank), Push()),
-            )
-        )
-        return lease.read().index >= 0 and lease.read().id != push.read().lease
+        lease, push = memory.leases[rank].read(), memory.pushes[rank].read()
+        return lease.index >= 0 and lease.id != push.lease
 
 
 @dataclass
