@@ -4,7 +4,7 @@
 #   docker run --rm --gpus all -v "$PWD:/data" dkan:0.1.0 dkan train /data/prepared --out /data/run
 #
 # No ENTRYPOINT: Kubeflow gives the whole command, and one here would turn a failing step into a success.
-# docs/image.md has the build arguments.
+# docs/guides/docker.md has the build arguments.
 
 ARG BASE=python:3.12.12-slim-bookworm
 

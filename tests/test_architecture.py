@@ -1,4 +1,4 @@
-"""The structure that docs/architecture.md draws, checked on the syntax trees."""
+"""The structure that docs/concepts/architecture.md draws, checked on the syntax trees."""
 
 import ast
 import subprocess

@@ -68,7 +68,9 @@ def test_addresses_are_build_arguments() -> None:
 
 
 def test_documented_arguments_are_those_of_the_dockerfile() -> None:
-    rows = re.findall(r"^\| `([A-Z_]+)` \| (?:`(.*?)`|[^|`]*) \|", (ROOT / "docs/image.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([A-Z_]+)` \| (?:`(.*?)`|[^|`]*) \|", (ROOT / "docs/guides/docker.md").read_text(), re.MULTILINE
+    )
     assert {name for name, _ in rows} == set(re.findall(r"^ARG (\w+)=", DOCKERFILE, re.MULTILINE))
     assert all(default == argument(name) for name, default in rows if default)
 

@@ -20,7 +20,7 @@ from pipelines.compiled import inputs_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*/*/*/README.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/*/*/README.md"))]
 PIPELINE = ROOT / "pipelines/training/fastkan_training/pipeline.yaml"
 ROWS = 1000
 
@@ -162,10 +162,10 @@ def test_file_tree_names_what_is_there() -> None:
     assert here["dkan_core"] <= listed <= here["dkan_core"] | here["pipelines"]
 
 
-@pytest.mark.parametrize("name", ["kubeflow.md", "nodes.md"])
+@pytest.mark.parametrize("name", ["kubeflow.md", "multi-node.md"])
 def test_kubernetes_objects_are_valid(name: str) -> None:
     """Everything that a reader may apply to a cluster passes the schemas of Kubernetes."""
-    shown = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL)
+    shown = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/guides" / name).read_text(), re.MULTILINE | re.DOTALL)
     objects = [each for block in shown if "apiVersion:" in block for each in yaml.safe_load_all(block)]
     assert objects
     for each in objects:

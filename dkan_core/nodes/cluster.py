@@ -19,7 +19,7 @@ SILENCE_SECONDS = 300.0
 RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0)
 RULES = (
     "it needs create, get and delete on trainjobs.trainer.kubeflow.org, list on pods, and get on pods/log "
-    "(docs/nodes.md has the Role)"
+    "(docs/guides/multi-node.md has the Role)"
 )
 
 AnswerT = TypeVar("AnswerT")

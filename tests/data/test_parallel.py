@@ -179,7 +179,7 @@ def test_what_is_not_finished_is_no_result(tmp_path: Path) -> None:
 
 
 def test_code_in_the_documentation_runs(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guides/data.md").read_text()
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "plan_preparation" in block]
     write(make_rows(900).rename_columns(["x", "age", "city", "label", "row"]), tmp_path / "flights", files=4)
     exec(code.replace("s3://bucket", str(tmp_path)), {})

@@ -82,6 +82,6 @@ def test_timeout_of_a_pod_is_refused_where_nodes_have_their_own() -> None:
 
 def test_code_of_the_guide_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT.parent / "docs" / "kubeflow.md").read_text(), re.DOTALL)
-    exec(compile(code, "docs/kubeflow.md", "exec"), {})
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT.parent / "docs/guides/kubeflow.md").read_text(), re.DOTALL)
+    exec(compile(code, "docs/guides/kubeflow.md", "exec"), {})
     assert lint(tmp_path / "flights.yaml") == []

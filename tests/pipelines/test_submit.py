@@ -185,7 +185,7 @@ def test_a_server_without_tls_is_not_asked_again(kubeflow: Kubeflow, monkeypatch
 
 def test_every_exit_code_and_option_is_documented() -> None:
     assert len({outcome.value for outcome in Outcome}) == len(Outcome) == 6
-    page, readme = (ROOT / "docs/ci.md").read_text(), (ROOT / "README.md").read_text()
+    page, readme = (ROOT / "docs/guides/ci.md").read_text(), (ROOT / "README.md").read_text()
     for outcome in Outcome:
         assert re.search(rf"[:;] {outcome.value} ", " ".join(submit.EXIT_CODES.split())), outcome
         assert f"| {outcome.value} | {outcome.name.lower()} |" in page

@@ -1,4 +1,4 @@
-"""A run that has ended goes on with more epochs or more patience: docs/reliability.md."""
+"""A run that has ended goes on with more epochs or more patience: docs/concepts/reliability.md."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Processes of a run are killed and stopped: docs/reliability.md, as far as it heals."""
+"""Processes of a run are killed and stopped: docs/concepts/reliability.md, as far as it heals."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A whole run is stopped and goes on: docs/reliability.md."""
+"""A whole run is stopped and goes on: docs/concepts/reliability.md."""
 
 import os
 import signal

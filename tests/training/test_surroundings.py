@@ -1,4 +1,4 @@
-"""Disks, buckets, containers and numbers that fail: docs/reliability.md."""
+"""Disks, buckets, containers and numbers that fail: docs/concepts/reliability.md."""
 
 import json
 import os
