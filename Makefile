@@ -14,12 +14,16 @@ VARIANT = gpu
 TEST_JOBS = 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-image torture lint image sbom bench bench-training bench-quality clean
+.PHONY: help install demo test test-image torture lint image sbom dist version release-notes bench bench-training \
+	bench-quality clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
-install: $(READY) ## Make the environment in .venv, with every extra
+install: $(READY) ## Make the environment in .venv, with every extra, and the pre-commit hooks in a git checkout
+	@if [ -e .git ] && git rev-parse 2>/dev/null && [ -z "$$(git config core.hooksPath)" ]; then \
+		$(BIN)/pre-commit install; \
+	fi
 
 .uv/bin/uv:
 	python3 -m venv .uv
@@ -58,6 +62,16 @@ lint: $(READY) ## Check style and types
 	$(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
 
+dist: | $(UV) ## Build the sdist and the wheel in dist/
+	rm -rf dist
+	$(UV) build --quiet --out-dir dist
+
+version: ## Print the version
+	@echo $(VERSION)
+
+release-notes: ## Print the changelog's section of this version
+	@sed -n '/^## \[$(VERSION)\]/,/^## \[/p' CHANGELOG.md | sed '/^## \[/d'
+
 bench: $(READY) ## Measure preparation, loading and training speed on this machine
 	$(BIN)/python -m benchmarks.speed
 
@@ -70,4 +84,4 @@ bench-quality: | $(UV) ## Compare quality and cost with other models: SRC="files
 	$(BENCH_VENV)/bin/python -m benchmarks.quality $(SRC) $(ARGS)
 
 clean: ## Remove what the targets above have made
-	rm -rf $(VENV) .uv build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .uv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

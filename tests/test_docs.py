@@ -20,7 +20,7 @@ from pipelines.compiled import inputs_of
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/*/*/README.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/*/*/README.md"))]
 PIPELINE = ROOT / "pipelines/training/fastkan_training/pipeline.yaml"
 ROWS = 1000
 
