@@ -1,7 +1,7 @@
 # The image of every component of the pipeline, and of `docker run`: dkan, its locked dependencies, and kfp's executor.
 #
-#   docker build -t dkan:0.1.0 .
-#   docker run --rm --gpus all -v "$PWD:/data" dkan:0.1.0 dkan train /data/prepared --out /data/run
+#   docker build -t dkan:0.2.0 .
+#   docker run --rm --gpus all -v "$PWD:/data" dkan:0.2.0 dkan train /data/prepared --out /data/run
 #
 # No ENTRYPOINT: Kubeflow gives the whole command, and one here would turn a failing step into a success.
 # docs/guides/docker.md has the build arguments.
@@ -56,7 +56,7 @@ WORKDIR /tmp
 USER 10001:0
 CMD ["dkan", "--help"]
 # Last: another revision then copies nothing anew.
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 ARG VARIANT=gpu
 LABEL org.opencontainers.image.title="dkan" \

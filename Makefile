@@ -45,7 +45,7 @@ test-image: $(READY) ## Build the image and run it with a real engine; train on 
 	tests/image/install
 	$(BIN)/pytest --quiet tests/image tests/nodes
 
-image: ## Build the image: IMAGE=registry.example/dkan:0.1.0, VARIANT=gpu or cpu, BUILD_ARGS="options"
+image: ## Build the image: IMAGE=registry.example/dkan:0.2.0, VARIANT=gpu or cpu, BUILD_ARGS="options"
 	docker build --build-arg VARIANT=$(VARIANT) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) \
 		$(BUILD_ARGS) --tag $(IMAGE) .
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dkan_core.training.planning.slices import SlicePlan, plan_slices
     from dkan_core.training.tuning import TuneResult, tune_learning_rate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "ConfigError": "errors",

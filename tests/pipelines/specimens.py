@@ -9,7 +9,7 @@ from kfp.dsl.base_component import BaseComponent
 
 from pipelines.lint.documents import load
 
-IMAGE = "dkan:0.1.0"
+IMAGE = "dkan:0.2.0"
 
 
 def compiled(pipeline: BaseComponent, path: Path) -> list[dict[str, Any]]:

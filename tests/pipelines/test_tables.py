@@ -14,7 +14,7 @@ from pipelines.tables import TableError, inputs_table, outputs_table
 FOLDER = "components/training/train_fastkan"
 
 
-@dsl.component(base_image="dkan:0.1.0", install_kfp_package=False)
+@dsl.component(base_image="dkan:0.2.0", install_kfp_package=False)
 def every_type(
     data: dsl.Input[dsl.Dataset],
     models: dsl.Input[list[dsl.Model]],
@@ -67,7 +67,7 @@ def test_every_type_has_its_row() -> None:
 
 
 def test_input_without_a_description_is_an_error() -> None:
-    @dsl.component(base_image="dkan:0.1.0", install_kfp_package=False)
+    @dsl.component(base_image="dkan:0.2.0", install_kfp_package=False)
     def silent(name: str = "") -> None:
         """Say nothing of the name."""
 
