@@ -39,11 +39,11 @@ demo: $(READY) ## Run the whole pipeline on the flights out of New York City in 
 		--param data_uri=$(CURDIR)/$(DEMO)/flights --param label=label --param split_column=split
 
 test: lint ## Run every test but those of test-image
-	$(BIN)/pytest --quiet --numprocesses=$(TEST_JOBS) --dist=loadfile --ignore=tests/image --ignore=tests/nodes
+	$(BIN)/pytest --quiet --numprocesses=$(TEST_JOBS) --dist=loadfile --ignore=tests/image --ignore=tests/trainjob
 
 test-image: $(READY) ## Build the image and run it with a real engine; train on two nodes: needs root, installs what is missing
 	tests/image/install
-	$(BIN)/pytest --quiet tests/image tests/nodes
+	$(BIN)/pytest --quiet tests/image tests/trainjob
 
 image: ## Build the image: IMAGE=registry.example/dkan:0.2.0, VARIANT=gpu or cpu, BUILD_ARGS="options"
 	docker build --build-arg VARIANT=$(VARIANT) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) \

@@ -26,11 +26,11 @@ import pyarrow.parquet as pq
 import torch
 
 from dkan_core import PrepareConfig, TrainConfig, prepare
+from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.hashing import splitmix64, value_keys
-from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import read_manifest
-from dkan_core.training.recipe import resolve
-from dkan_core.training.single import train_single
+from dkan_core.data.loading.loader import open_split
+from dkan_core.training.roles.in_process import train_single
+from dkan_core.training.setup.defaults import resolve
 
 PARTS, DEVELOPMENT_PARTS = 10, 8
 GROUP, SPLIT = "group_id", "split"
@@ -57,7 +57,11 @@ def _scaled_rate(factor: float) -> Change:
     return lambda config: replace(config, learning_rate=factor * (config.learning_rate or 0))
 
 
-INDICATORS, STEP, MODEL = "dkan_core.training.indicators", "dkan_core.training.step", "dkan_core.model.tabular"
+INDICATORS, STEP, MODEL = (
+    "dkan_core.training.setup.feature_crosses",
+    "dkan_core.training.compute.gradient",
+    "dkan_core.model.tabular",
+)
 NO_VALUES = {f"{INDICATORS}.MIN_VALUE_GAIN": math.inf, f"{INDICATORS}.PLENTIFUL_ROWS": math.inf}
 VARIANTS: dict[str, tuple[Change, dict[str, Any]]] = {
     "one member of the same total width": (_one_member, {}),

@@ -23,8 +23,8 @@ import torch
 import typer
 
 from dkan_core import FastKAN, PrepareConfig, TrainConfig, prepare, train
-from dkan_core.data.loader import open_split, train_batches
-from dkan_core.data.manifest import read_manifest
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import open_split, train_batches
 from dkan_core.model import fastkan
 from dkan_core.model.kernels import BACKENDS
 

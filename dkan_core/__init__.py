@@ -7,34 +7,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dkan_core.batch_scoring.parts import measure_drift, score_part
+    from dkan_core.batch_scoring.plan import plan_scoring
+    from dkan_core.batch_scoring.summary import ScoringSummary, complete_scoring, summarize_scoring
     from dkan_core.config import PrepareConfig, TrainConfig
-    from dkan_core.data.earlier import shared_folder
-    from dkan_core.data.manifest import PreparedData, save_pointer
-    from dkan_core.data.parallel import finish_preparation, fit_preparation, plan_preparation, prepare_part
-    from dkan_core.data.prepare import prepare
-    from dkan_core.data.sources import fingerprint_sources
-    from dkan_core.drift.measures import Drift
+    from dkan_core.data.example_data import write_sample
+    from dkan_core.data.format.manifest import PreparedData, save_pointer
+    from dkan_core.data.preparation.earlier import shared_folder
+    from dkan_core.data.preparation.parallel import finish_preparation, fit_preparation, plan_preparation, prepare_part
+    from dkan_core.data.preparation.prepare import prepare
+    from dkan_core.data.source.files import fingerprint_sources
     from dkan_core.errors import ConfigError, DataError, DkanError, GateError, OutputError, TrainingError, UserError
-    from dkan_core.estimator.classifier import FastKANClassifier
-    from dkan_core.evaluation import Evaluation, evaluate
+    from dkan_core.evaluation.drift.measures import Drift
+    from dkan_core.evaluation.evaluate import Evaluation, evaluate
+    from dkan_core.evaluation.prediction import predict
+    from dkan_core.evaluation.publishing import choose_best, publish
     from dkan_core.explanation.explain import explain
     from dkan_core.explanation.learned import Explanation
+    from dkan_core.integrations.notebook.main import MainResult, main
+    from dkan_core.integrations.sklearn.classifier import FastKANClassifier
     from dkan_core.model.fastkan import FastKAN
-    from dkan_core.nodes.config import NodesConfig
-    from dkan_core.nodes.launch import train_on_nodes
-    from dkan_core.notebook.main import MainResult, main
-    from dkan_core.prediction import predict
-    from dkan_core.publishing import choose_best, publish
-    from dkan_core.sample import write_sample
-    from dkan_core.scoring.parts import measure_drift, score_part
-    from dkan_core.scoring.plan import plan_scoring
-    from dkan_core.scoring.summary import ScoringSummary, complete_scoring, summarize_scoring
     from dkan_core.settings import build_config
-    from dkan_core.training.launch import TrainResult, train
+    from dkan_core.training.launcher.train import TrainResult, train
     from dkan_core.training.planning.bench import SyncBench, bench_sync
+    from dkan_core.training.planning.lr_sweep import TuneResult, tune_learning_rate
     from dkan_core.training.planning.plan import Plan, plan
     from dkan_core.training.planning.slices import SlicePlan, plan_slices
-    from dkan_core.training.tuning import TuneResult, tune_learning_rate
+    from dkan_core.trainjob.config import NodesConfig
+    from dkan_core.trainjob.launch import train_on_nodes
 
 __version__ = "0.2.0"
 
@@ -42,53 +42,53 @@ _HOMES = {
     "ConfigError": "errors",
     "DataError": "errors",
     "DkanError": "errors",
-    "Drift": "drift.measures",
-    "Evaluation": "evaluation",
+    "Drift": "evaluation.drift.measures",
+    "Evaluation": "evaluation.evaluate",
     "Explanation": "explanation.learned",
     "FastKAN": "model.fastkan",
-    "FastKANClassifier": "estimator.classifier",
+    "FastKANClassifier": "integrations.sklearn.classifier",
     "GateError": "errors",
-    "MainResult": "notebook.main",
-    "NodesConfig": "nodes.config",
+    "MainResult": "integrations.notebook.main",
+    "NodesConfig": "trainjob.config",
     "OutputError": "errors",
     "Plan": "training.planning.plan",
     "PrepareConfig": "config",
-    "PreparedData": "data.manifest",
-    "ScoringSummary": "scoring.summary",
+    "PreparedData": "data.format.manifest",
+    "ScoringSummary": "batch_scoring.summary",
     "SlicePlan": "training.planning.slices",
     "SyncBench": "training.planning.bench",
     "TrainConfig": "config",
-    "TrainResult": "training.launch",
+    "TrainResult": "training.launcher.train",
     "TrainingError": "errors",
-    "TuneResult": "training.tuning",
+    "TuneResult": "training.planning.lr_sweep",
     "UserError": "errors",
     "bench_sync": "training.planning.bench",
     "build_config": "settings",
-    "choose_best": "publishing",
-    "complete_scoring": "scoring.summary",
-    "evaluate": "evaluation",
+    "choose_best": "evaluation.publishing",
+    "complete_scoring": "batch_scoring.summary",
+    "evaluate": "evaluation.evaluate",
     "explain": "explanation.explain",
-    "fingerprint_sources": "data.sources",
-    "finish_preparation": "data.parallel",
-    "fit_preparation": "data.parallel",
-    "main": "notebook.main",
-    "measure_drift": "scoring.parts",
+    "fingerprint_sources": "data.source.files",
+    "finish_preparation": "data.preparation.parallel",
+    "fit_preparation": "data.preparation.parallel",
+    "main": "integrations.notebook.main",
+    "measure_drift": "batch_scoring.parts",
     "plan": "training.planning.plan",
-    "plan_preparation": "data.parallel",
-    "plan_scoring": "scoring.plan",
+    "plan_preparation": "data.preparation.parallel",
+    "plan_scoring": "batch_scoring.plan",
     "plan_slices": "training.planning.slices",
-    "predict": "prediction",
-    "prepare": "data.prepare",
-    "prepare_part": "data.parallel",
-    "publish": "publishing",
-    "save_pointer": "data.manifest",
-    "score_part": "scoring.parts",
-    "shared_folder": "data.earlier",
-    "summarize_scoring": "scoring.summary",
-    "train": "training.launch",
-    "train_on_nodes": "nodes.launch",
-    "tune_learning_rate": "training.tuning",
-    "write_sample": "sample",
+    "predict": "evaluation.prediction",
+    "prepare": "data.preparation.prepare",
+    "prepare_part": "data.preparation.parallel",
+    "publish": "evaluation.publishing",
+    "save_pointer": "data.format.manifest",
+    "score_part": "batch_scoring.parts",
+    "shared_folder": "data.preparation.earlier",
+    "summarize_scoring": "batch_scoring.summary",
+    "train": "training.launcher.train",
+    "train_on_nodes": "trainjob.launch",
+    "tune_learning_rate": "training.planning.lr_sweep",
+    "write_sample": "data.example_data",
 }
 
 __all__ = [

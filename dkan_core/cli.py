@@ -17,9 +17,9 @@ import typer
 import dkan_core
 from dkan_core.config import PrepareConfig, TrainConfig
 from dkan_core.errors import ConfigError, DkanError, redact
-from dkan_core.progress import console, on_terminal
 from dkan_core.settings import build_config, field_docs, read_settings
-from dkan_core.storage.staging import staged_file
+from dkan_core.utils.progress import console, on_terminal
+from dkan_core.utils.storage.staging import staged_file
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -73,7 +73,7 @@ class PrepareConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How a model is built and trained. ``None`` means: chosen from the data (``dkan_core.training.recipe``)."""
+    """How a model is built and trained. None: chosen from the data (``dkan_core.training.setup.defaults``)."""
 
     model: Literal["auto", "fastkan"] = "auto"
     """"auto" adds to FastKAN what tabular data needs, chosen from the data; "fastkan" is one plain network."""

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from dkan_core.storage.files import write_atomic, write_json
+from dkan_core.utils.storage.files import write_atomic, write_json
 from pipelines.watch import Outcome, Task, Watched
 
 

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, evaluate, prepare, train
-from dkan_core.comparison import compare
-from dkan_core.data.loader import all_batches, open_split
-from dkan_core.data.manifest import read_manifest
-from dkan_core.evaluation_data import PreparedRows, read_back
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import all_batches, open_split
+from dkan_core.evaluation.comparison import compare
+from dkan_core.evaluation.labelled_rows import PreparedRows, read_back
 
 SMALL = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, seed=1)
 

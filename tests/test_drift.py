@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from dkan_core import DataError
-from dkan_core.data.distribution import count_values
-from dkan_core.data.encoding import Preprocessor
-from dkan_core.data.fitting import fit_preprocessor
-from dkan_core.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
-from dkan_core.drift.measures import Drift, measure
+from dkan_core.data.encoding.fitting import fit_preprocessor
+from dkan_core.data.encoding.histograms import count_values
+from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import GateError
+from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
+from dkan_core.evaluation.drift.measures import Drift, measure
 
 ROWS = 5000
 

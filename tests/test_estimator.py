@@ -21,8 +21,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dkan_core import ConfigError, DataError, FastKANClassifier, OutputError, TrainResult, predict
-from dkan_core.data.splits import hold_out
-from dkan_core.metrics import NOT_MEASURED
+from dkan_core.data.source.splits import hold_out
+from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.saved_model import SavedModel
 
 ROWS = 600
@@ -332,7 +332,7 @@ def test_torch_is_left_as_it_was() -> None:
 
 
 def test_threads_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dkan_core.estimator.parameters.available_cores", lambda: 6)
+    monkeypatch.setattr("dkan_core.integrations.sklearn.parameters.available_cores", lambda: 6)
     asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     X, y = frame(200)

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import ConfigError, PrepareConfig, TrainResult, evaluate, predict, prepare
-from dkan_core.data import schema
-from dkan_core.data.manifest import read_manifest
-from dkan_core.evaluation_data import RowCollector
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.source import columns
+from dkan_core.evaluation.labelled_rows import RowCollector
 from tests.command import check, dkan
 
 
@@ -38,7 +38,7 @@ def raw(table: pa.Table, tmp_path: Path) -> Path:
 def test_metrics_are_those_of_the_prepared_rows(
     trained: TrainResult, table: pa.Table, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "BATCH_BYTES", 1)  # batches of 1024 rows
+    monkeypatch.setattr(columns, "BATCH_BYTES", 1)  # batches of 1024 rows
     pq.write_table(table, tmp_path / "all.parquet")
     config = PrepareConfig(like=trained.model, split_column="part")
     prepare(tmp_path / "all.parquet", tmp_path / "data", config)

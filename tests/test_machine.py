@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dkan_core import machine
+from dkan_core.utils import resources
 
 
 @pytest.mark.parametrize(
@@ -15,18 +15,18 @@ def test_cores_are_bounded_by_the_containers_quota(
     quota: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpu.max").write_text(quota)
-    monkeypatch.setattr(machine, "CGROUP_QUOTA", tmp_path / "cpu.max")
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(64)))
-    assert machine.available_cores() == expected
+    monkeypatch.setattr(resources, "CGROUP_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(64)))
+    assert resources.available_cores() == expected
 
 
 def test_limit_of_open_files_is_raised_and_never_lowered() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
-        machine.allow_open_files(100)
+        resources.allow_open_files(100)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 100
-        machine.allow_open_files(80)
+        resources.allow_open_files(80)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 100
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn import metrics as reference
 
-from dkan_core import metrics
-from dkan_core.metrics import Array
+from dkan_core.evaluation import metrics
+from dkan_core.evaluation.metrics import Array
 
 TIED = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
 CONSTANT = st.just(0.5)

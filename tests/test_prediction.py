@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from dkan_core import DataError, OutputError, PrepareConfig, TrainResult, predict, prepare
-from dkan_core import prediction as prediction_module
-from dkan_core.data import schema
-from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import read_manifest
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import open_split
+from dkan_core.data.source import columns
+from dkan_core.evaluation import prediction as prediction_module
+from dkan_core.evaluation.prediction import score_split, to_probability
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.prediction import score_split, to_probability
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_order_is_kept_over_files_and_batches(
     scoring_rows: int,
 ) -> None:
     wanted = scored(trained, source, tmp_path / "wanted.parquet")["label_probability"].to_numpy()
-    monkeypatch.setattr(schema, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(columns, "BATCH_BYTES", batch_bytes)
     monkeypatch.setattr(prediction_module, "SCORING_ROWS", scoring_rows)
     found = scored(trained, write(table, tmp_path / "raw", files), tmp_path / "scores.parquet", columns=["row"])
     assert found["row"].to_pylist() == list(range(len(table)))

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from dkan_core.metrics import Array, best_f1_threshold, compute_metrics
-from dkan_core.report import LABEL_SECTIONS, render_report
+from dkan_core.evaluation.metrics import Array, best_f1_threshold, compute_metrics
+from dkan_core.report.evaluation import LABEL_SECTIONS, render_report
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 HOSTILE = "<script>alert('x')</script>"

@@ -21,13 +21,13 @@ import pytest
 from fsspec import AbstractFileSystem
 
 from dkan_core import DataError, OutputError
-from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import read_manifest
-from dkan_core.storage.files import write_atomic, write_json
-from dkan_core.storage.outputs import PARTIAL
-from dkan_core.storage.paths import path_inside
-from dkan_core.storage.remote import local_copy
-from dkan_core.storage.staging import staged_file, staged_folder
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import open_split
+from dkan_core.utils.storage.files import write_atomic, write_json
+from dkan_core.utils.storage.outputs import PARTIAL
+from dkan_core.utils.storage.paths import path_inside
+from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.storage.staging import staged_file, staged_folder
 
 NAMES = ("part", "end.json")
 SCORES = pa.schema([("p", pa.float32())])
@@ -178,7 +178,7 @@ def test_two_writers_of_a_file_both_leave_a_whole_one(tmp_path: Path) -> None:
 
 def hold(code: str, path: Path) -> subprocess.Popen[str]:
     """Run code in a process that says when it is ready, and ends when its input does."""
-    imports = "import sys\nfrom dkan_core.storage.staging import staged_file, staged_folder"
+    imports = "import sys\nfrom dkan_core.utils.storage.staging import staged_file, staged_folder"
     code = f"{imports}\n{code}\n    print('ready', flush=True)\n    sys.stdin.read()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

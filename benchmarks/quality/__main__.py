@@ -20,8 +20,8 @@ from benchmarks.quality.runner import OK, ROOT, Cell, Results, Settings, cell_ke
 from benchmarks.quality.scores import bootstrap
 from benchmarks.quality.summary import add_differences, over_sets, set_rows
 from dkan_core import ConfigError, DataError, UserError
-from dkan_core.machine import available_cores
-from dkan_core.storage.files import write_atomic
+from dkan_core.utils.resources import available_cores
+from dkan_core.utils.storage.files import write_atomic
 
 logger = logging.getLogger("benchmarks.quality")
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.quality.data import DataSet
 from benchmarks.quality.models import MODELS, Array, Budget, Fitted, Job
-from dkan_core.storage.files import write_json
+from dkan_core.utils.storage.files import write_json
 
 FITTED, DONE, PROBABILITIES = "fitted.json", "fit.json", "probabilities.npy"
 SCORING_SECONDS = 1.0

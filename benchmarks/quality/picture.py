@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from benchmarks.quality.models import MODELS
 from benchmarks.quality.runner import OK
 from benchmarks.quality.summary import REFERENCE, Row
-from dkan_core.figures import ACCENT, MUTED, STYLE, WARM
+from dkan_core.report.figures import ACCENT, MUTED, STYLE, WARM
 
 OTHERS = ("#3f8f5b", "#b0563f", "#8a62a8", "#4ba3b5", "#9a8534", "#8b94a0", "#5c6b7a")
 COLORS = {REFERENCE: ACCENT, "fastkan": WARM}

@@ -21,7 +21,7 @@ from benchmarks.quality.data import DataSet
 from benchmarks.quality.fit import DONE, FITTED, PROBABILITIES
 from benchmarks.quality.models import MODELS, Array
 from benchmarks.quality.processes import run_limited
-from dkan_core.storage.files import write_json
+from dkan_core.utils.storage.files import write_json
 
 ROOT = Path(__file__).parents[2]
 OK, FAILED, OVER_BUDGET, NOT_INSTALLED = "ok", "failed", "over budget", "not installed"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.metrics import NOT_MEASURED, calibration_points, compute_metrics
+from dkan_core.evaluation.metrics import NOT_MEASURED, calibration_points, compute_metrics
 
 Array = npt.NDArray[Any]
 

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from dkan_core import DataError, PrepareConfig, prepare
-from dkan_core.data.manifest import read_manifest
+from dkan_core.data.format.manifest import read_manifest
 
 ROOT = Path(__file__).parents[2]
 SPLIT = "split"

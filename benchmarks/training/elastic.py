@@ -22,15 +22,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.training.watch import START_SECONDS, environment
 from dkan_core import TrainConfig, TrainingError
-from dkan_core.data.loader import SliceBatches, open_split
-from dkan_core.data.manifest import read_manifest
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import SliceBatches, open_split
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.settings import build_config
-from dkan_core.training.architecture import choose_architecture
-from dkan_core.training.recipe import resolve
-from dkan_core.training.step import to_tensors, trained_parameters, untrained_model
-from dkan_core.training.team import LOOPBACK
+from dkan_core.training.communication.process_group import LOOPBACK
+from dkan_core.training.compute.gradient import to_tensors, trained_parameters, untrained_model
+from dkan_core.training.setup.architecture import choose_architecture
+from dkan_core.training.setup.defaults import resolve
 
 CHECKPOINT, PROGRESS, SETTINGS = "checkpoint.pt", "progress", "settings.json"
 STEP, RESTARTED_AT, FIRST_WORKER = 0, 1, 2

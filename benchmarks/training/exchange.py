@@ -22,12 +22,12 @@ from benchmarks.training import schemes
 from benchmarks.training.schemes import Handed, Seat, process_cpu, seated
 from benchmarks.training.watch import NEVER
 from dkan_core import FastKAN, TrainConfig
-from dkan_core.training.centre import start
-from dkan_core.training.job import Job
-from dkan_core.training.memory import Member, MemoryShape, create_memory
-from dkan_core.training.recipe import resolve
-from dkan_core.training.step import flatten, parameter_count
-from dkan_core.training.supervisor import process_names
+from dkan_core.training.compute.gradient import flatten, parameter_count
+from dkan_core.training.launcher.supervisor import process_names
+from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.state.parameter_store import start
+from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.shared_memory import Member, MemoryShape, create_memory
 
 FORKED = multiprocessing.get_context("forkserver")
 """Forks from a process that has imported torch once and has done nothing else."""

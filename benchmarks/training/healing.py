@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.training.data import DataSet
 from benchmarks.training.elastic import Elastic
 from benchmarks.training.watch import ENDLESS, Watched
-from dkan_core.training.ledger import Ledger, add_to_digest
+from dkan_core.training.state.ledger import Ledger, add_to_digest
 
 NO_FAULT = "none"
 FAULTS: dict[str, tuple[str, signal.Signals] | None] = {

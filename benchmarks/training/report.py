@@ -8,8 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dkan_core.machine import available_cores
-from dkan_core.storage.files import write_atomic
+from dkan_core.utils.resources import available_cores
+from dkan_core.utils.storage.files import write_atomic
 
 VERSIONS = ("torch", "numpy")
 Rows = list[dict[str, Any]]

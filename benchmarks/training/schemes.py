@@ -23,15 +23,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dkan_core import FastKAN
-from dkan_core.data.shards import Arrays
-from dkan_core.training.heartbeat import Heartbeat
-from dkan_core.training.job import Job
-from dkan_core.training.replica import Replica
-from dkan_core.training.server import Server
-from dkan_core.training.step import trained_parameters
-from dkan_core.training.stopwatch import Stopwatch
-from dkan_core.training.team import LOOPBACK
-from dkan_core.training.worker import Worker
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.training.communication.process_group import LOOPBACK
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import trained_parameters
+from dkan_core.training.roles.heartbeat import Heartbeat
+from dkan_core.training.roles.parameter_server import Server
+from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.roles.worker import Worker
+from dkan_core.training.state.process_spec import Job
 
 RATE = 1e-3
 

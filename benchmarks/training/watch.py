@@ -16,8 +16,8 @@ from typing import Self
 
 from benchmarks.training.schemes import process_cpu
 from dkan_core import TrainConfig, TrainingError
-from dkan_core.training.ledger import Ledger
-from dkan_core.training.memory import RECORD_BYTES, Record
+from dkan_core.training.state.ledger import Ledger
+from dkan_core.training.state.shared_memory import RECORD_BYTES, Record
 
 ROOT = Path(__file__).parents[2]
 MEMORY_NAME = "/memfd:dkan"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.encoding import (
+from dkan_core.data.encoding.preprocessor import (
     FIRST_CODE,
     SCORE_LIMIT,
     STEPS,
@@ -24,8 +24,8 @@ from dkan_core.data.encoding import (
     quantize,
     value_codes,
 )
-from dkan_core.data.shards import Arrays
-from dkan_core.metrics import Array
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation.metrics import Array
 
 FEW_VALUES = 16
 EXACT_KNOTS = 100

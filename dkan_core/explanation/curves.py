@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from dkan_core.data.encoding import Float64
-from dkan_core.data.shards import Arrays
+from dkan_core.data.encoding.preprocessor import Float64
+from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import Column
 from dkan_core.explanation.grid import Grid, Role, histogram, make_grid
 from dkan_core.explanation.response import LogOdds, affordable_rows, first_rows, respond

@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from dkan_core.explanation.curves import Curve, Point
 from dkan_core.explanation.grid import Scale, written
 from dkan_core.explanation.importance import Importance
-from dkan_core.figures import ACCENT, DASHED, MUTED, PAPER, QUIET, STYLE, WARM, svg_text
+from dkan_core.report.figures import ACCENT, DASHED, MUTED, PAPER, QUIET, STYLE, WARM, svg_text
 
 WIDTH, HEIGHT = 5.4, 3.7
 NAME_LENGTH = 26

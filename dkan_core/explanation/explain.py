@@ -5,19 +5,19 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from dkan_core.data.loader import all_batches, open_split
-from dkan_core.data.manifest import PreparedData, open_prepared
-from dkan_core.data.shards import Arrays
+from dkan_core.data.format.manifest import PreparedData, open_prepared
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.errors import ConfigError, DataError
+from dkan_core.evaluation.prediction import best_device, check_match, check_probabilities, score
 from dkan_core.explanation.drawings import Drawing, draw_curve, draw_importance
 from dkan_core.explanation.heatmaps import draw_map
 from dkan_core.explanation.learned import Effort, Explanation, explain_rows
 from dkan_core.explanation.section import render_explanation, render_section
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.prediction import best_device, check_match, check_probabilities, score
-from dkan_core.storage.files import write_atomic, write_json
-from dkan_core.storage.remote import local_copy
-from dkan_core.storage.staging import staged_folder
+from dkan_core.utils.storage.files import write_atomic, write_json
+from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.storage.staging import staged_folder
 
 NUMBERS, PAGE, IMPORTANCE, CURVES, INTERACTIONS = (
     "explanation.json",

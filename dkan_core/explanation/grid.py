@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.encoding import FIRST_CODE, MISSING, Float64
-from dkan_core.data.shards import Arrays
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, Float64
+from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import EXACT_KNOTS, Cells, Column, encode_values, read_codes, read_values
 
 MAX_LEVELS = 12

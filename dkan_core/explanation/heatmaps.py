@@ -8,11 +8,11 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dkan_core.data.encoding import Float64
+from dkan_core.data.encoding.preprocessor import Float64
+from dkan_core.evaluation.metrics import Array
 from dkan_core.explanation.drawings import STEPS, Drawing, draw, scale_axis, short
 from dkan_core.explanation.interactions import PairAxis, PairMap
-from dkan_core.figures import ACCENT, MUTED, WARM
-from dkan_core.metrics import Array
+from dkan_core.report.figures import ACCENT, MUTED, WARM
 
 
 def draw_map(pair: PairMap, *, png: bool = True) -> Drawing:

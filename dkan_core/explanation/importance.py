@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dkan_core.data.encoding import Float64
-from dkan_core.data.shards import Arrays
+from dkan_core.data.encoding.preprocessor import Float64
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation.metrics import Array, macro_average_precision
 from dkan_core.explanation.columns import Column, redrawn
 from dkan_core.explanation.response import LogOdds, affordable_rows, first_rows, row_count
-from dkan_core.metrics import Array, macro_average_precision
 
 Advance = Callable[[int], None]
 LEAST_ROWS = 16

@@ -12,12 +12,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.encoding import FIRST_CODE, Float64
-from dkan_core.data.shards import Arrays
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, Float64
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation.metrics import Array
 from dkan_core.explanation.columns import Cells, Column, encode_values, read_codes, read_values
 from dkan_core.explanation.grid import MAX_LEVELS, Scale, choose_scale, shown_range, written
 from dkan_core.explanation.response import LogOdds, affordable_rows, first_rows, respond
-from dkan_core.metrics import Array
 
 
 @dataclass(frozen=True, kw_only=True)

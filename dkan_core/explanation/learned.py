@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from dkan_core.data.encoding import Preprocessor
-from dkan_core.data.shards import Arrays
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation.metrics import Array, macro_average_precision
 from dkan_core.explanation.columns import source_columns
 from dkan_core.explanation.curves import Curve, read_curve
 from dkan_core.explanation.importance import Importance, add_precision_drops, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, map_pair
 from dkan_core.explanation.response import log_odds, row_count
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
-from dkan_core.metrics import Array, macro_average_precision
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.progress import progress
+from dkan_core.utils.progress import progress
 
 
 @dataclass(frozen=True, kw_only=True)

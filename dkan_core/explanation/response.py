@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from dkan_core import prediction
-from dkan_core.data.encoding import Float64
-from dkan_core.data.shards import Arrays
+from dkan_core.data.encoding.preprocessor import Float64
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation import prediction
 from dkan_core.explanation.columns import Cells, Column, placed
 from dkan_core.model.tabular import TabularFastKAN
 

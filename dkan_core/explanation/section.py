@@ -3,13 +3,13 @@
 import html
 from collections.abc import Sequence
 
-from dkan_core import page
 from dkan_core.explanation.curves import Curve
 from dkan_core.explanation.drawings import Drawing, departing_marks, percent
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.interactions import Interaction, PairMap
 from dkan_core.explanation.learned import Explanation
-from dkan_core.figures import page_element
+from dkan_core.report import page
+from dkan_core.report.figures import page_element
 
 TABLE_ROWS = 60
 PAIR_ROWS = 10

@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dkan_core.data.encoding import Float64
-from dkan_core.data.shards import Arrays
+from dkan_core.data.encoding.preprocessor import Float64
+from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import Column
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.response import LARGEST, affordable_rows, first_rows, row_count, width

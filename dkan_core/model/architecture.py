@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from dkan_core.config import TrainConfig, check_network
-from dkan_core.data.encoding import FIRST_CODE, Preprocessor
-from dkan_core.data.manifest import PreparedData
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
+from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.machine import available_memory
-from dkan_core.schemas import Schema, read_json
+from dkan_core.utils.resources import available_memory
+from dkan_core.utils.schemas import Schema, read_json
 
 MAX_BINARY_KNOTS = 2
 MAX_INDICATOR_CODES = 4096

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.metrics import NOT_MEASURED
+from dkan_core.evaluation.metrics import NOT_MEASURED
 
 NEWTON_STEPS = 50
 MIN_SCALE, MAX_SCALE = 0.1, 10.0

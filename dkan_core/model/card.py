@@ -4,7 +4,7 @@ import html
 import re
 from typing import Any
 
-from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.model.architecture import ModelConfig
 
 

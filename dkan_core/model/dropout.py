@@ -31,7 +31,7 @@ class RowDropout(nn.Module):
         layer: What tells this module's masks from those of others in the same network.
 
     Shape:
-        - Input: ``(B, U)`` or ``(M, B, O)`` with U = M * O; keys ``(B,)`` int32, from ``dkan_core.data.loader``.
+        - Input: ``(B, U)`` or ``(M, B, O)`` with U = M * O; keys ``(B,)`` int32 of ``data.loading.loader``.
           Without keys, torch's generator decides.
         - Output: that of the input
 

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dkan_core.errors import DataError, OutputError
-from dkan_core.schemas import Schema, SchemaT, read_json
-from dkan_core.storage.files import json_text
-from dkan_core.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries
+from dkan_core.utils.schemas import Schema, SchemaT, read_json
+from dkan_core.utils.storage.files import json_text
+from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries
 
 WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES, ESTIMATOR = (
     "model.safetensors",

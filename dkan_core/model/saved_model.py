@@ -13,16 +13,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import DataError
 from dkan_core.model.architecture import ModelConfig, count_parameters
 from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE
 from dkan_core.model.card import model_card
 from dkan_core.model.model_folder import CARD, CONFIG, METRICS, PREPROCESSOR, WEIGHTS, ModelFolder, with_hashes
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.schemas import Schema
-from dkan_core.storage.failures import output_error
-from dkan_core.storage.files import json_text, remove, sync_folder, write_atomic
+from dkan_core.utils.schemas import Schema
+from dkan_core.utils.storage.failures import output_error
+from dkan_core.utils.storage.files import json_text, remove, sync_folder, write_atomic
 
 
 def save_model(

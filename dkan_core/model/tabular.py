@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dkan_core.data.encoding import FIRST_CODE, SCORE_LIMIT, STEPS, UNSEEN
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, SCORE_LIMIT, STEPS, UNSEEN
 from dkan_core.model.architecture import MAX_INDICATOR_CODES, ModelConfig, embedding_width
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import FastKANEnsemble

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dkan_core import PrepareConfig
-from dkan_core.data.loader import all_batches, open_split
-from dkan_core.data.manifest import read_manifest
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import all_batches, open_split
 
 ROWS = 3000
 CONFIG = PrepareConfig(label=("y",), weight="row")

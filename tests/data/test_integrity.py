@@ -11,12 +11,12 @@ import pytest
 from safetensors.numpy import save
 
 from dkan_core import DataError
-from dkan_core.data import integrity, shards
+from dkan_core.data.format import integrity, shard_writer
+from dkan_core.data.format.integrity import Content
+from dkan_core.data.format.shard_reader import ShardReader
+from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
-from dkan_core.data.integrity import Content
-from dkan_core.data.loader import all_batches
-from dkan_core.data.shard_reader import ShardReader
-from dkan_core.data.shards import Arrays, Shard, ShardWriter
+from dkan_core.data.loading.loader import all_batches
 
 ROWS, BLOCK = 500, 1024
 LAYOUT = {
@@ -46,7 +46,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Shard]:
     """Two shards of several blocks each."""
-    monkeypatch.setattr(shards, "SHARD_BYTES", 8000)
+    monkeypatch.setattr(shard_writer, "SHARD_BYTES", 8000)
     writer = ShardWriter(tmp_path / "train", ROWS, LAYOUT)
     writer.add(splitmix64(np.arange(ROWS, dtype=np.uint64)), make_arrays())
     found = list(writer.finish())

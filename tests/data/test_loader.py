@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dkan_core import DataError
-from dkan_core.data import loader, shards
+from dkan_core.data.format import shard_writer
+from dkan_core.data.format.integrity import Content
+from dkan_core.data.format.shard_reader import ShardReader
+from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
-from dkan_core.data.integrity import Content
-from dkan_core.data.loader import FirstRows, all_batches, prefetched, slice_of, steps_per_epoch, train_batches
-from dkan_core.data.shard_reader import ShardReader
-from dkan_core.data.shards import Arrays, Shard, ShardWriter
+from dkan_core.data.loading import loader
+from dkan_core.data.loading.loader import FirstRows, all_batches, prefetched, slice_of, steps_per_epoch, train_batches
 
 LAYOUT = {"numeric": ((3,), "uint8"), "categorical": ((2,), "int32"), "weight": ((), "float32")}
 CONTENT = Content(layout=LAYOUT, cardinalities=(("a", 10_000), ("b", 10_001)))
@@ -28,7 +29,7 @@ def write(folder: Path, rows: int, count: int) -> list[Shard]:
     """Write rows whose every cell follows from their number, in some ``count`` shards."""
     number = np.arange(rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "SHARD_BYTES", max(1, rows * 23 // count))
+        patch.setattr(shard_writer, "SHARD_BYTES", max(1, rows * 23 // count))
         writer = ShardWriter(folder, rows, LAYOUT)
     arrays = {
         "numeric": (number[:, None] + [0, 1, 2]).astype(np.uint8),

@@ -22,8 +22,8 @@ from dkan_core import (
     save_pointer,
 )
 from dkan_core import write_sample as sample
-from dkan_core.data.manifest import open_prepared, read_manifest
-from dkan_core.data.workplace import Workplace
+from dkan_core.data.format.manifest import open_prepared, read_manifest
+from dkan_core.utils.storage.shared_folder import Workplace
 from tests.command import dkan
 
 

@@ -23,9 +23,10 @@ from dkan_core import (
     prepare,
     prepare_part,
 )
-from dkan_core.data import parallel, shards, statistics
-from dkan_core.data.manifest import read_manifest
-from dkan_core.data.workplace import Workplace
+from dkan_core.data.format import shard_writer
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.preparation import parallel, statistics
+from dkan_core.utils.storage.shared_folder import Workplace
 from tests.data.stages import every_call, run
 from tests.data.tables import CONFIG, contents, make_rows, write
 
@@ -47,7 +48,7 @@ def rich_rows(rows: int) -> pa.Table:
 @contextlib.contextmanager
 def small(shard_bytes: int = 20_000, sample: int = 1 << 18) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "SHARD_BYTES", shard_bytes)
+        patch.setattr(shard_writer, "SHARD_BYTES", shard_bytes)
         patch.setattr(statistics, "sample_rows", lambda columns: sample)
         patch.setattr(parallel, "sample_rows", lambda columns: sample)
         yield
@@ -142,7 +143,9 @@ def test_a_call_that_is_killed_at_any_file_is_made_again(tmp_path: Path) -> None
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
 
 
-DIES_AT_FSYNC = "import os, sys; os.fsync = lambda file: os.kill(os.getpid(), 9); from dkan_core.data.parallel import *"
+DIES_AT_FSYNC = (
+    "import os, sys; os.fsync = lambda file: os.kill(os.getpid(), 9); from dkan_core.data.preparation.parallel import *"
+)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from dkan_core import (
     prepare,
     prepare_part,
 )
-from dkan_core.data.manifest import read_manifest
+from dkan_core.data.format.manifest import read_manifest
 from tests.data.stages import every_call, run
 from tests.data.tables import CONFIG, contents, make_rows, replace_unnoticed, write
 

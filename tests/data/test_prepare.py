@@ -16,16 +16,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dkan_core import DataError, PrepareConfig, PreparedData, prepare
-from dkan_core.data import samples, schema, shards, statistics
-from dkan_core.data.encoding import Preprocessor
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format import shard_writer
+from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.hashing import splitmix64
-from dkan_core.data.manifest import read_manifest
-from dkan_core.data.splits import SPLITS
+from dkan_core.data.preparation import sampling, statistics
+from dkan_core.data.source import columns
+from dkan_core.data.source.splits import SPLITS
 from tests.data.tables import CONFIG, ROWS, contents, make_rows, read, row_numbers, write
 
 
 def test_same_rows_in_other_row_groups_and_files_give_the_same_shards(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(shards, "SHARD_BYTES", 20_000)
+    monkeypatch.setattr(shard_writer, "SHARD_BYTES", 20_000)
     shapes = [{"files": 1}, {"files": 4, "row_group_size": 7}, {"files": 2, "compression": "zstd"}]
     found = []
     for index, shape in enumerate(shapes):
@@ -57,8 +59,8 @@ def test_every_source_row_is_in_one_split_once(
 ) -> None:
     folder = tmp_path_factory.mktemp("case")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "SHARD_BYTES", shard)
-        patch.setattr(schema, "BATCH_BYTES", batch)
+        patch.setattr(shard_writer, "SHARD_BYTES", shard)
+        patch.setattr(columns, "BATCH_BYTES", batch)
         paths = write(make_rows(rows), folder / "raw", files=files, row_group_size=group)
         made = prepare(paths, folder / "out", CONFIG)
     assert sorted(row for split in SPLITS for row in row_numbers(folder / "out", split)) == list(range(rows))
@@ -82,7 +84,7 @@ def check_manifest(made: PreparedData, folder: Path) -> None:
 
 
 def test_shards_stay_below_the_limit_and_are_about_even(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(shards, "SHARD_BYTES", 10_000)
+    monkeypatch.setattr(shard_writer, "SHARD_BYTES", 10_000)
     made = prepare(write(make_rows(), tmp_path / "raw"), tmp_path / "out", CONFIG)
     sizes = [shard.bytes for shard in made.splits["train"].shards]
     assert len(sizes) > 3
@@ -109,7 +111,7 @@ def test_sample_of_large_data_is_uniform_and_independent_of_batches(tmp_path: Pa
     monkeypatch.setattr(statistics, "sample_rows", lambda columns: 500)
     found = []
     for group, batch in ((10_000, 64 << 20), (61, 1)):
-        monkeypatch.setattr(schema, "BATCH_BYTES", batch)
+        monkeypatch.setattr(columns, "BATCH_BYTES", batch)
         paths = write(make_rows(20_000), tmp_path / f"raw-{group}", files=7, row_group_size=group)
         found.append(prepare(paths, tmp_path / f"out-{group}", CONFIG).preprocessor)
     assert found[0] == found[1]
@@ -119,8 +121,8 @@ def test_sample_of_large_data_is_uniform_and_independent_of_batches(tmp_path: Pa
 
 
 def test_wide_batches_do_not_pile_up(monkeypatch: Any) -> None:
-    monkeypatch.setattr(samples, "MAX_PIECES", 4)
-    sample = samples.BottomK(50, seed=1)
+    monkeypatch.setattr(sampling, "MAX_PIECES", 4)
+    sample = sampling.BottomK(50, seed=1)
     for first in range(0, 5000, 10):
         row_ids = np.arange(first, first + 10, dtype=np.uint64)
         sample.add(pa.record_batch({"id": row_ids}), row_ids, np.ones(10, dtype=bool))

@@ -22,9 +22,9 @@ from dkan_core import (
     prepare,
     prepare_part,
 )
-from dkan_core.data.loader import all_batches, open_split
-from dkan_core.data.manifest import read_manifest
-from dkan_core.storage.remote import local_copy
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import all_batches, open_split
+from dkan_core.utils.storage.remote import local_copy
 from tests.data.tables import contents
 
 pytestmark = pytest.mark.s3

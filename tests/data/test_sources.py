@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import DataError, PrepareConfig, prepare, save_pointer
-from dkan_core.data import prepare as preparation
+from dkan_core.data.preparation import prepare as preparation
 from tests.data.tables import CONFIG, ROWS, contents, make_rows, replace_unnoticed, write
 
 

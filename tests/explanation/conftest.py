@@ -18,8 +18,8 @@ from dkan_core import (
     prepare,
     train,
 )
-from dkan_core.data.manifest import PreparedData
-from dkan_core.data.shards import Arrays
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.explain import read_rows
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.saved_model import save_model

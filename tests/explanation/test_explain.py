@@ -17,7 +17,7 @@ from dkan_core import (
     evaluate,
     explain,
 )
-from dkan_core.data.manifest import read_manifest
+from dkan_core.data.format.manifest import read_manifest
 from dkan_core.explanation.explain import read_rows, safe_names
 from tests.command import check, dkan
 from tests.explanation.known import NOISE, TRUE

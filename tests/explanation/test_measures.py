@@ -13,9 +13,9 @@ from dkan_core import (
     PrepareConfig,
     prepare,
 )
-from dkan_core.data.encoding import MISSING, SCORE_LIMIT, STEPS, Float64, normal_scores, quantize
-from dkan_core.data.manifest import PreparedData, read_manifest
-from dkan_core.data.shards import Arrays
+from dkan_core.data.encoding.preprocessor import MISSING, SCORE_LIMIT, STEPS, Float64, normal_scores, quantize
+from dkan_core.data.format.manifest import PreparedData, read_manifest
+from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation import slopes
 from dkan_core.explanation.columns import Column, encode_values, placed, read_values, redrawn, source_columns
 from dkan_core.explanation.curves import Curve, read_curve

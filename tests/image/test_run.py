@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dkan_core.training.checkpoints import load_checkpoint
+from dkan_core.training.launcher.checkpoints import load_checkpoint
 from tests.image.base import ROOT
 from tests.image.build import BUILD_SECONDS, Image, locked_version
 from tests.image.conftest import open_to_all

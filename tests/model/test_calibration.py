@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dkan_core.metrics import average_precision, compute_metrics
+from dkan_core.evaluation.metrics import average_precision, compute_metrics
 from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE, fit_calibration
 
 

@@ -8,7 +8,7 @@ import torch
 
 from dkan_core.model.architecture import MAX_INDICATOR_CODES, ModelConfig, count_parameters, count_trained
 from dkan_core.model.tabular import Indicators, TabularFastKAN, decode_scores
-from dkan_core.training.step import parameter_count
+from dkan_core.training.compute.gradient import parameter_count
 
 CONFIG = ModelConfig(
     labels=("a", "b"),

@@ -16,7 +16,7 @@ from sklearn.metrics import average_precision_score
 from torch.utils.data import DataLoader, TensorDataset
 
 from dkan_core import DataError, FastKANClassifier, MainResult, OutputError, main
-from dkan_core.notebook.rows import read_labelled_rows
+from dkan_core.integrations.notebook.rows import read_labelled_rows
 from tests.notebook.known import CONFIG, TEST, TRAIN, rows
 
 CODE = """
@@ -161,8 +161,8 @@ def test_errors_of_the_preparation_speak_of_the_loaders(monkeypatch: pytest.Monk
     """A feature of which the sample that encodings are chosen from holds no value."""
     x, y = rows(50)
     x[1:, 3] = np.nan
-    monkeypatch.setattr("dkan_core.data.statistics.MIN_SAMPLE_ROWS", 4)
-    monkeypatch.setattr("dkan_core.data.statistics.SAMPLE_ROWS", 4)
+    monkeypatch.setattr("dkan_core.data.preparation.statistics.MIN_SAMPLE_ROWS", 4)
+    monkeypatch.setattr("dkan_core.data.preparation.statistics.SAMPLE_ROWS", 4)
     with pytest.raises(DataError, match=r"^train_loader, test_loader: column 'feature_3' holds no value in 4 rows"):
         main((x, y), rows(20), CONFIG, run=tmp_path / "run")
 

@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score
 from torch.utils.data import DataLoader, TensorDataset
 
 from dkan_core import DataError, MainResult, predict
-from dkan_core.prediction import SCORING_ROWS
+from dkan_core.evaluation.prediction import SCORING_ROWS
 from tests.notebook.known import TEST
 
 

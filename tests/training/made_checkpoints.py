@@ -7,10 +7,10 @@ import numpy as np
 
 from dkan_core import TrainConfig
 from dkan_core.model.model_folder import MODEL_FILES
-from dkan_core.training.checkpoint_file import Checkpoint, run_facts
-from dkan_core.training.ledger import Ledger, add_to_digest
-from dkan_core.training.memory import Snapshot
-from dkan_core.training.snapshots import StateSnapshot
+from dkan_core.training.launcher.checkpoint_file import Checkpoint, run_facts
+from dkan_core.training.state.ledger import Ledger, add_to_digest
+from dkan_core.training.state.shared_memory import Snapshot
+from dkan_core.training.state.snapshots import StateSnapshot
 
 ROWS, DATA = 100, "f" * 64
 CONFIG = TrainConfig(epochs=200, batch_size=10, workers=1, sync_interval=1, resume="auto")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core import TrainConfig
-from dkan_core.training.fork_server import NAME
+from dkan_core.training.launcher.fork_server import NAME
 
 SILENT_SECONDS = 240.0
 """After so long without anything new a test has failed: less than pytest's limit, so that it can say what it saw."""

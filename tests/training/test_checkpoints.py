@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainResult, train
-from dkan_core.training.best_state import read_model
-from dkan_core.training.checkpoints import (
+from dkan_core.training.launcher.checkpoints import (
     KEPT_FILES,
     checkpoint_folder,
     clear_checkpoints,
@@ -18,9 +17,10 @@ from dkan_core.training.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
-from dkan_core.training.ledger import ENDINGS
-from dkan_core.training.resuming import ending_of, waiting_snapshots
-from dkan_core.training.schedule import Schedule
+from dkan_core.training.launcher.resuming import ending_of, waiting_snapshots
+from dkan_core.training.state.ledger import ENDINGS
+from dkan_core.training.state.schedule import Schedule
+from dkan_core.training.validation.best_state import read_model
 from tests.training.made_checkpoints import CONFIG, DATA, ROWS, checkpoint_of, evaluation, waiting_at
 
 

@@ -9,9 +9,9 @@ import pytest
 SCRIPT = """
 import logging, sys
 from pathlib import Path
-from dkan_core.training.ending import kept_log
+from dkan_core.training.launcher.run_log import kept_log
 exec(sys.argv[2])
-logger = logging.getLogger("dkan_core.training.launch")
+logger = logging.getLogger("dkan_core.training.launcher.train")
 def speak(when):
     logger.info("%s: reading s3://key:secret@bucket/model", when)
     logger.warning("%s: a worker died", when)

@@ -122,7 +122,13 @@ sys.settrace(trace)
 @pytest.mark.parametrize(
     ("role", "entry", "files", "calm_lines", "kills"),
     [
-        ("server", "run", ("server.py", "followup.py", "leases.py", "centre.py", "snapshots.py"), 600, 80),
+        (
+            "server",
+            "run",
+            ("parameter_server.py", "post_step.py", "work_assignment.py", "parameter_store.py", "snapshots.py"),
+            600,
+            80,
+        ),
         ("evaluator", "work", ("evaluator.py",), 400, 15),
     ],
 )

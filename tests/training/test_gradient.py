@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from dkan_core import TrainConfig
-from dkan_core.data.loader import dropout_keys, open_split
-from dkan_core.data.manifest import read_manifest
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import dropout_keys, open_split
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.recipe import resolve
-from dkan_core.training.single import train_single
-from dkan_core.training.step import compute_gradient, masked_loss, trained_parameters
+from dkan_core.training.compute.gradient import compute_gradient, masked_loss, trained_parameters
+from dkan_core.training.roles.in_process import train_single
+from dkan_core.training.setup.defaults import resolve
 from tests.model.test_tabular import CONFIG, PLAIN, replace
 
 ROWS = 37

@@ -15,14 +15,14 @@ import torch
 from safetensors.torch import load_file
 
 from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainingError, TrainResult, evaluate, train
-from dkan_core.data.loader import open_split, steps_per_epoch
-from dkan_core.data.manifest import read_manifest
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import open_split, steps_per_epoch
+from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.prediction import torch_threads
-from dkan_core.training.evaluator import MAX_BACKLOG, is_behind
-from dkan_core.training.memory import Snapshot
-from dkan_core.training.recipe import resolve, threads_per_worker
-from dkan_core.training.single import SingleResult, train_single
+from dkan_core.training.roles.evaluator import MAX_BACKLOG, is_behind
+from dkan_core.training.roles.in_process import SingleResult, train_single
+from dkan_core.training.setup.defaults import resolve, threads_per_worker
+from dkan_core.training.state.shared_memory import Snapshot
 from tests.training.processes import Background, alive, wait_until
 
 SMALL = TrainConfig(epochs=3, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, dropout=0.3)

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pytest
 
 from dkan_core import TrainResult, train
-from dkan_core.training import liveness
-from dkan_core.training.job import Job
-from dkan_core.training.liveness import MAX_FAILED_STARTS
-from dkan_core.training.memory import MemoryShape, create_memory
-from dkan_core.training.processes import ForkServer
+from dkan_core.training.launcher import liveness
+from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS
+from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.processes import Background, children, wait_until
 from tests.training.torture import CONFIG, check_nothing_lost, facts, inject, ledger_of, memory_of
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dkan_core import ConfigError, DataError, Plan, TrainConfig, TrainingError, bench_sync, cli, plan, plan_slices
-from dkan_core.data.loader import slice_of
+from dkan_core.data.loading.loader import slice_of
 from dkan_core.settings import build_config
+from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.planning import checking, measuring
 from dkan_core.training.planning.advice import Device, advise
 from dkan_core.training.planning.device_memory import MemoryNeed
@@ -21,10 +22,9 @@ from dkan_core.training.planning.exchanges import EXCHANGES, exchange_seconds
 from dkan_core.training.planning.formulas import ASSUMED_LAUNCH, SCHEMES, SYNC, StepCost, predict
 from dkan_core.training.planning.measuring import Measured
 from dkan_core.training.planning.plan import Asked
-from dkan_core.training.planning.probe import Probed
+from dkan_core.training.planning.probes.gradient import Probed
 from dkan_core.training.planning.slices import balance_slices
-from dkan_core.training.processes import ForkServer
-from dkan_core.training.recipe import resolve
+from dkan_core.training.setup.defaults import resolve
 from tests.command import check, dkan
 
 MEMORY: dict[str, Any] = {"memory": 2000, "small_memory": 1000, "bf16_speed": None}

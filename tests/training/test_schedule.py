@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dkan_core import ConfigError, TrainConfig
-from dkan_core.training.schedule import Schedule
+from dkan_core.training.state.schedule import Schedule
 
 ROWS, PER_EPOCH = 1000, 10
 SHAPES = ("cosine", "constant", "exponential")

@@ -8,9 +8,8 @@ from torch.nn import functional as F
 
 from dkan_core import TrainConfig
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.optimizer import AdamState, FlatAdamW
-from dkan_core.training.replica import Replica
-from dkan_core.training.step import (
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import (
     code_decay,
     decayed_ranges,
     flatten,
@@ -18,6 +17,7 @@ from dkan_core.training.step import (
     parameter_count,
     untrained_model,
 )
+from dkan_core.training.state.adamw import AdamState, FlatAdamW
 from tests.model.test_tabular import CONFIG
 
 

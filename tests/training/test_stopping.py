@@ -15,7 +15,7 @@ import pytest
 
 from dkan_core import OutputError, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.training.ledger import Ledger
+from dkan_core.training.state.ledger import Ledger
 from tests.training.processes import Background, alive, wait_until
 from tests.training.torture import (
     CONFIG,

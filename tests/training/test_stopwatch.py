@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from dkan_core import DataError, TrainConfig, TrainResult, evaluate, train
-from dkan_core.breakdown import PARTS, total
-from dkan_core.training.memory import MemoryShape, TimeSpent, create_memory
-from dkan_core.training.stopwatch import PUBLISH_SECONDS, Stopwatch, TimeReader
+from dkan_core.training.breakdown import PARTS, total
+from dkan_core.training.roles.stopwatch import PUBLISH_SECONDS, Stopwatch, TimeReader
+from dkan_core.training.state.shared_memory import MemoryShape, TimeSpent, create_memory
 from tests.training.torture import CONFIG
 
 WORKER = {"feed", "compute", "exchange", "other"}

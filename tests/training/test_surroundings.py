@@ -141,7 +141,7 @@ def test_memory_that_does_not_suffice_is_said_before_the_start(
     limit, used = tmp_path / "memory.max", tmp_path / "memory.current"
     limit.write_text("300000000\n")
     used.write_text("299950000\n")  # 50 kB are free: enough for the model by itself
-    monkeypatch.setattr("dkan_core.machine.CGROUP_MEMORY", ((limit, used),))
+    monkeypatch.setattr("dkan_core.utils.resources.CGROUP_MEMORY", ((limit, used),))
     with pytest.raises(ConfigError, match=r"parameters and 2 workers need .* GB of shared memory, and 0\.0"):
         train(rows, tmp_path / "run", CONFIG)
 

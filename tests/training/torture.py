@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
-from dkan_core.training.ledger import Ledger
-from dkan_core.training.memory import MemoryShape, Record, SharedMemory
+from dkan_core.training.state.ledger import Ledger
+from dkan_core.training.state.shared_memory import MemoryShape, Record, SharedMemory
 from tests.training.processes import Background, link_target, wait_until
 
 ROWS = 16_000

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from benchmarks.quality.data import Encoder
 from benchmarks.quality.models import Array, Fitted, Job
-from dkan_core.metrics import NOT_MEASURED, average_precision
+from dkan_core.evaluation.metrics import NOT_MEASURED, average_precision
 
 ROUNDS, PATIENCE = 1000, 50
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dkan_core.config import TrainConfig
-from dkan_core.data.loader import steps_per_epoch
+from dkan_core.data.loading.loader import steps_per_epoch
 from dkan_core.training.planning.device_memory import MemoryNeed, parts_that_fit
 from dkan_core.training.planning.formulas import SCHEMES, Machine, Prediction, Scheme, predict
 from dkan_core.training.planning.sizes import show_size
-from dkan_core.training.recipe import MAX_BATCH, MIN_BATCH, STEPS_TO_TAKE
+from dkan_core.training.setup.defaults import MAX_BATCH, MIN_BATCH, STEPS_TO_TAKE
 
 NEAR = 0.9
 """Share of the highest speed from which on something simpler is taken instead."""

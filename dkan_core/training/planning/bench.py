@@ -12,12 +12,12 @@ import torch
 
 from dkan_core.config import TrainConfig
 from dkan_core.errors import ConfigError
-from dkan_core.machine import available_cores
-from dkan_core.progress import progress
+from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.planning.exchanges import EXCHANGES, SERVER_SYNC, exchange_seconds
 from dkan_core.training.planning.sizes import parse_size, show_size
-from dkan_core.training.processes import ForkServer
-from dkan_core.training.recipe import worker_devices
+from dkan_core.training.setup.defaults import worker_devices
+from dkan_core.utils.progress import progress
+from dkan_core.utils.resources import available_cores
 
 FLOAT_BYTES = 4
 SIZES = ("64KB", "256KB", "1MB", "4MB", "16MB", "64MB")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dkan_core.config import TrainConfig
-from dkan_core.data.loader import steps_per_epoch
-from dkan_core.data.manifest import read_manifest
-from dkan_core.training.ending import quiet
-from dkan_core.training.launch import train
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import steps_per_epoch
+from dkan_core.training.launcher.run_log import quiet
+from dkan_core.training.launcher.train import train
 from dkan_core.training.planning.formulas import SCHEMES, Prediction, Scheme
 
 MIN_STEPS, SECONDS = 100, 5.0

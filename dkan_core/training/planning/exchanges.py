@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from dkan_core.config import TrainConfig
-from dkan_core.training.centre import start
-from dkan_core.training.job import Job, process_name
-from dkan_core.training.meeting import Meeting
-from dkan_core.training.memory import Member, MemoryShape, create_memory
-from dkan_core.training.planning.crew import Crew, close_handles
-from dkan_core.training.processes import ForkServer
-from dkan_core.training.team import keep_store, meeting_at
+from dkan_core.training.communication.process_group import keep_store, meeting_at
+from dkan_core.training.communication.rendezvous import Meeting
+from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.planning.probes.processes import Crew, close_handles
+from dkan_core.training.state.parameter_store import start
+from dkan_core.training.state.process_spec import Job, process_name
+from dkan_core.training.state.shared_memory import Member, MemoryShape, create_memory
 
 SERVER_SYNC, SERVER_AVERAGE = "parameter-server sync", "parameter-server average"
 EXCHANGES = {
@@ -48,7 +48,7 @@ def exchange_seconds(
     store = None if config.strategy == "parameter-server" else keep_store(config.exchange_timeout)
     meeting = None if store is None else meeting_at(store, config)
     job = _job(config, max(1, size // 4 // MemoryShape.of(config, 1).pushed), steps=WARM_UP + repeats, meeting=meeting)
-    role = "planning.pusher" if store is None else "planning.reducer"
+    role = "exchange-probe" if store is None else "allreduce-probe"
     try:
         with Crew(fork_server, folder) as crew:
             if store is None:

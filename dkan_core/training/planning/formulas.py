@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from dkan_core.config import Strategy
-from dkan_core.data.loader import steps_per_epoch
+from dkan_core.data.loading.loader import steps_per_epoch
 
 HOST_BANDWIDTH, SERVER_LATENCY = 60e9, 60e-6
 """Of a parameter server that merges what GPUs have copied to it; assumed."""

@@ -9,14 +9,10 @@ from pathlib import Path
 import torch
 
 from dkan_core.config import TrainConfig
-from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import PreparedData
-from dkan_core.machine import available_cores, available_memory
-from dkan_core.training.architecture import choose_architecture
-from dkan_core.training.centre import start
-from dkan_core.training.job import Job
-from dkan_core.training.memory import MemoryShape, create_memory
-from dkan_core.training.planning.crew import Crew, close_handles
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.loading.loader import open_split
+from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
+from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.planning.device_memory import MemoryNeed, fit_memory
 from dkan_core.training.planning.exchanges import SERVER_AVERAGE, SERVER_SYNC, exchange_seconds
 from dkan_core.training.planning.formulas import (
@@ -33,10 +29,14 @@ from dkan_core.training.planning.formulas import (
     fit_step,
 )
 from dkan_core.training.planning.machines import Cores, Gpus
-from dkan_core.training.planning.probe import Probed
-from dkan_core.training.processes import ForkServer
-from dkan_core.training.recipe import Placement
-from dkan_core.training.step import decayed_ranges, flatten, untrained_model
+from dkan_core.training.planning.probes.gradient import Probed
+from dkan_core.training.planning.probes.processes import Crew, close_handles
+from dkan_core.training.setup.architecture import choose_architecture
+from dkan_core.training.setup.defaults import Placement
+from dkan_core.training.state.parameter_store import start
+from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+from dkan_core.utils.resources import available_cores, available_memory
 
 MEASURED_WORKERS = (1, 2, 4)
 """With how many processes an exchange is measured on the CPU; with more, it is on a line through the last two."""
@@ -159,7 +159,7 @@ def _job(data: Path, manifest: PreparedData, config: TrainConfig) -> Job:
     memory = create_memory(shape)
     start(memory, values_P)
     return Job(
-        role="planning.probe",
+        role="gradient-probe",
         prepared=str(data.resolve()),
         run="",
         config=config,

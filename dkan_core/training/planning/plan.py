@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from dkan_core.config import TrainConfig
-from dkan_core.data.loader import open_split
-from dkan_core.data.manifest import PreparedData, open_prepared
+from dkan_core.data.format.manifest import PreparedData, open_prepared
+from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
-from dkan_core.machine import available_cores
-from dkan_core.training.initial import with_architecture
+from dkan_core.training.compute.model_init import with_architecture
 from dkan_core.training.planning.advice import Advice, Device, advise
 from dkan_core.training.planning.bench import describe_device
 from dkan_core.training.planning.checking import Checked, check_plan
@@ -30,7 +29,8 @@ from dkan_core.training.planning.formulas import (
 )
 from dkan_core.training.planning.measuring import Measured, measure
 from dkan_core.training.planning.sizes import parse_size, show_size
-from dkan_core.training.recipe import DEFAULT_INTERVAL, resolve
+from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve
+from dkan_core.utils.resources import available_cores
 
 WORKERS = (1, 2, 4, 8, 10)
 MAX_GPUS = 1024

@@ -9,7 +9,7 @@ import pytest
 
 from components.data_processing.plan_preparation import plan_preparation
 from dkan_core import PrepareConfig, prepare
-from dkan_core.data.plans import open_plan
+from dkan_core.data.preparation.plan import open_plan
 from dkan_core.errors import ConfigError, DataError, OutputError
 
 

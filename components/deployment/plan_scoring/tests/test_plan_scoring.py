@@ -7,7 +7,7 @@ from kfp import dsl
 
 from components.deployment.plan_scoring import plan_scoring
 from dkan_core import ConfigError, DataError, TrainResult
-from dkan_core.scoring.plan import open_plan
+from dkan_core.batch_scoring.plan import open_plan
 
 
 def test_model_comes_from_a_uri_or_an_upstream_step(trained: TrainResult, source: Path, tmp_path: Path) -> None:

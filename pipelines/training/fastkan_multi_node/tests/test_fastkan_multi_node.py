@@ -1,4 +1,4 @@
-"""The launcher's pod asks for no GPU: the nodes of the TrainJob do. The job itself is tested in tests/nodes."""
+"""The launcher's pod asks for no GPU: the nodes of the TrainJob do. The job itself is tested in tests/trainjob."""
 
 from pipelines.compiled import inputs_of, package_of, read_documents
 

@@ -1,0 +1,295 @@
+"""The plan of a batch scoring: which files, by which model, in which parts; written once, read by every pod.
+
+It lies in ``.work/plan.json`` under the output. What the parts leave for the end lies beside it, in a folder named by
+the plan's id, and so does a copy of the model: a model that is published anew meanwhile changes nothing.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from dkan_core.data.source.files import find_parquet, listed, stamp
+from dkan_core.errors import ConfigError, DataError, OutputError
+from dkan_core.evaluation.prediction import output_schema
+from dkan_core.model.model_folder import CONFIG, PREPROCESSOR, WEIGHTS, ModelFolder
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.schemas import Schema, read_json
+from dkan_core.utils.storage.outputs import entries
+from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.storage.shared_folder import WORK, Workplace
+
+PLAN = f"{WORK}/plan.json"
+DONE = "_scoring.json"
+"""Readers of a folder of Parquet pass over names that start so."""
+
+REPLACED = f"{WORK}/replaced.json"
+IDENTITY = (CONFIG, PREPROCESSOR, WEIGHTS)
+"""Files of a model that decide its scores."""
+
+logger = logging.getLogger(__name__)
+
+
+class PlannedFile(Schema):
+    """A source file, and where its scores go."""
+
+    source: str
+    output: str
+    rows: int
+    bytes: int
+    modified: str
+
+
+class Replaced(Schema):
+    """Outputs and work of an earlier scoring, which are to be removed."""
+
+    names: list[str]
+
+
+class ScoringPlan(Schema):
+    """What is to be scored."""
+
+    format_version: Literal[1] = 1
+    model: str
+    fingerprint: str
+    columns: list[str]
+    labels: list[str]
+    files: list[PlannedFile]
+    parts: list[list[int]]
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of the content."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
+
+    @property
+    def folder(self) -> str:
+        """Where the parts' work lies."""
+        return f"{WORK}/{self.id}"
+
+    @property
+    def model_folder(self) -> str:
+        """Where the copy of the model lies."""
+        return f"{self.folder}/model"
+
+    def record(self, part: int) -> str:
+        """Return the name of what a part leaves behind, without a suffix."""
+        return f"{self.folder}/parts/{part:05d}"
+
+
+def plan_scoring(
+    model: str | Path,
+    sources: str | Path | Sequence[str | Path],
+    output_uri: str | Path,
+    *,
+    columns: Sequence[str] = (),
+    labels: Sequence[str] = (),
+    parts: int = 8,
+    overwrite: bool = False,
+) -> list[int]:
+    """Check the model and every file's columns, and share the files out among the parts by their size.
+
+    Args:
+        model: Folder that ``train`` wrote, or its ``model`` folder, or a published model; a path or an fsspec URI.
+        sources: Files, folders, globs or fsspec URIs, which every process can read.
+        output_uri: Folder or URI that every process can write to: absent or empty, or one that holds what the same
+            plan gave. A file's scores have its name there, below the folder that all files have in common.
+        columns: Source columns to pass through.
+        labels: Source columns of 0, 1 or null to compare the scores with: one for each of the model's labels.
+        parts: How many parts to share the files out to; where there are fewer files, fewer come.
+        overwrite: Whether the scores of another plan may be replaced, or a scoring that was broken off be given up.
+
+    Returns:
+        The number of each part.
+
+    Raises:
+        ConfigError: A setting is out of range.
+        DataError: The model or the sources are not what was expected; the message names file and column.
+        OutputError: ``output_uri`` cannot take the result.
+    """
+    if parts < 1:
+        raise ConfigError(f"parts must be at least 1, got {parts}")
+    if not str(output_uri).strip():
+        raise ConfigError(f"output_uri must be a folder or URI that every process reaches, got {str(output_uri)!r}")
+    if not str(model).strip():
+        raise ConfigError(f"model_uri must name a model or a run folder, got {str(model)!r}")
+    place = Workplace(output_uri)
+    paths = find_parquet(listed(sources))
+    with local_copy(model) as folder:
+        saved = SavedModel(folder)
+        plan = _make_plan(saved, str(model), paths, columns, labels, parts)
+        _check_apart(place, plan)
+        _claim(place, plan, overwrite=overwrite)
+        for name in sorted(saved.files.files):
+            with place.staged(f"{plan.model_folder}/{name}") as aside:
+                aside.write_bytes(saved.files.read(name))
+    rows = sum(file.rows for file in plan.files)
+    logger.info("planned %s: %s rows of %d files in %d parts", output_uri, f"{rows:,}", len(paths), len(plan.parts))
+    return list(range(len(plan.parts)))
+
+
+def _make_plan(
+    saved: SavedModel, model: str, paths: list[str], columns: Sequence[str], labels: Sequence[str], parts: int
+) -> ScoringPlan:
+    if labels and len(labels) != len(saved.config.labels):
+        raise ConfigError(
+            f"label must name a column for each of the model's labels ({', '.join(saved.config.labels)}), "
+            f"got {', '.join(labels)}"
+        )
+    passed = list(dict.fromkeys(columns))
+    stamps = [stamp(path) for path in paths]  # before the footers: a file that is replaced meanwhile is noticed later
+    _, rows = output_schema(saved, paths, passed, labels)
+    if not any(rows):
+        raise DataError(f"{paths[0]}: no rows in any source file")
+    names = _below_common_folder(paths)
+    files = []
+    for path, count, (size, modified) in zip(paths, rows, stamps, strict=True):
+        files.append(PlannedFile(source=path, output=names[path], rows=count, bytes=size, modified=modified))
+    return ScoringPlan(
+        model=model,
+        fingerprint=model_fingerprint(saved.files),
+        columns=passed,
+        labels=list(labels),
+        files=files,
+        parts=share_out([file.bytes for file in files], parts),
+    )
+
+
+def model_fingerprint(files: ModelFolder) -> str:
+    """Return the SHA-256 of a model's weights, architecture and encoding, as they were read."""
+    digest = hashlib.sha256()
+    for name in IDENTITY:
+        digest.update(hashlib.sha256(files.read(name)).digest())
+    return digest.hexdigest()
+
+
+def share_out(sizes: Sequence[int], parts: int) -> list[list[int]]:
+    """Share things out so that the largest share is small: each goes to who has least so far, the largest first.
+
+    >>> share_out([10, 70, 30, 40], 2)
+    [[0, 1], [2, 3]]
+    """
+    shares: list[list[int]] = [[] for _ in range(min(parts, len(sizes)))]
+    loads = [(0, 0)] * len(shares)
+    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
+        least = min(range(len(shares)), key=lambda part: (loads[part], part))
+        shares[least].append(index)
+        # By number after size, so that empty files are shared out, too.
+        loads[least] = (loads[least][0] + sizes[index], len(shares[least]))
+    return [sorted(share) for share in shares]
+
+
+def _below_common_folder(paths: Sequence[str]) -> dict[str, str]:
+    """Return each path without the folders that all have in common.
+
+    >>> _below_common_folder(["s3://bucket/day=1/a.parquet", "s3://bucket/day=2/a.parquet"])
+    {'s3://bucket/day=1/a.parquet': 'day=1/a.parquet', 's3://bucket/day=2/a.parquet': 'day=2/a.parquet'}
+    """
+    folders = [path.split("/")[:-1] for path in paths]
+    common = 0
+    while all(len(folder) > common and folder[common] == folders[0][common] for folder in folders):
+        common += 1
+    names = {path: "/".join(path.split("/")[common:]) for path in paths}
+    odd = next((path for path, name in names.items() if "://" in name), None)
+    if odd is not None:
+        raise DataError(f"{odd}: lies elsewhere than {paths[0]}; score what lies in one place at a time")
+    return names
+
+
+def _check_apart(place: Workplace, plan: ScoringPlan) -> None:
+    """Raise OutputError where a source file lies in the output folder: it would be taken for scores, or replaced."""
+    root = place.fs.unstrip_protocol(place.root).rstrip("/")
+    for file in plan.files:
+        source = file.source if "://" in file.source else f"file://{Path(file.source).absolute()}"
+        if source.startswith(f"{root}/"):
+            raise OutputError(f"{place.uri}: holds source files ({file.source}); choose a folder apart from them")
+
+
+def _claim(place: Workplace, plan: ScoringPlan, *, overwrite: bool) -> None:
+    """Write the plan, unless the place is taken; what an earlier scoring says to be whole is no longer.
+
+    A call that was killed is made again: what is to be removed is noted before anything is.
+    """
+    under_way, done = read_plan(place), read_done(place)
+    if under_way is None or under_way.id != plan.id:
+        earlier = {} if done is None else {done.plan: [file.output for file in done.files]}
+        if under_way is not None:
+            earlier[under_way.id] = [file.output for file in under_way.files]
+        _check_taken(place, plan, set(earlier), overwrite=overwrite)
+        stale = {name for names in earlier.values() for name in names} - {file.output for file in plan.files}
+        folders = {f"{WORK}/{name}" for name in earlier if name != plan.id}
+        place.write_json(REPLACED, Replaced(names=sorted(stale | folders)).model_dump())
+        place.write_json(PLAN, json.loads(plan.model_dump_json()))
+    place.remove(DONE)
+    text = place.read_text(REPLACED)
+    for name in [] if text is None else read_json(Replaced, text, f"{place.uri}/{REPLACED}").names:
+        place.remove(name)
+    place.remove(REPLACED)
+
+
+def _check_taken(place: Workplace, plan: ScoringPlan, earlier: set[str], *, overwrite: bool) -> None:
+    """Raise OutputError where other scores lie, and are not to be replaced, or something else."""
+    if earlier - {plan.id} and not overwrite:
+        raise OutputError(
+            f"{place.uri}: other files were scored there, or with another model or other settings; "
+            "pass overwrite=True to replace them, or choose another folder"
+        )
+    foreign = sorted(entries(place.uri) - {WORK})
+    if foreign and not earlier:
+        raise OutputError(f"{place.uri}: already holds something else ({foreign[0]}); choose an empty or new folder")
+
+
+def read_plan(place: Workplace) -> ScoringPlan | None:
+    """Return the plan that is under way, if there is one.
+
+    Raises:
+        DataError: It is damaged, or of another version of dkan.
+    """
+    text = place.read_text(PLAN)
+    return None if text is None else read_json(ScoringPlan, text, f"{place.uri}/{PLAN}")
+
+
+def open_plan(output_uri: str | Path) -> tuple[Workplace, ScoringPlan]:
+    """Return a place and the plan that is under way there.
+
+    Raises:
+        DataError: There is none.
+    """
+    place = Workplace(output_uri)
+    plan = read_plan(place)
+    if plan is None:
+        raise DataError(f"{output_uri}: no scoring is under way there; plan_scoring comes first")
+    return place, plan
+
+
+class ScoredFile(Schema):
+    """A whole file of scores."""
+
+    output: str
+    source: str
+    rows: int
+    bytes: int
+
+
+class Scoring(Schema):
+    """What ``_scoring.json`` holds, which is written last: whoever finds it finds all of the files."""
+
+    format_version: Literal[1] = 1
+    plan: str
+    model: str
+    fingerprint: str
+    rows: int
+    columns: list[str]
+    labels: list[str]
+    files: list[ScoredFile]
+    metrics: dict[str, Any] | None
+    drift: dict[str, Any]
+
+
+def read_done(place: Workplace) -> Scoring | None:
+    """Return what an earlier scoring left, if it is whole."""
+    text = place.read_text(DONE)
+    return None if text is None else read_json(Scoring, text, f"{place.uri}/{DONE}")

@@ -1,0 +1,166 @@
+"""The end of a batch scoring: exact metrics and drift over all parts, the page that shows them, and the gate."""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load
+
+from dkan_core.batch_scoring.page import render_drift
+from dkan_core.batch_scoring.parts import PartRecord, missing_files, read_record
+from dkan_core.batch_scoring.plan import DONE, PLAN, Scoring, ScoringPlan, open_plan, read_done, read_plan
+from dkan_core.errors import ConfigError, DataError, GateError
+from dkan_core.evaluation.drift.counting import DriftCounts, Reference
+from dkan_core.evaluation.drift.measures import Drift, measure
+from dkan_core.evaluation.metrics import compute_metrics
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.storage.files import write_atomic, write_json
+from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.storage.shared_folder import WORK, Workplace
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringSummary:
+    """What is known of all scored rows."""
+
+    metrics: dict[str, Any] | None
+    """As of ``compute_metrics``; None without labels."""
+
+    drift: Drift
+
+    page: str
+    """Both as one HTML page."""
+
+    def scalars(self) -> dict[str, float]:
+        """Return the metrics that are defined and the largest PSI, as plain floats."""
+        known = {**(self.metrics or {}), "rows": self.drift.rows, "max_psi": self.drift.max_psi}
+        return {name: float(value) for name, value in known.items() if isinstance(value, int | float)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON."""
+        return {"metrics": self.metrics, "drift": self.drift.to_dict()}
+
+    def save(self, page: str | Path, drift: str | Path) -> None:
+        """Write the page, and metrics and drift as JSON, to local files."""
+        for path in map(Path, (page, drift)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(Path(page), self.page)
+        write_json(Path(drift), self.to_dict())
+
+
+def summarize_scoring(output_uri: str | Path) -> ScoringSummary:
+    """Compute metrics and drift over the rows of all parts.
+
+    Args:
+        output_uri: Where the plan lies, with all parts scored.
+
+    Raises:
+        DataError: A part is not scored yet.
+    """
+    place, plan = open_plan(output_uri)
+    return _summarize(place, plan, _read_records(place, plan))
+
+
+def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_average_precision: float = 0.0) -> int:
+    """Write ``_scoring.json``, which says that the scores are whole and fit to be used, and remove the work.
+
+    Args:
+        output_uri: Where the plan lies, with all parts scored.
+        max_psi: Largest population stability index of a column, or of a label's score; 0 sets no limit.
+        min_average_precision: Smallest average precision; needs labels. 0 sets no limit.
+
+    Returns:
+        The rows that were scored.
+
+    Raises:
+        GateError: A limit is passed. The scores stay as they are, without ``_scoring.json``; with other limits a
+            second call can accept them.
+        DataError: A part is not scored yet, or a file is not as it was written.
+    """
+    if max_psi < 0 or not 0 <= min_average_precision <= 1:
+        raise ConfigError(
+            "max_psi must be at least 0 and min_average_precision from 0 to 1, "
+            f"got {max_psi:g} and {min_average_precision:g}"
+        )
+    place = Workplace(output_uri)
+    done = read_done(place)
+    if done is not None and read_plan(place) is None:
+        place.remove(WORK)  # where a first call was killed at its end
+        return done.rows
+    place, plan = open_plan(output_uri)
+    records = _read_records(place, plan)
+    summary = _summarize(place, plan, records)
+    _check_average_precision(summary.metrics, min_average_precision)
+    summary.drift.check(max_psi)
+    files = sorted((file for record in records for file in record.files), key=lambda file: file.output)
+    missing = missing_files(place, files)
+    if missing:
+        raise DataError(f"{output_uri}/{missing[0]}: is not as it was written; run its part again")
+    done = Scoring(
+        plan=plan.id,
+        model=plan.model,
+        fingerprint=plan.fingerprint,
+        rows=summary.drift.rows,
+        columns=plan.columns,
+        labels=plan.labels,
+        files=files,
+        **summary.to_dict(),
+    )
+    place.write_json(DONE, json.loads(done.model_dump_json()))
+    for name in (PLAN, WORK):
+        place.remove(name)
+    logger.info("scored %s rows to %d files in %s", f"{done.rows:,}", len(files), output_uri)
+    return done.rows
+
+
+def _check_average_precision(metrics: dict[str, Any] | None, limit: float) -> None:
+    """Raise GateError where the average precision is below a limit, or there is none; 0 sets no limit."""
+    if not limit:
+        return
+    if metrics is None:
+        raise ConfigError(f"min_average_precision {limit:g} needs label columns; name them with label, or set it to 0")
+    found = metrics["average_precision"]
+    if found is None:
+        raise GateError(f"min_average_precision {limit:g}: no label column has both classes, so that there is none")
+    if found < limit:
+        raise GateError(f"average precision {found:.4f} is below min_average_precision {limit:g}")
+
+
+def _read_records(place: Workplace, plan: ScoringPlan) -> list[PartRecord]:
+    found = {part: read_record(place, plan, part) for part in range(len(plan.parts))}
+    missing = [str(part) for part, record in found.items() if record is None]
+    if missing:
+        raise DataError(
+            f"{place.uri}: part {', '.join(missing[:8])} of {len(found)} not scored yet; score_part is next"
+        )
+    return [record for record in found.values() if record is not None]
+
+
+def _summarize(place: Workplace, plan: ScoringPlan, records: list[PartRecord]) -> ScoringSummary:
+    counts = DriftCounts()
+    for record in records:
+        counts.merge(DriftCounts.from_schema(record.counts))
+    with local_copy(f"{place.uri}/{plan.model_folder}") as folder:
+        saved = SavedModel(folder)
+    drift = measure(counts, Reference.from_model(saved.preprocessor, saved.metrics))
+    metrics = _read_metrics(place, plan, list(saved.config.labels)) if plan.labels else None
+    title = f"{', '.join(saved.config.labels[:3])}: batch scoring"
+    page = render_drift(drift, metrics, title=title, files=len(plan.files))
+    return ScoringSummary(metrics=metrics, drift=drift, page=page)
+
+
+def _read_metrics(place: Workplace, plan: ScoringPlan, names: list[str]) -> dict[str, Any]:
+    """Compute the metrics of all rows: exact, of the parts' scores and labels one after the other."""
+    arrays = []
+    for part in range(len(plan.parts)):
+        with place.open(f"{plan.record(part)}.safetensors") as file:
+            arrays.append(load(file.read()))
+    labels_NL, probabilities_NL = (
+        np.concatenate([found[name] for found in arrays]) for name in ("labels", "probabilities")
+    )
+    return compute_metrics(labels_NL, probabilities_NL, names)

@@ -1,0 +1,1 @@
+"""Raw columns to the arrays that a model reads."""

@@ -1,0 +1,154 @@
+"""Choosing a preprocessor: knots and vocabularies from a sample of the train split."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkan_core.data.encoding.histograms import count_values
+from dkan_core.data.encoding.preprocessor import (
+    SCORE_LIMIT,
+    STEPS,
+    CategoryFeature,
+    CodedFeature,
+    Float64,
+    NumericFeature,
+    Preprocessor,
+    ValueFeature,
+    column_named,
+    numbers,
+    texts_of,
+)
+from dkan_core.errors import DataError
+
+LEVELS = np.linspace(-SCORE_LIMIT, SCORE_LIMIT, STEPS + 1)
+LEVEL_RANKS = np.array([NormalDist().cdf(level) for level in LEVELS])
+JUMP = 0.25 * 2 * SCORE_LIMIT / STEPS
+
+MAX_EXACT_KNOTS = 512
+MAX_VOCABULARY = 65_536
+MIN_CATEGORY_ROWS = 2
+MAX_VALUE_CODES = 254
+MIN_VALUE_ROWS = 20
+MIN_REPEATED_SHARE = 0.1
+MAX_VALUE_CODED_COLUMNS = 256
+MAX_EXACT_INTEGER, MAX_EXACT_DIGITS = 2**53, 15
+"""Integers up to here, and decimals of so many digits, that differ do so in float64, too."""
+
+
+class _UselessColumnError(DataError):
+    """A column says nothing about a row."""
+
+
+def fit_preprocessor(
+    sample: pa.Table,
+    numeric: Sequence[str],
+    categorical: Sequence[str],
+    numeric_dtype: Literal["uint8", "float16", "float32"],
+    where: str,
+    *,
+    useless: Literal["refuse", "leave out"] = "refuse",
+) -> Preprocessor:
+    """Choose knots and vocabularies from a sample of the train split.
+
+    Args:
+        sample: Rows of the train split.
+        numeric: Columns of numbers.
+        categorical: Columns of strings or booleans.
+        numeric_dtype: How normal scores are stored.
+        where: The rows, as messages should call them.
+        useless: What becomes of a column that holds no value at all, or of a category column no value of which repeats.
+
+    Raises:
+        DataError: There is a useless column, and it is to be refused; or float64 cannot tell a column's values apart.
+    """
+    scored: list[NumericFeature] = []
+    coded: list[CodedFeature] = []
+    passed_over = [_UselessColumnError] if useless == "leave out" else []
+    for name in categorical:
+        with suppress(*passed_over):
+            coded.append(_fit_category(column_named(sample, name, where), name, where))
+    for name in numeric:
+        values = numbers(sample, name, where)
+        _check_told_apart(column_named(sample, name, where), name, where)
+        with suppress(*passed_over):
+            scored.append(_fit_numeric(values, name, where))
+            codes = _fit_value_codes(values, name) if len(numeric) <= MAX_VALUE_CODED_COLUMNS else None
+            coded += [codes] if codes is not None else []
+    fitted = Preprocessor(numeric=scored, coded=coded, numeric_dtype=numeric_dtype)
+    counts = {name: found.tolist() for name, found in count_values(sample, fitted, where).items()}
+    return fitted.model_copy(update={"counts": counts})
+
+
+def _check_told_apart(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> None:
+    """Raise DataError where different integers or decimals, such as long keys, are the same number in float64."""
+    if pa.types.is_integer(column.type):
+        exact = all(abs(value or 0) <= MAX_EXACT_INTEGER for value in pc.min_max(column).as_py().values())
+    else:
+        exact = not pa.types.is_decimal(column.type) or column.type.precision <= MAX_EXACT_DIGITS
+    if exact:
+        return
+    found, kept = (
+        pc.count_distinct(values, mode="only_valid").as_py()
+        for values in (column, column.cast(pa.float64(), safe=False))
+    )
+    if kept < found:
+        raise DataError(
+            f"{where}: column {name!r} has {found:,} different values, which are only {kept:,} as 64-bit floats: "
+            f"subtract an offset, store them as strings (categories), or leave the column out with --drop {name}"
+        )
+
+
+def _fit_numeric(values: Float64, name: str, where: str) -> NumericFeature:
+    unique, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    if not len(unique):
+        raise _no_value(name, len(values), where)
+    mid_rank = (np.cumsum(counts) - counts / 2) / counts.sum()
+    if len(unique) > MAX_EXACT_KNOTS:
+        above = np.clip(np.searchsorted(mid_rank, LEVEL_RANKS), 0, len(unique) - 1)
+        # Where the score jumps, as at a frequent value, the last value before the jump keeps its own score too.
+        jumps = _inverse_normal(mid_rank[above]) - LEVELS > JUMP
+        chosen = np.unique([*above, *np.maximum(above[jumps] - 1, 0)])
+        unique, mid_rank = unique[chosen], mid_rank[chosen]
+    scores = np.clip(_inverse_normal(mid_rank), -SCORE_LIMIT, SCORE_LIMIT)
+    return NumericFeature(name=name, knots=unique.tolist(), scores=scores.round(6).tolist())
+
+
+def _inverse_normal(ranks: Float64) -> Float64:
+    return np.array([NormalDist().inv_cdf(rank) for rank in ranks])
+
+
+def _fit_value_codes(values: Float64, name: str) -> ValueFeature | None:
+    """Code the frequent values of a numeric column, or None where that would say nothing new."""
+    missing = bool(np.isnan(values).any())
+    unique, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    order = np.lexsort((unique, -counts))[:MAX_VALUE_CODES]
+    frequent = order[counts[order] >= MIN_VALUE_ROWS]
+    repeats = len(unique) > 2 and counts[frequent].sum() >= MIN_REPEATED_SHARE * len(values)
+    if not repeats and not missing:
+        return None
+    vocabulary = np.sort(unique[frequent]).tolist() if repeats else []
+    return ValueFeature(name=name, vocabulary=vocabulary)
+
+
+def _fit_category(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> CategoryFeature:
+    counts = pc.value_counts(texts_of(column, name, where).drop_null()).to_pylist()
+    if not counts:
+        raise _no_value(name, len(column), where)
+    repeated = sorted((-entry["counts"], entry["values"]) for entry in counts if entry["counts"] >= MIN_CATEGORY_ROWS)
+    if not repeated:
+        raise _UselessColumnError(
+            f"{where}: column {name!r} looks like an identifier ({len(counts):,} values, none repeats); "
+            f"leave it out with --drop {name}"
+        )
+    return CategoryFeature(name=name, vocabulary=[value for _, value in repeated[:MAX_VOCABULARY]])
+
+
+def _no_value(name: str, rows: int, where: str) -> _UselessColumnError:
+    return _UselessColumnError(
+        f"{where}: column {name!r} holds no value in {rows:,} rows of train; leave it out: --drop {name}"
+    )

@@ -1,0 +1,159 @@
+"""The encoding of a saved model, or of other prepared data, for new data that are to be encoded in the same way.
+
+What is prepared with it can be evaluated with that model, and training on it can start from the model's weights.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict
+
+from dkan_core.config import PrepareConfig
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format.manifest import MANIFEST, parse_manifest
+from dkan_core.data.source.columns import Schema, check_roles, is_number, is_text
+from dkan_core.errors import ConfigError, DataError
+from dkan_core.utils.schemas import read_json
+from dkan_core.utils.storage.files import read_if_there
+
+MODEL_FOLDER, ARCHITECTURE, PREPROCESSOR = "model", "config.json", "preprocessor.json"
+"""Of a run, the folder of its model; of a model, the files that name its labels and hold its encoding."""
+
+SHOWN_NAMES = 8
+
+logger = logging.getLogger(__name__)
+
+
+class _Labels(BaseModel):
+    """What of a model's architecture is needed here."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """Whose encoding is taken."""
+
+    place: str
+    """Where it lies, as messages call it."""
+
+    preprocessor: Preprocessor
+    labels: tuple[str, ...]
+
+    def complete(self, config: PrepareConfig) -> PrepareConfig:
+        """Return the settings with what the reference decides filled in, and without the reference.
+
+        Raises:
+            ConfigError: A setting contradicts it, or gives another role to one of its feature columns.
+        """
+        if config.label and {*config.label} != {*self.labels}:
+            raise ConfigError(
+                f"label {', '.join(config.label)}: {self.place} has {', '.join(self.labels)}; leave out --label"
+            )
+        default = next(field.default for field in fields(config) if field.name == "numeric_dtype")
+        if config.numeric_dtype not in (default, self.preprocessor.numeric_dtype):
+            raise ConfigError(
+                f"numeric_dtype {config.numeric_dtype}: {self.place} stores {self.preprocessor.numeric_dtype}; "
+                "leave out --numeric-dtype with --like"
+            )
+        roles = {"group": config.group, "split_column": config.split_column, "weight": config.weight}
+        for setting, name in [*(("drop", name) for name in config.drop), *roles.items()]:
+            if name in self.preprocessor.columns:
+                raise ConfigError(
+                    f"{setting} {name}: is a feature of {self.place}, which needs it; leave out that setting"
+                )
+        return replace(config, label=self.labels, numeric_dtype=self.preprocessor.numeric_dtype, like=None)
+
+    def assign_roles(self, types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> Schema:
+        """Give every column that is needed its role; the others are ignored, and named in the log.
+
+        Args:
+            types: Type of each column.
+            config: Settings as ``complete`` returns them.
+            where: The files, as messages should call them.
+
+        Raises:
+            DataError: A column is missing, or of another kind than the encoding takes.
+        """
+        check_features(self.preprocessor, types, where, because=f"{self.place} was made with")
+        check_roles(types, config, where)
+        schema = Schema(
+            numeric=tuple(feature.name for feature in self.preprocessor.numeric),
+            categorical=tuple(feature.name for feature in self.preprocessor.coded if feature.kind == "category"),
+            labels=config.label,
+            group=config.group,
+            split_column=config.split_column,
+            weight=config.weight,
+        )
+        ignored = [name for name in types if name not in {*schema.columns, *config.drop}]
+        if ignored:
+            logger.info("%s: columns that %s does not know are ignored: %s", where, self.place, listed_names(ignored))
+        return schema
+
+
+def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], where: str, *, because: str) -> None:
+    """Check that files have what an encoding reads.
+
+    Args:
+        preprocessor: The encoding.
+        types: Type of each column of the files.
+        where: The files, as messages should call them.
+        because: Why a column is needed, as messages say it: "the model was trained with".
+
+    Raises:
+        DataError: A column is missing, or of another kind than the encoding takes.
+    """
+    missing = [name for name in preprocessor.columns if name not in types]
+    if missing:
+        also = f" (also missing: {listed_names(missing[1:])})" if len(missing) > 1 else ""
+        raise DataError(
+            f"{where}: column {missing[0]!r} is missing; {because} it{also}; "
+            "where its values are not known, add it as a column of nulls"
+        )
+    numeric = {feature.name for feature in preprocessor.numeric}
+    for name in preprocessor.columns:
+        kinds = (is_number,) if name in numeric else (is_text, pa.types.is_boolean)
+        if not any(fits(types[name]) for fits in (*kinds, pa.types.is_null)):
+            wanted = "numbers" if name in numeric else "categories (strings or booleans)"
+            raise DataError(f"{where}: column {name!r} is {types[name]}; {because} {wanted} there")
+
+
+def listed_names(names: Sequence[str]) -> str:
+    """Return names for a message, the first few of many.
+
+    >>> listed_names(["a", "b"])
+    "'a', 'b'"
+    """
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return ", ".join(map(repr, names[:SHOWN_NAMES])) + more
+
+
+def read_reference(place: str) -> Reference:
+    """Read the encoding and the labels of a model or of prepared data; of a remote one nothing else is downloaded.
+
+    Args:
+        place: Path or URI of a model folder, of the run that it lies in, or of prepared data.
+
+    Raises:
+        DataError: There is neither, or it is damaged.
+    """
+    root = place.rstrip("/")
+    manifest = read_if_there(f"{root}/{MANIFEST}")
+    if manifest is not None:
+        prepared = parse_manifest(manifest, f"{root}/{MANIFEST}")
+        return Reference(place=place, preprocessor=prepared.preprocessor, labels=tuple(prepared.labels))
+    for folder in (root, f"{root}/{MODEL_FOLDER}"):
+        encoding, architecture = (read_if_there(f"{folder}/{name}") for name in (PREPROCESSOR, ARCHITECTURE))
+        if encoding is not None and architecture is not None:
+            labels = read_json(_Labels, architecture, f"{folder}/{ARCHITECTURE}").labels
+            return Reference(
+                place=place, preprocessor=read_json(Preprocessor, encoding, f"{folder}/{PREPROCESSOR}"), labels=labels
+            )
+    raise DataError(
+        f"{place}: neither a model ({PREPROCESSOR}) nor prepared data ({MANIFEST}) there; "
+        "expected a folder that `dkan train` or `dkan prepare` wrote"
+    )

@@ -1,0 +1,278 @@
+"""Preprocessor: raw columns to the arrays a model reads (``fitting`` chooses it).
+
+Numeric columns become normal scores (the standard normal quantile of a value's mid-rank in the train split).
+Columns of strings and booleans become codes. A numeric column with missing values, or whose values repeat much,
+is also given codes for its frequent values, so that a model can treat them apart ("value codes").
+
+Shape suffixes: N rows, F numeric features, C coded features.
+"""
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import AfterValidator, Field, NonNegativeInt, model_validator
+
+from dkan_core.data.source.columns import is_number, is_text
+from dkan_core.errors import DataError
+from dkan_core.utils.resources import available_cores
+from dkan_core.utils.schemas import Schema, check_plain
+
+SCORE_LIMIT = 3.0
+STEPS = 254
+UNSEEN, MISSING, FIRST_CODE = 0, 1, 2
+
+
+Float64 = npt.NDArray[np.float64]
+
+
+# NumPy and Arrow let go of the interpreter on whole columns, so columns are encoded side by side.
+columns_pool = ThreadPoolExecutor(available_cores(), thread_name_prefix="dkan-encode")
+
+
+Score = Annotated[float, Field(ge=-SCORE_LIMIT, le=SCORE_LIMIT)]
+
+
+def _rising(values: list[float]) -> list[float]:
+    for before, after in itertools.pairwise(values):
+        if after <= before:
+            raise ValueError(f"must rise from each number to the next, got {before} before {after}")
+    return values
+
+
+class NumericFeature(Schema):
+    """A numeric column and its map to normal scores, linear between knots."""
+
+    name: str
+    knots: Annotated[list[float], AfterValidator(_rising)]
+    scores: list[Score]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not len(self.knots) == len(self.scores) > 0:
+            raise ValueError(f"there must be a score for each knot, got {len(self.scores)} for {len(self.knots)}")
+        if any(after < before for before, after in itertools.pairwise(self.scores)):
+            raise ValueError("scores: must not fall where the knots rise")
+        return self
+
+
+class _Coded(Schema):
+    name: str
+    vocabulary: list[Any]
+
+    @property
+    def cardinality(self) -> int:
+        """Number of codes."""
+        return FIRST_CODE + len(self.vocabulary)
+
+
+class CategoryFeature(_Coded):
+    """Codes of a column of strings or booleans: 0 unseen, 1 missing, then its values by falling frequency."""
+
+    kind: Literal["category"] = "category"
+    vocabulary: list[str]
+
+
+class ValueFeature(_Coded):
+    """Codes of a numeric column: 0 not frequent, 1 missing, then its frequent values."""
+
+    kind: Literal["value"] = "value"
+    vocabulary: Annotated[list[float], AfterValidator(_rising)]
+
+
+CodedFeature = Annotated[CategoryFeature | ValueFeature, Field(discriminator="kind")]
+
+
+class Preprocessor(Schema):
+    """The whole encoding; saved beside a model, so that raw rows can be scored anywhere.
+
+    It is the schema of ``preprocessor.json``, and of ``encoding`` in a manifest.
+    """
+
+    numeric: list[NumericFeature]
+    coded: list[CodedFeature]
+    numeric_dtype: Literal["uint8", "float16", "float32"]
+
+    counts: dict[str, list[NonNegativeInt]] | None = None
+    """Rows of the sample by column and value, as of ``distribution.count_values``; None where an earlier dkan wrote
+    this. It encodes nothing: two preprocessors are equal without it."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        numeric = {feature.name for feature in self.numeric}
+        values = [feature.name for feature in self.coded if feature.kind == "value"]
+        twice = [name for names in (self.columns, values) for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise ValueError(f"column {twice[0]!r} is there twice")
+        for feature in self.coded:
+            if feature.kind == "value" and feature.name not in numeric:
+                raise ValueError(f"coded: {feature.name!r} is of kind 'value', but no numeric column")
+            if len({*feature.vocabulary}) < len(feature.vocabulary):
+                raise ValueError(f"coded: the vocabulary of {feature.name!r} holds a value twice")
+        bins = {feature.name: len(feature.knots) + 2 for feature in self.numeric}
+        bins |= {feature.name: feature.cardinality for feature in self.coded if feature.kind == "category"}
+        if self.counts is not None and {name: len(counts) for name, counts in self.counts.items()} != bins:
+            raise ValueError("counts: must hold the rows of each column's bins")
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Preprocessor) and all(
+            getattr(self, name) == getattr(other, name) for name in ("numeric", "coded", "numeric_dtype")
+        )
+
+    @property
+    def columns(self) -> list[str]:
+        """Source columns that are read."""
+        names = [feature.name for feature in self.numeric]
+        return names + [feature.name for feature in self.coded if feature.kind == "category"]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what decides how rows are encoded: two preprocessors are equal if theirs are."""
+        plain = self.model_dump(exclude={"counts"})
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+    def transform(self, rows: pa.RecordBatch | pa.Table, where: str) -> dict[str, npt.NDArray[Any]]:
+        """Encode rows.
+
+        Args:
+            rows: At least the columns in ``columns``.
+            where: The file, as messages should call it.
+
+        Shape:
+            - Output: ``numeric`` (N, F), ``categorical`` (N, C) int32; each only where there is such a feature
+
+        Raises:
+            DataError: A column is missing or of another kind than in training.
+        """
+        value_coded = {feature.name: feature for feature in self.coded if feature.kind == "value"}
+
+        codes: dict[str, npt.NDArray[np.int32]] = {}
+
+        def encode_numeric(feature: NumericFeature) -> npt.NDArray[Any]:
+            values = numbers(rows, feature.name, where)
+            if feature.name in value_coded:
+                codes[feature.name] = value_codes(values, value_coded[feature.name])
+            return quantize(normal_scores(values, feature), self.numeric_dtype)
+
+        def encode_coded(feature: CategoryFeature | ValueFeature) -> npt.NDArray[np.int32]:
+            if feature.kind == "value":
+                return codes[feature.name]
+            return category_codes(column_named(rows, feature.name, where), feature, where)
+
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        if self.numeric:
+            scores_FN = np.stack(list(columns_pool.map(encode_numeric, self.numeric)))
+            arrays["numeric"] = np.ascontiguousarray(scores_FN.T)
+        if self.coded:
+            codes_CN = np.stack(list(columns_pool.map(encode_coded, self.coded)))
+            arrays["categorical"] = np.ascontiguousarray(codes_CN.T)
+        return arrays
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON."""
+        # Without a key for what is not known: the fingerprint of data that were prepared before stays as it was.
+        return self.model_dump(exclude=set() if self.counts is not None else {"counts"})
+
+    @classmethod
+    def from_dict(cls, plain: Any, where: str = "encoding") -> "Preprocessor":
+        """Rebuild a preprocessor from its plain form.
+
+        Raises:
+            DataError: It is not one; the message names ``where`` and the key.
+        """
+        return check_plain(cls, plain, where)
+
+
+def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.ChunkedArray | pa.Array:
+    """Return a column; one that is missing or there twice raises DataError."""
+    index = rows.schema.get_field_index(name)
+    if index < 0:
+        raise DataError(f"{where}: column {name!r} is missing or there twice; the model was trained with it")
+    return rows.column(index)
+
+
+def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> Float64:
+    """Return a numeric column with NaN for null, NaN and infinity.
+
+    Shape:
+        - Output: ``(N,)``
+    """
+    column = column_named(rows, name, where)
+    if not (is_number(column.type) or pa.types.is_null(column.type)):
+        raise DataError(f"{where}: column {name!r} is {column.type}; the model was trained with numbers there")
+    values: Float64 = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    infinite = np.isinf(values)
+    return np.where(infinite, np.nan, values) if infinite.any() else values
+
+
+def normal_scores(values: Float64, feature: NumericFeature) -> npt.NDArray[np.float32]:
+    """Map values to normal scores in ±3, NaN where missing.
+
+    Shape:
+        - Input and output: ``(N,)``
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = np.interp(values, feature.knots, feature.scores)
+    # Between knots closer or farther apart than a float can say, the slope is no number: take the next knot's score.
+    lost = ~np.isnan(values) & ~(np.abs(scores) <= SCORE_LIMIT)
+    if lost.any():
+        place = np.searchsorted(feature.knots, values[lost]).clip(max=len(feature.knots) - 1)
+        scores[lost] = np.asarray(feature.scores)[place]
+    return scores.astype(np.float32)
+
+
+def quantize(scores: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
+    """Store scores as uint8 (0 missing, 1 to 255 for -3 to 3 in 254 steps) or as floats.
+
+    >>> quantize(np.array([np.nan, -3, 0, 3], dtype=np.float32), "uint8")
+    array([  0,   1, 128, 255], dtype=uint8)
+    """
+    if dtype != "uint8":
+        return scores.astype(dtype)
+    steps: npt.NDArray[np.float32] = np.rint((scores + SCORE_LIMIT) * (STEPS / (2 * SCORE_LIMIT))) + 1
+    steps[np.isnan(steps)] = 0
+    return steps.astype(np.uint8)
+
+
+def value_codes(values: Float64, feature: CodedFeature) -> npt.NDArray[np.int32]:
+    """Return the codes of a numeric column's frequent values.
+
+    Shape:
+        - Input and output: ``(N,)``
+    """
+    codes = np.zeros(len(values), dtype=np.int32)
+    if feature.vocabulary:
+        known = np.asarray(feature.vocabulary, dtype=np.float64)
+        place = np.clip(np.searchsorted(known, values), 0, len(known) - 1)
+        codes = np.where(known[place] == values, place + FIRST_CODE, UNSEEN).astype(np.int32)
+    codes[np.isnan(values)] = MISSING
+    return codes
+
+
+def category_codes(column: pa.ChunkedArray | pa.Array, feature: CodedFeature, where: str) -> npt.NDArray[np.int32]:
+    """Return the codes of a string or boolean column.
+
+    Shape:
+        - Input and output: ``(N,)``
+    """
+    texts = texts_of(column, feature.name, where)
+    found = pc.fill_null(pc.index_in(texts, value_set=pa.array(feature.vocabulary, pa.string())), UNSEEN - FIRST_CODE)
+    codes = np.array(found.to_numpy(zero_copy_only=False), dtype=np.int32) + FIRST_CODE
+    codes[np.asarray(pc.is_null(texts).to_numpy(zero_copy_only=False))] = MISSING
+    return codes.astype(np.int32)
+
+
+def texts_of(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.ChunkedArray | pa.Array:
+    """Return a column of strings or booleans as strings; one of another type raises DataError."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+        raise DataError(f"{where}: column {name!r} is {kind}; the model was trained with categories there")
+    return column.cast(kind).cast(pa.string())

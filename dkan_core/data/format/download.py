@@ -1,0 +1,69 @@
+"""Remote prepared data to a local folder: what the manifest lists and nothing else, each file as the manifest says."""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from dkan_core.data.format.integrity import block_count, block_hashes
+from dkan_core.data.format.shard_writer import Shard
+from dkan_core.errors import DataError
+from dkan_core.utils.storage.failures import readable
+from dkan_core.utils.storage.paths import filesystem, path_inside
+
+logger = logging.getLogger(__name__)
+
+
+def download(uri: str, target: Path) -> None:
+    """Copy a remote file to ``target``.
+
+    Raises:
+        DataError: It is missing or cannot be reached.
+    """
+    fs, path = filesystem(uri)
+    with readable(uri):
+        fs.invalidate_cache()
+        try:
+            fs.get_file(path, str(target))
+        except FileNotFoundError:
+            raise DataError(f"{uri}: no such file; expected a folder that `dkan prepare` wrote") from None
+
+
+def download_shards(uri: str, shards: Sequence[Shard], folder: Path) -> None:
+    """Copy the shards of prepared data; one that arrives damaged is copied once more.
+
+    Args:
+        uri: Where the manifest lies.
+        shards: What it lists.
+        folder: Gets the shards, each in the folder of its split.
+
+    Raises:
+        DataError: A shard is missing, or not as the manifest says the second time either.
+    """
+    for shard in shards:
+        name, target = f"{uri.rstrip('/')}/{shard.path}", path_inside(folder, shard.path)
+        target.parent.mkdir(exist_ok=True)
+        download(name, target)
+        damage = _damage(target, shard)
+        if damage:
+            logger.warning("%s: %s; reading it once more", name, damage)
+            download(name, target)
+            damage = _damage(target, shard)
+        if damage:
+            raise DataError(f"{name}: {damage}; restore the file or prepare the data again")
+
+
+def _damage(path: Path, shard: Shard) -> str:
+    """Say in what a file is not as the manifest says, or return an empty text."""
+    size = path.stat().st_size
+    if size != shard.bytes:
+        blocks = f"{block_count(size):,} blocks of {block_count(shard.bytes):,}"
+        return f"has {size:,} bytes; the manifest says {shard.bytes:,} ({blocks})"
+    with path.open("rb") as file:
+        if not shard.blocks:
+            whole = hashlib.file_digest(file, "sha256").hexdigest()
+            return "" if whole == shard.sha256 else "does not match its hash in the manifest"
+        for block, digest in enumerate(block_hashes(file)):
+            if digest != shard.blocks[block]:
+                return f"block {block} does not match its hash in the manifest"
+    return ""

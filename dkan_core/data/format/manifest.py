@@ -1,0 +1,315 @@
+"""The manifest of a prepared data set: what ``prepare`` found and wrote, read back and checked."""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format.download import download, download_shards
+from dkan_core.data.format.integrity import Content, Layout, block_count
+from dkan_core.data.format.shard_writer import Shard
+from dkan_core.data.source.columns import SourceFile
+from dkan_core.errors import DataError, redact
+from dkan_core.utils.schemas import Schema, read_json
+from dkan_core.utils.storage.files import read_regular, write_json
+from dkan_core.utils.storage.paths import check_name, is_remote, local_path
+
+FORMAT_VERSION = 2
+"""2 lists the hash of each block of a shard; 1 has those of whole shards alone, and is read, too."""
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitInfo:
+    """One split: its rows, how often each label is 0, 1 and not measured, and its shards."""
+
+    rows: int
+    classes: dict[str, dict[str, int]]
+    shards: list[Shard]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedData:
+    """What ``manifest.json`` holds."""
+
+    preprocessor: Preprocessor
+    labels: list[str]
+    weight: str | None
+    splits: dict[str, SplitInfo]
+    split_rule: dict[str, Any]
+    seed: int
+    invalid: dict[str, dict[str, int]]
+    sources: list[SourceFile]
+    encoding_from: str | None = None
+    """Digest of the encoding where it is that of a model or of other data (``PrepareConfig.like``); None if fitted."""
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def content(self) -> Content:
+        """What the shards hold."""
+        return Content(
+            layout=array_layout(self.preprocessor, len(self.labels), weighted=self.weight is not None),
+            labels=tuple(self.labels),
+            cardinalities=tuple((feature.name, feature.cardinality) for feature in self.preprocessor.coded),
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything but where the source files lay and when they were written."""
+        plain = self._content()
+        del plain["sources"]
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+    def _content(self) -> dict[str, Any]:
+        # Only where there is one, so that the fingerprints of fitted data stay.
+        taken = {} if self.encoding_from is None else {"encoding_from": self.encoding_from}
+        return {
+            **taken,
+            "format_version": self.format_version,
+            "features": {
+                "numeric": [feature.name for feature in self.preprocessor.numeric],
+                "categorical": [feature.name for feature in self.preprocessor.coded],
+            },
+            "labels": self.labels,
+            "weight": self.weight,
+            "splits": {name: self._plain_split(split) for name, split in self.splits.items()},
+            "split_rule": self.split_rule,
+            "seed": self.seed,
+            "invalid": self.invalid,
+            "encoding": self.preprocessor.to_dict(),
+            "sources": [source.model_dump() for source in self.sources],
+        }
+
+    def _plain_split(self, split: SplitInfo) -> dict[str, Any]:
+        left_out = {"blocks"} if self.format_version == 1 else None
+        shards = [shard.model_dump(mode="json", exclude=left_out) for shard in split.shards]
+        return {"rows": split.rows, "classes": split.classes, "shards": shards}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON."""
+        return {"fingerprint": self.fingerprint, **self._content()}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the few facts that a report shows."""
+        positives = {
+            name: {label: counts["1"] for label, counts in split.classes.items()} for name, split in self.splits.items()
+        }
+        return {
+            "rows": {name: split.rows for name, split in self.splits.items()},
+            "positives": positives,
+            "numeric features": len(self.preprocessor.numeric),
+            "coded features": len(self.preprocessor.coded),
+            "stored as": self.preprocessor.numeric_dtype,
+            "encoding": "fitted" if self.encoding_from is None else f"taken from {self.encoding_from[:12]}",
+            "split rule": self.split_rule,
+            "source files": len(self.sources),
+            "fingerprint": self.fingerprint,
+        }
+
+
+def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool) -> Layout:
+    """Return row shape and dtype of each array in a shard."""
+    layout: dict[str, tuple[tuple[int, ...], str]] = {}
+    if preprocessor.numeric:
+        layout["numeric"] = ((len(preprocessor.numeric),), preprocessor.numeric_dtype)
+    if preprocessor.coded:
+        layout["categorical"] = ((len(preprocessor.coded),), "int32")
+    layout["labels"] = ((labels,), "uint8")
+    if weighted:
+        layout["weight"] = ((), "float32")
+    return layout
+
+
+@contextmanager
+def open_prepared(prepared: str | Path, *splits: str) -> Iterator[tuple[Path, PreparedData]]:
+    """Yield a local folder with prepared data, and their manifest; what is remote is downloaded and removed afterwards.
+
+    Args:
+        prepared: Folder or fsspec URI that ``prepare`` wrote, or of a manifest that says where the data are.
+        splits: Those that are needed; no others are downloaded. Default: all.
+
+    Raises:
+        DataError: There are none, or other ones than the manifest speaks of.
+    """
+    with ExitStack() as stack:
+        folder = _local_manifest(prepared, stack)
+        path = folder / MANIFEST
+        file = _read_file(_text(folder), str(path))
+        manifest, place = _checked(file, str(path)), prepared
+        if file.location is not None:
+            place = file.location
+            folder = _local_manifest(place, stack)
+            there = read_manifest(folder)
+            if there.fingerprint != manifest.fingerprint:
+                raise DataError(
+                    f"{place}: holds other data than {prepared} speaks of (fingerprint {there.fingerprint[:12]}, "
+                    f"expected {manifest.fingerprint[:12]}); prepare them again"
+                )
+            manifest = there
+        if is_remote(place):
+            needed = [info for name, info in manifest.splits.items() if name in (splits or manifest.splits)]
+            download_shards(str(place), [shard for split in needed for shard in split.shards], folder)
+        yield folder, manifest
+
+
+def _local_manifest(place: str | Path, stack: ExitStack) -> Path:
+    """Return a local folder with the manifest of ``place``: the place itself, or one that goes with ``stack``."""
+    check_name(place)
+    if not is_remote(place):
+        return local_path(place)
+    scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dkan-")))
+    download(f"{str(place).rstrip('/')}/{MANIFEST}", scratch / MANIFEST)
+    return scratch
+
+
+def save_pointer(folder: str | Path, prepared: PreparedData, location: str) -> None:
+    """Write a manifest alone, which says where the data are.
+
+    Raises:
+        DataError: The location holds credentials, which are no part of a file.
+    """
+    if redact(location) != location:
+        raise DataError(f"{location}: holds credentials; give them in the environment instead")
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    write_json(path / MANIFEST, {"location": location, **prepared.to_dict()})
+
+
+def read_manifest(folder: Path) -> PreparedData:
+    """Read and check the manifest of a prepared data set.
+
+    Raises:
+        DataError: There is none, it is of another format version, or it was altered.
+    """
+    return parse_manifest(_text(folder), str(folder / MANIFEST))
+
+
+def parse_manifest(text: str | bytes, path: str) -> PreparedData:
+    """Return the manifest that ``text`` is, checked; messages name ``path``.
+
+    Raises:
+        DataError: It is none, it is of another format version, or it was altered.
+    """
+    return _checked(_read_file(text, path), path)
+
+
+Count = Annotated[int, Field(ge=0, lt=1 << 48)]
+Name = Annotated[str, Field(min_length=1)]
+Classes = dict[str, Count]
+CLASSES = {"0", "1", "null"}
+
+
+class _Version(Schema):
+    """What every version of the format has."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    format_version: int
+
+
+class _Features(Schema):
+    numeric: list[str]
+    categorical: list[str]
+
+
+class _Split(Schema):
+    rows: Annotated[int, Field(ge=1, lt=1 << 48)]
+    classes: dict[str, Classes]
+    shards: Annotated[list[Shard], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        found = sum(shard.rows for shard in self.shards)
+        if found != self.rows:
+            raise ValueError(f"has {self.rows:,} rows, its shards {found:,}")
+        for label, counts in self.classes.items():
+            if set(counts) != CLASSES or sum(counts.values()) != self.rows:
+                raise ValueError(
+                    f"classes of {label!r} are {counts}; expected counts of 0, 1 and null, {self.rows:,} in all"
+                )
+        return self
+
+
+class _ManifestFile(Schema):
+    """The schema of ``manifest.json``."""
+
+    fingerprint: str
+    location: Name | None = None
+    format_version: Literal[1, 2]
+    features: _Features
+    labels: Annotated[list[Name], Field(min_length=1)]
+    weight: Name | None
+    splits: dict[Literal["train", "valid", "test"], _Split]
+    split_rule: dict[str, str]
+    seed: int
+    invalid: dict[str, dict[str, Count]]
+    encoding: Preprocessor
+    encoding_from: str | None = None
+    sources: list[SourceFile]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for kind, encoded in (("numeric", self.encoding.numeric), ("categorical", self.encoding.coded)):
+            if getattr(self.features, kind) != [feature.name for feature in encoded]:
+                raise ValueError(f"features.{kind}: are not the columns of encoding")
+        if not self.encoding.columns:
+            raise ValueError("encoding: has no column")
+        for name, split in self.splits.items():
+            if list(split.classes) != self.labels:
+                raise ValueError(f"splits.{name}.classes are of {list(split.classes)}, labels are {self.labels}")
+            for shard in split.shards:
+                blocks = block_count(shard.bytes) if self.format_version > 1 else 0
+                if not shard.path.startswith(f"{name}/"):
+                    raise ValueError(f"splits.{name}.shards: {shard.path!r} is of another split")
+                if len(shard.blocks) != blocks:
+                    raise ValueError(f"{shard.path}: blocks has {len(shard.blocks):,} hashes; expected {blocks:,}")
+        paths = [shard.path for split in self.splits.values() for shard in split.shards]
+        if len(set(paths)) < len(paths):
+            raise ValueError("splits: a shard is listed twice")
+        return self
+
+
+def _read_file(text: str | bytes, path: str) -> _ManifestFile:
+    version = read_json(_Version, text, path).format_version
+    if version not in (1, FORMAT_VERSION):
+        raise DataError(f"{path}: has format version {version}; this dkan reads 1 to {FORMAT_VERSION}")
+    return read_json(_ManifestFile, text, path)
+
+
+def _checked(file: _ManifestFile, path: str) -> PreparedData:
+    """Return the manifest that a file holds, if it matches its fingerprint."""
+    splits = {
+        str(name): SplitInfo(rows=split.rows, classes=split.classes, shards=split.shards)
+        for name, split in file.splits.items()
+    }
+    prepared = PreparedData(
+        preprocessor=file.encoding,
+        labels=file.labels,
+        weight=file.weight,
+        splits=splits,
+        split_rule=file.split_rule,
+        seed=file.seed,
+        invalid=file.invalid,
+        sources=file.sources,
+        encoding_from=file.encoding_from,
+        format_version=file.format_version,
+    )
+    if prepared.fingerprint != file.fingerprint:
+        raise DataError(f"{path}: does not match its fingerprint; prepare the data again")
+    return prepared
+
+
+def _text(folder: Path) -> bytes:
+    try:
+        return read_regular(folder / MANIFEST)
+    except FileNotFoundError:
+        raise DataError(f"{folder}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote") from None

@@ -1,0 +1,139 @@
+"""Prepared shards: safetensors files of row-major arrays, written in a global shuffle.
+
+Shuffling needs one pass and little memory: each row's hash decides its place. Its high bits name the shard, so
+rows are appended to one spill file a shard as they come; then each spill file is sorted by hash on its own.
+"""
+
+import hashlib
+import io
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from safetensors.numpy import save
+
+from dkan_core.data.format.integrity import Layout, block_hashes
+from dkan_core.data.hashing import UInt64
+from dkan_core.utils.schemas import Schema
+
+SHARD_BYTES = 256 << 20
+KEY = "shuffle_key"
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+SHA256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+ShardPath = Annotated[
+    str, Field(pattern=r"^(train|valid|test)/[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors$", max_length=200)
+]
+
+
+class Shard(Schema):
+    """A prepared file as the manifest lists it."""
+
+    path: ShardPath
+    """Relative to the manifest: ``SPLIT/NAME.safetensors``."""
+
+    rows: Annotated[int, Field(ge=1, lt=1 << 48)]
+    bytes: Annotated[int, Field(ge=1, lt=1 << 56)]
+    sha256: SHA256
+    blocks: tuple[SHA256, ...] = ()
+    """SHA-256 of each block of ``BLOCK_BYTES``; format version 1 has none."""
+
+
+def record_type(layout: Layout) -> np.dtype[Any]:
+    """Return the type of a row in a spill file: its key, then its arrays."""
+    return np.dtype([(KEY, "<u8"), *((name, dtype, shape) for name, (shape, dtype) in layout.items())])
+
+
+def shard_count(rows: int, record: np.dtype[Any]) -> int:
+    """Return how many shards a split of so many rows has; one or another may turn out empty."""
+    return max(1, math.ceil(rows * record.itemsize / SHARD_BYTES))
+
+
+def shard_name(index: int, count: int) -> str:
+    """Return the name of a shard's file, without a suffix."""
+    return f"{index:05d}-of-{count:05d}"
+
+
+def write_shard(path: Path, listed_as: str, load: Callable[[], npt.NDArray[Any]]) -> Shard:
+    """Sort records by their keys, write their arrays and describe the file.
+
+    Args:
+        path: The file to write.
+        listed_as: Its path in the manifest.
+        load: Returns the records. They are not handed over at once because this frees them as soon as it can.
+    """
+    records = load()
+    order = np.argsort(records[KEY])
+    arrays = {name: records[name][order] for name in records.dtype.names or () if name != KEY}
+    # Each of these copies is as large as the shard.
+    del records
+    content = save(arrays)
+    del arrays
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return Shard(
+        path=listed_as,
+        rows=len(order),
+        bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        blocks=tuple(block_hashes(io.BytesIO(content))),
+    )
+
+
+class ShardWriter:
+    """Collects a split's rows in any order and writes them shuffled.
+
+    Args:
+        folder: Where the split's shards go; spill files lie there meanwhile.
+        rows: How many rows will come, to all who write the split.
+        layout: Row shape and dtype of each array.
+    """
+
+    def __init__(self, folder: Path, rows: int, layout: Layout) -> None:
+        self.folder = folder
+        self.record = record_type(layout)
+        self.count = shard_count(rows, self.record)
+        folder.mkdir(parents=True)
+
+    def _path(self, index: int, suffix: str) -> Path:
+        return self.folder / f"{shard_name(index, self.count)}.{suffix}"
+
+    def add(self, keys: UInt64, arrays: Arrays) -> None:
+        """Take rows; ``keys`` (N,) decide where each one goes."""
+        records = np.empty(len(keys), dtype=self.record)
+        records[KEY] = keys
+        for name, array in arrays.items():
+            records[name] = array
+        shard = ((keys >> np.uint64(32)) * np.uint64(self.count)) >> np.uint64(32)
+        records = records[np.argsort(shard, kind="stable")]
+        ends = np.cumsum(np.bincount(shard.astype(np.int64), minlength=self.count))
+        for index, (start, stop) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+            if start < stop:
+                with self._path(index, "spill").open("ab") as file:
+                    file.write(records[start:stop].data)
+
+    def spills(self) -> list[Path]:
+        """Return the spill file of each shard; one that got no row has none."""
+        return [self._path(index, "spill") for index in range(self.count)]
+
+    def finish(self) -> Iterator[Shard]:
+        """Sort each spill file, write its shard and describe it."""
+        for index, spill in enumerate(self.spills()):
+            if spill.exists():
+                path = self._path(index, "safetensors")
+                yield write_shard(path, f"{self.folder.name}/{path.name}", partial(self._take, spill))
+
+    def _take(self, spill: Path) -> npt.NDArray[Any]:
+        records = np.fromfile(spill, dtype=self.record)
+        spill.unlink()
+        return records

@@ -1,0 +1,38 @@
+"""Rows that are in memory, read as those of a prepared split are."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dkan_core.data.format.shard_writer import Arrays
+
+
+class ArraysReader:
+    """Reads rows of arrays as ``ShardReader`` reads those of shards; the rows should be shuffled as well.
+
+    Args:
+        arrays: ``labels`` (N, L), and ``numeric`` (N, F), ``categorical`` (N, C), ``weight`` (N,) where there are any.
+
+    >>> ArraysReader({"labels": np.arange(6).reshape(6, 1)}).gather([(4, 6), (0, 1)])["labels"].ravel()
+    array([4, 5, 0])
+    """
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays = arrays
+        self.rows = len(arrays["labels"])
+        self.starts = np.array([0, self.rows], dtype=np.int64)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row over all arrays."""
+        return sum(array.nbytes for array in self.arrays.values()) // max(1, self.rows)
+
+    def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
+        """Return the rows of ``extents`` (first, past the last), one after the other."""
+        return {
+            name: np.concatenate([array[start:stop] for start, stop in extents] or [array[:0]])
+            for name, array in self.arrays.items()
+        }
+
+    def close(self) -> None:
+        """Do nothing: the arrays are the caller's."""

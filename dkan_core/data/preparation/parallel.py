@@ -1,0 +1,186 @@
+"""``prepare`` by many processes or pods at once: the same bytes, whatever the number of parts.
+
+The stages, each of which needs the one before it to be through for all parts: ``plan_preparation``, then
+``prepare_part`` with "survey" for each part, ``fit_preparation``, ``prepare_part`` with "encode" and then with
+"assemble" for each part, ``finish_preparation``. All of them meet in one folder or URI. A call may be repeated, also
+after it was killed: it writes the same files again, each of them whole or not at all.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+from dkan_core.config import PrepareConfig
+from dkan_core.data.format.manifest import MANIFEST, PreparedData
+from dkan_core.data.format.shard_writer import Shard
+from dkan_core.data.preparation.earlier import earlier_result, gives
+from dkan_core.data.preparation.partition import cut_parts
+from dkan_core.data.preparation.plan import PLAN, Plan, claim, open_plan, read_plan, read_records
+from dkan_core.data.preparation.prepare import find_task, log_prepared
+from dkan_core.data.preparation.sampling import merge_samples
+from dkan_core.data.preparation.stages import assemble, encode, fitted_file, read_fitted, shard_paths, survey
+from dkan_core.data.preparation.statistics import Counts, merge_counts, sample_rows
+from dkan_core.data.preparation.steps import describe, fit, log_unseen
+from dkan_core.data.source.splits import SPLITS
+from dkan_core.errors import ConfigError, DataError
+from dkan_core.utils.storage.outputs import PARTIAL
+from dkan_core.utils.storage.shared_folder import WORK, Workplace
+
+Stage = Literal["survey", "encode", "assemble"]
+_STAGES = {"survey": survey, "encode": encode, "assemble": assemble}
+
+logger = logging.getLogger(__name__)
+
+
+def plan_preparation(
+    sources: str | Path | Sequence[str | Path],
+    prepared_uri: str | Path,
+    config: PrepareConfig,
+    *,
+    parts: int,
+    overwrite: bool = False,
+) -> list[int]:
+    """Check the files' schemas and cut their rows into parts, at bounds of row groups.
+
+    Args:
+        sources: Files, folders, globs or fsspec URIs, which every process can read.
+        prepared_uri: Folder or URI that every process can write to: absent or empty, or one that holds what the same
+            sources and settings gave.
+        config: Roles of the columns, split rule, storage type and seed.
+        parts: How many parts to cut the rows into; where there are fewer row groups, fewer come.
+        overwrite: Whether an earlier result of other sources or settings may be replaced, or a preparation that was
+            broken off be given up. The earlier result stays until the new data are read and checked.
+
+    Returns:
+        The number of each part.
+
+    Raises:
+        DataError: The sources are not what was expected; the message names file and column.
+        OutputError: ``prepared_uri`` cannot take the result.
+    """
+    if parts < 1:
+        raise ConfigError(f"parts must be at least 1, got {parts}")
+    if not str(prepared_uri).strip():
+        raise ConfigError(f"prepared_uri must be a folder or URI that every process reaches, got {str(prepared_uri)!r}")
+    task, footers = find_task(sources, config)
+    plan, place = Plan(task=task, parts=cut_parts(task.files, footers, parts)), Workplace(prepared_uri)
+    if not overwrite and gives(task, _whole(place)):
+        logger.info("%s: the same sources and settings were prepared before", prepared_uri)
+        return list(range(len(plan.parts)))
+    claim(place, plan, overwrite=overwrite)
+    logger.info("planned %s: %s rows in %d parts", prepared_uri, f"{task.rows:,}", len(plan.parts))
+    return list(range(len(plan.parts)))
+
+
+def prepare_part(prepared_uri: str | Path, stage: Stage, part: int) -> int:
+    """Take one part through one stage.
+
+    Args:
+        prepared_uri: Where the plan lies.
+        stage: "survey" counts and samples the part's rows, "encode" encodes them and sorts them by shard, "assemble"
+            writes the part's share of the shards from what all parts encoded.
+        part: Its number.
+
+    Returns:
+        The rows that were read, encoded or written.
+
+    Raises:
+        DataError: A source file is not what was expected, or an earlier stage is not through.
+        OutputError: ``prepared_uri`` cannot be written.
+    """
+    if stage not in _STAGES:
+        raise ConfigError(f"stage must be one of {', '.join(get_args(Stage))}, got {stage!r}")
+    if _whole(Workplace(prepared_uri)) is not None:
+        return 0
+    place, plan = open_plan(prepared_uri)
+    if not 0 <= part < len(plan.parts):
+        raise ConfigError(f"part must be from 0 to {len(plan.parts) - 1}, got {part}")
+    rows = _STAGES[stage](place, plan, part)
+    logger.info("%s of part %d of %d: %s rows", stage, part, len(plan.parts), f"{rows:,}")
+    return rows
+
+
+def fit_preparation(prepared_uri: str | Path) -> None:
+    """Check what the survey counted, choose the encoding, and clear away an earlier result.
+
+    Args:
+        prepared_uri: Where the plan lies, with all parts surveyed.
+
+    Raises:
+        DataError: A label lacks a class, a split has no rows, a feature is useless, or a part is not surveyed yet.
+        OutputError: ``prepared_uri`` cannot be written.
+    """
+    if _whole(Workplace(prepared_uri)) is not None:
+        return
+    place, plan = open_plan(prepared_uri)
+    if place.read_text(fitted_file(plan)) is not None:
+        return  # a second call: shards may lie there already
+    schema = plan.task.schema
+    counts = merge_counts([Counts.from_dict(record) for record in read_records(place, plan, "survey")], schema)
+    files = [partial(place.open, f"{plan.record('survey', part)}.arrow") for part in range(len(plan.parts))]
+    sample = merge_samples(files, sample_rows(len(schema.numeric) + len(schema.categorical)))
+    preprocessor = fit(plan.task, counts, sample)
+    for name in (MANIFEST, *SPLITS, PARTIAL):
+        place.remove(name)
+    place.write_json(fitted_file(plan), {"preprocessor": preprocessor.to_dict(), "counts": counts.to_dict()})
+
+
+def finish_preparation(prepared_uri: str | Path) -> PreparedData:
+    """Check that every shard is there, write the manifest and remove the work.
+
+    Args:
+        prepared_uri: Where the plan lies, with all parts assembled; or a whole result, which is left as it is.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        DataError: A shard is missing or a part is not assembled yet.
+        OutputError: ``prepared_uri`` cannot be written.
+    """
+    prepared = _whole(Workplace(prepared_uri))
+    if prepared is not None:
+        Workplace(prepared_uri).remove(WORK)  # where a first call was killed at its end
+        return prepared
+    prepared = _finish(*open_plan(prepared_uri))
+    log_prepared(prepared_uri, prepared)
+    return prepared
+
+
+def _whole(place: Workplace) -> PreparedData | None:
+    """Return the result that lies there, unless a preparation is under way; at its end the plan goes first."""
+    return None if read_plan(place) is not None else earlier_result(place)
+
+
+def _finish(place: Workplace, plan: Plan) -> PreparedData:
+    fitted = read_fitted(place, plan)
+    written = _written_shards(place, plan)
+    shards: dict[str, list[Shard]] = {split: [] for split in SPLITS}
+    for path in shard_paths(plan, fitted):
+        shards[path.split("/")[0]] += [written[path]] if path in written else []
+    prepared = describe(plan.task, fitted.preprocessor, fitted.counts, shards)
+    log_unseen(_unseen(place, plan), plan.task.rows)
+    place.write_json(MANIFEST, prepared.to_dict())
+    for name in (PLAN, WORK):
+        place.remove(name)
+    return prepared
+
+
+def _unseen(place: Workplace, plan: Plan) -> Counter[str]:
+    """Add up the rows of each category column whose value the encoding does not know."""
+    return sum((Counter[str](record["unseen"]) for record in read_records(place, plan, "encode")), Counter[str]())
+
+
+def _written_shards(place: Workplace, plan: Plan) -> dict[str, Shard]:
+    """Return the shards that the parts wrote, by path, after a look at each."""
+    records = read_records(place, plan, "assemble")
+    shards = [Shard.model_validate_json(json.dumps(shard)) for record in records for shard in record["shards"]]
+    found = {name: size for split in SPLITS for name, size in place.sizes(split).items()}
+    for shard in shards:
+        if found.get(shard.path) != shard.bytes:
+            raise DataError(f"{place.uri}/{shard.path}: is not as it was written; prepare the data again")
+    return {shard.path: shard for shard in shards}

@@ -1,0 +1,79 @@
+"""Pieces of the source that are read on their own, and their cut into parts of about equal rows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dkan_core.data.source.columns import Footer, SourceFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Consecutive row groups of a source file."""
+
+    path: str
+
+    first: int
+    """Number of the first row, counted through all source files."""
+
+    rows: int
+
+    groups: tuple[int, int] | None = None
+    """The first row group, and the one past the last; None is the whole file."""
+
+    footer: str
+    """Digest of the file's footer, which is to be the same whenever its rows are read."""
+
+    file: SourceFile | None = None
+    """What the file is to be still when its rows were read; None in a plan."""
+
+
+def whole_files(files: Sequence[SourceFile], footers: Sequence[Footer]) -> list[Piece]:
+    """Return a piece a file."""
+    pieces, first = [], 0
+    for file, footer in zip(files, footers, strict=True):
+        pieces.append(Piece(path=file.path, first=first, rows=file.rows, footer=footer.digest, file=file))
+        first += file.rows
+    return pieces
+
+
+def cut_parts(files: Sequence[SourceFile], footers: Sequence[Footer], parts: int) -> list[list[Piece]]:
+    """Cut the rows into parts, at bounds of row groups, none of them empty.
+
+    Args:
+        files: Source files in a fixed order.
+        footers: Those of the files.
+        parts: How many parts are wanted; where there are fewer row groups, fewer come.
+
+    >>> a, b = (SourceFile(path=path, rows=40, bytes=0, modified="") for path in "ab")
+    >>> footers = [Footer(groups=groups, digest="") for groups in ([20, 20], [40])]
+    >>> for part in cut_parts([a, b], footers, 2):
+    ...     print([(piece.path, piece.first, piece.groups) for piece in part])
+    [('a', 0, (0, 2))]
+    [('b', 40, (0, 1))]
+    """
+    total = sum(file.rows for file in files)
+    cut: dict[int, list[Piece]] = {}
+    for piece in _row_groups(files, footers):
+        # The part in which the middle of the row group lies.
+        pieces = cut.setdefault((2 * piece.first + piece.rows) * parts // (2 * total), [])
+        if pieces and pieces[-1].path == piece.path:
+            pieces.append(_joined(pieces.pop(), piece))
+        else:
+            pieces.append(piece)
+    return [cut[part] for part in sorted(cut)]
+
+
+def _joined(before: Piece, after: Piece) -> Piece:
+    """Return two consecutive pieces of a file as one."""
+    assert before.groups is not None and after.groups is not None
+    return replace(before, rows=before.rows + after.rows, groups=(before.groups[0], after.groups[1]))
+
+
+def _row_groups(files: Sequence[SourceFile], footers: Sequence[Footer]) -> Iterator[Piece]:
+    """Yield a piece for each row group that has any row."""
+    first = 0
+    for file, footer in zip(files, footers, strict=True):
+        for index, rows in enumerate(footer.groups):
+            if rows:
+                yield Piece(path=file.path, first=first, rows=rows, groups=(index, index + 1), footer=footer.digest)
+            first += rows

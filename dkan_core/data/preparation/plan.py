@@ -1,0 +1,190 @@
+"""The plan of a preparation that many pods share: written once, read by every one of them.
+
+It lies in ``.work/plan.json`` of the prepared data. What the parts hand to each other lies beside it, in a folder named
+by the plan's id, so that nothing of another plan is ever taken for this one's.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dkan_core.config import PrepareConfig
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format.manifest import MANIFEST
+from dkan_core.data.preparation.earlier import earlier_result, gives, second
+from dkan_core.data.preparation.partition import Piece
+from dkan_core.data.preparation.prepare import OUTPUTS
+from dkan_core.data.preparation.steps import Task
+from dkan_core.data.source.columns import Schema, SourceFile
+from dkan_core.data.source.files import stamp
+from dkan_core.errors import DataError, OutputError
+from dkan_core.settings import build_config
+from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries
+from dkan_core.utils.storage.shared_folder import WORK, Workplace
+
+FORMAT_VERSION = 2
+"""2 has the digest of each footer."""
+
+PLAN = f"{WORK}/plan.json"
+DONE = {"survey": "surveyed", "encode": "encoded", "assemble": "assembled"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be prepared, and which rows each part reads."""
+
+    task: Task
+    parts: list[list[Piece]]
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of the content."""
+        return hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def folder(self) -> str:
+        """Where the parts' work lies."""
+        return f"{WORK}/{self.id}"
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "format_version": FORMAT_VERSION,
+            "config": asdict(self.task.config),
+            "files": [file.model_dump() for file in self.task.files],
+            "schema": asdict(self.task.schema),
+            "encoding": None if self.task.encoding is None else self.task.encoding.to_dict(),
+            "parts": [[_plain_piece(piece) for piece in pieces] for pieces in self.parts],
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON."""
+        return {"id": self.id, **self._content()}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "Plan":
+        """Rebuild a plan from its plain form."""
+        roles: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in plain["schema"].items()
+        }
+        encoding = plain.get("encoding")
+        task = Task(
+            config=build_config(PrepareConfig, plain["config"]),
+            files=[SourceFile(**file) for file in plain["files"]],
+            schema=Schema(**roles),
+            encoding=None if encoding is None else Preprocessor.from_dict(encoding),
+        )
+        return cls(task=task, parts=[[_piece(piece) for piece in pieces] for pieces in plain["parts"]])
+
+    def record(self, stage: str, part: int) -> str:
+        """Return the name of what says that a part is through a stage, without a suffix."""
+        return f"{self.folder}/{stage}/{part:05d}"
+
+
+def _plain_piece(piece: Piece) -> dict[str, Any]:
+    return {name: value for name, value in asdict(piece).items() if name != "file"}
+
+
+def _piece(plain: dict[str, Any]) -> Piece:
+    return Piece(**{**plain, "groups": tuple(plain["groups"])})
+
+
+def claim(place: Workplace, plan: Plan, *, overwrite: bool) -> None:
+    """Write the plan, unless the place is taken; nothing but ``.work`` is touched.
+
+    Raises:
+        OutputError: Another preparation is under way there, or there lies an earlier result of other data or settings
+            and it is not to be replaced, or something else.
+    """
+    names, under_way = entries(place.uri), place.read_json(PLAN)
+    other = None if under_way is None else under_way.get("id")
+    if other == plan.id:
+        return
+    if other is not None and not overwrite:
+        raise OutputError(
+            f"{place.uri}: another preparation is under way there, or was broken off; "
+            "pass overwrite=True to give that one up, or choose another folder"
+        )
+    foreign = sorted(names - {WORK})
+    if foreign and MANIFEST not in names and other is None and PARTIAL not in names:
+        raise OutputError(f"{place.uri}: already holds something else ({foreign[0]}); choose an empty or new folder")
+    replaced = overwrite or MANIFEST not in names or gives(plan.task, earlier_result(place))
+    check_free(place.uri, ours=(*OUTPUTS, WORK), overwrite=replaced)
+    place.write_json(PLAN, plan.to_dict())
+    if other is not None:
+        place.remove(f"{WORK}/{other}")
+
+
+def read_plan(place: Workplace) -> Plan | None:
+    """Return the plan that is under way, if there is one.
+
+    Raises:
+        DataError: Another version of dkan wrote it.
+    """
+    plain = place.read_json(PLAN)
+    if plain is None:
+        return None
+    if not isinstance(plain, dict) or plain.get("format_version") != FORMAT_VERSION:
+        raise DataError(f"{place.uri}/{PLAN}: is of another version of dkan; plan the preparation again")
+    try:
+        plan = Plan.from_dict(plain)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{place.uri}/{PLAN}: is no plan ({error!r}); plan the preparation again") from error
+    if plan.id != plain.get("id"):
+        raise DataError(f"{place.uri}/{PLAN}: was altered; plan the preparation again")
+    return plan
+
+
+def open_plan(uri: str | Path) -> tuple[Workplace, Plan]:
+    """Return a place and the plan that is under way there.
+
+    Raises:
+        DataError: There is none.
+    """
+    place = Workplace(uri)
+    plan = read_plan(place)
+    if plan is None:
+        raise DataError(f"{uri}: no preparation is under way there; plan_preparation comes first")
+    return place, plan
+
+
+def unchanged_pieces(plan: Plan, part: int) -> list[Piece]:
+    """Return what a part reads, unchanged since the plan was made, and to be unchanged when it was read.
+
+    Raises:
+        DataError: A source file is another one now.
+    """
+    read = {piece.path for piece in plan.parts[part]}
+    found: dict[str, SourceFile] = {}
+    for file in plan.task.files:
+        if file.path in read:
+            size, modified = stamp(file.path)
+            if (size, second(modified)) != (file.bytes, second(file.modified)):
+                raise DataError(f"{file.path}: the source changed after the preparation was planned; plan it again")
+            found[file.path] = file.model_copy(update={"modified": modified})
+    return [replace(piece, file=found[piece.path]) for piece in plan.parts[part]]
+
+
+def read_records(place: Workplace, plan: Plan, stage: str) -> list[Any]:
+    """Return what each part left at the end of a stage.
+
+    Raises:
+        DataError: A part is not through it yet.
+    """
+    records = [place.read_json(f"{plan.record(stage, part)}.json") for part in range(len(plan.parts))]
+    missing = [part for part, record in enumerate(records) if record is None]
+    if missing:
+        parts = f"part {missing[0]}" if len(missing) == 1 else f"parts {_listed(missing)}"
+        raise DataError(
+            f"{place.uri}: {parts} of {len(records)} not {DONE[stage]} yet; "
+            f"prepare_part with stage={stage!r} comes first"
+        )
+    return records
+
+
+def _listed(parts: Sequence[int]) -> str:
+    shown = ", ".join(map(str, parts[:8]))
+    return f"{shown} and {len(parts) - 8} more" if len(parts) > 8 else shown

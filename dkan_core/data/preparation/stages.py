@@ -1,0 +1,158 @@
+"""What happens to one part of a preparation in each of its stages (see ``dkan_core.data.preparation.parallel``)."""
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format.shard_writer import record_type, shard_count, shard_name, write_shard
+from dkan_core.data.preparation.plan import Plan, read_records, unchanged_pieces
+from dkan_core.data.preparation.sampling import write_sample
+from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics
+from dkan_core.data.preparation.steps import check_unchanged, describe_files, layout_of, present_splits, spill_rows
+from dkan_core.data.source.splits import SPLITS
+from dkan_core.errors import DataError
+from dkan_core.utils.progress import progress
+from dkan_core.utils.storage.failures import output_error
+from dkan_core.utils.storage.shared_folder import Workplace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What was found from the survey of all parts."""
+
+    preprocessor: Preprocessor
+    counts: Counts
+
+
+def fitted_file(plan: Plan) -> str:
+    """Return the name of the file that holds what was fitted."""
+    return f"{plan.folder}/fitted.json"
+
+
+def read_fitted(place: Workplace, plan: Plan) -> Fitted:
+    """Read what was fitted.
+
+    Raises:
+        DataError: Nothing was yet.
+    """
+    plain = place.read_json(fitted_file(plan))
+    if plain is None:
+        raise DataError(f"{place.uri}: no encoding is fitted yet; fit_preparation comes first")
+    preprocessor = Preprocessor.from_dict(plain["preprocessor"])
+    return Fitted(preprocessor=preprocessor, counts=Counts.from_dict(plain["counts"]))
+
+
+def shard_paths(plan: Plan, fitted: Fitted) -> list[str]:
+    """Return the path of every shard in the prepared data, in the order of the manifest."""
+    record = _record(plan, fitted)
+    paths = []
+    for split in present_splits(fitted.counts):
+        count = shard_count(fitted.counts.rows[SPLITS.index(split)], record)
+        paths += [f"{split}/{shard_name(index, count)}.safetensors" for index in range(count)]
+    return paths
+
+
+def _record(plan: Plan, fitted: Fitted) -> np.dtype[Any]:
+    return record_type(layout_of(fitted.preprocessor, plan.task.schema))
+
+
+def survey(place: Workplace, plan: Plan, part: int) -> int:
+    """Count the part's rows and keep its sample; returns the rows."""
+    pieces, task = unchanged_pieces(plan, part), plan.task
+    rows = sum(piece.rows for piece in pieces)
+    with progress("reading", rows, "rows") as advance:
+        counts, sample = collect_statistics(pieces, task.schema, task.config, advance)
+    read = {piece.path for piece in pieces}
+    check_values(counts, describe_files([file for file in task.files if file.path in read]))
+    with place.staged(f"{plan.record('survey', part)}.arrow") as file:
+        write_sample(file, sample)
+    place.write_json(f"{plan.record('survey', part)}.json", counts.to_dict())
+    return rows
+
+
+def encode(place: Workplace, plan: Plan, part: int) -> int:
+    """Encode the part's rows into one file, sorted by shard; returns the rows."""
+    fitted, pieces = read_fitted(place, plan), unchanged_pieces(plan, part)
+    total = sum(piece.rows for piece in pieces)
+    with _scratch() as folder:
+        with progress("encoding", total, "rows") as advance:
+            spilled = spill_rows(folder, plan.task, pieces, fitted.preprocessor, fitted.counts, advance)
+        spills = {split: writer.spills() for split, writer in spilled.writers.items()}
+        size = _record(plan, fitted).itemsize
+        rows = {
+            split: [path.stat().st_size // size if path.exists() else 0 for path in paths]
+            for split, paths in spills.items()
+        }
+        surveyed = Counts.from_dict(place.read_json(f"{plan.record('survey', part)}.json"))
+        for split in rows:
+            check_unchanged(pieces[0].path, split, surveyed.rows[SPLITS.index(split)], sum(rows[split]))
+        with place.staged(f"{plan.record('encode', part)}.rows") as file:
+            _join(itertools.chain.from_iterable(spills.values()), file)
+    by_shard = list(itertools.chain.from_iterable(rows.values()))
+    place.write_json(f"{plan.record('encode', part)}.json", {"rows": by_shard, "unseen": spilled.unseen})
+    return total
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Yield a folder on this process's own disk."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise output_error(tempfile.gettempdir(), error) from error
+
+
+def _join(files: Iterable[Path], joined: Path) -> None:
+    """Append files to each other, and remove each one that is."""
+    with joined.open("wb") as target:
+        for path in filter(Path.exists, files):
+            with path.open("rb") as source:
+                shutil.copyfileobj(source, target, 1 << 20)
+            path.unlink()
+
+
+def assemble(place: Workplace, plan: Plan, part: int) -> int:
+    """Write the part's share of the shards; returns their rows."""
+    fitted = read_fitted(place, plan)
+    record = _record(plan, fitted)
+    starts = [[0, *itertools.accumulate(encoded["rows"])] for encoded in read_records(place, plan, "encode")]
+    share = list(enumerate(shard_paths(plan, fitted)))[part :: len(plan.parts)]
+    shards = []
+    with progress("writing", len(share), "shards") as advance:
+        for index, path in share:
+            ranges = [
+                (
+                    f"{plan.record('encode', source)}.rows",
+                    rows[index] * record.itemsize,
+                    rows[index + 1] * record.itemsize,
+                )
+                for source, rows in enumerate(starts)
+                if rows[index] < rows[index + 1]
+            ]
+            if ranges:
+                with place.staged(path) as file:
+                    shards.append(write_shard(file, path, partial(_gather, place, ranges, record)))
+            advance(1)
+    place.write_json(
+        f"{plan.record('assemble', part)}.json", {"shards": [shard.model_dump(mode="json") for shard in shards]}
+    )
+    return sum(shard.rows for shard in shards)
+
+
+def _gather(place: Workplace, ranges: list[tuple[str, int, int]], record: np.dtype[Any]) -> npt.NDArray[Any]:
+    content = place.read_ranges(ranges)
+    for (name, start, stop), found in zip(ranges, content, strict=True):
+        if len(found) != stop - start:
+            raise DataError(f"{place.uri}/{name}: breaks off; encode that part again")
+    return np.frombuffer(b"".join(content), dtype=record)

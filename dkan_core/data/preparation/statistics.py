@@ -1,0 +1,213 @@
+"""First pass: a uniform sample of the train split, and exact counts of labels, nulls, NaN and infinity.
+
+The sample holds the whole train split when that has few rows. Of wide data fewer rows are kept, so that the sample
+stays within some 512 MB.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkan_core.config import PrepareConfig
+from dkan_core.data.hashing import salted
+from dkan_core.data.preparation.partition import Piece
+from dkan_core.data.preparation.sampling import BottomK, Sample
+from dkan_core.data.source.columns import Schema
+from dkan_core.data.source.splits import SPLITS, read_split_batches
+from dkan_core.errors import DataError
+
+SAMPLE_ROWS = 1 << 18
+MIN_SAMPLE_ROWS = 1 << 14
+SAMPLE_BYTES = 512 << 20
+VALUES_REMEMBERED = 1000
+MAX_WEIGHT = 1e30
+BINARY = (0, 1, None)
+
+
+@dataclass
+class Counts:
+    """What was counted exactly, of all rows or of a part of them."""
+
+    rows: list[int]
+    """Rows of each split, in the order of ``SPLITS``."""
+
+    labels: dict[str, list[Counter[object]]]
+    """For each label and split, how often each value stands there (None: null)."""
+
+    invalid: dict[str, dict[str, int]] = field(default_factory=dict)
+    """For each numeric column that has any, the counts of "nan" and "inf" values (taken as missing)."""
+
+    weight: float = 0.0
+    """Sum of the weights of train's rows."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON; labels hold 0, 1 and null alone."""
+        labels = {name: [[counter[value] for value in BINARY] for counter in self.labels[name]] for name in self.labels}
+        return {"rows": self.rows, "labels": labels, "invalid": self.invalid, "weight": self.weight}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> "Counts":
+        """Rebuild counts from their plain form."""
+        labels = {
+            name: [
+                Counter[object]({value: count for value, count in zip(BINARY, counts, strict=True) if count})
+                for counts in split
+            ]
+            for name, split in plain["labels"].items()
+        }
+        return cls(rows=plain["rows"], labels=labels, invalid=plain["invalid"], weight=plain["weight"])
+
+    def classes(self, index: int) -> dict[str, dict[str, int]]:
+        """Return how often each label is 0, 1 and not measured in a split."""
+        return {
+            name: {"0": counters[index][0], "1": counters[index][1], "null": counters[index][None]}
+            for name, counters in self.labels.items()
+        }
+
+
+def merge_counts(parts: Sequence[Counts], schema: Schema) -> Counts:
+    """Add up the counts of parts; the result does not depend on how rows were cut into them."""
+    labels = {
+        name: [sum((part.labels[name][index] for part in parts), Counter[object]()) for index in range(len(SPLITS))]
+        for name in schema.labels
+    }
+    found = {name for part in parts for name in part.invalid}
+    invalid = {
+        name: {kind: sum(part.invalid.get(name, {}).get(kind, 0) for part in parts) for kind in ("nan", "inf")}
+        for name in schema.numeric
+        if name in found
+    }
+    rows = [sum(part.rows[index] for part in parts) for index in range(len(SPLITS))]
+    return Counts(rows=rows, labels=labels, invalid=invalid, weight=sum(part.weight for part in parts))
+
+
+def sample_rows(columns: int) -> int:
+    """Return how many rows the statistics of a data set with so many feature columns are taken from.
+
+    >>> sample_rows(20), sample_rows(768), sample_rows(10_000)
+    (262144, 87381, 16384)
+    """
+    return max(MIN_SAMPLE_ROWS, min(SAMPLE_ROWS, SAMPLE_BYTES // (8 * columns)))
+
+
+def collect_statistics(
+    pieces: Sequence[Piece], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
+) -> tuple[Counts, Sample]:
+    """Read every row once.
+
+    Args:
+        pieces: What to read, with the numbers of its rows.
+        schema: Role of each column.
+        config: How rows are split; its seed decides the sample.
+        on_rows: Called with the number of rows after each batch.
+
+    Returns:
+        The counts, and of the train split at most ``sample_rows`` rows, feature columns only.
+    """
+    features = [*schema.numeric, *schema.categorical]
+    sample = BottomK(sample_rows(len(features)), salted(config.seed, "sample"))
+    counts = Counts(
+        rows=[0] * len(SPLITS),
+        labels={name: [Counter() for _ in SPLITS] for name in schema.labels},
+    )
+    for batch in read_split_batches(pieces, schema, config, on_rows):
+        for index in range(len(SPLITS)):
+            mask = pa.array(batch.split == index)
+            counts.rows[index] += pc.sum(mask).as_py() or 0
+            for name in schema.labels:
+                _count_values(counts.labels[name][index], batch.rows.column(name).filter(mask))
+        for name in schema.labels:
+            if any(len(counter) > VALUES_REMEMBERED for counter in counts.labels[name]):
+                raise _not_binary(name, counts.labels[name], batch.path)
+        if schema.weight is not None:
+            weights = batch.rows.column(schema.weight)
+            counts.weight += _train_weight(weights, batch.split == 0, schema.weight, batch.path)
+        _count_invalid(counts.invalid, batch.rows, schema.numeric)
+        sample.add(batch.rows.select(features), batch.row_ids, batch.split == 0)
+    return counts, sample.sample()
+
+
+def _count_values(counter: Counter[object], values: pa.Array) -> None:
+    for entry in pc.value_counts(values).to_pylist():
+        counter[entry["values"]] += entry["counts"]
+
+
+def _train_weight(column: pa.Array, in_train: npt.NDArray[np.bool_], name: str, path: str) -> float:
+    """Return the sum of the train rows' weights, after a check of all."""
+    weight = column.cast(pa.float32(), safe=False)
+    good = pc.and_(pc.less_equal(weight, MAX_WEIGHT), pc.greater_equal(weight, 0))
+    bad = len(weight) - (pc.sum(good).as_py() or 0)
+    if bad:
+        raise DataError(f"{path}: weight column {name!r} must be from 0 to {MAX_WEIGHT:g}; {bad:,} rows are not")
+    return float(pc.sum(weight.filter(pa.array(in_train))).as_py() or 0)
+
+
+def _count_invalid(counts: dict[str, dict[str, int]], batch: pa.RecordBatch, numeric: Sequence[str]) -> None:
+    for name in numeric:
+        column = batch.column(name)
+        if pa.types.is_floating(column.type):
+            finite = pc.sum(pc.is_finite(column)).as_py() or 0
+            if finite == len(column) - column.null_count:
+                continue
+            nan = pc.sum(pc.is_nan(column)).as_py() or 0
+            entry = counts.setdefault(name, {"nan": 0, "inf": 0})
+            entry["nan"] += nan
+            entry["inf"] += len(column) - column.null_count - finite - nan
+
+
+def check_values(counts: Counts, where: str) -> None:
+    """Raise DataError unless every label holds 0, 1 or null alone."""
+    for name, counters in counts.labels.items():
+        if any(value not in BINARY for counter in counters for value in counter):
+            raise _not_binary(name, counters, where)
+
+
+def check_counts(counts: Counts, schema: Schema, where: str) -> None:
+    """Raise DataError unless some row of train has a weight, and every label has both classes where it must.
+
+    One label needs both classes in every split that has rows. Of several labels, each needs both in train and
+    at least one needs both in each other split.
+    """
+    if schema.weight is not None and counts.weight == 0:
+        raise DataError(f"{where}: weight column {schema.weight!r} is 0 in every row of train")
+    check_values(counts, where)
+    for index, split in enumerate(SPLITS):
+        if counts.rows[index] == 0 and split != "test":
+            raise DataError(
+                f"{where}: no rows in the {split} split, of {sum(counts.rows):,} in all; "
+                "set --split, or name a --split-column"
+            )
+        lacking = [name for name, counters in counts.labels.items() if not _both_classes(counters[index])]
+        needed = 1 if split == "train" else len(counts.labels)
+        if counts.rows[index] and len(lacking) >= needed:
+            found = {value: count for value, count in counts.labels[lacking[0]][index].items() if value is not None}
+            seen = ", ".join(f"{value!r} {count:,} times" for value, count in found.items()) or "no measured value"
+            raise DataError(f"{where}: label column {lacking[0]!r} has one class only in {split}: {seen}")
+
+
+def check_binary(name: str, values: pa.Array, where: str) -> None:
+    """Raise DataError unless a label's column holds 0, 1 or null alone."""
+    counter = Counter[object]()
+    _count_values(counter, values)
+    if any(value not in BINARY for value in counter):
+        raise _not_binary(name, [counter], where)
+
+
+def _not_binary(name: str, counters: Sequence[Counter[object]], where: str) -> DataError:
+    seen: Counter[str] = Counter()
+    for counter in counters:
+        for value, count in counter.items():
+            seen["null" if value is None else repr(value)] += count
+    counts = ", ".join(f"{value} {count:,} times" for value, count in seen.most_common(8))
+    more = f" and {len(seen) - 8:,} more values" if len(seen) > 8 else ""
+    return DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}{more}")
+
+
+def _both_classes(counter: Counter[object]) -> bool:
+    return counter[0] > 0 and counter[1] > 0

@@ -1,0 +1,220 @@
+"""The steps of a preparation, whether one process takes them or many pods do.
+
+A step works on the rows of some pieces; what comes out of all pieces does not depend on how the source was cut into
+them.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dkan_core.config import PrepareConfig
+from dkan_core.data.encoding.fitting import fit_preprocessor
+from dkan_core.data.encoding.histograms import count_values
+from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
+from dkan_core.data.format.integrity import Layout
+from dkan_core.data.format.manifest import PreparedData, SplitInfo, array_layout
+from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
+from dkan_core.data.hashing import salted, splitmix64
+from dkan_core.data.preparation.partition import Piece
+from dkan_core.data.preparation.sampling import Sample
+from dkan_core.data.preparation.statistics import Counts, check_counts
+from dkan_core.data.source.columns import Schema, SourceFile
+from dkan_core.data.source.splits import SPLITS, read_split_batches
+from dkan_core.errors import DataError, redact
+from dkan_core.evaluation.metrics import NOT_MEASURED
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is to be prepared, and how."""
+
+    config: PrepareConfig
+    files: list[SourceFile]
+    schema: Schema
+    encoding: Preprocessor | None = None
+    """To be taken as it is; None is to be fitted."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def where(self) -> str:
+        """The files, as messages call them."""
+        return describe_files(self.files)
+
+    @property
+    def split_rule(self) -> dict[str, Any]:
+        """What decides a row's split, as the manifest has it."""
+        config = self.config
+        if config.split_column is not None:
+            return {"by": "column", "column": config.split_column}
+        by = {"by": "group", "column": config.group} if config.group is not None else {"by": "row"}
+        return {**by, "percent": config.split}
+
+
+def describe_files(files: Sequence[SourceFile]) -> str:
+    """Return how messages call the files."""
+    return files[0].path if len(files) == 1 else f"{len(files)} files from {files[0].path}"
+
+
+def fit(task: Task, counts: Counts, sample: Sample) -> Preprocessor:
+    """Check what was counted and choose the encoding, or count these rows for the one that is to be taken.
+
+    Args:
+        task: What is prepared.
+        counts: Of all rows.
+        sample: Of the whole train split.
+
+    Raises:
+        DataError: A label lacks a class, a split has no rows, or a feature is useless.
+    """
+    check_counts(counts, task.schema, task.where)
+    for name, invalid in counts.invalid.items():
+        logger.warning(
+            "column %r: %d NaN and %d infinite values taken as missing", name, invalid["nan"], invalid["inf"]
+        )
+    if task.encoding is not None:
+        counted = count_values(sample.rows, task.encoding, task.where)
+        return task.encoding.model_copy(update={"counts": {name: rows.tolist() for name, rows in counted.items()}})
+    schema = task.schema
+    return fit_preprocessor(sample.rows, schema.numeric, schema.categorical, task.config.numeric_dtype, task.where)
+
+
+def layout_of(preprocessor: Preprocessor, schema: Schema) -> Layout:
+    """Return row shape and dtype of each array in a shard."""
+    return array_layout(preprocessor, len(schema.labels), weighted=schema.weight is not None)
+
+
+def present_splits(counts: Counts) -> list[str]:
+    """Return the splits that have rows."""
+    return [split for split, rows in zip(SPLITS, counts.rows, strict=True) if rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spilled:
+    """Encoded rows on disk."""
+
+    writers: dict[str, ShardWriter]
+    """What holds the rows of each split."""
+
+    unseen: dict[str, int]
+    """Rows of each category column whose value the task's own encoding does not know; empty where it is fitted."""
+
+
+def spill_rows(
+    folder: Path,
+    task: Task,
+    pieces: Sequence[Piece],
+    preprocessor: Preprocessor,
+    counts: Counts,
+    on_rows: Callable[[int], None],
+) -> Spilled:
+    """Encode rows and append each to the spill file of its shard.
+
+    Args:
+        folder: Gets a folder of spill files for each split that has rows.
+        task: What is prepared.
+        pieces: The rows.
+        preprocessor: Their encoding.
+        counts: Of all rows, not of the pieces alone.
+        on_rows: Called with the number of rows after each batch.
+    """
+    layout = layout_of(preprocessor, task.schema)
+    writers = {
+        split: ShardWriter(folder / split, counts.rows[SPLITS.index(split)], layout) for split in present_splits(counts)
+    }
+    shuffle_seed = salted(task.config.seed, "shuffle")
+    unseen = Counter[str]()
+    for batch in read_split_batches(pieces, task.schema, task.config, on_rows):
+        arrays = encode_rows(batch.rows, preprocessor, task.schema, batch.path)
+        if task.encoding is not None:
+            unseen.update(count_unseen(arrays, preprocessor))
+        keys = splitmix64(batch.row_ids, seed=shuffle_seed)
+        for split, writer in writers.items():
+            rows = np.flatnonzero(batch.split == SPLITS.index(split))
+            writer.add(keys[rows], {name: array[rows] for name, array in arrays.items()})
+    return Spilled(writers=writers, unseen=dict(unseen))
+
+
+def count_unseen(arrays: Arrays, preprocessor: Preprocessor) -> dict[str, int]:
+    """Return how many rows of each category column hold a value that the encoding does not know."""
+    return {
+        feature.name: int(np.count_nonzero(arrays["categorical"][:, index] == UNSEEN))
+        for index, feature in enumerate(preprocessor.coded)
+        if feature.kind == "category"
+    }
+
+
+def log_unseen(unseen: Mapping[str, int], rows: int) -> None:
+    """Say of each category column what share of the rows holds a value that the encoding does not know."""
+    for name, count in unseen.items():
+        if count:
+            logger.info(
+                "column %r: %.2f%% of the rows (%s) hold a value that the encoding does not know",
+                name,
+                100 * count / rows,
+                f"{count:,}",
+            )
+
+
+def encode_rows(
+    batch: pa.RecordBatch, preprocessor: Preprocessor, schema: Schema, path: str
+) -> dict[str, npt.NDArray[Any]]:
+    """Encode a batch's features, labels (N, L) with 255 for null, and weight (N,) where asked for."""
+    arrays = preprocessor.transform(batch, path)
+    labels = [batch.column(name).cast(pa.uint8()).fill_null(NOT_MEASURED) for name in schema.labels]
+    arrays["labels"] = np.stack([label.to_numpy(zero_copy_only=False) for label in labels], axis=1)
+    if schema.weight is not None:
+        weight = batch.column(schema.weight).cast(pa.float32(), safe=False)
+        arrays["weight"] = weight.to_numpy(zero_copy_only=False)
+    return arrays
+
+
+def describe(task: Task, preprocessor: Preprocessor, counts: Counts, shards: dict[str, list[Shard]]) -> PreparedData:
+    """Return the manifest.
+
+    Args:
+        task: What was prepared.
+        preprocessor: Its encoding.
+        counts: Of all rows.
+        shards: What was written for each split that has rows.
+
+    Raises:
+        DataError: Other rows were written than were counted.
+    """
+    splits = {
+        split: SplitInfo(rows=counts.rows[index], classes=counts.classes(index), shards=shards[split])
+        for index, split in enumerate(SPLITS)
+        if counts.rows[index]
+    }
+    for name, info in splits.items():
+        check_unchanged(task.files[0].path, name, info.rows, sum(shard.rows for shard in info.shards))
+    return PreparedData(
+        preprocessor=preprocessor,
+        labels=list(task.config.label),
+        weight=task.config.weight,
+        splits=splits,
+        split_rule=task.split_rule,
+        seed=task.config.seed,
+        invalid=counts.invalid,
+        sources=[file.model_copy(update={"path": redact(file.path)}) for file in task.files],
+        encoding_from=None if task.encoding is None else task.encoding.digest,
+    )
+
+
+def check_unchanged(path: str, split: str, counted: int, written: int) -> None:
+    """Raise DataError where a split's rows are not as many as were counted at first."""
+    if written != counted:
+        raise DataError(f"{path}: the source changed: {split} had {counted:,} rows, then {written:,}")

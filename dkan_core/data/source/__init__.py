@@ -1,0 +1,1 @@
+"""Raw rows: files, columns, splits, frames."""

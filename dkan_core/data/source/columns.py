@@ -1,0 +1,296 @@
+"""The columns of the source files: read from every footer, checked, and given a role."""
+
+import difflib
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from dkan_core.config import PrepareConfig
+from dkan_core.data.source.files import find_parquet, open_input, stamp
+from dkan_core.errors import DataError
+from dkan_core.utils import schemas
+from dkan_core.utils.storage.failures import readable
+from dkan_core.utils.storage.files import check_regular
+from dkan_core.utils.storage.paths import is_remote
+
+BATCH_BYTES = 64 << 20
+READ_BYTES = 1 << 18
+
+
+class SourceFile(schemas.Schema):
+    """A source Parquet file as its footer and file system describe it."""
+
+    path: str
+    rows: Annotated[int, Field(ge=0, lt=1 << 48)]
+    bytes: Annotated[int, Field(ge=0, lt=1 << 56)]
+    modified: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footer:
+    """What is needed of a Parquet file's footer besides its columns."""
+
+    groups: list[int]
+    """Rows of each row group."""
+
+    digest: str
+    """As of ``footer_digest``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """What each column is for."""
+
+    numeric: tuple[str, ...]
+    """Numeric feature columns, in file order."""
+
+    categorical: tuple[str, ...]
+    """String and boolean feature columns, in file order."""
+
+    labels: tuple[str, ...]
+    """Label columns, in the order they were asked for."""
+
+    group: str | None
+    split_column: str | None
+    weight: str | None
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column to read."""
+        roles = filter(None, (self.group, self.split_column, self.weight))
+        return [*self.numeric, *self.categorical, *self.labels, *roles]
+
+
+def open_parquet(path: str) -> pq.ParquetFile:
+    """Open a Parquet file, local or remote; pages with checksums are verified.
+
+    Raises:
+        DataError: The file is truncated or no Parquet file.
+    """
+    if not is_remote(path):
+        check_regular(path)
+    source: Any = open_input(path) if is_remote(path) else path
+    # Without a buffer Arrow reads the whole row group, however large, before its first batch.
+    buffer = 0 if is_remote(path) else READ_BYTES
+    with readable(path):
+        try:
+            return pq.ParquetFile(source, page_checksum_verification=True, buffer_size=buffer)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DataError(f"{path}: not a whole Parquet file ({_first_line(error)})") from error
+
+
+def footer_digest(parquet: pq.ParquetFile) -> str:
+    """Return a hash of a footer: row groups, and offset, length, smallest and largest value of each column in them.
+
+    A file that takes another one's place, of the same size and time, rarely has the same.
+    """
+    content = io.BytesIO()
+    parquet.metadata.write_metadata_file(content)
+    return hashlib.sha256(content.getvalue()).hexdigest()
+
+
+def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa.DataType], list[Footer]]:
+    """Read every footer and check that all files have the same columns.
+
+    Returns:
+        The files sorted by path, the type of each column in the order of the first file, and each file's footer.
+
+    Raises:
+        DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
+    """
+    files, footers, reference, reference_path = [], [], {}, ""
+    for path in find_parquet(sources):
+        parquet = open_parquet(path)
+        types = column_types(path, parquet.schema_arrow)
+        if not reference_path:
+            reference, reference_path = types, path
+        _check_same(path, types, reference_path, reference)
+        size, modified = stamp(path)
+        metadata = parquet.metadata
+        files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
+        groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+        footers.append(Footer(groups=groups, digest=footer_digest(parquet)))
+    if sum(file.rows for file in files) == 0:
+        raise DataError(f"{files[0].path}: no rows in any source file")
+    return files, reference, footers
+
+
+def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Return the type that each column's values are read as.
+
+    Raises:
+        DataError: Two columns have the same name.
+    """
+    name, count = Counter(schema.names).most_common(1)[0] if schema.names else ("", 0)
+    if count > 1:
+        raise DataError(f"{path}: column {name!r} stands there {count} times; expected each name once")
+    return {field.name: _plain_type(field.type) for field in schema}
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that values of ``kind`` are read as: dictionaries, large strings and views are strings."""
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    # Arrow can neither count nor hash the narrow decimals.
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:
+        return pa.decimal128(kind.precision, kind.scale)
+    return pa.string() if is_text(kind) else kind
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type holds strings."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type holds integers, floats or decimals."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _check_same(path: str, types: dict[str, pa.DataType], first: str, expected: dict[str, pa.DataType]) -> None:
+    for name in expected:
+        if name not in types:
+            raise DataError(f"{path}: column {name!r} is missing; {first} has it")
+    for name, kind in types.items():
+        if name not in expected:
+            raise DataError(f"{path}: column {name!r} is extra; {first} does not have it")
+        if kind != expected[name]:
+            raise DataError(f"{path}: column {name!r} is {kind}; in {first} it is {expected[name]}")
+
+
+def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> Schema:
+    """Give every column its role.
+
+    Args:
+        types: Type of each column.
+        config: Which columns are labels, group, split, weight or dropped.
+        where: The files, as messages should call them.
+
+    Raises:
+        DataError: A named column does not exist, or a feature has a type that is no feature.
+    """
+    check_roles(types, config, where)
+    taken = {*config.label, *config.drop, *filter(None, (config.group, config.split_column, config.weight))}
+    numeric, categorical = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
+    return Schema(
+        numeric=numeric,
+        categorical=categorical,
+        labels=config.label,
+        group=config.group,
+        split_column=config.split_column,
+        weight=config.weight,
+    )
+
+
+def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
+    """Raise DataError when a column named in ``config`` does not exist, or has a type that its role cannot use."""
+    special = {"group": config.group, "split_column": config.split_column, "weight": config.weight}
+    for setting, name in [
+        *(("label", name) for name in config.label),
+        *(("drop", name) for name in config.drop),
+        *special.items(),
+    ]:
+        if name is not None and name not in types:
+            close = difflib.get_close_matches(name, types, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; columns are {', '.join(list(types)[:20])}"
+            raise DataError(f"{where}: {setting} column {name!r} does not exist{hint}")
+    _check_types(types, config, where)
+
+
+def feature_columns(types: dict[str, pa.DataType], where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the numeric and the categorical feature columns.
+
+    Raises:
+        DataError: A feature has a type that is no feature, or there is none.
+    """
+    for name, kind in types.items():
+        if not (is_number(kind) or is_text(kind) or pa.types.is_boolean(kind)):
+            raise DataError(f"{where}: column {name!r} is {kind}; a feature is a number, string or boolean (--drop it)")
+    if not types:
+        raise DataError(f"{where}: no feature column is left")
+    numeric = tuple(name for name, kind in types.items() if is_number(kind))
+    return numeric, tuple(name for name in types if name not in set(numeric))
+
+
+def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
+    """Raise DataError when a column named in ``config`` has a type that its role cannot use."""
+    scalar = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
+    expected = [
+        *(("label", name, scalar, "0, 1 or null") for name in config.label),
+        ("group", config.group, (*scalar, pa.types.is_temporal), "a number, string, boolean or time"),
+        ("split", config.split_column, (is_text,), "a string"),
+        ("weight", config.weight, (is_number,), "a number"),
+    ]
+    for role, name, fits, wanted in expected:
+        if name is not None and not any(fit(types[name]) for fit in fits):
+            raise DataError(f"{where}: {role} column {name!r} is {types[name]}; expected {wanted}")
+
+
+def read_batches(
+    path: str,
+    columns: Sequence[str],
+    on_rows: Callable[[int], None] | None = None,
+    groups: tuple[int, int] | None = None,
+    footer: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows in order, some 64 MB at a time, each column as its plain type.
+
+    Args:
+        path: The file, local or remote.
+        columns: What to read of it.
+        on_rows: Called with the number of rows after each batch.
+        groups: The first row group to read, and the one past the last. Default: all.
+        footer: What ``footer_digest`` gave before. Default: any.
+
+    Raises:
+        DataError: The file breaks off or a page is damaged, or it is another one than before.
+    """
+    rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
+    parquet = open_parquet(path)
+    if footer is not None and footer_digest(parquet) != footer:
+        raise source_changed(path)
+    types = column_types(path, parquet.schema_arrow)
+    plain = pa.schema([(name, types[name]) for name in columns])
+    wanted = None if groups is None else list(range(*groups))
+    batches = parquet.iter_batches(batch_size=rows, columns=list(columns), row_groups=wanted)
+    while (batch := _next_batch(batches, plain, path)) is not None:
+        yield batch
+        if on_rows is not None:
+            on_rows(batch.num_rows)
+
+
+def source_changed(path: str) -> DataError:
+    """Describe a file that is another one than when the preparation began."""
+    return DataError(f"{path}: the source changed while it was read; prepare again")
+
+
+def _next_batch(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) -> pa.RecordBatch | None:
+    with readable(path):
+        try:
+            batch = next(batches, None)
+            batch = batch if batch is None else batch.select(plain.names).cast(plain)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path}: cannot be read to its end ({_first_line(error)})") from error
+    for name, column in zip(plain.names, batch.columns if batch is not None else (), strict=False):
+        if is_text(column.type):
+            _check_text(column, name, path)
+    return batch
+
+
+def _check_text(column: pa.Array, name: str, path: str) -> None:
+    """Raise DataError where a string is not UTF-8: writers are trusted to see to it, and Arrow does not look."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path}: column {name!r} holds text that is not UTF-8 ({_first_line(error)})") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

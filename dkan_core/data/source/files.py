@@ -1,0 +1,173 @@
+"""The source files: Parquet that paths, folders, globs and fsspec URIs name."""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from dkan_core.errors import DataError
+from dkan_core.utils.storage.failures import readable
+from dkan_core.utils.storage.paths import check_name, filesystem, is_remote
+
+SUFFIXES = (".parquet", ".parq", ".pq")
+MAGIC = b"PAR1"
+"""The first bytes of every Parquet file."""
+
+logger = logging.getLogger(__name__)
+
+
+def find_parquet(sources: Sequence[str | Path]) -> list[str]:
+    """List the Parquet files that paths, folders, globs and fsspec URIs name, sorted and without repeats.
+
+    A local file that is named twice, by other spellings or links, is taken once. What is left out is logged.
+
+    Raises:
+        DataError: A source does not exist, may not be read, or holds no Parquet file.
+    """
+    found: set[str] = set()
+    for source in sources:
+        files = _list_source(str(source))
+        if not files:
+            raise DataError(f"{source}: no Parquet files there (names must end in {', '.join(SUFFIXES)})")
+        found.update(files)
+    if not found:
+        raise DataError("no source given; name a Parquet file, a folder, a glob or an fsspec URI")
+    return _without_repeats(sorted(found))
+
+
+def _without_repeats(paths: Sequence[str]) -> list[str]:
+    """Leave out files that are another one by a link or spelling: else their rows would lie in several splits."""
+    first: dict[object, str] = {}
+    for path in paths:
+        with readable(path):
+            key = path if is_remote(path) else (os.stat(path).st_dev, os.stat(path).st_ino)  # noqa: PTH116
+        taken = first.setdefault(key, path)
+        if taken != path:
+            logger.warning("%s: left out, it is the same file as %s", path, taken)
+    return list(first.values())
+
+
+def _list_source(source: str) -> list[str]:
+    check_name(source)
+    fs, path = filesystem(source)
+    with readable(source):
+        fs.invalidate_cache()  # others may have written there since this process looked
+        if fs.isdir(path):
+            names = fs.find(path) if is_remote(source) else _walk(path)
+            names = [name for name in names if not _is_hidden(name.removeprefix(path))]
+            _tell_partitions(source, {name.removeprefix(path).lstrip("/") for name in names})
+        elif fs.exists(path):
+            return [fs.unstrip_protocol(path) if is_remote(source) else path]
+        elif any(mark in path for mark in "*?["):
+            names = [name for name in fs.glob(path) if not _is_hidden(Path(name).name)]
+        else:
+            raise DataError(f"{source}: no such file or folder")
+        kept = [name for name in names if _is_parquet(fs, name)]
+    skipped = sorted(set(names).difference(kept))
+    if skipped:
+        logger.warning("%s: %d files are not taken for Parquet, such as %s", source, len(skipped), skipped[0])
+    return [fs.unstrip_protocol(name) if is_remote(source) else name for name in kept]
+
+
+def _walk(folder: str) -> list[str]:
+    """List the files in a local folder and in those that it links to; one that may not be read is named."""
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be read ({error.strerror})")
+
+    files, seen = [], {os.path.realpath(folder)}
+    for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        files += [str(Path(place) / name) for name in names]
+        real = {name: os.path.realpath(Path(place) / name) for name in sorted(folders)}
+        folders[:] = [name for name in real if real[name] not in seen]  # a link may lead back up
+        seen.update(real.values())
+    return files
+
+
+def _is_parquet(fs: Any, name: str) -> bool:
+    """Tell a Parquet file by its suffix or, where it has none, by its first bytes."""
+    suffix = PurePosixPath(name).suffix.lower()
+    if suffix or not fs.isfile(name):
+        return suffix in SUFFIXES
+    head: bytes = fs.cat_file(name, start=0, end=len(MAGIC))
+    return head == MAGIC
+
+
+def _tell_partitions(source: str, names: set[str]) -> None:
+    """Say which columns stand in the names of folders alone, as Hive and Spark write them: they are not read."""
+    folders = {part for name in names for part in PurePosixPath(name).parts[:-1]}
+    columns = sorted({part.split("=", 1)[0] for part in folders if "=" in part})
+    if columns:
+        logger.warning(
+            "%s: %s stand in names of folders alone and are ignored; write them into the files",
+            source,
+            ", ".join(columns),
+        )
+
+
+def _is_hidden(path: str) -> bool:
+    """Tell whether a part of a path starts as those do that writers use for unfinished and accompanying files."""
+    return any(part.startswith(("_", ".")) for part in path.split("/"))
+
+
+def open_input(uri: str) -> Any:
+    """Open ``uri`` for binary reading."""
+    fs, path = filesystem(uri)
+    with readable(uri):
+        return fs.open(path, "rb")
+
+
+def stamp(uri: str) -> tuple[int, str]:
+    """Return size in bytes and modification stamp (text, empty when unknown) of a file."""
+    fs, path = filesystem(uri)
+    with readable(uri):
+        fs.invalidate_cache()
+        info = fs.info(path)
+    for key in ("mtime", "LastModified", "last_modified", "updated"):
+        if key in info:
+            return int(info["size"]), str(info[key])
+    return int(info["size"]), ""
+
+
+def fingerprint_sources(
+    sources: str | Sequence[str | Path], settings: str = "", *, model: str | Path | None = None
+) -> str:
+    """Return a text that changes with the source files: names, sizes and modification stamps; nothing is read.
+
+    Args:
+        sources: Paths, folders, globs and fsspec URIs; in one text, separated by commas or line ends.
+        settings: What else is to change it.
+        model: Folder or URI whose files are to change it, too.
+
+    Raises:
+        DataError: A source does not exist or holds no Parquet file; or there is no such model.
+    """
+    digest = hashlib.sha256(settings.encode())
+    for path in find_parquet(listed(sources)) + (_list_files(str(model)) if model else []):
+        digest.update(json.dumps([path, *stamp(path)]).encode())
+    return digest.hexdigest()[:16]
+
+
+def _list_files(folder: str) -> list[str]:
+    check_name(folder)
+    fs, path = filesystem(folder)
+    with readable(folder):
+        fs.invalidate_cache()
+        names = sorted(fs.find(path))
+    if not names:
+        raise DataError(f"{folder}: no such folder, or an empty one")
+    return [fs.unstrip_protocol(name) if is_remote(folder) else name for name in names]
+
+
+def listed(sources: str | Path | Sequence[str | Path]) -> list[str]:
+    r"""Return sources one by one.
+
+    >>> listed("s3://bucket/a, s3://bucket/b\ns3://bucket/c")
+    ['s3://bucket/a', 's3://bucket/b', 's3://bucket/c']
+    """
+    if isinstance(sources, str):
+        return [part.strip() for part in sources.replace("\n", ",").split(",") if part.strip()]
+    return [str(sources)] if isinstance(sources, Path) else [str(source) for source in sources]

@@ -1,0 +1,56 @@
+"""Rows in memory, as scikit-learn's users hold them, to a table with the columns that Parquet files would give."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dkan_core.data.source.columns import column_types
+
+
+def is_frame(rows: Any) -> bool:
+    """Tell whether ``rows`` has columns of their own types: pandas, polars, Arrow."""
+    return hasattr(rows, "columns") and (hasattr(rows, "iloc") or hasattr(rows, "__arrow_c_stream__"))
+
+
+def column_names(frame: Any) -> list[Any]:
+    """Return what a frame calls its columns: strings, but in pandas anything."""
+    return list(frame.column_names if isinstance(frame, pa.Table | pa.RecordBatch) else frame.columns)
+
+
+def to_table(rows: Any, names: Sequence[str], where: str = "X") -> pa.Table:
+    """Return rows as a table with columns of plain types; a column without any value is one of numbers.
+
+    Args:
+        rows: A frame, or an array (N, F).
+        names: What the columns are to be called.
+        where: The rows, as messages should call them.
+
+    Raises:
+        TypeError: A column holds values of several types.
+    """
+    try:
+        table = _frame_table(rows) if is_frame(rows) else _array_table(rows)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        # The wording is scikit-learn's own.
+        raise TypeError(f"{where}: each column's argument must be a string or a number throughout ({error})") from error
+    table = table.rename_columns(list(names))
+    types = column_types(where, table.schema)
+    plain = {name: pa.float64() if pa.types.is_null(kind) else kind for name, kind in types.items()}
+    return table.cast(pa.schema(list(plain.items())))
+
+
+def _frame_table(rows: Any) -> pa.Table:
+    if not hasattr(rows, "iloc"):
+        return pa.table(rows)
+    # pandas itself is not imported here: whoever holds a frame has it. Arrow wants names that are strings.
+    renamed = rows.set_axis([str(index) for index in range(rows.shape[1])], axis=1)
+    return pa.Table.from_pandas(renamed, preserve_index=False)
+
+
+def _array_table(rows: np.ndarray[Any, Any]) -> pa.Table:
+    if rows.dtype.kind == "b":
+        rows = rows.astype(np.uint8)
+    columns = [pa.array(rows[:, index], from_pandas=True) for index in range(rows.shape[1])]
+    return pa.Table.from_arrays(columns, names=[str(index) for index in range(len(columns))])

@@ -1,0 +1,115 @@
+"""Which split each row belongs to: by a column, by the hash of a group, or by the hash of its row number."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkan_core.config import PrepareConfig
+from dkan_core.data.hashing import UInt64, splitmix64, value_keys
+from dkan_core.data.preparation.partition import Piece
+from dkan_core.data.source.columns import Schema, read_batches, source_changed
+from dkan_core.data.source.files import stamp
+from dkan_core.errors import DataError
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class SplitBatch:
+    """Consecutive rows of a source file, N of them.
+
+    Shape:
+        - row_ids: ``(N,)``, counted through all files; split: ``(N,)``, the index in ``SPLITS``
+    """
+
+    path: str
+    rows: pa.RecordBatch
+    row_ids: UInt64
+    split: npt.NDArray[np.int8]
+
+
+def read_split_batches(
+    pieces: Sequence[Piece], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
+) -> Iterator[SplitBatch]:
+    """Yield every row once, in the order of the pieces, with its number and its split.
+
+    Args:
+        pieces: What to read, with the numbers of its rows.
+        schema: Which columns to read.
+        config: How rows are split.
+        on_rows: Called with the number of rows after each batch.
+    """
+    for piece in pieces:
+        first = piece.first
+        for batch in read_batches(piece.path, schema.columns, on_rows, piece.groups, piece.footer):
+            row_ids = np.arange(first, first + batch.num_rows, dtype=np.uint64)
+            first += batch.num_rows
+            yield SplitBatch(piece.path, batch, row_ids, assign_splits(batch, row_ids, config, piece.path))
+        # Here as in the other pass: statistics of one file and rows of another would make a false manifest.
+        if piece.file is not None and stamp(piece.path) != (piece.file.bytes, piece.file.modified):
+            raise source_changed(piece.path)
+
+
+def assign_splits(batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig, path: str) -> npt.NDArray[np.int8]:
+    """Return the index in ``SPLITS`` of each row.
+
+    Shape:
+        - Output: ``(N,)``
+
+    Raises:
+        DataError: A group is null, or the split column holds another value than train, valid and test.
+    """
+    if config.split_column is not None:
+        return _by_column(batch.column(config.split_column), config.split_column, path)
+    keys = row_ids
+    if config.group is not None:
+        group = batch.column(config.group)
+        if group.null_count:
+            raise DataError(f"{path}: group column {config.group!r} is null in {group.null_count} rows")
+        keys = value_keys(group)
+    percent = config.split_percent
+    unit = math.gcd(*percent)
+    bounds = np.cumsum(percent)[:2] // unit
+    bucket = splitmix64(keys, seed=config.seed) % np.uint64(100 // unit)
+    return np.searchsorted(bounds, bucket.astype(np.int64), side="right").astype(np.int8)
+
+
+def _by_column(column: pa.Array, name: str, path: str) -> npt.NDArray[np.int8]:
+    index = pc.index_in(column.cast(pa.string()), value_set=pa.array(SPLITS))
+    if index.null_count:
+        wrong = pc.value_counts(column.filter(pc.is_null(index))).to_pylist()[:5]
+        seen = ", ".join(f"{entry['values']!r} ({entry['counts']} rows)" for entry in wrong)
+        raise DataError(f"{path}: split column {name!r} must hold train, valid or test; found {seen}")
+    return np.asarray(index.to_numpy()).astype(np.int8)
+
+
+def hold_out(
+    labels_NL: npt.NDArray[np.uint8], fraction: float, random: np.random.Generator
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the rows to train on and the rows held out, both shuffled.
+
+    Rows are drawn from strata: a row belongs to the rarest of the classes that it has, or to the rest. So of one label
+    both classes are held out by the fraction, and of several even rare ones are.
+
+    Args:
+        labels_NL: 0, 1, or another value for not measured.
+        fraction: Share of the rows of each stratum to hold out: one row at least, and never all.
+        random: Decides which.
+    """
+    classes = [labels_NL == value for value in (0, 1)]
+    ones_NK = np.concatenate(classes, axis=1)
+    rarest_first = np.argsort(ones_NK.sum(axis=0), kind="stable")
+    stratum_N = np.argmax(np.c_[ones_NK[:, rarest_first], np.ones(len(labels_NL), dtype=bool)], axis=1)
+    shuffled = random.permutation(len(labels_NL))
+    by_stratum = shuffled[np.argsort(stratum_N[shuffled], kind="stable")]
+    starts = np.flatnonzero(np.r_[True, np.diff(stratum_N[by_stratum]) > 0])
+    held_out = np.zeros(len(labels_NL), dtype=bool)
+    for rows in np.split(by_stratum, starts[1:]):
+        count = min(len(rows) - 1, max(1, round(fraction * len(rows))))
+        held_out[rows[:count]] = True
+    return shuffled[~held_out[shuffled]], shuffled[held_out[shuffled]]

@@ -1,0 +1,92 @@
+"""What a scikit-learn user calls y: one binary label of any two values, or several of 0, 1 and NaN; and row weights.
+
+Shape suffixes: N rows, L labels.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils import check_array, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import _check_sample_weight
+
+from dkan_core.data.format.manifest import SplitInfo
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation.metrics import NOT_MEASURED
+
+Array = npt.NDArray[Any]
+
+
+def find_classes(y: Any) -> tuple[Array, list[str]]:
+    """Return the classes, of several labels their indices, and the names of the labels."""
+    if is_multilabel(y):
+        count = np.asarray(y).shape[1]
+        names = [str(name) for name in getattr(y, "columns", [f"label_{n}" for n in range(count)])]
+        if len(set(names)) < count:
+            raise ValueError(f"labels must have names of their own, got {names}")
+        return np.arange(count), names
+    name = getattr(y, "name", None)
+    y = column_or_1d(y, warn=False)
+    check_classification_targets(y)
+    kind = type_of_target(y, input_name="y", raise_unknown=True)
+    if kind != "binary":
+        raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
+    return np.unique(y), [name if isinstance(name, str) else "label"]
+
+
+def is_multilabel(y: Any) -> bool:
+    """Tell whether there are several labels: two dimensions, and more than one column."""
+    shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
+    return len(shape) == 2 and shape[1] > 1
+
+
+def encode_labels(y: Any, classes: Array) -> npt.NDArray[np.uint8]:
+    """Return labels (N, L) of 0, 1 and 255 for not measured."""
+    if not is_multilabel(y):
+        y = column_or_1d(y, warn=True)
+        unknown = np.setdiff1d(y, classes)
+        if len(unknown):
+            raise ValueError(f"y holds {unknown[0]!r}; the classes are {classes.tolist()}")
+        ones_N = np.asarray(y == classes[-1])
+        return ones_N.astype(np.uint8)[:, None]
+    values_NL = check_array(y, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
+    if values_NL.shape[1] != len(classes):
+        raise ValueError(f"y has {values_NL.shape[1]} labels; expected {len(classes)}")
+    measured_NL = ~np.isnan(values_NL)
+    wrong = np.setdiff1d(values_NL[measured_NL], [0, 1])
+    if len(wrong):
+        raise ValueError(f"Of several labels each must be 0, 1 or NaN (not measured); y holds {wrong[0]:g}")
+    return np.where(measured_NL, values_NL, NOT_MEASURED).astype(np.uint8)
+
+
+def check_classes(labels_NL: npt.NDArray[np.uint8], where: str, hint: str = "") -> None:
+    """Raise ValueError unless a label has both classes; of several labels the others need not."""
+    if any({0, 1} <= {*labels_N.tolist()} for labels_N in labels_NL.T):
+        return
+    lacking = "no label with both classes" if labels_NL.shape[1] > 1 else "one class only"
+    raise ValueError(f"{where} ({len(labels_NL)} rows): {lacking}; the two classes of a label are needed{hint}")
+
+
+def check_weights(sample_weight: Any, labels_NL: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Return row weights ``(N,)``; ValueError where one is negative or all are zero."""
+    weight_N = _check_sample_weight(sample_weight, labels_NL, dtype=np.float32, ensure_non_negative=True)
+    if not weight_N.any():
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    return np.asarray(weight_N, dtype=np.float32)
+
+
+def labelled(labels_NL: npt.NDArray[np.uint8], weight_N: Array | None, rows: npt.NDArray[np.int64]) -> Arrays:
+    """Return the labels of ``rows``, and their weights where there are any."""
+    labels = {"labels": labels_NL[rows]}
+    return labels if weight_N is None else {**labels, "weight": weight_N[rows]}
+
+
+def split_info(labels_NL: npt.NDArray[np.uint8], names: list[str]) -> SplitInfo:
+    """Count the classes of each label."""
+    values = {"0": 0, "1": 1, "null": NOT_MEASURED}
+    classes = {
+        name: {key: int(np.count_nonzero(labels_N == value)) for key, value in values.items()}
+        for name, labels_N in zip(names, labels_NL.T, strict=True)
+    }
+    return SplitInfo(rows=len(labels_NL), classes=classes, shards=[])

@@ -1,0 +1,1 @@
+"""Metrics, scoring and the evaluate command."""

@@ -1,0 +1,99 @@
+"""Two models on the same rows: the one that is evaluated, and the one that was best before it.
+
+The earlier model was trained on other data, as a rule, and so with another encoding: each sees the rows encoded as it
+knows them (see ``evaluation_data``).
+"""
+
+import html
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dkan_core.errors import DataError
+from dkan_core.evaluation.labelled_rows import EvaluationData
+from dkan_core.evaluation.metrics import compute_metrics
+from dkan_core.evaluation.prediction import best_device, check_probabilities, score_batches, to_probability
+from dkan_core.model.model_folder import CONFIG
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.report import page
+from dkan_core.utils.storage.files import read_if_there
+from dkan_core.utils.storage.remote import local_copy
+
+SHOWN = {
+    "average_precision": "Average precision",
+    "roc_auc": "ROC AUC",
+    "log_loss": "Log loss",
+    "brier": "Brier score",
+}
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What an earlier model scores on the same rows."""
+
+    model: str
+    """Where it lies."""
+
+    is_there: bool = True
+    """Whether there is one."""
+
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """As of ``compute_metrics``; empty where it could not be scored."""
+
+    why_not: str = ""
+    """Why it could not be scored."""
+
+
+def compare(previous: str | Path, data: EvaluationData) -> Comparison:
+    """Score rows with an earlier model.
+
+    One that is not there yet, or that knows other labels or columns, is said to be so in the result: no reason to fail.
+
+    Args:
+        previous: Folder or URI of a model.
+        data: The rows.
+    """
+    place = str(previous).rstrip("/")
+    if read_if_there(f"{place}/{CONFIG}") is None and read_if_there(f"{place}/model/{CONFIG}") is None:
+        logger.info("%s: there is no model yet to compare with", place)
+        return Comparison(model=place, is_there=False, why_not="there is no model yet")
+    try:
+        with local_copy(place) as folder:
+            saved = SavedModel(folder)
+        if list(saved.config.labels) != data.labels:
+            return _not_compared(place, f"it was trained for the labels {', '.join(saved.config.labels)}")
+        device = best_device()
+        scored = score_batches(saved.module.to(device), data.batches(saved.preprocessor), device)
+        probabilities_NL = to_probability(scored.log_odds_NL)
+        check_probabilities(probabilities_NL, data.labels, data.title)
+    except DataError as error:
+        return _not_compared(place, str(error))
+    metrics = compute_metrics(scored.labels_NL, probabilities_NL, data.labels)
+    return Comparison(model=place, metrics=metrics)
+
+
+def _not_compared(place: str, why_not: str) -> Comparison:
+    logger.warning("not compared with %s: %s", place, why_not)
+    return Comparison(model=place, why_not=why_not)
+
+
+def comparison_section(metrics: Mapping[str, Any], comparison: Comparison) -> str:
+    """Return the section of a report that holds a model's metrics against those of the earlier one, as HTML."""
+    title = "<h2>Against the previous best model</h2>"
+    if not comparison.metrics:
+        return title + page.note(f"{comparison.model}: not compared, {comparison.why_not}.")
+    rows = [_row(name, metrics[key], comparison.metrics[key]) for key, name in SHOWN.items()]
+    heads = ("", "this model", "previous", "difference")
+    return title + page.note(f"The same rows, scored with {comparison.model}.") + page.table(heads, rows)
+
+
+def _row(name: str, ours: float | None, theirs: float | None) -> str:
+    if ours is None or theirs is None:
+        cells = ["undefined" if value is None else f"{value:.4f}" for value in (ours, theirs)] + [""]
+    else:
+        cells = [f"{ours:.4f}", f"{theirs:.4f}", f"{ours - theirs:+.4f}"]
+    return f"<tr><td>{html.escape(name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -1,0 +1,126 @@
+"""Counts of new rows, and of their scores, in the bins that are known of training."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkan_core.data.encoding.histograms import Int64, count_up_to, count_values
+from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
+from dkan_core.utils.schemas import Schema
+
+EXAMPLES = 5
+
+
+class CountsSchema(Schema):
+    """How ``DriftCounts`` are saved as JSON."""
+
+    rows: int
+    columns: dict[str, list[int]]
+    scores: dict[str, list[int]]
+    unseen: dict[str, list[str]]
+
+
+@dataclass
+class DriftCounts:
+    """What was counted of some rows; merging is exact and does not depend on the order."""
+
+    rows: int = 0
+
+    columns: dict[str, Int64] = field(default_factory=dict)
+    """By feature column, as of ``count_values``."""
+
+    scores: dict[str, Int64] = field(default_factory=dict)
+    """By label, as of ``count_up_to``, for the labels whose training scores are known."""
+
+    unseen: dict[str, list[str]] = field(default_factory=dict)
+    """By category column, the first few values in the alphabet that are not in the vocabulary."""
+
+    def merge(self, other: "DriftCounts") -> None:
+        """Add what was counted of other rows."""
+        self.rows += other.rows
+        for mine, theirs in ((self.columns, other.columns), (self.scores, other.scores)):
+            for name, counts in theirs.items():
+                mine[name] = mine[name] + counts if name in mine else counts
+        for name, values in other.unseen.items():
+            self.unseen[name] = sorted({*self.unseen.get(name, []), *values})[:EXAMPLES]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON."""
+        columns, scores = (
+            {name: counts.tolist() for name, counts in found.items()} for found in (self.columns, self.scores)
+        )
+        return CountsSchema(rows=self.rows, columns=columns, scores=scores, unseen=self.unseen).model_dump()
+
+    @classmethod
+    def from_schema(cls, plain: CountsSchema) -> Self:
+        """Rebuild counts from their plain form."""
+        columns, scores = (
+            {name: np.array(counts, np.int64) for name, counts in found.items()}
+            for found in (plain.columns, plain.scores)
+        )
+        return cls(rows=plain.rows, columns=columns, scores=scores, unseen=dict(plain.unseen))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """The distribution of columns and scores that a model was trained with."""
+
+    preprocessor: Preprocessor
+
+    scores: Mapping[str, Mapping[str, list[Any]]]
+    """By label, the ``knots`` of the model's validation scores and the ``rows`` in the bins they make."""
+
+    @classmethod
+    def from_model(cls, preprocessor: Preprocessor, metrics: Mapping[str, Any]) -> Self:
+        """Return what a model folder knows; an earlier dkan wrote neither counts nor scores."""
+        labels = metrics.get("labels", {})
+        return cls(
+            preprocessor=preprocessor,
+            scores={name: facts["scores"] for name, facts in labels.items() if "scores" in facts},
+        )
+
+
+def count_rows(
+    rows: pa.RecordBatch | pa.Table,
+    probabilities_NL: npt.NDArray[np.float32],
+    labels: Iterable[str],
+    reference: Reference,
+    where: str,
+) -> DriftCounts:
+    """Count rows and their scores.
+
+    Args:
+        rows: At least the columns that the model reads.
+        probabilities_NL: Their scores.
+        labels: The model's labels.
+        reference: The model's training distribution.
+        where: The rows, as messages should call them.
+
+    Shape:
+        - probabilities_NL: ``(N, L)``
+    """
+    preprocessor = reference.preprocessor
+    columns = count_values(rows, preprocessor, where)
+    scores = {
+        label: count_up_to(probabilities_NL[:, index], reference.scores[label]["knots"])
+        for index, label in enumerate(labels)
+        if label in reference.scores
+    }
+    unseen = {
+        feature.name: _unseen_values(rows.column(feature.name), feature.vocabulary)
+        for feature in preprocessor.coded
+        if feature.kind == "category" and columns[feature.name][UNSEEN]
+    }
+    return DriftCounts(rows=len(rows), columns=columns, scores=scores, unseen=unseen)
+
+
+def _unseen_values(column: pa.Array, vocabulary: list[Any]) -> list[str]:
+    values = pc.unique(column).cast(pa.string()).drop_null()
+    known = pc.is_in(values, value_set=pa.array(vocabulary, pa.string()))
+    found: list[str] = values.filter(pc.invert(known)).to_pylist()
+    return sorted(found)[:EXAMPLES]

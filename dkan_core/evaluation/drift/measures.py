@@ -1,0 +1,212 @@
+"""How far counted rows are from training.
+
+PSI: population stability index, the sum over bins of (new - old) ln(new / old) of the shares; the bins are tenths of
+the training rows for a number, the most frequent values for a category, and missing is a bin of its own.
+KS: Kolmogorov-Smirnov distance, the largest difference of the distribution functions at the knots.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.data.encoding.histograms import Int64
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN
+from dkan_core.errors import GateError
+from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, Reference
+
+PSI_BINS = 10
+PSI_CATEGORIES = 20
+MIN_SHARE = 1e-4
+"""Smaller shares count as this one: an empty bin would make the index infinite."""
+
+MODERATE, LARGE = 0.1, 0.25
+"""The customary limits of the PSI (Siddiqi 2006, Credit Risk Scorecards): below, a column counts as stable."""
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnDrift:
+    """How far a column, or a label's score, is from training; None is what the model does not know."""
+
+    name: str
+
+    kind: str
+    """number, category or score."""
+
+    psi: float | None
+
+    ks: float | None
+    """None for a category, too."""
+
+    missing: float
+    """Share of the new rows."""
+
+    missing_in_training: float | None
+
+    unseen_rows: int | None = None
+    """Rows of a category that the model does not know."""
+
+    unseen: float | None = None
+    """Share of the new rows."""
+
+    unseen_in_training: float | None = None
+
+    examples: tuple[str, ...] = ()
+    """Some of those categories."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """How far new rows are from training, the column with the largest PSI first."""
+
+    rows: int
+    columns: tuple[ColumnDrift, ...]
+
+    @property
+    def max_psi(self) -> float | None:
+        """The largest PSI, of columns and scores; None where none is known."""
+        return max((column.psi for column in self.columns if column.psi is not None), default=None)
+
+    def check(self, max_psi: float) -> None:
+        """Raise GateError where a PSI is above a limit, or none is known; 0 sets no limit."""
+        if not max_psi:
+            return
+        known = {column: column.psi for column in self.columns if column.psi is not None}
+        if not known:
+            raise GateError(
+                f"max_psi {max_psi:g}: the model does not know how its training data were distributed; "
+                "prepare and train again with this version of dkan"
+            )
+        above = [
+            f"{column.kind} {column.name!r} has {column.psi:.4f}" for column in known if (column.psi or 0) > max_psi
+        ]
+        if above:
+            more = f" and {len(above) - EXAMPLES} more" if len(above) > EXAMPLES else ""
+            raise GateError(f"PSI above max_psi {max_psi:g}: {', '.join(above[:EXAMPLES])}{more}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON."""
+        columns = [{**asdict(column), "examples": list(column.examples)} for column in self.columns]
+        return {"rows": self.rows, "max_psi": self.max_psi, "columns": columns}
+
+    def __str__(self) -> str:
+        width = max([len(column.name) for column in self.columns] + [6])
+        lines = [f"{'column':{width}}  kind      {'PSI':>8} {'KS':>8} {'missing':>8} {'unseen':>8}  drift"]
+        for column in self.columns:
+            numbers = " ".join(f"{shown(value):>8}" for value in (column.psi, column.ks, column.missing, column.unseen))
+            lines.append(f"{column.name:{width}}  {column.kind:8}  {numbers}  {verdict(column.psi)}")
+        return "\n".join(lines)
+
+
+def shown(value: float | None) -> str:
+    """Return a number as tables show it."""
+    return "-" if value is None else f"{value:.4f}"
+
+
+def verdict(psi: float | None) -> str:
+    """Return what a PSI means.
+
+    >>> verdict(0.02), verdict(0.2), verdict(0.3), verdict(None)
+    ('stable', 'moderate', 'large', 'unknown')
+    """
+    if psi is None:
+        return "unknown"
+    return "stable" if psi < MODERATE else "moderate" if psi < LARGE else "large"
+
+
+def measure(counts: DriftCounts, reference: Reference) -> Drift:
+    """Return how far counted rows are from training, the column with the largest PSI first."""
+    old = reference.preprocessor.counts or {}
+    columns = [
+        _number(feature.name, "number", counts.columns[feature.name], old.get(feature.name))
+        for feature in reference.preprocessor.numeric
+    ]
+    columns += [
+        _category(feature.name, counts.columns[feature.name], old.get(feature.name), counts.unseen)
+        for feature in reference.preprocessor.coded
+        if feature.kind == "category"
+    ]
+    columns += [
+        _number(label, "score", counts.scores[label], reference.scores[label]["rows"]) for label in counts.scores
+    ]
+    return Drift(rows=counts.rows, columns=tuple(sorted(columns, key=lambda column: (-(column.psi or 0), column.name))))
+
+
+def _number(name: str, kind: str, new: Int64, old: list[int] | None) -> ColumnDrift:
+    missing = _share(new, 0)
+    if old is None:
+        return ColumnDrift(name=name, kind=kind, psi=None, ks=None, missing=missing, missing_in_training=None)
+    trained = np.array(old, np.int64)
+    groups = np.append(PSI_BINS, tenths(trained[1:]))
+    psi = population_stability_index(np.bincount(groups, trained), np.bincount(groups, new))
+    return ColumnDrift(
+        name=name,
+        kind=kind,
+        psi=psi,
+        ks=ks_distance(trained[1:], new[1:]),
+        missing=missing,
+        missing_in_training=_share(trained, 0),
+    )
+
+
+def _category(name: str, new: Int64, old: list[int] | None, unseen: Mapping[str, list[str]]) -> ColumnDrift:
+    trained = None if old is None else np.array(old, np.int64)
+    # Unseen and missing ones, and the most frequent values, which come first; the rest are one bin.
+    groups = np.minimum(np.arange(len(new)), FIRST_CODE + PSI_CATEGORIES)
+    return ColumnDrift(
+        name=name,
+        kind="category",
+        psi=None
+        if trained is None
+        else population_stability_index(np.bincount(groups, trained), np.bincount(groups, new)),
+        ks=None,
+        missing=_share(new, MISSING),
+        missing_in_training=None if trained is None else _share(trained, MISSING),
+        unseen_rows=int(new[UNSEEN]),
+        unseen=_share(new, UNSEEN),
+        unseen_in_training=None if trained is None else _share(trained, UNSEEN),
+        examples=tuple(unseen.get(name, ())),
+    )
+
+
+def _share(counts: Int64, place: int) -> float:
+    return float(counts[place] / max(1, counts.sum()))
+
+
+def tenths(counts: Int64) -> Int64:
+    """Return for each of many small bins which tenth of the rows its middle lies in.
+
+    >>> tenths(np.array([5, 5, 30, 10, 50])).tolist()
+    [0, 0, 2, 4, 7]
+    """
+    total = max(1, int(counts.sum()))
+    doubled = 2 * np.cumsum(counts) - counts
+    places: Int64 = np.minimum(doubled * PSI_BINS // (2 * total), PSI_BINS - 1)
+    return places
+
+
+def population_stability_index(old: npt.NDArray[Any], new: npt.NDArray[Any]) -> float:
+    """Return the PSI of counts in the same bins, any of which may be empty.
+
+    >>> population_stability_index(np.array([1, 1]), np.array([5, 5]))
+    0.0
+    """
+    shares = [np.maximum(counts / max(1, counts.sum()), MIN_SHARE) for counts in (old, new)]
+    psi: Float64 = (shares[1] - shares[0]) * np.log(shares[1] / shares[0])
+    return math.fsum(psi)
+
+
+def ks_distance(old: Int64, new: Int64) -> float | None:
+    """Return the largest difference of two distribution functions at the bounds of bins; None where one has no rows.
+
+    >>> ks_distance(np.array([1, 1]), np.array([0, 7]))
+    0.5
+    """
+    if not old.sum() or not new.sum():
+        return None
+    return float(np.abs(np.cumsum(old) / old.sum() - np.cumsum(new) / new.sum()).max())

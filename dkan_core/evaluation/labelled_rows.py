@@ -1,0 +1,275 @@
+"""Rows that a model is evaluated on: a prepared split, or raw Parquet with its labels, encoded as it is read.
+
+Shape suffixes: N rows, F numeric features, C coded features, L labels.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dkan_core.data.encoding.like import check_features, listed_names
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
+from dkan_core.data.format.manifest import MANIFEST, PreparedData, open_prepared
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.loader import all_batches, open_split
+from dkan_core.data.preparation.statistics import check_binary
+from dkan_core.data.preparation.steps import encode_rows
+from dkan_core.data.source.columns import Schema, column_types, is_number, is_text, open_parquet, read_batches
+from dkan_core.data.source.files import find_parquet
+from dkan_core.errors import ConfigError, DataError
+from dkan_core.evaluation.prediction import SCORING_ROWS, TRAINED_WITH, check_match
+from dkan_core.explanation.columns import read_codes, read_values, source_columns
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.storage.files import read_if_there
+
+UNKNOWN = "\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary"
+"""Stands for a category that was rare or unseen: no model knows it."""
+
+Int64 = npt.NDArray[np.int64]
+
+
+class EvaluationData(Protocol):
+    """Labelled rows, in a fixed order."""
+
+    name: str
+    """What metrics call them."""
+
+    title: str
+    """What the heading of a report calls them."""
+
+    labels: list[str]
+    """What the labels are called; as the model calls them, whatever the columns are called."""
+
+    rows: int
+
+    def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
+        """Yield all rows in order, encoded for a model, with ``labels`` (N, L)."""
+
+    def sample(self, rows: int) -> Int64:
+        """Return the numbers of at most so many rows, in order, that stand for all."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return the facts that a report shows."""
+
+
+class PreparedRows:
+    """A prepared split.
+
+    A model with another encoding sees values that are read back from it, as exact as these are.
+
+    Args:
+        folder: Prepared folder.
+        manifest: What is in it.
+        split: "train", "valid" or "test".
+
+    Raises:
+        DataError: There is no such split, or a shard is missing, cut off or damaged.
+    """
+
+    def __init__(self, folder: Path, manifest: PreparedData, split: str) -> None:
+        self.folder, self.manifest = folder, manifest
+        self.name, self.title = split, f"{split} split"
+        self.labels = manifest.labels
+        with open_split(folder, manifest, split) as reader:
+            self.rows = reader.rows
+
+    def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
+        """Yield all rows in stored order."""
+        ours = self.manifest.preprocessor
+        same = encoding == ours
+        with open_split(self.folder, self.manifest, self.name) as reader:
+            for arrays in all_batches(reader, SCORING_ROWS):
+                if same:
+                    yield arrays
+                else:
+                    inputs = encoding.transform(read_back(arrays, ours), "the prepared data")
+                    yield {**inputs, "labels": arrays["labels"]}
+
+    def sample(self, rows: int) -> Int64:
+        """Return the numbers of the first rows: they were shuffled."""
+        return np.arange(min(rows, self.rows))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the facts of the whole data set."""
+        return self.manifest.summary()
+
+
+class RawRows:
+    """Raw Parquet with columns of labels.
+
+    Args:
+        name: What metrics and report call them.
+        paths: Files or URIs, in the order to be read.
+        names: What the model calls its labels.
+        columns: Columns that hold them, in the same order; none where they are called as the labels are.
+        encoding: What the model reads.
+
+    Raises:
+        DataError: A column is missing or cannot hold what is read from it, or there are no rows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        paths: Sequence[str],
+        names: Sequence[str],
+        columns: Sequence[str],
+        encoding: Preprocessor,
+    ) -> None:
+        self.name = self.title = name
+        self.paths, self.labels, self.rows = paths, list(names), 0
+        for path in self.paths:
+            parquet = open_parquet(path)
+            types = column_types(path, parquet.schema_arrow)
+            self.columns = _label_columns(types, names, columns, encoding, path)
+            check_features(encoding, types, path, because=TRAINED_WITH)
+            self.rows += parquet.metadata.num_rows
+        if not self.rows:
+            raise DataError(f"{self.name}: no rows in any file")
+
+    def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
+        """Yield all rows in the order of the files."""
+        schema = Schema(numeric=(), categorical=(), labels=self.columns, group=None, split_column=None, weight=None)
+        needed = list(dict.fromkeys([*encoding.columns, *self.columns]))
+        for path in self.paths:
+            check_features(encoding, column_types(path, open_parquet(path).schema_arrow), path, because=TRAINED_WITH)
+            for batch in read_batches(path, needed):
+                for name in self.columns:
+                    check_binary(name, batch.column(name), path)
+                yield encode_rows(batch, encoding, schema, path)
+
+    def sample(self, rows: int) -> Int64:
+        """Return the numbers of some rows, drawn from all: neighbours are often alike."""
+        drawn = np.random.default_rng(0).choice(self.rows, min(rows, self.rows), replace=False, shuffle=False)
+        return np.sort(drawn)
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many rows there are, and where they are from."""
+        return {
+            "source": self.name,
+            "files": len(self.paths),
+            "rows": self.rows,
+            "label columns": list(self.columns),
+        }
+
+
+def _label_columns(
+    types: dict[str, pa.DataType], names: Sequence[str], columns: Sequence[str], encoding: Preprocessor, path: str
+) -> tuple[str, ...]:
+    """Return the columns that hold the labels, in the order of the model's."""
+    if columns and len(columns) != len(names):
+        raise ConfigError(f"label {', '.join(columns)}: the model has {len(names)} labels ({', '.join(names)})")
+    chosen = tuple(names) if not columns or {*columns} == {*names} else tuple(columns)
+    fits = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
+    for name in chosen:
+        if name in encoding.columns:
+            raise ConfigError(f"label {name}: is a feature of the model; name a column of labels")
+        if name not in types:
+            others = [column for column in types if column not in {*encoding.columns}]
+            candidates = (
+                f"candidates are {listed_names(others)}" if others else "every column is a feature of the model"
+            )
+            raise DataError(f"{path}: label column {name!r} does not exist; name it with --label: {candidates}")
+        if not any(fit(types[name]) for fit in fits):
+            raise DataError(f"{path}: label column {name!r} is {types[name]}; expected 0, 1 or null")
+    return chosen
+
+
+@contextmanager
+def open_evaluation_data(
+    saved: SavedModel, data: Sequence[str], split: str | None, label: Sequence[str]
+) -> Iterator[EvaluationData]:
+    """Yield the rows that a model is to be evaluated on.
+
+    Args:
+        saved: The model.
+        data: One folder or URI of prepared data, which has a manifest; or raw Parquet: files, folders, globs, URIs.
+        split: Of prepared data, "test" by default; raw data have none.
+        label: Columns of labels in raw data; by default those that are called as the model's labels.
+
+    Raises:
+        ConfigError: A setting is for the other kind of data.
+        DataError: The data cannot be read, or do not belong to the model.
+    """
+    if not data:
+        raise ConfigError("name prepared data or raw Parquet to evaluate on")
+    prepared = [place for place in data if read_if_there(f"{place.rstrip('/')}/{MANIFEST}") is not None]
+    if not prepared:
+        yield _open_raw(saved, data, split, label)
+        return
+    if len(data) > 1:
+        raise ConfigError(f"{prepared[0]}: is prepared data, which is evaluated on alone; got {len(data)} places")
+    split = split or "test"
+    with open_prepared(data[0], split) as (folder, manifest):
+        if label and [*label] != manifest.labels:
+            raise ConfigError(
+                f"label {', '.join(label)}: {data[0]} is prepared data, with labels {', '.join(manifest.labels)}; "
+                "leave out --label"
+            )
+        check_match(saved, manifest, data[0])
+        yield PreparedRows(folder, manifest, split)
+
+
+def _open_raw(saved: SavedModel, data: Sequence[str], split: str | None, label: Sequence[str]) -> RawRows:
+    try:
+        paths = [path for source in data for path in find_parquet([source])]
+    except DataError as error:
+        raise DataError(f"{error}; expected raw Parquet, or prepared data: a folder with {MANIFEST}") from error
+    name = data[0] if len(data) == 1 else f"{data[0]} and {len(data) - 1} more"
+    if split is not None:
+        raise ConfigError(
+            f"split {split}: {name} is raw Parquet, which has no splits and is evaluated on as a whole; "
+            "leave out --split, or prepare it with `dkan prepare ... --like MODEL`"
+        )
+    return RawRows(name, paths, saved.config.labels, label, saved.preprocessor)
+
+
+def read_back(arrays: Arrays, encoding: Preprocessor) -> pa.Table:
+    """Return the source columns of prepared rows; values that were not seen in training, and rare ones, are unknown.
+
+    Shape:
+        - Input: ``numeric`` (N, F), ``categorical`` (N, C)
+        - Output: N rows
+    """
+    columns: dict[str, pa.Array] = {}
+    for column in source_columns(encoding):
+        if column.scored is not None:
+            columns[column.name] = pa.array(read_values(column, arrays), from_pandas=True)
+        elif column.coded is not None:
+            names = [UNKNOWN, None, *column.coded.vocabulary]  # in the order of the codes: unseen, missing, known ones
+            assert names.index(None) + 1 == FIRST_CODE
+            columns[column.name] = pa.array(names, pa.string()).take(pa.array(read_codes(column, arrays)))
+    return pa.table(columns)
+
+
+class RowCollector:
+    """Keeps some rows of those that pass by.
+
+    Args:
+        numbers: Of the rows to keep, in order.
+    """
+
+    def __init__(self, numbers: Int64) -> None:
+        self._numbers, self._kept = numbers, list[Arrays]()
+
+    def watch(self, batches: Iterator[Arrays]) -> Iterator[Arrays]:
+        """Yield the batches as they are."""
+        first = 0
+        for arrays in batches:
+            rows = len(arrays["labels"])
+            start, stop = np.searchsorted(self._numbers, [first, first + rows])
+            if start < stop:
+                wanted = self._numbers[start:stop] - first
+                self._kept.append({name: array[wanted] for name, array in arrays.items()})
+            first += rows
+            yield arrays
+
+    def rows(self) -> Arrays:
+        """Return the rows that were kept, in order; nothing where there are none."""
+        names = self._kept[0] if self._kept else ()
+        return {name: np.concatenate([part[name] for part in self._kept]) for name in names}

@@ -1,0 +1,273 @@
+"""Scoring: prepared splits in memory, and raw Parquet to a file of probabilities."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from dkan_core.data.encoding.like import check_features
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.loader import RowReader, all_batches, prefetched
+from dkan_core.data.source.columns import column_types, open_parquet, read_batches
+from dkan_core.data.source.files import find_parquet
+from dkan_core.errors import DataError, OutputError
+from dkan_core.model.calibration import sigmoid
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.utils.progress import progress
+from dkan_core.utils.storage.paths import is_remote, local_path
+from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.storage.staging import staged_file
+
+SCORING_ROWS = 16_384
+TRAINED_WITH = "the model was trained with"
+TILE_ROWS = 64
+
+logger = logging.getLogger(__name__)
+
+
+def best_device() -> torch.device:
+    """Return CUDA where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch compute with ``count`` threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def score(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> npt.NDArray[np.float32]:
+    """Return the probability of each label.
+
+    Shape:
+        - Input: ``numeric`` (N, F), ``categorical`` (N, C)
+        - Output: ``(N, L)``
+    """
+    return to_probability(log_odds(model, arrays, device).cpu().numpy())
+
+
+def to_probability(log_odds_NL: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the probabilities that log-odds stand for.
+
+    Shape:
+        - Input and output: ``(N, L)``
+    """
+    # In float64, so that rounding does not depend on where in an array a row stands.
+    return sigmoid(log_odds_NL).astype(np.float32)
+
+
+def check_probabilities(
+    probabilities_NL: npt.NDArray[np.float32], labels: Sequence[str], where: str | Path, first_row: int = 0
+) -> None:
+    """Raise DataError at the first probability that is not a finite number in [0, 1].
+
+    Shape:
+        - probabilities_NL: ``(N, L)``
+
+    Args:
+        probabilities_NL: What a model gives.
+        labels: Of its columns.
+        where: File or folder of the rows.
+        first_row: Number of the first of the rows, counted from 0.
+    """
+    wrong = np.argwhere(~((probabilities_NL >= 0) & (probabilities_NL <= 1)))
+    if len(wrong):
+        row, column = wrong[0]
+        raise DataError(
+            f"{where}: row {first_row + row}: the model gives no probability of {labels[column]!r}, "
+            f"but {probabilities_NL[row, column]}"
+        )
+
+
+@torch.inference_mode()
+def log_odds(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> Tensor:
+    """Return the calibrated log-odds of each label, on the device.
+
+    Shape:
+        - Input: ``numeric`` (N, F), ``categorical`` (N, C)
+        - Output: ``(N, L)``
+    """
+    inputs = {name: torch.from_numpy(arrays[name]) for name in ("numeric", "categorical") if name in arrays}
+    rows = len(next(iter(inputs.values())))
+    scored = []
+    for start in range(0, max(1, rows), SCORING_ROWS):
+        chunk = {name: tensor[start : start + SCORING_ROWS] for name, tensor in inputs.items()}
+        scored_NL = model(**{name: _whole_tiles(tensor).to(device) for name, tensor in chunk.items()})
+        scored.append(scored_NL[: min(SCORING_ROWS, rows - start)])
+    return torch.cat(scored)
+
+
+def _whole_tiles(rows_NX: Tensor) -> Tensor:
+    """Add rows up to a multiple of ``TILE_ROWS``.
+
+    Kernels treat the last few rows of a batch in another way: without this, the last bit of a row's probability would
+    depend on how many rows are scored with it.
+    """
+    lacking = -len(rows_NX) % TILE_ROWS
+    return torch.cat([rows_NX, rows_NX.new_zeros(lacking, rows_NX.shape[1])]) if lacking else rows_NX
+
+
+@dataclass(frozen=True)
+class ScoredSplit:
+    """Labels ``(N, L)``, log-odds ``(N, L)`` and, where there are any, weights ``(N,)`` of a split's rows."""
+
+    labels_NL: npt.NDArray[np.uint8]
+    log_odds_NL: npt.NDArray[np.float32]
+    weight_N: npt.NDArray[np.float32] | None
+
+
+def score_split(model: TabularFastKAN, reader: RowReader, device: torch.device) -> ScoredSplit:
+    """Score every row of a prepared split in stored order."""
+    return score_batches(model, all_batches(reader, SCORING_ROWS), device)
+
+
+def score_batches(model: TabularFastKAN, rows: Iterator[Arrays], device: torch.device) -> ScoredSplit:
+    """Score encoded rows with their labels, which are read ahead in a thread."""
+    batches = [
+        (arrays["labels"], log_odds(model, arrays, device).cpu().numpy(), arrays.get("weight"))
+        for arrays in prefetched(rows)
+    ]
+    labels, scored, weights = zip(*batches, strict=True)
+    weighted = weights[0] is not None
+    return ScoredSplit(np.concatenate(labels), np.concatenate(scored), np.concatenate(weights) if weighted else None)
+
+
+def check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path) -> None:
+    """Raise DataError unless the data at ``prepared`` has the model's labels and its encoding."""
+    if list(saved.config.labels) != manifest.labels:
+        raise DataError(
+            f"{prepared}: has labels {', '.join(manifest.labels)}; the model was trained for "
+            f"{', '.join(saved.config.labels)}: use data with those, or a model of these"
+        )
+    if saved.preprocessor != manifest.preprocessor:
+        raise DataError(
+            f"{prepared}: is encoded otherwise than the model's training data; prepare its source with "
+            "`dkan prepare ... --like MODEL`, or evaluate on the raw Parquet with `dkan evaluate MODEL RAW.parquet`"
+        )
+
+
+def probability_column(label: str) -> str:
+    """Return what the column of a label's probability is called, beside the label itself."""
+    return f"{label}_probability"
+
+
+def predict(
+    model: str | Path, sources: str | Path | Sequence[str | Path], out: str | Path, *, columns: Sequence[str] = ()
+) -> int:
+    """Score raw Parquet with the transform the model was trained with.
+
+    Args:
+        model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
+        sources: Files, folders, globs or fsspec URIs in the order to be scored; a folder's files by path.
+        out: Parquet file to write: ``LABEL_probability`` for each label, in input order.
+        columns: Source columns to pass through.
+
+    Returns:
+        Rows scored.
+
+    Raises:
+        DataError: A column is missing or of another kind than in training.
+        OutputError: ``out`` cannot be written; nothing half-written is left.
+    """
+    chosen = [sources] if isinstance(sources, (str, Path)) else list(sources)
+    paths = [path for source in chosen for path in find_parquet([source])]
+    if not is_remote(out) and str(local_path(out).resolve()) in {str(Path(path).resolve()) for path in paths}:
+        raise OutputError(f"{out}: is one of the sources; choose another file")
+    with local_copy(model) as folder:
+        saved = SavedModel(folder)
+    columns = list(dict.fromkeys(columns))
+    schema, rows = output_schema(saved, paths, columns)
+    total = sum(rows)
+    device = best_device()
+    saved.module.to(device)
+    with (
+        staged_file(out) as aside,
+        progress("scoring", total, "rows") as advance,
+        pq.ParquetWriter(aside, schema) as writer,
+    ):
+        for path in paths:
+            for batch, found_NL in scored_batches(saved, path, columns, device, advance):
+                writer.write_batch(output_batch(batch, found_NL, columns, schema))
+    logger.info("scored %d rows to %s", total, out)
+    return total
+
+
+def scored_batches(
+    saved: SavedModel, path: str, columns: Sequence[str], device: torch.device, on_rows: Callable[[int], None]
+) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
+    """Yield the rows of a raw Parquet file in order, with the probability of each label.
+
+    Args:
+        saved: The model, its module on ``device``.
+        path: The file.
+        columns: What to read besides the model's own columns.
+        device: Where to compute.
+        on_rows: Called with the number of rows after each batch.
+
+    Shape:
+        - Output: N rows, ``(N, L)``
+    """
+    needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))
+    row = 0
+    for batch in read_batches(path, needed, on_rows):
+        found_NL = score(saved.module, saved.preprocessor.transform(batch, path), device)
+        check_probabilities(found_NL, saved.config.labels, path, row)
+        row += len(batch)
+        yield batch, found_NL
+
+
+def output_batch(
+    batch: pa.RecordBatch, found_NL: npt.NDArray[np.float32], columns: Sequence[str], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Return columns that are passed through and probabilities, as ``output_schema`` has them."""
+    return pa.record_batch([*map(batch.column, columns), *map(pa.array, found_NL.T)], schema=schema)
+
+
+def output_schema(
+    saved: SavedModel, paths: Sequence[str], columns: Sequence[str], labels: Sequence[str] = ()
+) -> tuple[pa.Schema, list[int]]:
+    """Check every file's columns; return the schema of the output and the rows of each file.
+
+    Args:
+        saved: The model.
+        paths: The files.
+        columns: Columns to pass through.
+        labels: Columns to compare the scores with.
+
+    Raises:
+        DataError: A file lacks a column, or a column to pass through has another type than in the first file.
+    """
+    predicted = [probability_column(label) for label in saved.config.labels]
+    clash = sorted(set(columns) & set(predicted))
+    if clash:
+        raise DataError(f"column {clash[0]!r} cannot be passed through: the prediction has that name")
+    passed: dict[str, pa.DataType] = {}
+    rows = []
+    for path in paths:
+        parquet = open_parquet(path)
+        types = column_types(path, parquet.schema_arrow)
+        for name in [*columns, *labels]:
+            if name not in types:
+                why = "it was to be passed through" if name in columns else "it was named as a label"
+                raise DataError(f"{path}: column {name!r} is missing; {why}")
+        for name in columns:
+            if passed.setdefault(name, types[name]) != types[name]:
+                raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
+        check_features(saved.preprocessor, types, path, because=TRAINED_WITH)
+        rows.append(parquet.metadata.num_rows)
+    return pa.schema([*passed.items(), *((name, pa.float32()) for name in predicted)]), rows

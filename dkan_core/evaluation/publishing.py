@@ -1,0 +1,97 @@
+"""``publish``: an approved model, with its card, where others fetch it; ``choose_best``: one run of several."""
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from dkan_core.errors import DataError
+from dkan_core.model.model_folder import CARD, CONFIG, check_model_replaceable
+from dkan_core.model.saved_model import SavedModel, Share, write_model_files
+from dkan_core.utils.schemas import Schema, read_json
+from dkan_core.utils.storage.paths import is_remote, local_path
+from dkan_core.utils.storage.remote import exchange_remote, local_copy
+
+RUN_METRICS = "metrics.json"
+
+logger = logging.getLogger(__name__)
+
+
+def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None = None) -> None:
+    """Copy a model to where others fetch it, in the place of an earlier one, which stays until the new one is there.
+
+    Locally both change hands in one step. A bucket knows no such step: there the new files lie aside, whole, before
+    they are copied over the old ones, one by one.
+
+    Args:
+        model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
+        to: Folder or URI for the model alone, without logs, history and checkpoints.
+        metrics: Test metrics by name, for the model card.
+
+    Raises:
+        DataError: The model cannot be read, or is not whole.
+        OutputError: ``to`` cannot take it, or holds something else.
+    """
+    with local_copy(model) as source, tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
+        read = SavedModel(source).files
+        files = {name: read.read(name) for name in read.files}
+        files[CARD] = files.get(CARD, b"") + _tested(metrics or {}).encode()
+        check_model_replaceable(to, overwrite=True)
+        if not is_remote(to):
+            local_path(to).parent.mkdir(parents=True, exist_ok=True)
+            write_model_files(local_path(to), files)
+        else:
+            for name, content in files.items():
+                (Path(scratch) / name).write_bytes(content)
+            exchange_remote(Path(scratch), str(to), last=CONFIG)
+    logger.info("published %s to %s", model, to)
+
+
+def _tested(metrics: Mapping[str, Any]) -> str:
+    """Return what a model card says of the test."""
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+    if not numbers:
+        return ""
+    rows = "\n".join(f"| {name} | {value} |" for name, value in numbers.items())
+    return f"\n| test metric | value |\n|---|---:|\n{rows}\n"
+
+
+class _RunMetrics(Schema):
+    """What is read of a run's metrics; there is more."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    average_precision: Share
+
+
+def choose_best(runs: Sequence[str | Path], out: str | Path) -> int:
+    """Copy the run with the highest validation average precision.
+
+    Args:
+        runs: Folders that ``train`` wrote.
+        out: Folder for the best one: absent or empty.
+
+    Returns:
+        Its place in ``runs``; the first of equals.
+
+    Raises:
+        DataError: There are none, or a folder holds no finished run.
+    """
+    if not runs:
+        raise DataError("there are no runs to choose from")
+    scores = [_validation_score(Path(run)) for run in runs]
+    best = max(range(len(scores)), key=scores.__getitem__)
+    shutil.copytree(runs[best], out, dirs_exist_ok=True)
+    logger.info("best of %s: %s", [round(score, 5) for score in scores], runs[best])
+    return best
+
+
+def _validation_score(run: Path) -> float:
+    try:
+        return read_json(_RunMetrics, (run / RUN_METRICS).read_bytes(), str(run / RUN_METRICS)).average_precision
+    except OSError as error:
+        raise DataError(f"{run}: holds no finished run of `dkan train` ({error})") from error

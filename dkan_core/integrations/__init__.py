@@ -1,0 +1,1 @@
+"""FastKAN from scikit-learn and from notebooks."""

@@ -1,0 +1,228 @@
+"""``main``: train from two loaders that are in memory, as from a notebook."""
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dkan_core.config import PrepareConfig, TrainConfig
+from dkan_core.data.encoding.fitting import MIN_CATEGORY_ROWS
+from dkan_core.data.encoding.preprocessor import numbers
+from dkan_core.data.preparation.prepare import prepare
+from dkan_core.data.source.columns import is_number
+from dkan_core.errors import DataError
+from dkan_core.evaluation.metrics import NOT_MEASURED, macro_average_precision
+from dkan_core.evaluation.prediction import best_device
+from dkan_core.integrations.notebook.predictor import Predictor
+from dkan_core.integrations.notebook.rows import LabelledRows, read_labelled_rows
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.launcher.train import train
+from dkan_core.utils.storage.paths import is_remote, local_path
+from dkan_core.utils.storage.remote import local_copy
+
+
+@dataclass(frozen=True, kw_only=True)
+class MainResult:
+    """What ``main`` returns."""
+
+    average_precision: float
+    """Best average precision on the test loader, which also chose the best epoch; the mean over labels."""
+
+    holdout_average_precision: float | None
+    """Average precision on the holdout loader, which nothing was chosen by; None without one."""
+
+    model: Predictor
+    """The best model: called with raw rows it returns log-odds ``(N, L)``; ``model.network`` takes encoded ones."""
+
+    path: str
+    """The model's folder: a path or an fsspec URI."""
+
+    def predict_proba(self, rows: object) -> npt.NDArray[np.float32]:
+        """Return the best model's probability that a label is 1, for raw rows of the kinds that ``main`` takes.
+
+        Shape:
+            - Output: ``(N,)`` of one label, ``(N, L)`` of several
+
+        Raises:
+            DataError: The features are not those of training: too few, too many, in another order, of another kind.
+        """
+        return self.model.predict_proba(rows)
+
+
+def main(
+    train_loader: object,
+    test_loader: object,
+    config: TrainConfig | None = None,
+    *,
+    holdout_loader: object = None,
+    run: str | Path | None = None,
+    overwrite: bool = False,
+) -> MainResult:
+    """Train on one loader and choose the best epoch by average precision on the other.
+
+    ``test_loader`` is a validation set: it chooses the epoch, the calibration and the thresholds, so the average
+    precision on it is somewhat better than that on new rows. Give a ``holdout_loader`` for a number that is not.
+
+    A loader is a torch DataLoader over pairs (features, labels), or such a pair: two arrays, tensors or frames in a
+    tuple or a list. A tuple or list of anything else is one of several loaders, whose rows follow each other. NaN in
+    features is missing. Features of a frame keep the names of their columns.
+
+    Args:
+        train_loader: Rows to train on.
+        test_loader: Rows to choose the best epoch by, and to report the average precision of.
+        config: Settings.
+        holdout_loader: Rows that are scored once, by the best model at the end.
+        run: Folder or fsspec URI of the run; by default a new temporary folder, which stays.
+        overwrite: Whether an earlier run in ``run`` may be replaced.
+
+    Shape:
+        - features ``(N, F)``; labels ``(N,)`` or ``(N, L)`` with 0, 1, or NaN for not measured
+
+    Raises:
+        DataError: Shapes do not fit, labels hold anything else, or a feature says nothing.
+        OutputError: ``run`` cannot take the result.
+    """
+    _speak()
+    loaders = {"train_loader": train_loader, "test_loader": test_loader}
+    loaders |= {"holdout_loader": holdout_loader} if holdout_loader is not None else {}
+    rows = {name: read_labelled_rows(loader, name) for name, loader in loaders.items()}
+    _check_features(rows["train_loader"])
+    for name, others in rows.items():
+        _check_alike(rows["train_loader"], others, name)
+        _check_classes(others, name)
+    folder = tempfile.mkdtemp(prefix="dkan-run-") if run is None else run
+    average_precision, path = _train(
+        {"train": rows["train_loader"], "valid": rows["test_loader"]},
+        str(folder) if is_remote(folder) else str(local_path(folder)),
+        config,
+        overwrite=overwrite,
+    )
+    model = _load(path, rows["train_loader"])
+    holdout = rows.get("holdout_loader")
+    return MainResult(
+        average_precision=average_precision,
+        holdout_average_precision=None if holdout is None else _average_precision(model, holdout),
+        model=model,
+        path=path,
+    )
+
+
+def _speak() -> None:
+    """Show a line an epoch where nobody has set up logging, as in a notebook: training may take an hour."""
+    ours = logging.getLogger("dkan_core")
+    if not ours.hasHandlers():
+        ours.addHandler(logging.StreamHandler())
+        ours.setLevel(logging.INFO)
+
+
+def _check_features(rows: LabelledRows) -> None:
+    """Raise DataError where a feature says nothing about any row."""
+    for index, name in enumerate(rows.features.column_names):
+        column = rows.features[name]
+        if is_number(column.type):
+            lacking = bool(np.isnan(numbers(rows.features, name, "train_loader")).all())
+        else:
+            counts = pc.value_counts(column.drop_null()).field("counts")
+            lacking = (pc.max(counts).as_py() or 0) < MIN_CATEGORY_ROWS
+        if lacking:
+            what = "value" if is_number(column.type) else "text that repeats"
+            raise DataError(
+                f"train_loader: feature {index} ({name!r}) holds no {what} in {len(column):,} rows; leave it out"
+            )
+
+
+def _check_alike(first: LabelledRows, other: LabelledRows, name: str) -> None:
+    """Raise DataError unless a loader has the features and labels of train_loader."""
+    features = (first.features.num_columns, other.features.num_columns)
+    labels = (first.labels_NL.shape[1], other.labels_NL.shape[1])
+    if len({*features}) > 1 or len({*labels}) > 1:
+        raise DataError(
+            f"train_loader has {features[0]} features and {labels[0]} labels; {name} has {features[1]} and {labels[1]}"
+        )
+    for index, (wanted, found) in enumerate(zip(first.features.schema, other.features.schema, strict=True)):
+        if first.is_named and other.is_named and wanted.name != found.name:
+            raise DataError(f"{name}: feature {index} is {found.name!r}; train_loader has {wanted.name!r} there")
+        if wanted.type != found.type and not (is_number(wanted.type) and is_number(found.type)):
+            raise DataError(
+                f"{name}: feature {index} ({wanted.name!r}) is {found.type}; in train_loader it is {wanted.type}"
+            )
+
+
+def _check_classes(rows: LabelledRows, name: str) -> None:
+    """Raise DataError unless every label to train on has both classes, and one of those to evaluate."""
+    lacking = [index for index, labels_N in enumerate(rows.labels_NL.T) if not {0, 1} <= {*labels_N.tolist()}]
+    needed = 1 if name == "train_loader" else rows.labels_NL.shape[1]
+    if len(lacking) >= needed:
+        labels_N = rows.labels_NL[:, lacking[0]]
+        values, counts = np.unique(labels_N[labels_N != NOT_MEASURED], return_counts=True)
+        seen = f"{values[0]} {counts[0]:,} times" if len(values) else "no measured value"
+        raise DataError(f"{name}: label {lacking[0]} has one class only ({seen}) in {len(labels_N):,} rows")
+
+
+def _train(
+    splits: dict[str, LabelledRows], run: str, config: TrainConfig | None, *, overwrite: bool
+) -> tuple[float, str]:
+    """Return the best average precision on the validation rows, and the folder of the best model."""
+    features = splits["train"].features.column_names
+    count = splits["train"].labels_NL.shape[1]
+    labels = _unlike(features, ["label"] if count == 1 else [f"label_{index}" for index in range(count)])
+    (split_column,) = _unlike([*features, *labels], ["split"])
+    with tempfile.TemporaryDirectory(prefix="dkan-") as scratch, _speaking_of_loaders(scratch):
+        source, prepared = Path(scratch) / "rows.parquet", Path(scratch) / "prepared"
+        tables = [
+            _with_labels(rows, features, labels).append_column(split_column, pa.array([split] * len(rows.labels_NL)))
+            for split, rows in splits.items()
+        ]
+        pq.write_table(pa.concat_tables(tables, promote_options="permissive"), source)
+        del tables
+        like = config.init_from if config else None
+        prepare(source, prepared, PrepareConfig(label=tuple(labels), split_column=split_column, like=like))
+        result = train(prepared, run, config, overwrite=overwrite)
+    return result.average_precision, result.model
+
+
+def _unlike(taken: list[str], names: list[str]) -> list[str]:
+    """Return names that none of the features has."""
+    while {*taken} & {*names}:
+        names = [f"{name}_" for name in names]
+    return names
+
+
+def _with_labels(rows: LabelledRows, features: list[str], labels: list[str]) -> pa.Table:
+    table = rows.features.rename_columns(features)
+    for name, labels_N in zip(labels, rows.labels_NL.T, strict=True):
+        table = table.append_column(name, pa.array(labels_N, mask=labels_N == NOT_MEASURED))
+    return table
+
+
+@contextmanager
+def _speaking_of_loaders(scratch: str) -> Iterator[None]:
+    """Let errors that name a file of ours speak of what the caller passed."""
+    try:
+        yield
+    except DataError as error:
+        if scratch not in str(error):
+            raise
+        text = str(error)
+        for name in ("rows.parquet", "prepared"):
+            text = text.replace(f"{scratch}/{name}", "train_loader, test_loader")
+        raise DataError(text) from None
+
+
+def _load(path: str, rows: LabelledRows) -> Predictor:
+    with local_copy(path) as folder:
+        saved = SavedModel(folder)
+    model = Predictor(saved.module, saved.preprocessor, rows.features.column_names, named=rows.is_named)
+    return model.to(best_device())
+
+
+def _average_precision(model: Predictor, rows: LabelledRows) -> float:
+    return macro_average_precision(rows.labels_NL, model(rows.features.rename_columns(model.feature_names)).numpy())

@@ -1,0 +1,321 @@
+"""``FastKANClassifier``: FastKAN as a scikit-learn classifier, for tables that are in memory."""
+
+import math
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags, check_consistent_length, check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.in_memory import ArraysReader
+from dkan_core.data.source.targets import (
+    check_classes,
+    check_weights,
+    encode_labels,
+    find_classes,
+    labelled,
+    split_info,
+)
+from dkan_core.evaluation.prediction import best_device, log_odds, to_probability, torch_threads
+from dkan_core.integrations.sklearn.parameters import plain_parameters, thread_count, train_config
+from dkan_core.integrations.sklearn.persistence import describe_classifier, read_classifier, write_classifier
+from dkan_core.integrations.sklearn.rows import fit_encoding, hold_out_rows, read_features
+from dkan_core.training.roles.in_process import train_single
+from dkan_core.training.setup.defaults import resolve
+
+Array = npt.NDArray[Any]
+
+
+class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """FastKAN classifier of tabular rows, for one binary label or several.
+
+    Numbers may be on any scale, and values may be missing (NaN, None; infinity counts as missing). Columns of strings,
+    booleans and pandas categories are encoded as categories, by the type of their values: a category of numbers is
+    numbers. Columns that say nothing are left out with a warning: those without any value, and those of strings of
+    which none repeats. The encoding is that of ``dkan prepare``, the training that of ``dkan train`` with one worker,
+    inside this process.
+
+    A part of the rows is held out to choose the best epoch by average precision and to stop early. Where a setting is
+    None, the default of ``TrainConfig`` holds, or what is chosen from the number of rows.
+
+    Args:
+        members: Networks trained as one, whose probabilities are averaged.
+        hidden: Width of each hidden layer of a member.
+        num_centers: Gaussian basis functions on each edge.
+        dropout: Share of hidden units dropped while training.
+        binary_dropout: Share of binary inputs dropped while training.
+        embedding_dim: Width of a categorical column's embedding.
+        epochs: Passes over the training rows at most.
+        batch_size: Rows of one step.
+        learning_rate: AdamW's learning rate at its peak.
+        weight_decay: AdamW's decoupled weight decay.
+        pos_weight: Weight of positives in the loss; probabilities are corrected for it.
+        label_weights: Weight of each label in the loss.
+        warmup_fraction: Share of the steps over which the learning rate rises.
+        patience: Evaluations without a better average precision after which training stops; one is made each epoch.
+        max_seconds: Seconds after which training stops.
+        validation_fraction: Share of the rows to hold out, stratified, where ``fit`` gets no ``eval_set``.
+        device: "auto", "cpu" or "cuda"; "auto" takes CUDA where there is one.
+        n_jobs: Threads that torch may use, counted as joblib does; None, and more than there are: every core this
+            process may run on.
+        random_state: Decides the rows held out, initialization, batch order and dropout.
+
+    Attributes:
+        classes_: The two classes, in order; of several labels, their indices.
+        n_features_in_: Number of columns in ``fit``.
+        feature_names_in_: Their names, where all are strings.
+        n_iter_: Epochs begun.
+        validation_average_precision_: Average precision of the chosen model on the validation rows; the mean over
+            labels.
+        history_: Loss, average precision and more for each evaluation.
+        labels_: Name of each label.
+        thresholds_: Threshold of each label's probability with the best F1 on the validation rows.
+
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = FastKANClassifier(hidden=(8,), epochs=5, random_state=0, n_jobs=1).fit(X, y)
+    >>> model.predict_proba(X[:3]).shape
+    (3, 2)
+    >>> bool(model.validation_average_precision_ > 0.95)
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        members: int | None = None,
+        hidden: int | tuple[int, ...] | None = None,
+        num_centers: int | None = None,
+        dropout: float | None = None,
+        binary_dropout: float | None = None,
+        embedding_dim: int | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        weight_decay: float | None = None,
+        pos_weight: float | None = None,
+        label_weights: tuple[float, ...] | None = None,
+        warmup_fraction: float | None = None,
+        patience: int | None = None,
+        max_seconds: float | None = None,
+        validation_fraction: float = 0.1,
+        device: str | None = None,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.members = members
+        self.hidden = hidden
+        self.num_centers = num_centers
+        self.dropout = dropout
+        self.binary_dropout = binary_dropout
+        self.embedding_dim = embedding_dim
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.pos_weight = pos_weight
+        self.label_weights = label_weights
+        self.warmup_fraction = warmup_fraction
+        self.patience = patience
+        self.max_seconds = max_seconds
+        self.validation_fraction = validation_fraction
+        self.device = device
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.multi_label = True
+        tags.input_tags.allow_nan = True
+        # Not tags.input_tags.string: that promises to take columns of any objects, too.
+        tags.input_tags.categorical = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: tuple[Any, Any] | None = None) -> Self:
+        """Train.
+
+        Args:
+            X: Frame or array of rows.
+            y: The class of each row; or 0, 1 or NaN (not measured) for each of several labels.
+            sample_weight: Weight of each row in the loss and in the calibration of probabilities; a row of weight 0
+                counts as left out everywhere. The encoding and the validation metrics do not look at weights.
+            eval_set: Rows and labels ``(X, y)`` to validate on; by default a part of the rows is held out.
+
+        Shape:
+            - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight: ``(N,)``
+        """
+        self._columns_by_name = False
+        table = read_features(self, X, fitting=True)
+        self.classes_, names = find_classes(y)
+        labels_NL = encode_labels(y, self.classes_)
+        check_consistent_length(table, labels_NL)
+        weight_N = None if sample_weight is None else check_weights(sample_weight, labels_NL)
+        rows = np.arange(len(labels_NL)) if weight_N is None else np.flatnonzero(weight_N)
+        check_classes(labels_NL[rows], "y")
+
+        random = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
+        if eval_set is None:
+            train, held_out = hold_out_rows(rows, labels_NL, self.validation_fraction, random)
+            valid_table, valid = table.take(held_out), labelled(labels_NL, weight_N, held_out)
+        else:
+            train = random.permutation(rows)
+            valid_table = read_features(self, eval_set[0], fitting=False)
+            valid = {"labels": encode_labels(eval_set[1], self.classes_)}
+            check_consistent_length(valid_table, valid["labels"])
+            check_classes(valid["labels"], "eval_set")
+        train_table = table.take(train)
+        self.preprocessor_ = fit_encoding(train_table)
+        self._train(
+            names,
+            {**self._encode(train_table), **labelled(labels_NL, weight_N, train)},
+            {**self._encode(valid_table), **valid},
+            seed=int(random.integers(2**31)),
+        )
+        return self
+
+    def _encode(self, table: pa.Table) -> Arrays:
+        return self.preprocessor_.transform(table, "X")
+
+    def _train(self, names: list[str], train: Arrays, valid: Arrays, seed: int) -> None:
+        arrays = {"train": train, "valid": valid}
+        prepared = PreparedData(
+            preprocessor=self.preprocessor_,
+            labels=names,
+            weight="sample_weight" if "weight" in train else None,
+            splits={name: split_info(part["labels"], names) for name, part in arrays.items()},
+            split_rule={"by": "estimator"},
+            seed=seed,
+            invalid={},
+            sources=[],
+        )
+        config = resolve(train_config(self.get_params(), seed), len(train["labels"]), len(names))
+        with torch_threads(thread_count(self.n_jobs)):
+            result = train_single(ArraysReader(train), ArraysReader(valid), prepared, config)
+        self.module_, self.architecture_ = result.model, result.architecture
+        self.metrics_ = {**result.metrics, "data": prepared.fingerprint}
+        self._take_history(result.history)
+
+    def _take_history(self, history: list[dict[str, Any]]) -> None:
+        last = (
+            history[-1] if history else {**self.metrics_, "best_average_precision": self.metrics_["average_precision"]}
+        )
+        self.history_ = history
+        self.n_iter_ = math.ceil(last["epoch"])
+        self.validation_average_precision_ = float(last["best_average_precision"])
+
+    def _log_odds(self, X: Any) -> npt.NDArray[np.float32]:
+        """Return the log-odds of each label, (N, L)."""
+        check_is_fitted(self)
+        arrays = self._encode(read_features(self, X, fitting=False))
+        device = best_device() if self.device in (None, "auto") else torch.device(self.device)
+        with torch_threads(thread_count(self.n_jobs)):
+            log_odds_NL: npt.NDArray[np.float32] = log_odds(self.module_.to(device), arrays, device).cpu().numpy()
+        return log_odds_NL
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float32]:
+        """Return probabilities.
+
+        Shape:
+            - Output: ``(N, 2)``, one column a class; of several labels ``(N, L)``, each label's probability of 1
+        """
+        probabilities_NL = to_probability(self._log_odds(X))
+        return np.hstack([1 - probabilities_NL, probabilities_NL]) if self._is_binary else probabilities_NL
+
+    def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
+        """Return log-odds.
+
+        Shape:
+            - Output: ``(N,)``, those of the second class; of several labels ``(N, L)``
+        """
+        log_odds_NL = self._log_odds(X)
+        return log_odds_NL[:, 0] if self._is_binary else log_odds_NL
+
+    def predict(self, X: Any) -> Array:
+        """Return the class of each row, or 0 and 1 for each of several labels: 1 above a probability of one half.
+
+        Shape:
+            - Output: ``(N,)`` or ``(N, L)``
+        """
+        ones_NL = (self._log_odds(X) > 0).astype(np.int64)
+        return self.classes_[ones_NL[:, 0]] if self._is_binary else ones_NL
+
+    @property
+    def labels_(self) -> tuple[str, ...]:
+        """Name of each label."""
+        check_is_fitted(self)
+        return self.architecture_.labels
+
+    @property
+    def thresholds_(self) -> dict[str, float]:
+        """Threshold of each label's probability with the best F1 on validation; ``predict`` uses one half."""
+        check_is_fitted(self)
+        return {label: float(self.metrics_["labels"][label]["threshold"]) for label in self.labels_}
+
+    @property
+    def _is_binary(self) -> bool:
+        return len(self.architecture_.labels) == 1
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write a model folder, without pickle, that ``load``, ``dkan predict`` and ``dkan evaluate`` read.
+
+        Args:
+            folder: Path or fsspec URI of a folder that is absent or empty, or holds an earlier model.
+            overwrite: Whether an earlier model may be replaced.
+
+        Raises:
+            OutputError: ``folder`` cannot take the model; what was there stays.
+        """
+        check_is_fitted(self)
+        description = describe_classifier(
+            parameters=plain_parameters(self.get_params()),
+            classes=self.classes_,
+            n_features=self.n_features_in_,
+            feature_names=getattr(self, "feature_names_in_", None),
+            columns_by_name=self._columns_by_name,
+            history=self.history_,
+        )
+        write_classifier(
+            folder,
+            self.module_,
+            self.architecture_,
+            self.preprocessor_,
+            self.metrics_,
+            description,
+            overwrite=overwrite,
+        )
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read a classifier from any model folder: of ``save``, or of ``dkan train``, ``main`` or a pipeline.
+
+        A model folder that ``save`` did not write leaves some things open. There, the classes are 0 and 1;
+        ``feature_names_in_`` has the numeric columns first, then the categories, and so must arrays, of which
+        scikit-learn warns that they have no names; of a frame those columns are taken by name, in any order and among
+        others, as ``dkan predict`` does; ``history_`` is empty and ``n_iter_`` is the epoch of the model; parameters
+        that only training uses have their defaults.
+
+        Args:
+            folder: Path or fsspec URI of a model folder, or of a run with one in ``model``.
+
+        Raises:
+            DataError: The folder is no model, or a file of it is damaged.
+        """
+        saved, description = read_classifier(folder, cls._get_param_names())
+        model = cls(**description.constructor_parameters())
+        model.module_, model.architecture_, model.preprocessor_ = saved.module, saved.config, saved.preprocessor
+        model.metrics_ = saved.metrics
+        model.classes_ = description.class_array()
+        model.n_features_in_ = description.n_features
+        if description.feature_names is not None:
+            model.feature_names_in_ = np.array(description.feature_names, dtype=object)
+        model._columns_by_name = description.columns_by_name
+        model._take_history(description.history)
+        return model

@@ -1,0 +1,91 @@
+"""Rows that a classifier is given: checked as scikit-learn's own estimators do, held out, and encoded.
+
+Shape suffixes: N rows, L labels.
+"""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+
+from dkan_core.config import PrepareConfig
+from dkan_core.data.encoding.fitting import fit_preprocessor
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.preparation.statistics import sample_rows
+from dkan_core.data.source.columns import column_types, feature_columns
+from dkan_core.data.source.frames import column_names, is_frame, to_table
+from dkan_core.data.source.splits import hold_out
+from dkan_core.data.source.targets import check_classes
+
+Int64 = npt.NDArray[np.int64]
+
+
+def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Table:
+    """Check rows as scikit-learn's own estimators do, and return them with the names of the features.
+
+    Args:
+        estimator: Whose rows they are; while fitting, it is told their number and names.
+        X: Frame or array.
+        fitting: Whether it is to be trained with them.
+
+    Raises:
+        ValueError: There is no row, or the features are not those of training.
+    """
+    if is_frame(X):
+        X = X if fitting else _select_columns(estimator, X)
+        validate_data(estimator, X, reset=fitting, skip_check_array=True)
+        if len(X) == 0:
+            raise ValueError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
+    else:
+        X = validate_data(estimator, X, reset=fitting, dtype=None, ensure_all_finite=False)
+    numbered = [f"x{index}" for index in range(estimator.n_features_in_)]
+    return to_table(X, getattr(estimator, "feature_names_in_", numbered))
+
+
+def _select_columns(estimator: BaseEstimator, X: Any) -> Any:
+    """Return a frame's columns in the order of training, where that order was not the caller's own."""
+    if not estimator._columns_by_name or not {*estimator.feature_names_in_} <= {*column_names(X)}:
+        return X
+    names = estimator.feature_names_in_.tolist()
+    return X[names] if hasattr(X, "iloc") else X.select(names)
+
+
+def hold_out_rows(
+    rows: Int64, labels_NL: npt.NDArray[np.uint8], fraction: float, random: np.random.Generator
+) -> tuple[Int64, Int64]:
+    """Return those of ``rows`` to train on, and those to validate on.
+
+    Raises:
+        ValueError: ``fraction`` is none, or one of the two would lack a class.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"validation_fraction must be between 0 and 1, got {fraction}")
+    train, held_out = (rows[part] for part in hold_out(labels_NL[rows], fraction, random))
+    for name, part in (("rows to train on", train), ("validation rows held out", held_out)):
+        check_classes(labels_NL[part], name, "; give fit an eval_set")
+    return train, held_out
+
+
+def fit_encoding(table: pa.Table) -> Preprocessor:
+    """Choose the encoding as ``prepare`` does; columns that say nothing are left out with a warning.
+
+    Raises:
+        ValueError: No column says anything.
+    """
+    numeric, categorical = feature_columns(column_types("X", table.schema), "X")
+    dtype = PrepareConfig(label=("label",)).numeric_dtype
+    sample = table.slice(0, sample_rows(table.num_columns))
+    preprocessor = fit_preprocessor(sample, numeric, categorical, dtype, "X", useless="leave out")
+    used = preprocessor.columns
+    left_out = [name for name in table.column_names if name not in set(used)]
+    if not used:
+        raise ValueError(
+            f"No column of X says anything about its rows: {left_out} hold no value, or none that repeats."
+        )
+    if left_out:
+        warnings.warn(f"columns {left_out} of X hold no value, or none that repeats: left out", stacklevel=3)
+    return preprocessor

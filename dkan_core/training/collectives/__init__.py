@@ -1,0 +1,16 @@
+"""How the members of a run without a server keep one set of parameters."""
+
+from dkan_core.training.collectives.allreduce import AllReduce
+from dkan_core.training.collectives.base import Strategy
+from dkan_core.training.collectives.ddp import DistributedDataParallelism
+from dkan_core.training.collectives.local_sgd import LocalSGD
+from dkan_core.training.collectives.ring import Ring
+from dkan_core.training.collectives.single import Single
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    "allreduce": AllReduce,
+    "ddp": DistributedDataParallelism,
+    "ring": Ring,
+    "local-sgd": LocalSGD,
+    "single": Single,
+}

@@ -1,0 +1,13 @@
+"""One all-reduce of one flat buffer a step; no hooks, nothing is packed or copied."""
+
+from torch import Tensor
+
+from dkan_core.training.collectives.base import GradientStrategy
+
+
+class AllReduce(GradientStrategy):
+    """Gradients are summed by torch.distributed, with NCCL or gloo."""
+
+    def add_up(self, buffer_N: Tensor) -> None:
+        """Put the sum over all members in the place of each one's numbers."""
+        self.team.add_up(buffer_N)

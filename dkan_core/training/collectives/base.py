@@ -1,0 +1,163 @@
+"""The interface of a strategy, and what those that merge gradients have in common.
+
+Shape suffixes: P trained numbers, K arrays of the state, N numbers of a buffer.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, fields
+
+import torch
+from torch import Tensor
+
+from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.training.communication.process_group import Team
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.state.adamw import Float32
+from dkan_core.training.state.parameter_store import Rules
+
+ROWS_UNIT = 1 << 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """What is added up over the members besides gradients or parameters, in float32: counts so that they are exact."""
+
+    weight: float = 0.0
+    """Of the measured labels."""
+
+    loss: float = 0.0
+    """Times its weight."""
+
+    thousands: float = 0.0
+    """Rows, in units of ``ROWS_UNIT``."""
+
+    ones: float = 0.0
+    """Rows beside these."""
+
+    ending: float = 0.0
+    """Why the run is to end after this round, by the first member's decision: an index of ``ENDINGS``."""
+
+    proof: float = 0.0
+    """Something of the state at the last restore point, the same in every member unless one computes otherwise."""
+
+    square: float = 0.0
+    """Of the proof."""
+
+    @classmethod
+    def of(cls, task: "Task", *, loss: float, weight: float, rows: int) -> "Sums":
+        """Return one member's part."""
+        thousands, ones = divmod(rows, ROWS_UNIT)
+        return cls(
+            weight=weight,
+            loss=loss * weight,
+            thousands=thousands,
+            ones=ones,
+            ending=task.ending,
+            proof=task.proof,
+            square=task.proof**2,
+        )
+
+    def is_proven(self, size: int) -> bool:
+        """Tell whether the proofs of so many members are all the same; each member finds the same answer."""
+        return int(self.proof) ** 2 == size * int(self.square)
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean over the measured labels."""
+        return self.loss / self.weight if self.weight else 0.0
+
+    @property
+    def rows(self) -> int:
+        """Rows of all members."""
+        return int(self.thousands) * ROWS_UNIT + int(self.ones)
+
+
+SUMS = len(fields(Sums))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A round as every member begins it."""
+
+    state_KP: Float32
+    """The state that counts."""
+
+    steps: range
+    rate_scale: float
+    """Factor of the learning rate."""
+
+    ending: int
+    """What this member knows about the end of the run, as an index of ``ENDINGS``."""
+
+    proof: int = 0
+    """See ``Sums``."""
+
+
+class Strategy(ABC):
+    """How the members of a run make their gradients, or their parameters, one.
+
+    Args:
+        team: This member and the others.
+        replica: Its model.
+        batches: Its rows.
+        rules: What changes of the parameters depend on.
+    """
+
+    arrays = 1
+    """How many times P numbers a round merges."""
+
+    def __init__(self, team: Team, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+        self.team, self.replica, self.batches, self.rules, self.config = team, replica, batches, rules, rules.config
+        self.on_step: Callable[[], None] = lambda: None
+        """Called after each step of a round that has several."""
+
+        count = self.arrays * replica.values_P.numel()
+        self.buffer_N = torch.zeros(count + SUMS, device=team.device)
+        self.update_N, self._tail = self.buffer_N[:count], self.buffer_N[count:]
+
+    @abstractmethod
+    def round(self, task: Task) -> Sums:
+        """Leave the update of a round, the same in every member, in ``update_N``; return what was added up."""
+
+    def merged(self) -> Float32:
+        """Return the update of the last round as an array, valid until the next one."""
+        merged_N: Float32 = self.update_N.cpu().numpy()
+        return merged_N
+
+    def write_tail(self, own: Sums) -> None:
+        """Put this member's part of the sums behind its numbers."""
+        self._tail.copy_(torch.tensor(astuple(own)))
+
+    def read_tail(self) -> Sums:
+        """Return what stands there, once it is added up."""
+        return Sums(**dict(zip((field.name for field in fields(Sums)), self._tail.tolist(), strict=True)))
+
+
+class GradientStrategy(Strategy):
+    """One gradient a step: that of the global batch, the mean over its measured labels."""
+
+    def __init__(self, team: Team, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+        super().__init__(team, replica, batches, rules)
+        if replica.device == team.device:
+            replica.bind_gradients(self.update_N)
+
+    @abstractmethod
+    def add_up(self, buffer_N: Tensor) -> None:
+        """Put the sum over all members in the place of each one's numbers."""
+
+    def round(self, task: Task) -> Sums:
+        """Compute this member's gradient and add up all, each weighted by its measured labels."""
+        (step,) = task.steps
+        arrays = self.batches.get(step, self.team.rank)
+        self.replica.load(task.state_KP[0])
+        loss, weight = self.replica.gradient(arrays, self.config)
+        if self.replica.gradients_P.data_ptr() != self.update_N.data_ptr():
+            self.update_N.copy_(self.replica.gradients_P)
+        self.update_N.mul_(weight)
+        self.write_tail(Sums.of(task, loss=loss, weight=weight, rows=len(arrays["labels"])))
+        self.add_up(self.buffer_N)
+        sums = self.read_tail()
+        if sums.weight:
+            self.update_N.div_(sums.weight)
+        return sums

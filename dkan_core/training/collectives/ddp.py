@@ -1,0 +1,73 @@
+"""torch's DistributedDataParallel, as the reference that the other strategies are compared with.
+
+Shape suffixes: M members, B rows, L labels.
+"""
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.collectives.base import Strategy, Sums, Task
+from dkan_core.training.communication.process_group import Team
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import cell_weights, part_loss, to_tensors
+from dkan_core.training.state.parameter_store import Rules
+
+
+class DistributedDataParallelism(Strategy):
+    """Gradients are averaged by hooks, in buckets, while the rest is still being computed."""
+
+    def __init__(self, team: Team, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+        super().__init__(team, replica, batches, rules)
+        devices = [replica.device] if replica.device.type == "cuda" else None
+        with team.together():
+            self.model = DistributedDataParallel(_Logits(replica.model), device_ids=devices, init_sync=False)
+
+    def round(self, task: Task) -> Sums:
+        """Compute the loss as this member's share of that of all, and let DDP average its gradient."""
+        (step,) = task.steps
+        arrays = self.batches.get(step, self.team.rank)
+        self.replica.load(task.state_KP[0])
+        self.replica.gradients_P.zero_()
+        batch = to_tensors(arrays, self.replica.device)
+        weight = cell_weights(batch["labels"], batch.get("weight"), self.config.label_weights).sum()
+        total = weight.to(self.team.device, copy=True)
+        self.team.add_up(total)
+        # DDP takes the plain mean over members; divided by this, losses add up to the mean over the labels of all.
+        share = total.to(weight.device) / self.team.size
+        loss = self._backward(batch, share)
+        mean = loss * share.item() / (weight.item() or 1.0)
+        self.write_tail(Sums.of(task, loss=mean, weight=weight.item(), rows=len(arrays["labels"])))
+        self.team.add_up(self._tail)
+        self.update_N.copy_(self.replica.gradients_P)
+        return self.read_tail()
+
+    def _backward(self, batch: dict[str, Tensor], share: Tensor) -> float:
+        """Have the gradients of a batch's parts averaged, the last one's while it is computed; return the loss."""
+        rows = len(batch["labels"])
+        size, loss = max(1, -(-rows // self.config.accumulate)), 0.0
+        starts = range(0, max(1, rows), size)
+        for start in starts:
+            part = {name: tensor[start : start + size] for name, tensor in batch.items()}
+            waits = nullcontext() if start == starts[-1] else self.model.no_sync()
+            with waits, self.team.together():
+                part_of_loss = part_loss(self.model, part, self.config, share)
+                torch.autograd.backward(part_of_loss)
+            loss += part_of_loss.item()
+        return loss
+
+
+class _Logits(nn.Module):
+    """The model with its members' logits as what ``forward`` returns."""
+
+    def __init__(self, model: TabularFastKAN) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor) -> Tensor:
+        """Return the logits ``(M, B, L)``."""
+        return self.model.member_logits(numeric, categorical, dropout_key_B)

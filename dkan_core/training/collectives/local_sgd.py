@@ -1,0 +1,43 @@
+"""Local SGD (Stich 2019, arXiv:1805.09767) with AdamW: members walk alone and meet every ``sync_interval`` steps.
+
+Each begins a round with the state that all have agreed on and has moments of its own until its end; then parameters and
+moments are averaged, weighted by rows. So nothing but that state has to be kept, and one member alone equals plain
+training to the bit.
+
+Shape suffixes: P trained numbers, N numbers of a buffer.
+"""
+
+import numpy as np
+import torch
+
+from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.training.collectives.base import Strategy, Sums, Task
+from dkan_core.training.communication.process_group import Team
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.local_steps import Walker
+from dkan_core.training.state.adamw import AdamState
+from dkan_core.training.state.parameter_store import Rules
+
+
+class LocalSGD(Strategy):
+    """Parameters and moments are averaged by torch.distributed."""
+
+    arrays = 3
+
+    def __init__(self, team: Team, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+        super().__init__(team, replica, batches, rules)
+        self.walker = Walker(replica, batches, rules, lambda: self.on_step())
+        self.state_3P = np.zeros((self.arrays, replica.values_P.numel()), np.float32)
+
+    def round(self, task: Task) -> Sums:
+        """Take the steps of a round alone, then average."""
+        np.copyto(self.state_3P, task.state_KP[: self.arrays])
+        loss, weight, rows = self.walker.walk(AdamState(*self.state_3P), task.steps, self.team.rank, task.rate_scale)
+        own = Sums.of(task, loss=loss, weight=weight, rows=rows)
+        self.update_N.copy_(torch.from_numpy(self.state_3P.reshape(-1)))
+        self.write_tail(own)
+        if self.team.size > 1:
+            self.update_N.mul_(own.rows)
+            self.team.add_up(self.buffer_N)
+            self.update_N.div_(self.read_tail().rows)
+        return self.read_tail()

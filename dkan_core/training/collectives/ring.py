@@ -1,0 +1,47 @@
+"""A ring all-reduce written out: each member talks to its two neighbours alone.
+
+With W members each number is sent 2 (W - 1) / W times by each, whatever W, and every sum has one fixed order.
+
+Shape suffixes: N numbers of a buffer.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dkan_core.training.collectives.base import GradientStrategy
+
+Exchange = Callable[[Tensor, Tensor], None]
+"""Sends the first to the next member and fills the second from the one before."""
+
+
+class Ring(GradientStrategy):
+    """Gradients are summed around a ring."""
+
+    def add_up(self, buffer_N: Tensor) -> None:
+        """Put the sum over all members in the place of each one's numbers."""
+        ring_all_reduce(buffer_N, self.team.rank, self.team.size, self.team.exchange)
+
+
+def ring_all_reduce(buffer_N: Tensor, rank: int, size: int, exchange: Exchange) -> None:
+    """Put the sum over a ring of members in the place of each one's numbers.
+
+    The buffer is cut into as many chunks as there are members. First each chunk goes around and grows to a sum, which
+    is whole at one member; then the sums go around.
+
+    Args:
+        buffer_N: One member's numbers.
+        rank: Its place in the ring.
+        size: Members of the ring.
+        exchange: How it talks to its neighbours.
+    """
+    chunks = torch.tensor_split(buffer_N, size)
+    scratch = torch.empty_like(chunks[0])
+    for turn in range(size - 1):
+        target = chunks[(rank - turn - 1) % size]
+        received = scratch[: len(target)]
+        exchange(chunks[(rank - turn) % size], received)
+        target += received
+    for turn in range(size - 1):
+        exchange(chunks[(rank - turn + 1) % size], chunks[(rank - turn) % size])

@@ -1,0 +1,78 @@
+"""A model whose parameters and gradients are views of flat buffers.
+
+Shape suffixes: P trained numbers of the model.
+"""
+
+import torch
+from torch import Tensor
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.compute.gradient import compute_gradient, to_tensors, trained_parameters
+from dkan_core.training.state.adamw import Float32
+
+
+class Replica:
+    """One process's copy of the model.
+
+    On the CPU the buffers are the arrays it is given, in shared memory or not, and nothing is ever copied; on CUDA it
+    has buffers of its own.
+
+    Args:
+        model: The model; its parameters are replaced by views.
+        device: Where it computes.
+    """
+
+    def __init__(self, model: TabularFastKAN, device: torch.device) -> None:
+        self.device = device
+        self.model = model.to(device)
+        self._parameters = trained_parameters(self.model)
+        self._sizes = [parameter.numel() for parameter in self._parameters]
+        self.values_P = torch.empty(sum(self._sizes), device=device)
+        self.gradients_P = torch.zeros(sum(self._sizes), device=device)
+        self._bind()
+
+    @classmethod
+    def of(cls, architecture: dict[str, object], device: torch.device) -> "Replica":
+        """Return a replica of a model with parameters yet to come."""
+        return cls(TabularFastKAN(ModelConfig.from_dict(architecture)), device)
+
+    def load(self, values_P: Float32) -> None:
+        """Take parameters ``(P,)``: on the CPU the model lives in the array from now on."""
+        source = torch.from_numpy(values_P)
+        if self.device.type == "cpu":
+            self.values_P = source
+            self._bind()
+        else:
+            self.values_P.copy_(source)
+
+    def push_to(self, gradients_P: Float32) -> None:
+        """Have later gradients put into an array ``(P,)``: on the CPU directly, on CUDA by ``store``."""
+        if self.device.type == "cpu":
+            self.bind_gradients(torch.from_numpy(gradients_P))
+
+    def bind_gradients(self, buffer_P: Tensor) -> None:
+        """Have later gradients put into a buffer on the same device."""
+        self.gradients_P = buffer_P
+        self._bind()
+
+    def store(self, buffer_P: Tensor, array_P: Float32) -> None:
+        """Copy one of the buffers into an array ``(P,)``, unless it is that array."""
+        target = torch.from_numpy(array_P)
+        if target.data_ptr() != buffer_P.data_ptr():
+            target.copy_(buffer_P)
+
+    def gradient(self, arrays: Arrays, config: TrainConfig) -> tuple[float, float]:
+        """Put the gradient of a slice of a step into the gradients; return its mean loss, and the weight of that.
+
+        It is a function of parameters and rows alone, whichever process computes it.
+        """
+        return compute_gradient(self.model, to_tensors(arrays, self.device), config)
+
+    def _bind(self) -> None:
+        values, gradients = (torch.split(buffer_P, self._sizes) for buffer_P in (self.values_P, self.gradients_P))
+        for parameter, value, gradient in zip(self._parameters, values, gradients, strict=True):
+            parameter.data = value.view(parameter.shape)
+            parameter.grad = gradient.view(parameter.shape)

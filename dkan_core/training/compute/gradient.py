@@ -1,0 +1,180 @@
+"""A worker's part of one step: the model on flat buffers, the loss, and its gradient.
+
+Shape suffixes: M members, B rows, L labels, P trained numbers of the model.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.model.architecture import ModelConfig, check_fits_memory
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.state.adamw import Decayed
+
+Logits = Callable[[Tensor | None, Tensor | None, Tensor], Tensor]
+"""From numeric and categorical columns and the rows' keys for dropout to the logits ``(M, B, L)``."""
+
+MIN_CODE_DECAY, MAX_CODE_DECAY, EVEN_CODE_ROWS = 0.1, 3.0, 540
+
+
+def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: TrainConfig) -> TabularFastKAN:
+    """Return the model that training starts from: a function of the seed, at the labels' prior log-odds by rows.
+
+    Raises:
+        ConfigError: It is more than memory holds.
+    """
+    check_fits_memory(architecture)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = TabularFastKAN(architecture)
+    classes = [prepared.splits["train"].classes[label] for label in prepared.labels]
+    positives = [config.pos_weight * counts["1"] for counts in classes]
+    model.start_at([math.log((p + 0.5) / (counts["0"] + 0.5)) for p, counts in zip(positives, classes, strict=True)])
+    return model
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that training changes, in a fixed order."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Return P, the number of trained numbers."""
+    return sum(parameter.numel() for parameter in trained_parameters(model))
+
+
+def decayed_ranges(model: TabularFastKAN, config: TrainConfig, rows: int) -> list[Decayed]:
+    """Return the stretches of the flat parameters that decay, and how much.
+
+    Matrices do; vectors such as biases and norms do not. What stands for single codes (embeddings and indicators)
+    decays by the rows that a code has on average: the fewer, the more.
+
+    Args:
+        model: The model.
+        config: Settings.
+        rows: Rows of the train split.
+    """
+    sizes = {f"encoder.{name}": sizes for name, sizes in model.encoder.code_tables().items()}
+    ranges: list[Decayed] = []
+    start = 0
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if name in sizes:
+            width = parameter.shape[1]
+            ends = itertools.accumulate((size * width for size in sizes[name]), initial=start)
+            decays = [code_decay(config.weight_decay, rows / size) for size in sizes[name]]
+            ranges += [(*stretch, decay) for stretch, decay in zip(itertools.pairwise(ends), decays, strict=True)]
+        elif name.endswith("weight") and "norm" not in name:
+            ranges.append((start, start + parameter.numel(), config.weight_decay))
+        start += parameter.numel()
+    return ranges
+
+
+def code_decay(weight_decay: float, rows_per_code: float) -> float:
+    """Return the decay of weights that stand for one code each: more than others' where a code has few rows.
+
+    >>> [round(code_decay(1.0, rows), 2) for rows in (10, 135, 540, 54_000)]
+    [3.0, 2.0, 1.0, 0.1]
+    """
+    return weight_decay * min(MAX_CODE_DECAY, max(MIN_CODE_DECAY, math.sqrt(EVEN_CODE_ROWS / rows_per_code)))
+
+
+def flatten(model: nn.Module) -> Tensor:
+    """Return a copy of the trained parameters as one vector ``(P,)``."""
+    return torch.cat([parameter.detach().reshape(-1) for parameter in trained_parameters(model)])
+
+
+def to_tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
+    """Move a batch to a device; through pinned memory and without waiting when that is CUDA."""
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    if device.type != "cuda":
+        return tensors
+    return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
+
+
+def cell_weights(labels_BL: Tensor, weight_B: Tensor | None, label_weights: Sequence[float] = ()) -> Tensor:
+    """Return what each label of each row counts in the loss: 0 where it is not measured.
+
+    Shape:
+        - Input: ``(B, L)`` uint8, ``(B,)``; ``label_weights`` L numbers or none
+        - Output: ``(B, L)`` float32
+    """
+    weight_BL = (labels_BL != NOT_MEASURED).float()
+    if weight_B is not None:
+        weight_BL = weight_BL * weight_B.unsqueeze(1)
+    return weight_BL * weight_BL.new_tensor(label_weights) if label_weights else weight_BL
+
+
+def masked_loss(
+    logits_MBL: Tensor,
+    labels_BL: Tensor,
+    weight_B: Tensor | None,
+    *,
+    pos_weight: float = 1.0,
+    label_weights: Sequence[float] = (),
+    total: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the weighted mean binary cross-entropy over members and measured labels, and the sum of their weights.
+
+    Where the rows are a part of some batch, ``total`` is that batch's sum of weights: the losses of its parts then add
+    up to the mean of the whole.
+
+    Shape:
+        - Input: ``(M, B, L)``, ``(B, L)`` uint8, ``(B,)``; ``label_weights`` L numbers or none; ``total`` a scalar
+        - Output: two scalars
+    """
+    weight_BL = cell_weights(labels_BL, weight_B, label_weights)
+    loss_MBL = F.binary_cross_entropy_with_logits(
+        logits_MBL,
+        labels_BL.to(logits_MBL.dtype).expand_as(logits_MBL),
+        reduction="none",
+        pos_weight=None if pos_weight == 1 else logits_MBL.new_tensor(pos_weight),
+    )
+    total = weight_BL.sum() if total is None else total
+    return (loss_MBL.mean(0) * weight_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total
+
+
+def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor], config: TrainConfig) -> tuple[float, float]:
+    """Put the gradient of a batch's mean loss into the parameters' ``grad``; return that loss and its weight.
+
+    The rows are computed in ``config.accumulate`` parts, fewer where there are too few rows, whose gradients add up.
+    """
+    for parameter in trained_parameters(model):
+        if parameter.grad is not None:
+            parameter.grad.zero_()
+    rows = len(batch["labels"])
+    if rows == 0:
+        return 0.0, 0.0
+    weight = cell_weights(batch["labels"], batch.get("weight"), config.label_weights).sum()
+    size = -(-rows // config.accumulate)
+    losses = []
+    for start in range(0, rows, size):
+        part = {name: tensor[start : start + size] for name, tensor in batch.items()}
+        loss = part_loss(model.member_logits, part, config, weight)
+        torch.autograd.backward(loss)
+        losses.append(loss.detach())
+    return torch.stack(losses).sum().item(), weight.item()
+
+
+def part_loss(member_logits: Logits, part: dict[str, Tensor], config: TrainConfig, total: Tensor) -> Tensor:
+    """Return what some rows of a batch add to its mean loss, in float32; ``total`` is the batch's weight."""
+    with torch.autocast(total.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+        logits_MBL = member_logits(part.get("numeric"), part.get("categorical"), part["dropout_key"])
+    loss, _ = masked_loss(
+        logits_MBL.float(),
+        part["labels"],
+        part.get("weight"),
+        pos_weight=config.pos_weight,
+        label_weights=config.label_weights,
+        total=total,
+    )
+    return loss

@@ -1,0 +1,58 @@
+"""Steps that a worker takes alone, between two merges of parameters.
+
+Shape suffixes: P trained numbers of the model.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.state.adamw import AdamState, FlatAdamW
+from dkan_core.training.state.aggregation import clip
+from dkan_core.training.state.parameter_store import Rules
+
+
+class Walker:
+    """A worker with an optimizer of its own.
+
+    Args:
+        replica: Its model.
+        batches: The rows.
+        rules: What changes of the parameters depend on.
+        on_step: Called after every step.
+    """
+
+    def __init__(
+        self, replica: Replica, batches: SliceBatches, rules: Rules, on_step: Callable[[], None] = lambda: None
+    ) -> None:
+        self.replica, self.batches, self.rules, self.on_step = replica, batches, rules, on_step
+        self._optimizer = FlatAdamW(rules.decayed)
+        self._gradient_P = np.zeros(replica.values_P.numel(), np.float32)
+        replica.push_to(self._gradient_P)
+
+    def walk(self, state: AdamState, steps: range, part: int, rate_scale: float) -> tuple[float, float, int]:
+        """Take steps on one slice of their batches; return the mean loss, the weight of that, and the rows.
+
+        Args:
+            state: Changed in place.
+            steps: Of the run.
+            part: The slice.
+            rate_scale: Factor of the learning rate.
+        """
+        config, losses, weights, rows = self.rules.config, [], [], 0
+        for step in steps:
+            arrays = self.batches.get(step, part)
+            self.replica.load(state.values_P)
+            loss, weight = self.replica.gradient(arrays, config)
+            losses.append(loss * weight)
+            weights.append(weight)
+            rows += len(arrays["labels"])
+            if weight:
+                self.replica.store(self.replica.gradients_P, self._gradient_P)
+                clip(self._gradient_P, float(np.linalg.norm(self._gradient_P)), config.clip_norm)
+                rate = self.rules.schedule.learning_rate(step) * rate_scale
+                self._optimizer.step(state, state, self._gradient_P, rate=rate, count=step + 1)
+            self.on_step()
+        return sum(losses) / (sum(weights) or 1.0), sum(weights), rows

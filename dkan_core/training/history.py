@@ -1,0 +1,58 @@
+"""``history.jsonl``: the evaluations of a run, one JSON object a line."""
+
+import logging
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from dkan_core.training.breakdown import Times
+from dkan_core.utils.schemas import Schema, read_json
+
+HISTORY = "history.jsonl"
+BEGINNING = b'{"epoch": '
+"""How every line begins, by which a file is known as a run's history."""
+
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Amount = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+logger = logging.getLogger(__name__)
+
+
+class HistoryEntry(Schema):
+    """One evaluation on the validation split."""
+
+    epoch: Amount
+    step: Count
+    seconds: Amount
+    loss: float
+    rows_per_second: Amount
+    average_precision: Share
+    best_average_precision: Share
+    average_precision_raw: Share | None = None
+    average_precision_ema: Share | None = None
+    best: bool
+    time: Times | None = None
+    """What the processes have spent their time on since the entry before."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form, without what was not measured."""
+        return self.model_dump(exclude_none=True)
+
+
+def read_history(text: str, where: str) -> list[dict[str, Any]]:
+    """Return the evaluations of a run.
+
+    Args:
+        text: Of the file; a last line that breaks off, as a run that was killed leaves it, is left out.
+        where: File that messages name.
+
+    Raises:
+        DataError: A line is no evaluation.
+    """
+    *lines, rest = text.split("\n")
+    if rest:
+        logger.warning("%s: line %d breaks off and is left out", where, len(lines) + 1)
+    return [
+        read_json(HistoryEntry, line, f"{where}: line {number}").to_dict() for number, line in enumerate(lines, start=1)
+    ]

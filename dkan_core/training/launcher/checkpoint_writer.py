@@ -1,0 +1,107 @@
+"""Writes a run's checkpoints from shared memory, beside training: no process waits for a disk or a bucket."""
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dkan_core.errors import DkanError
+from dkan_core.training.launcher.checkpoint_file import Checkpoint
+from dkan_core.training.launcher.checkpoints import save_checkpoint, write_parts
+from dkan_core.training.launcher.reporting import Reporter
+from dkan_core.training.state.adamw import Float32
+from dkan_core.training.state.ledger import Ledger
+from dkan_core.training.state.parameter_store import newest_kept
+from dkan_core.training.state.shared_memory import SharedMemory
+from dkan_core.training.state.snapshots import snapshots_after
+from dkan_core.training.validation.best_state import read_model
+from dkan_core.utils.storage.paths import is_remote
+
+logger = logging.getLogger(__name__)
+
+
+class Saver:
+    """Writes a checkpoint when there is a new restore point, one at a time.
+
+    Args:
+        memory: Shared memory.
+        reporter: Knows the evaluations so far.
+        model: Folder of the best model.
+        best: File of the best state.
+        where: Folder or URI for the checkpoints.
+        facts: What every checkpoint of the run has in common: data, architecture and settings.
+    """
+
+    def __init__(
+        self, memory: SharedMemory, reporter: Reporter, model: Path, best: Path, where: str, facts: dict[str, Any]
+    ) -> None:
+        self.memory, self.reporter, self.model, self.where, self.facts = memory, reporter, model, where, facts
+        self.best = best
+        self._brought = 0
+        self._saved = max(record.read().version for record in memory.kept)
+        self.newest = ""
+        """Path or URI of the last checkpoint that was written."""
+
+        self._thread: threading.Thread | None = None
+        self._copy_KP = np.empty_like(memory.kept_2KP[0])
+
+    def look(self) -> None:
+        """Begin to write a checkpoint if there is something new, and the last one is written."""
+        newest = max(record.read().version for record in self.memory.kept)
+        if newest <= self._saved or (self._thread is not None and self._thread.is_alive()):
+            return
+        kept = newest_kept(self.memory, self._copy_KP)
+        if kept is not None and kept[0].version > self._saved:
+            self._saved = kept[0].version
+            self._thread = threading.Thread(target=self._write, args=(self._gather(*kept),), name="dkan-saver")
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def save_now(self) -> None:
+        """Write a checkpoint of the last commit; all other processes have ended."""
+        self.wait()
+        ledger = self.memory.ledger.read()
+        kept = newest_kept(self.memory)
+        if self.memory.shape.local:
+            if kept is None:
+                return
+            ledger, state_KP = kept
+        else:
+            state_KP = self.memory.banks_2KP[ledger.bank]
+        if ledger.step:
+            self._write(self._gather(ledger, state_KP))
+
+    def _gather(self, ledger: Ledger, state_KP: Float32) -> Checkpoint:
+        history = [entry for entry in self.reporter.confirmed if entry["step"] <= ledger.step]
+        reported = max((entry["step"] for entry in history), default=-1)
+        return Checkpoint(
+            **self.facts,
+            ledger=ledger.stopped(),
+            state_KP=state_KP,
+            history=history,
+            pending=snapshots_after(self.memory, reported, ledger.step),
+            model=read_model(self.model),
+        )
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        try:
+            self.newest = save_checkpoint(self.where, checkpoint)
+            self._bring_best()
+        except DkanError as error:
+            # Training continues: it does not need the checkpoint, and the next one may work.
+            logger.error("no checkpoint of step %d: %s", checkpoint.ledger.step, error)
+
+    def _bring_best(self) -> None:
+        """Copy the best state to where the checkpoints are, if that is another place and it is new."""
+        if not is_remote(self.where) or not self.best.exists():
+            return
+        written = self.best.stat().st_mtime_ns
+        if written != self._brought:
+            write_parts(f"{self.where}/{self.best.name}", [self.best.read_bytes()])
+            self._brought = written

@@ -1,0 +1,212 @@
+"""Where checkpoints lie: written whole, found again, the oldest removed (``checkpoint_file`` has what is in one)."""
+
+import hashlib
+import json
+import logging
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from dkan_core.config import TrainConfig
+from dkan_core.errors import ConfigError, DataError, OutputError
+from dkan_core.training.launcher.checkpoint_file import Checkpoint, decode, encode
+from dkan_core.training.launcher.resuming import PLACE_SETTINGS, check_fits, log_changes
+from dkan_core.utils.storage.failures import readable, writable
+from dkan_core.utils.storage.paths import filesystem
+from dkan_core.utils.storage.staging import staged_file
+
+CHECKPOINTS = "checkpoints"
+"""A run's folder for them, unless another is named."""
+
+BEST_FILE = "best.safetensors"
+"""The checkpoint of the best evaluation's step, beside those of the newest steps."""
+
+KEPT_FILES = 2
+RETRY_SECONDS = (0.5, 1.0, 2.0)
+
+logger = logging.getLogger(__name__)
+
+
+def save_checkpoint(folder: str, checkpoint: Checkpoint) -> str:
+    """Write a checkpoint into a folder and remove all but the newest; return its path or URI.
+
+    Raises:
+        OutputError: The folder cannot be written, also when tried again; older checkpoints stay.
+    """
+    uri = f"{folder}/step-{checkpoint.ledger.step:012d}.safetensors"
+    write_checkpoint(uri, checkpoint)
+    _prune(folder, uri.rsplit("/", 1)[1])
+    return uri
+
+
+def write_checkpoint(uri: str, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint as a file.
+
+    Raises:
+        OutputError: It cannot be written, also when tried again; an earlier one of this name stays.
+    """
+    write_parts(uri, encode(checkpoint))
+
+
+def write_parts(uri: str, parts: Sequence[bytes | memoryview]) -> None:
+    """Write a file, and try again for a while where that fails.
+
+    Raises:
+        OutputError: It cannot be written; an earlier one stays.
+    """
+    for attempt, pause in enumerate((*RETRY_SECONDS, None), start=1):
+        try:
+            with staged_file(uri) as aside, aside.open("wb") as file:
+                file.writelines(parts)
+            break
+        except OutputError as error:
+            if pause is None or "disk is full" in str(error):
+                raise
+            logger.warning("checkpoint, attempt %d: %s; next in %.1f s", attempt, error, pause)
+            time.sleep(pause)
+
+
+def _prune(folder: str, newest: str) -> None:
+    """Remove all but a checkpoint and the ones before it that are kept; what cannot be removed does no harm."""
+    try:
+        names = _names(folder)
+        kept = [name for name in names if name <= newest][-KEPT_FILES:]
+        _remove(folder, [name for name in names if name not in kept])
+    except (DataError, OutputError) as error:
+        logger.warning("older checkpoints stay: %s", error)
+
+
+def _remove(folder: str, names: Sequence[str]) -> None:
+    fs, root = filesystem(folder)
+    with writable(folder):
+        for name in names:
+            fs.rm_file(f"{root}/{name}")
+
+
+def load_checkpoint(uri: str) -> tuple[str, Checkpoint] | None:
+    """Read the newest whole checkpoint of a folder, or one file; return its path or URI as well.
+
+    Returns:
+        None where there is none.
+
+    Raises:
+        DataError: The folder cannot be reached, or none of its checkpoints is whole.
+    """
+    if uri.endswith(".safetensors"):
+        return (uri, _read(uri)) if _exists(uri) else None
+    names = _names(uri)
+    for name in reversed(names):
+        try:
+            return f"{uri}/{name}", _read(f"{uri}/{name}")
+        except DataError as error:
+            if name == names[0]:
+                raise
+            logger.warning("%s; the one before is taken", error)
+    return None
+
+
+def checkpoint_folder(config: TrainConfig, data: str) -> str:
+    """Return the folder or URI that the settings name for checkpoints, with ``{run}`` filled in; empty for none.
+
+    A run that is started again with the same data and settings finds its own checkpoints there, and no other does.
+    Epochs and patience are among these settings, though a finished run may be given more of them: those of a sweep are
+    different runs, which must not write into one folder.
+
+    Args:
+        config: Resolved settings.
+        data: Fingerprint of the prepared data.
+    """
+    fixed = {name: value for name, value in asdict(config).items() if name not in PLACE_SETTINGS}
+    run = hashlib.sha256(json.dumps([data, fixed]).encode()).hexdigest()[:16]
+    return (config.checkpoint_uri or "").replace("{run}", run).rstrip("/")
+
+
+def resume_options(config: TrainConfig, folder: str) -> str:
+    """Return the options that resume a run, also with more epochs or patience: ``{run}`` would be another folder then.
+
+    >>> resume_options(TrainConfig(checkpoint_uri="s3://bucket/{run}"), "s3://bucket/0123")
+    '--resume auto --checkpoint-uri s3://bucket/0123'
+    """
+    return f"--resume auto --checkpoint-uri {folder}" if "{run}" in (config.checkpoint_uri or "") else "--resume auto"
+
+
+def source_of(resume: str, where: str) -> str:
+    """Return the folder or file that a run is to resume from.
+
+    Args:
+        resume: Of the settings, and not "never".
+        where: Folder or URI of the run's own checkpoints.
+
+    >>> source_of("best", "run/checkpoints")
+    'run/checkpoints/best.safetensors'
+    """
+    return {"auto": where, "best": f"{where}/{BEST_FILE}"}.get(resume, resume)
+
+
+def find_checkpoint(where: str, config: TrainConfig, data: str, rows: int) -> Checkpoint | None:
+    """Return the checkpoint that a run is to resume from, if it is to and there is one.
+
+    Args:
+        where: Folder or URI of the run's own checkpoints.
+        config: Resolved settings.
+        data: Fingerprint of the prepared data.
+        rows: Rows of its train split.
+
+    Raises:
+        ConfigError: The one that was asked for is not there, or is of other data or settings.
+        DataError: It cannot be read.
+    """
+    if config.resume == "never":
+        return None
+    source = source_of(config.resume, where)
+    found = load_checkpoint(source)
+    if found is None:
+        if config.resume != "auto":
+            raise ConfigError(f"resume {config.resume}: there is no checkpoint at {source}")
+        logger.info("no checkpoint in %s: training from the start", where)
+        return None
+    uri, checkpoint = found
+    check_fits(checkpoint, config, data, rows)
+    log_changes(checkpoint.settings, config)
+    logger.info("resuming from %s", uri)
+    return checkpoint
+
+
+def clear_checkpoints(folder: str, *, allowed: bool) -> None:
+    """Remove a folder's checkpoints, so that later ones are not mistaken for those of the run that begins.
+
+    Raises:
+        OutputError: There are some, and they may not be removed.
+    """
+    names = _names(folder)
+    if _exists(f"{folder}/{BEST_FILE}"):
+        names.append(BEST_FILE)
+    if names and not allowed:
+        raise OutputError(
+            f"{folder}: already holds checkpoints; resume from them with --resume auto, or remove them with --overwrite"
+        )
+    _remove(folder, names)
+
+
+def _exists(uri: str) -> bool:
+    fs, path = filesystem(uri)
+    with readable(uri):
+        fs.invalidate_cache()
+        return bool(fs.exists(path))
+
+
+def _names(folder: str) -> list[str]:
+    fs, root = filesystem(folder)
+    with readable(folder):
+        fs.invalidate_cache()
+        found = fs.ls(root, detail=False) if fs.exists(root) else []
+    names = (name.rstrip("/").rsplit("/", 1)[-1] for name in found)
+    return sorted(name for name in names if re.fullmatch(r"step-\d{12}\.safetensors", name))
+
+
+def _read(uri: str) -> Checkpoint:
+    fs, path = filesystem(uri)
+    with readable(uri):
+        content = fs.cat_file(path)
+    return decode(content, uri)

@@ -1,0 +1,241 @@
+"""The child processes of a run as their launcher sees them."""
+
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import dkan_core
+from dkan_core.errors import TrainingError
+from dkan_core.training.communication.messages import Channel, PeerLostError, channel_pair
+from dkan_core.training.communication.rendezvous import LOST_PARTNER
+from dkan_core.training.launcher.backoff import pause_before_restart
+from dkan_core.training.launcher.fork_server import GO
+from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
+from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.shared_memory import anonymous_file
+
+LOG_LINES_SHOWN = 40
+
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+"""Settings of glibc: arrays are freed and wanted again every step, and fresh pages are slow. The first is the largest
+that every version takes."""
+
+COMPUTING_ADVICE = "a smaller --batch-size, --accumulate 4, fewer --workers, or more memory for this container"
+MEMORY_ADVICE = {
+    "evaluator": "a smaller validation split (--split of dkan prepare), another --eval-device such as cpu, or more "
+    "memory for this container",
+    "server": "fewer --members, a smaller --hidden, fewer --workers, or more memory for this container",
+}
+"""What to change when a process of a role has run out of memory; of the others, ``COMPUTING_ADVICE``."""
+
+REPLY_SECONDS = 30.0
+"""A fork server that has not forked for so long is stopped or hangs: forking takes hundredths of a second."""
+
+LOOK_SECONDS = 0.01
+
+logger = logging.getLogger(__name__)
+
+
+class ForkServer:
+    """The process that a run's processes are forked from; it starts at once, and another one should it die.
+
+    The processes live on without it; they are gone when the block ends.
+    """
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+        self._deaths = 0
+        self._due = 0.0
+        self._ready = False
+        adopt_orphans()
+        self._process, self._link, self._channel = self._begin()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+        stop_adopting()
+
+    def end(self) -> None:
+        """Kill the fork server and every process that it has started."""
+        self._stop()
+        for child in self._children:
+            child.kill()
+            child.wait()
+
+    def is_ready(self) -> bool:
+        """Tell whether it can start a process now; if it has died, another one is started.
+
+        Raises:
+            TrainingError: It cannot start.
+        """
+        code = self._process.poll()
+        if code is None:
+            self._ready = self._ready or bool(self._channel.waiting())
+        elif not self._channel.closed:
+            self._stop()
+            if code > 0 and not self._ready:
+                raise TrainingError(f"the fork server cannot start (exit code {code}); see the messages above")
+            self._deaths += 1
+            self._due = time.monotonic() + pause_before_restart(self._deaths)
+            logger.warning("the fork server died; a new one takes its place")
+            self._ready = False
+        if self._channel.closed and time.monotonic() >= self._due:
+            self._process, self._link, self._channel = self._begin()
+        return self._ready
+
+    def spawn(self, job: Job, log: Path) -> "Child":
+        """Start a process that does a job, as soon as it can be; its output is added to ``log``."""
+        while (child := self.try_spawn(job, log)) is None:
+            time.sleep(LOOK_SECONDS)
+        return child
+
+    def try_spawn(self, job: Job, log: Path) -> "Child | None":
+        """Start a process that does a job, if that can be done now."""
+        if not self.is_ready():
+            return None
+        ours, theirs = channel_pair()
+        channel, text = Channel(ours), anonymous_file("dkan-job")
+        with theirs, log.open("ab") as output:
+            start = output.tell()
+            os.pwrite(text, job.to_json().encode(), 0)
+            handles = [text, output.fileno(), theirs.fileno(), *job.handles()]
+            with suppress(OSError):
+                socket.send_fds(self._link, [b"j"], handles)
+        pid = _first_message(channel)
+        if pid is None:
+            # Whatever has happened to it, another one is started. A process that it has forked ends with the channel.
+            self._process.kill()
+            self._process.wait()
+            channel.close()
+            os.close(text)
+            return None
+        child = Child(job, channel, pid, text, log, start)
+        self._children = [*(each for each in self._children if each.exit_code is None), child]
+        self._deaths = 0
+        with suppress(OSError):
+            ours.sendall(GO)
+        return child
+
+    def _begin(self) -> tuple[subprocess.Popen[bytes], socket.socket, Channel]:
+        """Start the fork server; return it with the socket to it, and what is to be read from that."""
+        ours, theirs = channel_pair()
+        package = str(Path(dkan_core.__file__).resolve().parent.parent)
+        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+        # Threads are started by the children, as many as each is told; numpy's would be in the way of forking.
+        env = {"OMP_WAIT_POLICY": "passive", **KEEP_MEMORY, **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        # -P: what lies in the working folder is not imported. A session of its own: Ctrl-C is the launcher's matter.
+        module = "dkan_core.training.launcher.fork_server"
+        command = [sys.executable, "-P", "-m", module, str(theirs.fileno()), str(os.getpid())]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), env=env, start_new_session=True
+        )
+        theirs.close()
+        return process, ours, Channel(ours)
+
+    def _stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._channel.close()
+
+
+def _first_message(channel: Channel) -> int | None:
+    """Wait for the number of a process that is being started; None where the fork server does not answer."""
+    if not select.select([channel], [], [], REPLY_SECONDS)[0]:
+        return None
+    try:
+        return int(channel.receive()["pid"])
+    except PeerLostError:
+        return None
+
+
+class Child:
+    """A running process of ours.
+
+    Args:
+        job: What it does.
+        channel: To it.
+        pid: Its number.
+        report: Handle of the file that it writes its exit code to.
+        log: What it prints goes there.
+        log_start: Where in the log its lines begin.
+    """
+
+    def __init__(self, job: Job, channel: Channel, pid: int, report: int, log: Path, log_start: int) -> None:
+        self.name, self.role, self.rank = job.name, job.role, job.rank
+        self.channel, self.log = channel, log
+        self._pid, self._report, self._log_start = pid, report, log_start
+        self._code: int | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Negative for a signal; None while the process runs."""
+        return self._poll(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Wait for the process to end and return its exit code."""
+        while (code := self._poll(0)) is None:
+            time.sleep(LOOK_SECONDS)
+        return code
+
+    def kill(self) -> None:
+        """Kill the process if it still runs."""
+        if self.exit_code is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill the process if it still runs, and let go of everything."""
+        self.kill()
+        self.wait()
+        if not self.channel.closed:
+            self.channel.close()
+            os.close(self._report)
+
+    def _poll(self, options: int) -> int | None:
+        if self._code is None:
+            try:
+                pid, status = os.waitpid(self._pid, options)
+            except ChildProcessError:
+                # Not on Linux, or not yet, or the caller's process lets the system remove its children.
+                if not _exists(self._pid):
+                    reported = os.pread(self._report, 16, 0)
+                    self._code = int(reported) if reported.lstrip(b"-").isdigit() else -signal.SIGKILL
+            else:
+                self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    def describe_death(self) -> str:
+        """Say how the process ended, with the end of its log."""
+        code = self.wait()
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        text = self.log.read_bytes()[self._log_start :].decode(errors="replace")
+        tail = "\n".join(f"  {line}" for line in text.splitlines()[-LOG_LINES_SHOWN:]) or "  (it wrote nothing)"
+        hint, advice = "", f"what to change: {MEMORY_ADVICE.get(self.role, COMPUTING_ADVICE)}"
+        if code == LOST_PARTNER:
+            hint = ": it has lost the other members; one of them has died, or the network to it is cut"
+        elif code == -signal.SIGKILL:
+            hint = f"; out of memory is the usual cause: {advice}"
+        elif "out of memory" in text.lower() or "MemoryError" in text:
+            hint = f"; {advice}"
+        return f"{self.name} died ({how}{hint}). The end of {self.log.parent.name}/{self.log.name}:\n{tail}"
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,112 @@
+"""Forks a run's processes from one that has already imported what they need.
+
+Importing torch takes seconds. Done once, while the launcher still looks at the data, it costs a run less, and a process
+that takes the place of a dead one is there in a moment. The fork server itself never starts a thread, which makes
+forking safe. It only forks: on Linux the processes are the launcher's children, so that they live on without it and die
+with the launcher.
+"""
+
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+import time
+
+from dkan_core.training.launcher.prctl import die_with_parent, name_process
+
+MAX_HANDLES = 250
+MODULES = {
+    "worker": "roles.worker",
+    "server": "roles.parameter_server",
+    "member": "roles.collective_worker",
+    "evaluator": "roles.evaluator",
+    "gradient-probe": "planning.probes.gradient",
+    "exchange-probe": "planning.probes.exchange",
+    "allreduce-probe": "planning.probes.allreduce",
+}
+"""Role -> the module that does its work."""
+
+IMPORTED_AHEAD = ("worker", "server", "member", "evaluator")
+NAME = "forkserver"
+READY = b'{"ready": true}\n'
+GO = b"g"
+ADOPTION_SECONDS = 0.001
+"""How often a new process looks whether it is the launcher's child: a matter of a system call or two."""
+
+
+def main() -> None:
+    """Fork a process for every job that comes over a socket."""
+    launcher = int(sys.argv[2])
+    # Before the imports: they take seconds, and the launcher may die meanwhile.
+    die_with_parent(launcher)
+    name_process(f"dkan {NAME}")
+    link = socket.socket(fileno=int(sys.argv[1]))
+    for role in IMPORTED_AHEAD:
+        importlib.import_module(f"dkan_core.training.{MODULES[role]}")
+    gc.freeze()
+    # Nobody waits for the processes in between; the system removes them by itself.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    link.sendall(READY)
+    while True:
+        _, handles, _, _ = socket.recv_fds(link, 1, MAX_HANDLES)
+        if not handles:
+            return
+        _start_child(handles, link, launcher)
+
+
+def _start_child(handles: list[int], link: socket.socket, launcher: int) -> None:
+    """Start a process that does a job; on Linux from one in between, whose end makes it the launcher's child."""
+    if sys.platform != "linux":
+        _fork_child(handles, link, launcher)
+    elif os.fork() == 0:
+        try:
+            # A child that ends before this process does is left to the launcher.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _fork_child(handles, link, launcher)
+        finally:
+            os._exit(0)
+    for handle in handles:
+        os.close(handle)
+
+
+def _fork_child(handles: list[int], link: socket.socket, launcher: int) -> None:
+    """Fork a process that does a job, and tell the launcher its number."""
+    parent, pid = os.getpid(), os.fork()
+    if pid:
+        os.write(handles[2], b'{"pid": %d}\n' % pid)
+        return
+    code = 1
+    try:
+        link.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if sys.platform == "linux":
+            while os.getppid() == parent:
+                time.sleep(ADOPTION_SECONDS)
+            die_with_parent(launcher)
+        code = _run_child(*handles)
+    finally:
+        os._exit(code)
+
+
+def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> int:
+    """Do a job once the launcher knows of this process; return the exit code, which is written to ``text``, too."""
+    with socket.socket(fileno=os.dup(launcher)) as channel:
+        if channel.recv(1) != GO:
+            return 1
+    from dkan_core.training.state.process_spec import Job, run_job
+
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    content = os.pread(text, os.fstat(text).st_size, 0)
+    os.ftruncate(text, 0)
+    job = Job.from_json(content.decode()).with_handles(launcher, inherited_handles)
+    name_process(f"dkan {job.name}")
+    code = run_job(job, importlib.import_module(f"dkan_core.training.{MODULES[job.role]}").work)
+    os.pwrite(text, str(code).encode(), 0)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What the launcher remembers of a process: whether it lives and gets on, how often it has died, when the next starts.
+
+Deaths are limited by a rate: each without progress in between makes the pause before the next start longer. None ends
+the run, but for those that show that no process of that name can do its work.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+from dkan_core.training.launcher.backoff import pause_before_restart
+from dkan_core.training.launcher.child_processes import Child
+from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.shared_memory import SharedMemory
+
+SILENT_SECONDS = 30.0
+"""A process without a heartbeat for so long is killed and replaced."""
+
+INTERRUPTED_SILENT_SECONDS = 5.0
+"""The same once Ctrl-C was pressed, and somebody waits for the end."""
+
+STARTING_SECONDS = 600.0
+"""How long a process may take to begin with its work: slow disks, compilers of kernels."""
+
+STUCK_SECONDS = {"evaluator": 600.0}
+DEFAULT_STUCK_SECONDS, STUCK_FACTOR = 60.0, 20
+"""A process without activity for so long, and so many times longer than ever before, is killed and replaced. The
+evaluator sorts the scores of a whole split, and writes to disks that may be slow, between two signs of activity."""
+
+MAX_FAILED_STARTS = 5
+"""So many processes in a row may be killed by a signal while none of that name has ever begun with its work."""
+
+GIVE_UP_SECONDS = 1800.0
+"""A process that has died again and again for so long, and the run did not get on between two deaths, ends the run:
+somebody pays for the machine."""
+
+Progress = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What a process shows of itself: see ``dkan_core.training.roles.heartbeat``."""
+
+    heartbeat: int
+    activity: int
+
+    @classmethod
+    def read(cls, memory: SharedMemory, role: str, rank: int) -> Self:
+        """Read those of a process."""
+        index = memory.liveness_index(role, rank)
+        return cls(int(memory.heartbeats_R[index]), int(memory.activity_R[index]))
+
+
+class Life:
+    """A process and those before it of its name.
+
+    Args:
+        job: What they all do.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.name, self.role, self.rank = job.name, job.role, job.rank
+        # A member waits so long for the others, and shows no activity meanwhile.
+        waits = 2 * job.config.exchange_timeout if job.role == "member" else 0.0
+        self._stuck_seconds = max(STUCK_SECONDS.get(job.role, DEFAULT_STUCK_SECONDS), waits)
+        self.child: Child | None = None
+        self.incarnation = 1
+        self.due: float | None = 0.0
+        """When the next process is to start; None while there is one, or none is needed."""
+
+        self.was_ready = False
+        """Whether one of them has begun with its work."""
+
+        self.first_death = ""
+        self._deaths, self._dying_since = 0, 0.0
+        self._progress: Progress = ()
+        self._signs, self._ready = Signs(0, 0), False
+        self._heard = self._acted = self._longest = 0.0
+        self._tolerance = 1
+
+    def begin(self, child: Child, signs: Signs, now: float) -> None:
+        """Take note of a process that has just started."""
+        self.child, self.due, self._ready = child, None, False
+        self._signs, self._heard, self._acted = signs, now, now
+
+    def observe(self, signs: Signs, now: float) -> None:
+        """Take note of what the process shows."""
+        if signs.heartbeat != self._signs.heartbeat:
+            self._heard = now
+        if signs.activity != self._signs.activity:
+            if self._ready:
+                self._longest = max(self._longest, now - self._acted)
+            self._acted, self._ready, self.was_ready = now, True, True
+        self._signs = signs
+
+    def forgive(self, now: float) -> None:
+        """Begin to wait anew: the launcher itself did not run, so it cannot know."""
+        self._heard = self._acted = now
+
+    def is_silent(self, now: float, *, interrupted: bool) -> bool:
+        """Tell whether the process is to be killed: each one that takes its place has twice as long."""
+        silence = INTERRUPTED_SILENT_SECONDS if interrupted else SILENT_SECONDS
+        stuck = max(self._stuck_seconds, STUCK_FACTOR * self._longest) if self._ready else STARTING_SECONDS
+        silent = now - self._heard > self._tolerance * silence or now - self._acted > self._tolerance * stuck
+        if silent:
+            self._tolerance *= 2
+            self.forgive(now)
+        return silent
+
+    def bury(self, child: Child, progress: Progress, now: float) -> None:
+        """Take note of a death.
+
+        Args:
+            child: Whose: of members, which live and die together, the one that was the cause.
+            progress: How far the run is.
+            now: By the monotonic clock.
+        """
+        if not self._deaths or (self._ready and progress != self._progress):
+            self._deaths, self._dying_since, self._tolerance = 0, now, max(1, self._tolerance // 2)
+            self.first_death = child.describe_death()
+        self._deaths, self._progress = self._deaths + 1, progress
+        self.incarnation += 1
+        self.due = now + pause_before_restart(self._deaths)
+
+    def is_hopeless(self, now: float) -> bool:
+        """Tell whether no process of this name will ever get on."""
+        never_started = not self.was_ready and self._deaths > MAX_FAILED_STARTS
+        return never_started or (self._deaths > 1 and now - self._dying_since > GIVE_UP_SECONDS)

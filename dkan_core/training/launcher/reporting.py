@@ -1,0 +1,178 @@
+"""What a run shows and writes while it goes: progress bar or log lines, ``history.jsonl``, TensorBoard."""
+
+import errno
+import json
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.progress import TextColumn
+
+from dkan_core.config import TrainConfig
+from dkan_core.errors import OutputError
+from dkan_core.training import breakdown
+from dkan_core.training.communication.messages import Message
+from dkan_core.training.history import HISTORY
+from dkan_core.training.roles.stopwatch import TimeReader
+from dkan_core.training.state.ledger import Ledger
+from dkan_core.training.state.schedule import Schedule
+from dkan_core.utils.progress import make_progress, on_terminal
+from dkan_core.utils.storage.failures import output_error
+from dkan_core.utils.storage.files import write_atomic
+
+logger = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Takes what the ledger and the evaluator say.
+
+    Args:
+        folder: The run's folder.
+        config: Resolved settings.
+        schedule: Of the run.
+        times: Knows where the processes' time goes.
+        history: Evaluations before a resumption.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: TrainConfig,
+        schedule: Schedule,
+        times: TimeReader,
+        history: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        self._times = times
+        self.history: list[dict[str, Any]] = []
+        self._folder, self._config, self._schedule, self._earlier = folder, config, schedule, history
+        self._shown = 0
+        self._unsaved_step: float | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        columns = "{task.fields[speed]}  loss {task.fields[loss]}  AP {task.fields[last]}  best {task.fields[best]}"
+        self._bar = self._stack.enter_context(make_progress(TextColumn(columns)))
+        self._task = self._bar.add_task("training", total=None, speed="starting", loss="-", last="-", best="-")
+        self._history_file = self._folder / HISTORY
+        self._history_file.write_text("", encoding="utf-8")
+        self._history_is_whole = True
+        self._board = _tensorboard(self._folder / "tensorboard") if self._config.tensorboard else None
+        if self._board is not None:
+            self._stack.callback(self._board.close)
+        for entry in self._earlier:
+            self._write(entry)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        if kind is None and not self._history_is_whole:
+            self._rewrite()
+
+    def take(self, message: Message) -> None:
+        """Show or write what a child process says."""
+        if message.pop("kind") == "warning":
+            logger.warning("%s", message["text"])
+        else:
+            self._evaluation(message)
+
+    def progress(self, ledger: Ledger) -> None:
+        """Show how far the run is."""
+        if ledger.step == self._shown:
+            return
+        self._shown = ledger.step
+        self._bar.update(self._task, completed=ledger.step, total=self._schedule.steps)
+        if not ledger.since_weight:
+            return
+        facts = ledger.facts(self._schedule.steps_per_epoch)
+        speed = f"{facts['rows_per_second']:,.0f} rows/s"
+        self._bar.update(self._task, speed=speed, loss=f"{facts['loss']:.4f}")
+        if self._board is not None:
+            for name in ("loss", "rows_per_second"):
+                self._board.add_scalar(f"train/{name}", facts[name], ledger.step)
+
+    @property
+    def confirmed(self) -> list[dict[str, Any]]:
+        """The history up to a best model that is not on disk, if there is one; the rest is to be scored again."""
+        if self._unsaved_step is None:
+            return self.history
+        return [entry for entry in self.history if entry["step"] < self._unsaved_step]
+
+    def _evaluation(self, entry: Message) -> None:
+        if entry.pop("saved"):
+            self._unsaved_step = None
+        elif entry["best"] and self._unsaved_step is None:
+            self._unsaved_step = entry["step"]
+        if any(entry["step"] == earlier["step"] for earlier in self.history):
+            return
+        entry["time"] = self._times.since_last()
+        self._write(entry)
+        last, best = entry["average_precision"], entry["best_average_precision"]
+        # Speed and loss, too: a run may be over before anybody has looked at how far it is.
+        speed, loss = f"{entry['rows_per_second']:,.0f} rows/s", f"{entry['loss']:.4f}"
+        self._bar.update(self._task, speed=speed, loss=loss, last=f"{last:.4f}", best=f"{best:.4f}")
+        if self._board is not None:
+            self._board.add_scalar("valid/average_precision", last, entry["step"])
+            _show_times(self._board, entry["time"], entry["step"])
+        if not on_terminal():
+            logger.info(
+                "epoch %.2f/%d  step %d  %.0f rows/s  loss %.4f  AP %.4f  best %.4f",
+                entry["epoch"],
+                self._config.epochs,
+                entry["step"],
+                entry["rows_per_second"],
+                entry["loss"],
+                last,
+                best,
+            )
+            logger.info("time: %s", breakdown.describe(entry["time"]))
+
+    def _write(self, entry: Message) -> None:
+        self.history.append(entry)
+        try:
+            if self._history_is_whole:
+                _append(self._history_file, json.dumps(entry) + "\n")
+            else:
+                self._rewrite()
+        except OSError as error:
+            self._history_is_whole = False
+            logger.error("%s; training continues, and it is tried again", output_error(self._history_file, error))
+        except OutputError as error:
+            logger.error("%s; training continues, and it is tried again", error)
+
+    def _rewrite(self) -> None:
+        """Write the whole history, after some of it could not be written.
+
+        Raises:
+            OutputError: It still cannot.
+        """
+        write_atomic(self._history_file, "".join(json.dumps(entry) + "\n" for entry in self.history))
+        self._history_is_whole = True
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("ab", buffering=0) as file:
+        data = line.encode()
+        if file.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _tensorboard(folder: Path) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder))
+
+
+def _show_times(board: Any, time: dict[str, Any], step: int) -> None:
+    """Show on TensorBoard each process's shares of its time, and the bytes it has held at most."""
+    for name, spent in breakdown.processes(time):
+        process = name.replace(" ", "-")
+        for part in breakdown.PARTS:
+            if part in spent:
+                board.add_scalar(f"time/{process}/{part}", breakdown.share(spent, part), step)
+        board.add_scalar(f"peak_memory/{process}", spent["peak_memory"], step)

@@ -1,0 +1,196 @@
+"""Whether a run can resume from a checkpoint, and whether anything is left for it to do."""
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.errors import ConfigError, DataError
+from dkan_core.model.architecture import ModelConfig, count_trained
+from dkan_core.training.launcher.checkpoint_file import Checkpoint
+from dkan_core.training.state.ledger import ENDINGS, Ledger, add_to_digest
+from dkan_core.training.state.schedule import Schedule, ranges_of, rows_after
+from dkan_core.training.state.shared_memory import MemoryShape
+from dkan_core.training.state.snapshots import StateSnapshot
+from dkan_core.training.validation.early_stopping import Selection
+
+PLACE_SETTINGS = (
+    "device",
+    "eval_device",
+    "max_seconds",
+    "tensorboard",
+    "checkpoint_steps",
+    "checkpoint_uri",
+    "exchange_timeout",
+    "resume",
+)
+"""Where and how long a run computes: none of it changes its course."""
+
+EXTENDING_SETTINGS = ("epochs", "patience", "evaluations_per_epoch")
+"""When a run ends and what it looks at: what was done stays as it is, and only what follows may be another."""
+
+FREE_SETTINGS = (*PLACE_SETTINGS, *EXTENDING_SETTINGS)
+"""What may be another in a run that is resumed; everything else would have changed what it has done so far."""
+
+logger = logging.getLogger(__name__)
+
+
+def check_fits(checkpoint: Checkpoint, config: TrainConfig, data: str, rows: int) -> None:
+    """Raise an error unless a run of this data with these settings can resume from a checkpoint.
+
+    Args:
+        checkpoint: To resume from.
+        config: Resolved settings.
+        data: Fingerprint of the prepared data.
+        rows: Rows of its train split.
+
+    Raises:
+        ConfigError: It is of other data or settings, or has done more than there is to do.
+        DataError: Its ledger contradicts itself.
+    """
+    where = checkpoint.source
+    if checkpoint.data != data:
+        raise ConfigError(
+            f"{where}: is of other data (fingerprint {checkpoint.data[:12]}, here {data[:12]}); "
+            "train with that data, or without --resume; to continue with other data, start from that run's model with "
+            "--init-from"
+        )
+    # One that did not exist when the checkpoint was written had its default.
+    theirs, ours = {**_plain(TrainConfig()), **checkpoint.settings}, _plain(config)
+    for name, value in theirs.items():
+        if name not in FREE_SETTINGS and ours.get(name) != value:
+            raise ConfigError(
+                f"{where}: was trained with {name} {value}, not {ours.get(name)}; "
+                "resume with the same, or train without --resume"
+            )
+    _check_epochs(checkpoint.ledger, config, rows, where)
+    before = Ledger()
+    for index, each in enumerate(checkpoint.pending):
+        _check_ledger(each.ledger, config, rows, f"{where}: pending.{index}", before)
+        before = each.ledger
+    _check_ledger(checkpoint.ledger, config, rows, where, before)
+
+
+def _plain(config: TrainConfig) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    return plain
+
+
+def _check_epochs(ledger: Ledger, config: TrainConfig, rows: int, where: str) -> None:
+    """Raise ConfigError where more is done than there is to do."""
+    ranges = ranges_of(config, rows)
+    if ledger.step > ranges.epochs * ranges.steps_per_epoch:
+        done = math.ceil(ledger.step / ranges.steps_per_epoch)
+        raise ConfigError(
+            f"epochs {config.epochs}: {where} has done {ledger.step} steps, which is into epoch {done}; "
+            f"give --epochs {done} or more, or train without --resume"
+        )
+
+
+def _check_ledger(ledger: Ledger, config: TrainConfig, rows: int, where: str, before: Ledger) -> None:
+    """Check that a ledger is that of a run of these settings: all that it counts follows from the ranges done.
+
+    Args:
+        ledger: To be checked.
+        config: Resolved settings.
+        rows: Rows of the train split.
+        where: What messages call it.
+        before: An earlier one of the run, which was checked.
+    """
+    ranges = ranges_of(config, rows)
+    if not before.ranges <= ledger.ranges <= ranges.count:
+        raise DataError(f"{where}: ledger.ranges: expected {before.ranges} to {ranges.count}, got {ledger.ranges}")
+    expected = {
+        "step": ranges.step_after(ledger.ranges),
+        "next_range": ledger.ranges,
+        "rows": rows_after(ranges, ledger.ranges, rows=rows, config=config),
+        "digest": add_to_digest(before.digest, range(before.ranges, ledger.ranges)),
+    }
+    for name, value in expected.items():
+        if getattr(ledger, name) != value:
+            raise DataError(
+                f"{where}: ledger.{name}: expected {value} after {ledger.ranges} ranges, got {getattr(ledger, name)}"
+            )
+
+
+def log_changes(before: Mapping[str, Any], config: TrainConfig) -> None:
+    """Say which settings of a resumed run are others than before."""
+    for name in EXTENDING_SETTINGS:
+        if name in before and before[name] != getattr(config, name):
+            logger.info("%s: %s from here on, %s before", name, getattr(config, name), before[name])
+
+
+def ending_of(checkpoint: Checkpoint, config: TrainConfig, rows: int) -> str:
+    """Return why nothing is left to do, one of ``ENDINGS``: empty where something is.
+
+    What an interrupt or a limit of time ended can be resumed; so can what patience ended, with more of it.
+
+    Args:
+        checkpoint: That fits.
+        config: Resolved settings.
+        rows: Rows of the train split.
+    """
+    selection = Selection(config.patience)
+    selection.replay(entry["average_precision"] for entry in checkpoint.history)
+    ranges, ledger = ranges_of(config, rows), checkpoint.ledger
+    if ledger.step == ranges.epochs * ranges.steps_per_epoch and checkpoint.history and not checkpoint.pending:
+        return "epochs"
+    if selection.exhausted:
+        return "patience"
+    return "time" if ENDINGS[ledger.ended] == "time" and has_no_time_left(checkpoint, config) else ""
+
+
+def has_no_time_left(checkpoint: Checkpoint, config: TrainConfig) -> bool:
+    """Tell whether no further step may be taken."""
+    return config.max_seconds is not None and checkpoint.ledger.used >= config.max_seconds
+
+
+def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: TrainConfig) -> ModelConfig:
+    """Return the architecture of a checkpoint, once its state is known to have that size.
+
+    Args:
+        checkpoint: To resume from.
+        prepared: The data.
+        config: Resolved settings.
+
+    Raises:
+        DataError: It is no architecture for the data, or another than that of the checkpoint's state.
+    """
+    where = f"{checkpoint.source}: architecture"
+    architecture = ModelConfig.from_dict(checkpoint.architecture, where)
+    # All but what was chosen by a look at the rows follows from data and settings.
+    expected = ModelConfig.for_data(
+        prepared, config, indicators=architecture.indicators, missing=architecture.missing
+    ).to_dict()
+    for name, value in architecture.to_dict().items():
+        if value != expected[name]:
+            raise DataError(f"{where}.{name}: expected {expected[name]} for this data and settings, got {value}")
+    parameters = count_trained(architecture)
+    shape = MemoryShape.of(config, parameters)
+    size = (shape.whole_state, parameters)
+    arrays = {"state": checkpoint.state_KP}
+    arrays |= {f"pending.{index}": each.state_KP for index, each in enumerate(checkpoint.pending)}
+    for name, array in arrays.items():
+        if array.shape != size:
+            raise DataError(f"{checkpoint.source}: tensor {name}: expected shape {size}, got {array.shape}")
+    if len(checkpoint.pending) > shape.snapshot_slots:
+        raise DataError(f"{checkpoint.source}: pending: expected at most {shape.snapshot_slots} snapshots")
+    return architecture
+
+
+def waiting_snapshots(checkpoint: Checkpoint, schedule: Schedule) -> list[StateSnapshot]:
+    """Return the snapshots of a checkpoint that are to be scored, in order.
+
+    A run that stops early takes a last snapshot where it happens to be, which nobody scores; with more patience from
+    the start there would be none, unless an evaluation was due there.
+    """
+    pending = checkpoint.pending
+    if not pending or ENDINGS[checkpoint.ledger.ended] != "patience":
+        return pending
+    before = [entry["step"] for entry in checkpoint.history] + [each.snapshot.step for each in pending[:-1]]
+    due = schedule.evaluations_due
+    return pending if due(pending[-1].snapshot.step) > due(max(before, default=0)) else pending[:-1]

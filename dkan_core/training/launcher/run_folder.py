@@ -1,0 +1,116 @@
+"""A run's folder: what lies in it, what of that may be removed, and how a remote one is written."""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dkan_core.config import TrainConfig
+from dkan_core.errors import OutputError
+from dkan_core.model.model_folder import MODEL_FILES, check_model_is_ours
+from dkan_core.model.saved_model import write_model_files
+from dkan_core.training.history import BEGINNING, HISTORY
+from dkan_core.training.launcher.checkpoint_file import Checkpoint
+from dkan_core.training.launcher.checkpoints import CHECKPOINTS, clear_checkpoints
+from dkan_core.training.launcher.run import LOGS
+from dkan_core.training.roles.evaluator import MODEL_FOLDER
+from dkan_core.utils.storage.failures import output_error
+from dkan_core.utils.storage.files import read_if_there, remove
+from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries, leftovers
+from dkan_core.utils.storage.paths import is_remote, local_path
+from dkan_core.utils.storage.remote import replace_remote
+
+METRICS, TENSORBOARD = "metrics.json", "tensorboard"
+WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, METRICS)
+OUTPUTS = (CHECKPOINTS, *WRITTEN)
+OWN_NAMES = {
+    LOGS: r"(server|evaluator|train|(worker|member)-\d+)\.log",
+    TENSORBOARD: r"events\.out\.tfevents\..*",
+    MODEL_FOLDER: "|".join(map(re.escape, {*MODEL_FILES, *(name for file in MODEL_FILES for name in leftovers(file))})),
+}
+"""What a folder of a run may hold, as patterns."""
+
+
+def check_run_folder(run: str | Path, *, overwrite: bool) -> None:
+    """Raise OutputError unless a folder is absent, empty, or holds a run, or what is left of one.
+
+    What is removed when a run begins must be a run's, and not only have the names: ``model`` may be somebody's own.
+
+    Args:
+        run: Local path or fsspec URI.
+        overwrite: Whether there may be an earlier run at all.
+    """
+    check_free(run, ours=OUTPUTS, overwrite=overwrite)
+    there = entries(run)
+    for name in OWN_NAMES.keys() & there:
+        for entry in sorted(entries(f"{run}/{name}") - {PARTIAL}):
+            if not re.fullmatch(OWN_NAMES[name], entry):
+                raise OutputError(
+                    f"{run}/{name}/{entry}: was not written by a run of dkan, and {run}/{name} would be replaced; "
+                    "choose an empty or new folder"
+                )
+    if MODEL_FOLDER in there and entries(f"{run}/{MODEL_FOLDER}"):
+        check_model_is_ours(f"{run}/{MODEL_FOLDER}")
+    if HISTORY in there:
+        check_file_is_ours(f"{run}/{HISTORY}", beginning=BEGINNING)
+    if METRICS in there:
+        check_file_is_ours(f"{run}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
+
+
+def check_replaceable(run: str | Path, where: str, config: TrainConfig, *, overwrite: bool) -> None:
+    """Make way for a run that does not resume from its own checkpoints.
+
+    Raises:
+        OutputError: There is a finished run, or checkpoints of another one, that may not be replaced.
+    """
+    if config.resume == "auto" and not overwrite and read_if_there(f"{run}/{METRICS}") is not None:
+        raise OutputError(
+            f"{run}: holds a finished run and {where} no checkpoint of it; pass --overwrite to replace it"
+        )
+    if config.resume not in ("auto", "never") and _lies_in(config.resume, where):
+        return
+    clear_checkpoints(where, allowed=overwrite)
+
+
+def _lies_in(uri: str, folder: str) -> bool:
+    """Tell whether a file or folder is a folder or lies in it, however their paths are written."""
+    if is_remote(uri) or is_remote(folder):
+        return f"{uri}/".startswith(f"{folder}/")
+    return local_path(uri).resolve().is_relative_to(local_path(folder).resolve())
+
+
+@contextmanager
+def local_run_folder(run: str | Path) -> Iterator[Path]:
+    """Yield the local folder of a run; that of a remote one is uploaded at the end, also when the run fails."""
+    if not is_remote(run):
+        try:
+            yield local_path(run)
+        except OSError as error:
+            raise output_error(run, error) from error
+        return
+    with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
+        try:
+            yield Path(folder)
+        except BaseException:
+            # What failed is the news; that its logs cannot be uploaded either is not.
+            with suppress(OutputError):
+                replace_remote(Path(folder), str(run), WRITTEN)
+            raise
+        replace_remote(Path(folder), str(run), WRITTEN)
+
+
+def make_ready(folder: Path, checkpoint: Checkpoint | None) -> None:
+    """Make the folders of a run, without what an earlier one has left; one that is resumed keeps its logs.
+
+    ``check_run_folder`` has seen that what is removed is a run's.
+    """
+    gone = (METRICS,) if checkpoint is not None else tuple(reversed(WRITTEN))
+    for name in gone:
+        remove(folder / name)
+    for name in WRITTEN:
+        for entry in leftovers(name):
+            remove(folder / entry)
+    (folder / LOGS).mkdir(parents=True, exist_ok=True)
+    if checkpoint is not None and checkpoint.model:
+        write_model_files(folder / MODEL_FOLDER, checkpoint.model)

@@ -1,0 +1,220 @@
+"""Runs under torchrun, on one node or several: every rank's process is the launcher of one member.
+
+The process of rank 0 is the launcher that writes the run, with the evaluator beside its member. The others write
+nothing: they learn from it what to train, and at the end how it went.
+"""
+
+import ipaddress
+import itertools
+import json
+import logging
+import os
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from dkan_core import errors
+from dkan_core.config import TrainConfig
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.errors import DkanError, TrainingError
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.training.communication.process_group import backend_of, keep_store, open_store
+from dkan_core.training.communication.rendezvous import Meeting, TorchRun
+from dkan_core.training.compute.gradient import decayed_ranges, parameter_count, untrained_model
+from dkan_core.training.launcher.child_processes import Child, ForkServer
+from dkan_core.training.setup.defaults import Placement
+from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+
+LOOK_SECONDS = 0.1
+SILENCE_SECONDS = 10.0
+"""After so long rank 0 says whom it waits for, and again."""
+
+FAREWELL_SECONDS = 30.0
+"""How long rank 0 keeps a store of its own for those that have not read the result."""
+
+_runs = itertools.count()
+AnswerT = TypeVar("AnswerT")
+
+logger = logging.getLogger(__name__)
+
+
+class Ranks:
+    """The launchers of a run, and what they tell each other.
+
+    Args:
+        place: What torchrun says about this one.
+        timeout: Seconds to wait for an answer of the store.
+    """
+
+    def __init__(self, place: TorchRun, timeout: float) -> None:
+        self.place, self.timeout = place, timeout
+        self._keeps_store = place.rank == 0 and not place.agent_has_store
+        self._prefix = f"dkan/{place.attempt}/{next(_runs)}"
+        try:
+            store = self._open_store()
+        except (RuntimeError, OSError) as error:
+            what = f"cannot listen at {place.host}:{place.port} for" if self._keeps_store else "lost"
+            raise TrainingError(f"{what} the other ranks: {error}") from error
+        self._store = PrefixStore(self._prefix, store)
+
+    def _open_store(self) -> TCPStore:
+        """Connect to the store, or keep it: on the loopback alone where all ranks are on this node and meet there."""
+        place = self.place
+        if self._keeps_store and place.one_node:
+            address = socket.gethostbyname(place.host)
+            if ipaddress.ip_address(address).is_loopback:
+                return keep_store(self.timeout, address, place.port)
+        return open_store(place.host, place.port, self.timeout, is_master=self._keeps_store)
+
+    def gather(self) -> None:
+        """Say that this rank has its data; rank 0 waits for all to say so, as members wait only shortly for each other.
+
+        A rank that dies before it has said so and is started again is waited for, too.
+
+        Raises:
+            TrainingError: A rank cannot read its data, or its settings are wrong.
+        """
+        self._ask(lambda: self._store.set(f"ready/{self.place.rank}", ""))
+        missing = [] if self.place.rank else list(range(self.place.size))
+        patience = time.monotonic() + SILENCE_SECONDS
+        while missing := [rank for rank in missing if not self._has(f"ready/{rank}")]:
+            if self._has("failed"):
+                raise TrainingError(json.loads(self._ask(lambda: self._store.get("failed"))))
+            if time.monotonic() > patience:
+                logger.info("waiting for the data of ranks %s", ", ".join(map(str, missing)))
+                patience = time.monotonic() + SILENCE_SECONDS
+            time.sleep(LOOK_SECONDS)
+
+    def give_up(self, error: DkanError) -> None:
+        """Tell rank 0, which waits for this rank, why it waits in vain."""
+        self.tell("failed", f"rank {self.place.rank}: {error}")
+
+    def meeting(self, config: TrainConfig) -> Meeting:
+        """Return where the members meet."""
+        backend = backend_of(config.device.split(",")[: self.place.local_size])
+        host, port = self.place.host, self.place.port
+        return Meeting(host=host, port=port, prefix=f"{self._prefix}/members", backend=backend, one_node=False)
+
+    def tell(self, key: str, value: Any) -> None:
+        """Tell the others something."""
+        self._ask(lambda: self._store.set(key, json.dumps(value)))
+
+    def hear(self, key: str) -> Any:
+        """Wait until rank 0 tells something."""
+        while not self._has(key):
+            time.sleep(LOOK_SECONDS)
+        return json.loads(self._ask(lambda: self._store.get(key)))
+
+    def part(self) -> None:
+        """Say that nothing more is to be heard; whoever keeps the store waits for the others to say so."""
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        count = self._ask(lambda: self._store.add("parted", 1))
+        while self._keeps_store and count < self.place.size and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+            count = self._ask(lambda: self._store.add("parted", 0))
+
+    def _has(self, key: str) -> bool:
+        return self._ask(lambda: self._store.check([key]))
+
+    def _ask(self, call: Callable[[], AnswerT]) -> AnswerT:
+        """Return the store's answer; over a network that was cut meanwhile it would be waited for without an end.
+
+        Raises:
+            TrainingError: The store is gone, or does not answer.
+        """
+        answers: list[AnswerT] = []
+        reasons: list[RuntimeError] = []
+
+        def ask() -> None:
+            try:
+                answers.append(call())
+            except RuntimeError as error:
+                reasons.append(error)
+
+        thread = threading.Thread(target=ask, daemon=True)
+        thread.start()
+        thread.join(self.timeout)
+        if answers:
+            return answers[0]
+        host, port = self.place.host, self.place.port
+        reason = reasons[0] if reasons else f"no answer from {host}:{port} for {self.timeout:g} s"
+        raise TrainingError(f"lost the other ranks: {reason}") from (reasons[0] if reasons else None)
+
+
+def follow(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig) -> dict[str, Any]:
+    """Run this rank's member, if rank 0 wants to train, and return what it tells of the result.
+
+    Raises:
+        UserError: The member found the data wrong.
+        TrainingError: The member died, or rank 0 is gone.
+    """
+    with ForkServer() as fork_server, _uninterrupted():
+        ranks.gather()
+        model = ranks.hear("plan")
+        if model is not None:
+            job = _member(ranks, data, manifest, config, model)
+            with tempfile.TemporaryDirectory(prefix="dkan-") as logs:
+                child = fork_server.spawn(job, Path(logs) / f"{job.name}.log")
+                try:
+                    _watch(child)
+                finally:
+                    child.end()
+                    os.close(job.memory)
+        result: dict[str, Any] = ranks.hear("result")
+        ranks.part()
+        return result
+
+
+def _member(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig, model: dict[str, Any]) -> Job:
+    untrained = untrained_model(ModelConfig.from_dict(model), manifest, config)
+    rank, rows = ranks.place.rank, manifest.splits["train"].rows
+    placement = Placement.of(config, ranks.place)
+    shape = MemoryShape.of(config, parameter_count(untrained))
+    return Job(
+        role="member",
+        rank=rank,
+        device=placement.device_of("member", rank),
+        threads=placement.threads,
+        prepared=str(data),
+        run="",
+        config=config,
+        model=model,
+        train_rows=rows,
+        decayed=tuple(decayed_ranges(untrained, config, rows)),
+        shape=shape,
+        memory=create_memory(shape).handle,
+        bells={},
+        meeting=ranks.meeting(config).number(1),
+    )
+
+
+def _watch(child: Child) -> None:
+    """Wait for the end of a member, and raise what it has to say."""
+    while not child.channel.lost:
+        for message in child.channel.waiting():
+            raise getattr(errors, message["error"])(message["text"])
+        time.sleep(LOOK_SECONDS)
+    if child.wait():
+        raise TrainingError(child.describe_death())
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Leave Ctrl-C to rank 0, which ends the run for all."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

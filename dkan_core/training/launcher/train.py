@@ -1,0 +1,246 @@
+"""``train``: resolves settings, makes the run's folder ready, runs it, and says how it ended.
+
+No process of a run imports the caller's script, so a script needs no ``__main__`` guard and a notebook works.
+"""
+
+import json
+import logging
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.format.manifest import PreparedData, open_prepared
+from dkan_core.data.loading.loader import open_split
+from dkan_core.errors import DkanError, TrainingError
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.communication.rendezvous import TorchRun
+from dkan_core.training.compute.model_init import take_initial
+from dkan_core.training.history import HISTORY
+from dkan_core.training.launcher.checkpoint_file import Checkpoint
+from dkan_core.training.launcher.checkpoints import (
+    CHECKPOINTS,
+    checkpoint_folder,
+    find_checkpoint,
+    resume_options,
+    save_checkpoint,
+)
+from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.launcher.resuming import check_architecture, ending_of, has_no_time_left
+from dkan_core.training.launcher.run import LOGS, Outcome, Run
+from dkan_core.training.launcher.run_folder import (
+    METRICS,
+    check_replaceable,
+    check_run_folder,
+    local_run_folder,
+    make_ready,
+)
+from dkan_core.training.launcher.run_log import LOG, Ending, kept_log
+from dkan_core.training.launcher.torchrun import Ranks, follow
+from dkan_core.training.roles.evaluator import MODEL_FOLDER
+from dkan_core.training.setup.defaults import MAX_RATE, describe_strategy, resolve, scaled_learning_rate
+from dkan_core.training.state.ledger import ENDINGS
+from dkan_core.utils.storage.files import write_atomic, write_json
+from dkan_core.utils.storage.staging import output_lock
+
+LEDGER_FACTS = ("ranges", "rows", "refused", "backoffs", "late", "reassigned")
+
+OWN_CHECKPOINTS = ("auto", "best")
+"""Values of ``resume`` by which a run resumes in its own folder."""
+
+TO_GO_ON = {
+    "epochs": "raise --epochs to continue",
+    "patience": "it stopped early; raise --patience to continue",
+    "time": "its time was up; raise --max-seconds to continue",
+}
+"""By what ended a run: how to continue it."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What a run ended with."""
+
+    average_precision: float
+    """Validation AP of the best model; the mean over labels."""
+
+    model: str
+    """Folder of the best model: path or URI."""
+
+    metrics: dict[str, Any]
+    """What ``metrics.json`` holds."""
+
+    history: list[dict[str, Any]]
+    """One entry an evaluation."""
+
+    checkpoint: str | None = None
+    """The newest one: path or URI; None where there is none to resume from."""
+
+
+def train(
+    prepared: str | Path, run: str | Path, config: TrainConfig | None = None, *, overwrite: bool = False
+) -> TrainResult:
+    """Train on a prepared data set, evaluate beside it, keep the best model by validation AP.
+
+    Args:
+        prepared: Folder or fsspec URI that ``prepare`` wrote.
+        run: Folder or URI for ``model/``, ``metrics.json``, ``history.jsonl``, ``logs/`` and ``checkpoints/``.
+        config: Settings; what is None in it is chosen from the data.
+        overwrite: Whether an earlier run in ``run`` may be replaced.
+
+    Under torchrun every rank calls it: the one of rank 0 writes the run, and all return what it returns.
+
+    Raises:
+        UserError: The data, a setting or the output folder is wrong.
+        TrainingError: A process died again and again, or the loss is no finite number; the message says where.
+        KeyboardInterrupt: Ctrl-C was pressed twice; pressed once, the run ends in order.
+    """
+    config = config or TrainConfig()
+    torchrun = TorchRun.read()
+    ranks = Ranks(torchrun, config.exchange_timeout) if torchrun else None
+    if ranks is not None and ranks.place.rank:
+        return _take_part(prepared, config, ranks)
+    check_run_folder(run, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
+    with output_lock(run), kept_log() as write_log, open_prepared(prepared, "train", "valid") as (data, manifest):
+        for split in ("train", "valid"):
+            open_split(data, manifest, split).close()
+        config, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
+        asked, config = config, resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
+        where = checkpoint_folder(config, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
+        checkpoint = _starting_point(run, where, config, manifest, overwrite=overwrite)
+        log_plan(config, rate_is_default=asked.learning_rate is None)
+        if ranks is not None:
+            ranks.gather()
+        with local_run_folder(run) as folder:
+            make_ready(folder, checkpoint)
+            write_log(folder / LOGS / LOG)
+            source, options = checkpoint.source if checkpoint else "", resume_options(config, where)
+            with Ending(str(run), folder / MODEL_FOLDER, source, options) as end:
+                ending = "" if checkpoint is None else ending_of(checkpoint, config, manifest.splits["train"].rows)
+                if checkpoint is not None and ending:
+                    outcome = _take_over(folder, checkpoint, ending, ranks)
+                else:
+                    with ForkServer() as fork_server:
+                        execution = Run(
+                            data, manifest, folder, config, where, checkpoint, fork_server, end, ranks, initial
+                        )
+                        outcome = execution.execute()
+                metrics = _write_metrics(folder, config, outcome)
+                end.reason = ENDINGS[outcome.ledger.ended]
+    best = float(metrics["average_precision"])
+    logger.info("best validation average precision %.4f; model in %s/%s", best, run, MODEL_FOLDER)
+    result = TrainResult(
+        average_precision=best,
+        model=f"{run}/{MODEL_FOLDER}",
+        metrics=metrics,
+        history=outcome.history,
+        checkpoint=end.checkpoint or None,
+    )
+    if ranks is not None:
+        ranks.tell("result", asdict(result))
+        ranks.part()
+    return result
+
+
+def _starting_point(
+    run: str | Path, where: str, config: TrainConfig, manifest: PreparedData, *, overwrite: bool
+) -> Checkpoint | None:
+    """Return the checkpoint that a run resumes from, if there is one; else make way for it."""
+    checkpoint = find_checkpoint(where, config, manifest.fingerprint, manifest.splits["train"].rows)
+    if checkpoint is not None:
+        check_architecture(checkpoint, manifest, config)
+        if config.resume == "best":
+            # What came after it is gone from here on, also for a run that is stopped before it writes another.
+            save_checkpoint(where, checkpoint)
+        if has_no_time_left(checkpoint, config):
+            used, limit = checkpoint.ledger.used, config.max_seconds
+            logger.warning("no time is left: %.1f s of --max-seconds %g are used; no step is taken", used, limit)
+    if checkpoint is None or config.resume not in OWN_CHECKPOINTS:
+        check_replaceable(run, where, config, overwrite=overwrite)
+    return checkpoint
+
+
+def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None) -> Outcome:
+    """Write what a finished run has left in its checkpoint; nothing is trained."""
+    logger.info("%s is the end of a finished run: nothing to train; %s", checkpoint.source, TO_GO_ON[ending])
+    if ranks is not None:
+        ranks.tell("plan", None)
+    lines = "".join(json.dumps(entry) + "\n" for entry in checkpoint.history)
+    write_atomic(folder / HISTORY, lines)
+    return Outcome(checkpoint.history, replace(checkpoint.ledger, ended=ENDINGS.index(ending)), {})
+
+
+def _write_metrics(folder: Path, config: TrainConfig, outcome: Outcome) -> dict[str, Any]:
+    """Write what is known of the best model and of the run, and return it."""
+    if not (folder / MODEL_FOLDER).exists():
+        raise TrainingError("no evaluation gave finite scores; lower learning_rate or check the row weights")
+    metrics = SavedModel(folder / MODEL_FOLDER).metrics
+    metrics["training"] = _training_facts(config, outcome)
+    write_json(folder / METRICS, metrics)
+    return metrics
+
+
+def _take_part(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> TrainResult:
+    """Run the member of a rank above 0; return what rank 0 returns."""
+    with ExitStack() as stack:
+        try:
+            data, manifest = stack.enter_context(open_prepared(prepared, "train", "valid"))
+            config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), ranks.place)
+        except DkanError as error:
+            ranks.give_up(error)
+            raise
+        return TrainResult(**follow(ranks, data, manifest, config))
+
+
+def log_plan(config: TrainConfig, *, rate_is_default: bool) -> None:
+    """Log what a resolved config comes to, and whether the limit of the learning rate was reached.
+
+    Args:
+        config: Resolved settings.
+        rate_is_default: Whether the learning rate was chosen by rule.
+    """
+    logger.info("strategy %s: %s", config.strategy, describe_strategy(config))
+    logger.info(
+        "training: device %s, workers %d, batch size %d, learning rate %.2g, epochs %d",
+        config.device,
+        config.workers,
+        config.batch_size,
+        config.learning_rate,
+        config.epochs,
+    )
+    assert config.batch_size is not None
+    by_rule = scaled_learning_rate(config.batch_size, config.lr_scaling)
+    if rate_is_default and by_rule > MAX_RATE:
+        logger.info(
+            "learning rate capped: %s scaling to batches of %d rows would give %.2g; the limit is %.2g, and "
+            "--learning-rate sets another",
+            config.lr_scaling,
+            config.batch_size,
+            by_rule,
+            MAX_RATE,
+        )
+
+
+def _training_facts(config: TrainConfig, outcome: Outcome) -> dict[str, Any]:
+    last, ledger = outcome.history[-1], outcome.ledger
+    return {
+        "strategy": config.strategy,
+        "mode": config.mode,
+        "device": config.device,
+        "workers": config.workers,
+        "members": config.members,
+        "hidden": list(config.hidden or ()),
+        "batch_size": config.batch_size,
+        "learning_rate": config.learning_rate,
+        "epochs": config.epochs,
+        "epochs_done": last["epoch"],
+        "steps": last["step"],
+        "seconds": last["seconds"],
+        "seed": config.seed,
+        "init_from": config.init_from,
+        "ended": ENDINGS[ledger.ended],
+        "ledger": {name: getattr(ledger, name) for name in LEDGER_FACTS},
+        "replaced": outcome.replaced,
+    }

@@ -1,0 +1,1 @@
+"""Processes that measure for a plan."""

@@ -1,0 +1,32 @@
+"""A process that sums a buffer with others, as the members of a run without a server do."""
+
+import time
+
+import torch
+
+from dkan_core.training.collectives.ring import ring_all_reduce
+from dkan_core.training.communication.messages import inherited
+from dkan_core.training.communication.process_group import Team
+from dkan_core.training.planning.probes.processes import MEASURED
+from dkan_core.training.state.process_spec import Job
+
+
+def work(job: Job) -> None:
+    """Sum as often as the run has steps; report when each sum was there, in seconds."""
+    torch.set_num_threads(job.threads)
+    device = torch.device(job.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    team = Team(job.meeting, job.rank, job.shape.workers, device, job.config.exchange_timeout)
+    buffer_N = torch.zeros(job.shape.parameters, device=team.device)
+    times = []
+    for _ in range(job.train_rows // job.shape.workers):
+        if job.config.strategy == "ring":
+            ring_all_reduce(buffer_N, team.rank, team.size, team.exchange)
+        else:
+            team.add_up(buffer_N)
+        if team.device.type == "cuda":
+            torch.cuda.synchronize(team.device)
+        times.append(time.monotonic())
+    team.part()
+    inherited(job.launcher).send(kind=MEASURED, times=times)

@@ -1,0 +1,37 @@
+"""A process that does what a parameter server's worker does, but for the gradient: it reads, writes and says so."""
+
+import time
+from dataclasses import replace
+
+import torch
+
+from dkan_core.training.communication.messages import inherited
+from dkan_core.training.planning.probes.processes import MEASURED
+from dkan_core.training.roles.heartbeat import Heartbeat
+from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.shared_memory import HOME, Push
+
+
+def work(job: Job) -> None:
+    """Exchange until the server sends everybody home; report when each exchange was done, in seconds."""
+    torch.set_num_threads(job.threads)
+    memory, bell, server = job.open_memory(), job.bell(f"worker-{job.rank}"), job.bell("server")
+    Heartbeat(memory, job.role, job.rank)
+    pushed = job.shape.pushed
+    target_NP = torch.from_numpy(memory.pushes_WN[job.rank]).view(pushed, -1)
+    own_NP = torch.zeros(target_NP.shape, device=job.device)
+    record, push = memory.pushes[job.rank], replace(Push(), incarnation=job.incarnation, weight=1.0, rows=1)
+    times = []
+    record.write(push)
+    server.ring()
+    while (lease := memory.leases[job.rank].read()).index != HOME:
+        if lease.index < 0 or lease.id == push.lease:
+            bell.wait()
+            continue
+        own_NP.copy_(torch.from_numpy(memory.banks_2KP[lease.bank, :pushed]))
+        times.append(time.monotonic())
+        target_NP.copy_(own_NP)
+        push = replace(push, lease=lease.id)
+        record.write(push)
+        server.ring()
+    inherited(job.launcher).send(kind=MEASURED, times=times)

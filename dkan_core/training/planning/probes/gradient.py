@@ -1,0 +1,217 @@
+"""A process that measures one worker: its gradients, the optimizer's step, its rows, and the memory that it takes.
+
+Shape suffixes: P trained numbers.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.format.shard_reader import ShardReader
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.loader import PREFETCH, open_split, run_batches
+from dkan_core.training.communication.messages import inherited
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.planning.probes.processes import MEASURED
+from dkan_core.training.state.aggregation import Contribution
+from dkan_core.training.state.parameter_store import Centre, Rules, start
+from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+
+SECONDS, FEED_SECONDS, UPDATE_SECONDS, PRECISION_SECONDS = 0.6, 0.15, 0.15, 0.3
+"""How long to measure."""
+
+MIN_TURNS, MAX_TURNS, WARM_UP, KEPT_BATCHES = 4, 500, 2, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """What one worker costs. Times are medians in seconds, sizes in bytes."""
+
+    small: tuple[int, float]
+    """Rows of the smaller slice, and the time of its gradient."""
+
+    large: tuple[int, float]
+    update: float
+    """The optimizer's step with one gradient, as server or member take it."""
+
+    feed: float
+    """Rows a second, read as training reads them, from files that the system has in memory."""
+
+    row_bytes: int
+    memory: int
+    """Of parameters, gradients, what is kept for the backward pass of the larger slice, and rows read ahead."""
+
+    small_memory: int
+    """The same with the smaller slice."""
+
+    copy_bandwidth: float | None
+    """Bytes a second between a GPU and the host; None on the CPU."""
+
+    bf16_speed: float | None
+    """How many times as fast as in float32 the larger slice's gradient is in bfloat16; None where not measured."""
+
+
+def work(job: Job) -> None:
+    """Measure, and report."""
+    torch.set_num_threads(job.threads)
+    device, folder = torch.device(job.device), Path(job.prepared)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    with open_split(folder, read_manifest(folder), "train") as reader:
+        probed = Probe(job, reader, device).measure()
+    inherited(job.launcher).send(kind=MEASURED, **asdict(probed))
+
+
+class Probe:
+    """The measurements of one process.
+
+    Args:
+        job: Its config's batch is the larger slice; its memory holds the parameters.
+        reader: The train split.
+        device: Where to compute.
+    """
+
+    def __init__(self, job: Job, reader: ShardReader, device: torch.device) -> None:
+        assert job.config.batch_size is not None
+        self.config, self.reader, self.device = job.config, reader, device
+        self.values_P = job.open_memory().banks_2KP[0, 0]
+        self.memory = create_memory(MemoryShape(parameters=len(self.values_P), workers=1))
+        os.close(self.memory.handle)
+        start(self.memory, self.values_P)
+        self.centre = Centre(self.memory, Rules.of(job.config, job.train_rows, job.decayed))
+        self.replica = Replica.of(job.model, device)
+        self.replica.push_to(self.memory.pushes_WN[0])
+        self.replica.load(self.values_P)
+        self.large = job.config.batch_size
+        self.small = max(1, self.large // 8)
+
+    def measure(self) -> Probed:
+        """Measure everything."""
+        small, large = self._gradients()
+        return Probed(
+            small=(self.small, small),
+            large=(self.large, large),
+            update=median_seconds(self._update, UPDATE_SECONDS),
+            feed=self._feed(),
+            row_bytes=self.reader.row_bytes,
+            memory=self._memory(self.large),
+            small_memory=self._memory(self.small),
+            bf16_speed=self._bf16_speed(),
+            copy_bandwidth=self._copy_bandwidth() if self.device.type == "cuda" else None,
+        )
+
+    def _batches(self, size: int) -> list[Arrays]:
+        """Return some slices of so many rows."""
+        batches = run_batches(self.reader, replace(self.config, batch_size=size, workers=1))
+        return [batch for batch in islice(batches, KEPT_BATCHES) if len(batch["labels"]) == size]
+
+    def _gradients(self) -> tuple[float, float]:
+        """Return the times of a gradient on few rows and on many, measured in turns."""
+        batches = [cycle(self._batches(size)) for size in (self.small, self.large)]
+        times: list[list[float]] = [[], []]
+        for turn in turns(SECONDS):
+            for stream, found in zip(batches, times, strict=True):
+                seconds = timed(partial(self._gradient, next(stream)))
+                if turn >= WARM_UP:
+                    found.append(seconds)
+        return float(np.median(times[0])), float(np.median(times[1]))
+
+    def _gradient(self, arrays: Arrays, config: TrainConfig | None = None) -> None:
+        """Compute a gradient, as a worker does whose parameters have just changed; on CUDA, they are there already."""
+        if self.device.type == "cpu":
+            self.replica.load(self.values_P)
+        self.replica.gradient(arrays, config or self.config)
+
+    def _update(self) -> None:
+        step = self.centre.ledger.ranges
+        gradient_P = self.memory.pushes_WN[0]
+        self.centre.merge(
+            [Contribution(rank=0, lease=step, index=step, array_P=gradient_P, loss=0, weight=1, rows=1, staleness=0)]
+        )
+
+    def _feed(self) -> float:
+        """Return rows per second after a first look at them, which may have come from the disk."""
+        batches = run_batches(self.reader, replace(self.config, epochs=1_000_000, workers=1))
+        for _ in turns(FEED_SECONDS):
+            next(batches)
+        began, rows = time.perf_counter(), 0
+        for _ in turns(FEED_SECONDS):
+            rows += len(next(batches)["labels"])
+        return rows / (time.perf_counter() - began)
+
+    def _memory(self, rows: int) -> int:
+        """Return the bytes that a step on so many rows needs."""
+        (batch, *_) = self._batches(rows)
+        ahead = (1 + PREFETCH) * rows * self.reader.row_bytes
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._gradient(batch)
+            return int(torch.cuda.max_memory_allocated(self.device)) + ahead
+        return kept_bytes(lambda: self._gradient(batch)) + int(self.values_P.nbytes) + ahead
+
+    def _bf16_speed(self) -> float | None:
+        """Return how much faster bfloat16 computes a gradient, measured in turns with float32."""
+        if self.config.precision != "fp32" or (self.device.type == "cuda" and not torch.cuda.is_bf16_supported()):
+            return None
+        batch = self._batches(self.large)[0]
+        reduced = replace(self.config, precision="bf16")
+        ratios = []
+        for turn in turns(PRECISION_SECONDS):
+            full = timed(lambda: self._gradient(batch))
+            half = timed(lambda: self._gradient(batch, reduced))
+            if turn >= WARM_UP:
+                ratios.append(full / half)
+        return float(np.median(ratios))
+
+    def _copy_bandwidth(self) -> float:
+        """Return the bytes a second of a copy from the GPU into the memory that processes share."""
+        seconds = median_seconds(
+            lambda: self.replica.store(self.replica.gradients_P, self.memory.pushes_WN[0]), UPDATE_SECONDS
+        )
+        return float(self.values_P.nbytes / seconds)
+
+
+def turns(seconds: float) -> Iterator[int]:
+    """Count until the time is over, but never only a few times or very often."""
+    began = time.perf_counter()
+    for turn in range(MAX_TURNS):
+        if turn >= MIN_TURNS and time.perf_counter() - began > seconds:
+            return
+        yield turn
+
+
+def timed(action: Callable[[], None]) -> float:
+    """Return how long something takes, in seconds."""
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def median_seconds(action: Callable[[], None], seconds: float) -> float:
+    """Return the median time of something, done again and again for so many seconds."""
+    return float(np.median([timed(action) for _ in turns(seconds)]))
+
+
+def kept_bytes(action: Callable[[], None]) -> int:
+    """Return the bytes of what a computation keeps for its backward pass, the parameters among it; no storage twice."""
+    sizes: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        action()
+    return sum(sizes.values())

@@ -1,0 +1,85 @@
+"""Processes that measure something together, and what they report."""
+
+import os
+import selectors
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dkan_core import errors
+from dkan_core.errors import TrainingError
+from dkan_core.training.communication.messages import Message
+from dkan_core.training.communication.wakeup import Doorbell
+from dkan_core.training.launcher.child_processes import Child, ForkServer
+from dkan_core.training.state.process_spec import Job
+
+MEASURED = "measured"
+"""Kind of the message that a process reports with."""
+
+PATIENCE_SECONDS = 300.0
+
+
+@dataclass
+class Crew:
+    """The processes of one measurement; they are gone when the block ends.
+
+    Args:
+        fork_server: Where they come from.
+        folder: For logs.
+    """
+
+    fork_server: ForkServer
+    folder: Path
+    children: list[Child] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self.children:
+            child.end()
+
+    def start(self, job: Job) -> None:
+        """Start one of them."""
+        self.children.append(self.fork_server.spawn(job, self.folder / f"{job.role}-{job.rank}.log"))
+
+    def reports(self, count: int) -> list[Message]:
+        """Wait for so many of them to report, and return that, by rank.
+
+        Raises:
+            DkanError: One of them met an error of ours.
+            TrainingError: One of them died.
+        """
+        found: dict[int, Message] = {}
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        with selectors.DefaultSelector() as selector:
+            for child in self.children:
+                selector.register(child.channel, selectors.EVENT_READ, child)
+            while len(found) < count:
+                for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
+                    self._listen(key.data, found, selector)
+                if time.monotonic() > deadline:
+                    raise TrainingError(f"no measurement within {PATIENCE_SECONDS:.0f} s")
+        return [found[rank] for rank in sorted(found)]
+
+    def _listen(self, child: Child, found: dict[int, Message], selector: selectors.BaseSelector) -> None:
+        for message in child.channel.waiting():
+            if message["kind"] == "error":
+                raise getattr(errors, message["error"])(message["text"])
+            if message["kind"] == MEASURED:
+                found[child.rank] = message
+        if child.channel.lost:
+            selector.unregister(child.channel)
+            if child.wait() != 0:
+                raise TrainingError(child.describe_death())
+
+
+def close_handles(job: Job) -> None:
+    """Close this process's handles of a job's memory and doorbells."""
+    os.close(job.memory)
+    for pair in job.bells.values():
+        Doorbell(pair).close()

@@ -1,0 +1,1 @@
+"""The processes of a run: a file for each."""

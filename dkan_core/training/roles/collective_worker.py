@@ -1,0 +1,152 @@
+"""A member process of a run without a server: computes, merges with the others, and does what a server would do.
+
+Every member holds the whole state and applies the same merged update to it by the same rules, so that all decide alike.
+The first one's state is that of the run: it stands in the launcher's shared memory, and whatever member is killed, all
+begin anew from its last commit.
+"""
+
+import logging
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import open_split
+from dkan_core.training.collectives import STRATEGIES
+from dkan_core.training.collectives.base import Strategy, Sums, Task
+from dkan_core.training.communication.process_group import Team
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.roles.heartbeat import Heartbeat
+from dkan_core.training.roles.post_step import FollowUp
+from dkan_core.training.roles.stopwatch import Stopwatch, TimedBatches
+from dkan_core.training.roles.worker import PATIENCE_SECONDS, peak_memory_of
+from dkan_core.training.state.aggregation import Contribution
+from dkan_core.training.state.ledger import ENDINGS, Ledger
+from dkan_core.training.state.parameter_store import Centre, Rules
+from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.shared_memory import SharedMemory, create_memory
+
+PROOFS = 1 << 6
+"""So many different proofs: sums of their squares over thousands of members are exact in float32."""
+
+logger = logging.getLogger(__name__)
+
+
+def work(job: Job) -> None:
+    """Take part in every round until the run ends."""
+    torch.set_num_threads(job.threads)
+    device, folder = torch.device(job.device), Path(job.prepared)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    memory = job.open_memory()
+    heartbeat = Heartbeat(memory, job.role, job.rank)
+    team = Team(job.meeting, job.rank, job.shape.workers, device, job.config.exchange_timeout)
+    rules = Rules.of(job.config, job.train_rows, job.decayed)
+    with open_split(folder, read_manifest(folder), "train") as reader:
+        stopwatch = team.stopwatch = Stopwatch(memory.worker_times[job.rank], peak_memory_of(device))
+        batches = TimedBatches(reader, job.config, job.rank, stopwatch)
+        if job.rank:
+            memory = create_memory(job.shape)
+        if team.size > 1:
+            share_state(memory, team)
+        strategy = STRATEGIES[job.config.strategy](team, Replica.of(job.model, device), batches, rules)
+        centre = Centre(memory, rules)
+        follow_up = FollowUp(centre, None if job.rank else job.bell("evaluator"))
+        MemberLoop(strategy, centre, follow_up, heartbeat, stopwatch).run()
+        batches.close()
+    team.part()
+
+
+def share_state(memory: SharedMemory, team: Team) -> None:
+    """Give every member the first one's ledger, state and restore points."""
+    ledger, kept = memory.ledger.read(), [record.read() for record in memory.kept]
+    facts: list[object] = [asdict(each) for each in (ledger, *kept)]
+    team.share([torch.from_numpy(array) for array in (memory.banks_2KP, memory.kept_2KP)], facts)
+    if team.rank:
+        ledger, *kept = (Ledger(**each) for each in facts)  # type: ignore[arg-type]
+        memory.ledger.write(ledger)
+        for record, value in zip(memory.kept, kept, strict=True):
+            record.write(value)
+
+
+class MemberLoop:
+    """The loop over rounds.
+
+    Args:
+        strategy: How the members' updates become one.
+        centre: This member's copy of the state that counts.
+        follow_up: What is due after a commit.
+        heartbeat: Shows that rounds are made.
+        stopwatch: Told what the time went into.
+    """
+
+    def __init__(
+        self, strategy: Strategy, centre: Centre, follow_up: FollowUp, heartbeat: Heartbeat, stopwatch: Stopwatch
+    ) -> None:
+        self.strategy, self.centre, self.follow_up = strategy, centre, follow_up
+        self.heartbeat, self.stopwatch = heartbeat, stopwatch
+        strategy.on_step = heartbeat.tick
+
+    def run(self) -> None:
+        """Run to the end, and see to what an earlier process did not come to."""
+        ending = self._follow_up(0)
+        while not self.centre.ledger.ended:
+            ending = self._follow_up(self._round(ending))
+        self.stopwatch.publish()
+
+    def _round(self, ending: int) -> int:
+        """Take part in a round; return why the run ends after it, as all members know by then."""
+        ledger, ranges = self.centre.ledger, self.centre.rules.ranges
+        self.stopwatch.lap("other")
+        sums = self.strategy.round(
+            Task(
+                state_KP=self.centre.state_KP,
+                steps=ranges.steps_of(ledger.ranges),
+                rate_scale=self.centre.rate_scale,
+                ending=ending,
+                proof=self._proof(),
+            )
+        )
+        team = self.strategy.team
+        # On a GPU the exchange ends when its sums are read.
+        self.stopwatch.lap("exchange" if team.size > 1 else "compute")
+        if not sums.is_proven(team.size):
+            logger.warning("the members' parameters differ before step %d; the first one's count", ledger.step)
+            share_state(self.centre.memory, team)
+            self.centre.ledger = self.centre.memory.ledger.read()
+        self.centre.merge([self._contribution(sums)])
+        self.stopwatch.lap("update")
+        return int(sums.ending)
+
+    def _proof(self) -> int:
+        newest = max((record.read() for record in self.centre.memory.kept), key=lambda ledger: ledger.step)
+        return newest.checksum % PROOFS
+
+    def _contribution(self, sums: Sums) -> Contribution:
+        return Contribution(
+            rank=-1,
+            lease=0,
+            index=self.centre.ledger.ranges,
+            ranges=self.centre.rules.ranges.workers,
+            array_P=self.strategy.merged(),
+            loss=sums.mean_loss,
+            weight=sums.weight,
+            rows=sums.rows,
+            staleness=0,
+        )
+
+    def _follow_up(self, ending: int) -> int:
+        """Do what is due after a commit; return why the run is to end after the next round, by this member alone."""
+        self.heartbeat.tick()
+        ledger = self.centre.ledger
+        if ledger.step == self.centre.rules.schedule.steps:
+            ending = ENDINGS.index("epochs")
+        if ending and not ledger.ended:
+            self.centre.commit(replace(ledger, ended=ending))
+        while not self.follow_up.publish():
+            self.heartbeat.tick()
+            time.sleep(PATIENCE_SECONDS)
+        self.follow_up.keep()
+        return 0 if self.follow_up.evaluator is None else ENDINGS.index(self.follow_up.ending())

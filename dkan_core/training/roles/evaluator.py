@@ -1,0 +1,159 @@
+"""The evaluator process: scores snapshots on the validation split and keeps the best model on disk.
+
+It works through the snapshots in the order they were taken and stops looking once patience is used up. So what
+it calls the best does not depend on how fast it is, or on how often it was killed. Only where it falls far behind, or
+the run's time is up, does the newest snapshot win and the stale ones are skipped.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import open_split
+from dkan_core.errors import OutputError
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.saved_model import save_model
+from dkan_core.training.communication.messages import Channel, inherited
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.roles.heartbeat import Heartbeat
+from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.shared_memory import Evaluated, SharedMemory, Snapshot
+from dkan_core.training.state.snapshots import StateSnapshot, newest_snapshot, scored_values, snapshots_beyond
+from dkan_core.training.validation.best_state import write_best
+from dkan_core.training.validation.early_stopping import Selection, describe_best
+from dkan_core.training.validation.scorer import Best, Judge
+
+MODEL_FOLDER = "model"
+MAX_BACKLOG = 16
+PATIENCE_SECONDS = 0.5
+"""How often to look for a snapshot that no ring has told of: the server may have died before it rang."""
+
+FACTS = ("epoch", "step", "seconds", "loss", "rows_per_second")
+
+logger = logging.getLogger(__name__)
+
+
+def work(job: Job) -> None:
+    """Evaluate snapshots until the final one."""
+    torch.set_num_threads(job.threads)
+    memory, bell = job.open_memory(), job.bell("evaluator")
+    heartbeat, stopwatch = Heartbeat(memory, job.role), Stopwatch(memory.evaluator_time)
+    evaluator = Evaluator(job, inherited(job.launcher), stopwatch)
+    # A split is scored in many parts.
+    evaluator.judge.replica.model.register_forward_hook(lambda *_: heartbeat.tick())
+    stopwatch.lap("other")
+    dealt_with = memory.evaluated.read().number
+    while not is_over(memory, dealt_with):
+        heartbeat.tick()
+        waiting = list(snapshots_beyond(memory, dealt_with))
+        if not waiting:
+            bell.wait(PATIENCE_SECONDS)
+            stopwatch.lap("wait")
+            continue
+        behind = is_behind([each.snapshot for each in waiting])
+        if behind:
+            logger.warning("evaluation lags behind: %d snapshots are skipped", len(waiting) - 1)
+        chosen = waiting[-1 if behind else 0]
+        evaluator.take(chosen)
+        dealt_with = chosen.snapshot.number
+        if chosen.snapshot.final:
+            evaluator.save()
+        # What is the best but not on disk is to be scored again, should this process die.
+        number = dealt_with if evaluator.unsaved is None else evaluator.unsaved.snapshot.number - 1
+        memory.evaluated.write(Evaluated(number=number, exhausted=int(evaluator.judge.selection.exhausted)))
+
+
+def is_over(memory: SharedMemory, dealt_with: int) -> bool:
+    """Tell whether the final snapshot is dealt with."""
+    newest = newest_snapshot(memory)
+    return bool(newest.final) and newest.number <= dealt_with
+
+
+def is_behind(snapshots: Sequence[Snapshot]) -> bool:
+    """Tell whether all but the newest snapshot are to be skipped: too many wait, or the time of the run is up."""
+    return len(snapshots) > MAX_BACKLOG or (len(snapshots) > 1 and bool(snapshots[-1].time_is_up))
+
+
+class Evaluator:
+    """Scores snapshots and writes the best model.
+
+    Args:
+        job: The process's job.
+        launcher: Told of every evaluation.
+        stopwatch: Told what the time went into.
+    """
+
+    def __init__(self, job: Job, launcher: Channel, stopwatch: Stopwatch) -> None:
+        folder = Path(job.prepared)
+        self.job, self.launcher, self.stopwatch = job, launcher, stopwatch
+        self.prepared = read_manifest(folder)
+        self.architecture = ModelConfig.from_dict(job.model)
+        selection = Selection(job.config.patience)
+        selection.replay(entry["average_precision"] for entry in job.history)
+        self.history = list(job.history)
+        reader = open_split(folder, self.prepared, "valid")
+        self.judge = Judge(Replica.of(job.model, torch.device(job.device)), reader, selection)
+        self.best: Best | None = None
+        self.unsaved: StateSnapshot | None = None
+        """What ``best`` was made of, while that is not on disk: its slot is not written to before."""
+
+    def take(self, each: StateSnapshot) -> None:
+        """Score a snapshot, unless an earlier process has, and save it if it is the best."""
+        snapshot, reported = each.snapshot, self.history[-1]["step"] if self.history else -1
+        if snapshot.step <= reported or self.judge.selection.exhausted:
+            return
+        if not each.is_whole:
+            logger.warning("the snapshot of step %d is damaged and is skipped", snapshot.step)
+            return
+        plain = asdict(snapshot)
+        values_VP = scored_values(each.state_KP, self.job.shape)
+        entry, best = self.judge.judge(values_VP, {name: plain[name] for name in FACTS})
+        self.stopwatch.lap("score")
+        if best is not None:
+            self.best, self.unsaved = best, each
+        self.history.append(entry)
+        try:
+            self.save()
+        except OutputError as error:
+            text = f"{error}; the best model is kept in memory, training continues, and saving is tried again"
+            self.launcher.send(kind="warning", text=text)
+        self.stopwatch.lap("save")
+        self.stopwatch.publish()
+        self.launcher.send(kind="evaluation", saved=self.unsaved is None, **entry)
+
+    def save(self) -> None:
+        """Write the best model, unless it is written.
+
+        Raises:
+            OutputError: It cannot be written; an earlier one stays.
+        """
+        best = self.best
+        if best is None or self.unsaved is None:
+            return
+        config, replica = self.job.config, self.judge.replica
+        calibration, metrics = describe_best(
+            best.scored, self.prepared.labels, config, epoch=best.facts["epoch"], step=best.facts["step"]
+        )
+        metrics["data"] = self.prepared.fingerprint
+        replica.load(best.values_P)
+        replica.model.calibrate(*calibration)
+        folder = Path(self.job.run) / MODEL_FOLDER
+        save_model(folder, replica.model, self.architecture, self.prepared.preprocessor, metrics)
+        replica.model.calibrate()
+        self._write_state(self.unsaved, folder)
+        self.unsaved = None
+
+    def _write_state(self, each: StateSnapshot, model: Path) -> None:
+        """Write the state of the best model, to resume from; training does not need it."""
+        try:
+            write_best(self.job, self.prepared.fingerprint, each, self.history, model)
+        except OutputError as error:
+            text = (
+                f"{error}; --resume best will resume from an earlier evaluation than that of step {each.snapshot.step}"
+            )
+            self.launcher.send(kind="warning", text=text)

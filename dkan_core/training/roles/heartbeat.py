@@ -1,0 +1,35 @@
+"""How a process shows its launcher that it lives and that it gets on: two counters in shared memory.
+
+A thread of its own counts heartbeats: a stopped process has none. What the process is there for counts its activity: a
+process that hangs has heartbeats and no activity.
+"""
+
+import threading
+import time
+
+from dkan_core.training.state.shared_memory import SharedMemory
+
+HEARTBEAT_SECONDS = 0.1
+
+
+class Heartbeat:
+    """The counters of one process; heartbeats begin at once.
+
+    Args:
+        memory: Where the launcher looks.
+        role: Of this process.
+        rank: Of this process.
+    """
+
+    def __init__(self, memory: SharedMemory, role: str, rank: int = 0) -> None:
+        self._memory, self._index = memory, memory.liveness_index(role, rank)
+        threading.Thread(target=self._beat, daemon=True, name="dkan-heartbeat").start()
+
+    def _beat(self) -> None:
+        while True:
+            self._memory.heartbeats_R[self._index] += 1
+            time.sleep(HEARTBEAT_SECONDS)
+
+    def tick(self) -> None:
+        """Show that the process has got on: at every turn of its loop, also while it has nothing to do."""
+        self._memory.activity_R[self._index] += 1

@@ -1,0 +1,82 @@
+"""The parameter server: hands out ranges of rows, merges what the workers make of them, steps the optimizer.
+
+It can be killed at any moment: what counts stands in shared memory, and the next server goes on from there. It hands
+snapshots to the evaluator and restore points to the launcher, and never waits for either.
+"""
+
+import logging
+from dataclasses import replace
+
+from dkan_core.training.roles.heartbeat import Heartbeat
+from dkan_core.training.roles.post_step import FollowUp
+from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.roles.work_assignment import Leases
+from dkan_core.training.state.ledger import ENDINGS
+from dkan_core.training.state.parameter_store import Centre, Rules
+from dkan_core.training.state.process_spec import Job
+
+PATIENCE_SECONDS = 0.1
+"""How often to look for workers that are gone, while none has something to say."""
+
+logger = logging.getLogger(__name__)
+
+
+def work(job: Job) -> None:
+    """Serve until every epoch is done, or somebody asks to end."""
+    Server(job).run()
+
+
+class Server:
+    """The loop over updates."""
+
+    def __init__(self, job: Job) -> None:
+        self.memory, self.bell = job.open_memory(), job.bell("server")
+        self.heartbeat = Heartbeat(self.memory, job.role)
+        rules = Rules.of(job.config, job.train_rows, job.decayed)
+        self.centre = Centre(self.memory, rules)
+        bells = [job.bell(f"worker-{rank}") for rank in range(rules.ranges.workers)]
+        bound = job.config.max_staleness if job.config.mode == "async" else None
+        self.leases = Leases(self.memory, self.centre.ledger, rules.ranges, bells, bound)
+        self.follow_up = FollowUp(self.centre, job.bell("evaluator"))
+        self.stopwatch = Stopwatch(self.memory.server_time)
+
+    def run(self) -> None:
+        """Serve to the end, and see to what an earlier server did not come to."""
+        pauses = self._follow_up()
+        while not self.centre.ledger.ended:
+            self.heartbeat.tick()
+            self.leases.hand_out(self.centre.ledger, self.centre.rate_scale, new=not pauses)
+            contributions = self.leases.collect(self.centre.ledger)
+            self.stopwatch.lap("other")
+            if contributions:
+                self.centre.merge(contributions)
+                self.leases.release(contributions, self.centre.ledger)
+                self.stopwatch.lap("update")
+            else:
+                self.bell.wait(PATIENCE_SECONDS)
+                self.stopwatch.lap("wait")
+            pauses = self._follow_up()
+        self.leases.send_home(self.centre.ledger)
+        self.stopwatch.publish()
+        while not self.follow_up.publish():
+            self.heartbeat.tick()
+            self.bell.wait(PATIENCE_SECONDS)
+
+    def _follow_up(self) -> bool:
+        """Do what is due; return whether something waits until no range is begun and not merged.
+
+        A restore point with ranges open would lose them, and so would a snapshot, which can be resumed from as well.
+        """
+        ledger = replace(self.centre.ledger, late=self.leases.late, reassigned=self.leases.reassigned)
+        if ledger != self.centre.ledger:
+            self.centre.commit(ledger)
+        ending = "" if ledger.ended else self.follow_up.ending()
+        if not (ending or self.follow_up.keeps or self.follow_up.publishes):
+            return False
+        if not self.leases.are_idle:
+            return True
+        if ending:
+            self.centre.commit(replace(ledger, ended=ENDINGS.index(ending)))
+        self.follow_up.publish()
+        self.follow_up.keep()
+        return False

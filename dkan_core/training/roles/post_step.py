@@ -1,0 +1,77 @@
+"""What is due after a commit: to see whether training ends, a snapshot for the evaluator, a restore point."""
+
+from dataclasses import replace
+
+from dkan_core.training.communication.wakeup import Doorbell
+from dkan_core.training.state.parameter_store import Centre, keep
+from dkan_core.training.state.snapshots import newest_snapshot, publish
+
+
+class FollowUp:
+    """Does what is due. Done again by a successor, it does no harm.
+
+    Args:
+        centre: The state that counts.
+        evaluator: Its doorbell.
+    """
+
+    def __init__(self, centre: Centre, evaluator: Doorbell | None) -> None:
+        self.centre, self.memory, self.evaluator = centre, centre.memory, evaluator
+        self.schedule, self.limit = centre.rules.schedule, centre.rules.config.max_seconds
+        self.published = max(centre.ledger.published, newest_snapshot(self.memory).step)
+        self.kept = max(record.read().step for record in self.memory.kept)
+
+    def ending(self) -> str:
+        """Return why training ends now, or nothing."""
+        control, ledger = self.memory.control.read(), self.centre.ledger
+        if ledger.step == self.schedule.steps:
+            return "epochs"
+        if self.memory.evaluated.read().exhausted:
+            return "patience"
+        if control.stop:
+            return "interrupt"
+        return "time" if self._time_is_up() else ""
+
+    def _time_is_up(self) -> bool:
+        return self.limit is not None and self.centre.ledger.seconds >= self.limit
+
+    @property
+    def publishes(self) -> bool:
+        """Whether an evaluation is due."""
+        ledger, due = self.centre.ledger, self.schedule.evaluations_due
+        if self.evaluator is None:
+            return False
+        if ledger.ended:
+            return not newest_snapshot(self.memory).final
+        return due(ledger.step) != due(self.published)
+
+    def publish(self) -> bool:
+        """Hand the parameters to the evaluator if an evaluation is due; False where there was no room for the last."""
+        ledger = self.centre.ledger
+        if not self.publishes:
+            return True
+        assert self.evaluator is not None, "nothing is published to nobody"
+        done = publish(
+            self.memory,
+            ledger,
+            steps_per_epoch=self.schedule.steps_per_epoch,
+            time_is_up=self._time_is_up(),
+        )
+        self.published = ledger.step
+        self.centre.commit(replace(ledger.recounted(), published=ledger.step))
+        self.evaluator.ring()
+        return done
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a restore point is due."""
+        ledger, due = self.centre.ledger, self.schedule.restore_points_due
+        if self.kept == ledger.step:
+            return False
+        return bool(ledger.ended or due(ledger.step) > due(self.kept) or self.memory.control.read().save)
+
+    def keep(self) -> None:
+        """Make a restore point if one is due."""
+        if self.keeps:
+            keep(self.memory, self.centre.ledger)
+            self.kept = self.centre.ledger.step

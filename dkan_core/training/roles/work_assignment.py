@@ -1,0 +1,205 @@
+"""Who does which range: handed out by the server, done once, handed out again when a worker is gone.
+
+All that must outlive the server stands in shared memory: a range belongs to the worker whose lease names it, and a new
+server finds it there.
+"""
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from dkan_core.training.communication.wakeup import Doorbell
+from dkan_core.training.state.aggregation import Contribution
+from dkan_core.training.state.ledger import Ledger, Ranges
+from dkan_core.training.state.shared_memory import HOME, NONE, Lease, Push, SharedMemory
+
+SILENT_SECONDS = 1.0
+"""A worker whose heart has not beaten for so long has its range handed to another."""
+
+
+class Presence:
+    """Which workers are there to work: started, ready, and with a beating heart."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        self._beats = memory.heartbeats_R[: memory.shape.workers].copy()
+        self._heard = np.full(len(self._beats), time.monotonic())
+
+    def listen(self) -> None:
+        """Notice whose heart has beaten since the last time."""
+        beats_W = self._memory.heartbeats_R[: len(self._beats)].copy()
+        self._heard[beats_W != self._beats] = time.monotonic()
+        self._beats = beats_W
+
+    def is_present(self, rank: int) -> bool:
+        """Tell whether a worker can do something now."""
+        return self._is_ready(rank) and time.monotonic() - self._heard[rank] < SILENT_SECONDS
+
+    def is_awaited(self, rank: int) -> bool:
+        """Tell whether to wait for a worker: it is there, or it is the first of its rank and starts."""
+        starts = self._memory.members[rank].read().incarnation == 1 and not self._is_ready(rank)
+        return starts or self.is_present(rank)
+
+    def _is_ready(self, rank: int) -> bool:
+        incarnation = self._memory.members[rank].read().incarnation
+        return incarnation > 0 and self._memory.pushes[rank].read().incarnation == incarnation
+
+
+class Leases:
+    """The leases of a run.
+
+    Args:
+        memory: Shared memory, maybe with leases of an earlier server in it.
+        ledger: What counts.
+        ranges: How the work is cut up.
+        bells: A worker's each.
+        max_staleness: Ranges merged since one was handed out, after which its update is too old; None where a round is
+            merged as a whole before the next one begins.
+    """
+
+    def __init__(
+        self, memory: SharedMemory, ledger: Ledger, ranges: Ranges, bells: list[Doorbell], max_staleness: int | None
+    ) -> None:
+        self.memory, self.ranges, self.bells, self.max_staleness = memory, ranges, bells, max_staleness
+        self.by_round = max_staleness is None
+        self.presence = Presence(memory)
+        self.collected: dict[int, Contribution] = {}
+        self.late, self.reassigned = ledger.late, ledger.reassigned
+        self._held: dict[int, Lease] = {}
+        leases = [record.read() for record in memory.leases]
+        self._ids = itertools.count(1 + max(lease.id for lease in leases))
+        self._next = max(ledger.next_range, 1 + max(lease.index for lease in leases))
+        self._revoked: set[int] = set()
+        self._recover(ledger, leases)
+
+    def _recover(self, ledger: Ledger, leases: list[Lease]) -> None:
+        """Take over the leases of an earlier server whose ranges are not done; of two for one range, the newer."""
+        for rank, lease in sorted(enumerate(leases), key=lambda pair: -pair[1].id):
+            acked = rank == ledger.acked_rank and lease.id == ledger.acked_lease
+            done = lease.index < ledger.ranges if self.by_round else acked
+            if lease.index >= 0 and not done and lease.index not in {held.index for held in self._held.values()}:
+                self._held[rank] = lease
+                self.bells[rank].ring()
+            elif lease.index >= 0:
+                self._write(rank, NONE, ledger)
+
+    @property
+    def are_idle(self) -> bool:
+        """Whether no range is begun and not merged."""
+        return not self._held and not self.collected
+
+    def hand_out(self, ledger: Ledger, rate_scale: float, *, new: bool) -> None:
+        """Give every worker that has nothing to do a range, first those whose worker is gone.
+
+        Args:
+            ledger: What counts.
+            rate_scale: Factor of the learning rate.
+            new: Whether ranges may be begun that nobody had; those of a round that is begun may in any case.
+        """
+        self.presence.listen()
+        for index in list(self._wanted(ledger)):
+            if index >= self._next and not new and not self.by_round:
+                break
+            holder = next((rank for rank, lease in self._held.items() if lease.index == index), None)
+            if holder is not None and self.presence.is_present(holder):
+                continue
+            rank = self._choose(index)
+            if rank is None and index >= self._next and not self.by_round:
+                break
+            if rank is None:
+                continue
+            self._stage(rank)
+            self._held[rank] = self._write(rank, index, ledger, rate_scale)
+            if holder is not None:
+                self._revoke(holder, ledger)
+            self._next = max(self._next, index + 1)
+
+    def collect(self, ledger: Ledger) -> list[Contribution]:
+        """Return the updates that can be merged now: those of a whole round, or one; else none."""
+        for rank in range(self.ranges.workers):
+            push = self.memory.pushes[rank].read()
+            if push.lease in self._revoked:
+                self._revoked.discard(push.lease)
+                self.late += 1
+            lease = self._held.get(rank)
+            if lease is None or push.lease != lease.id:
+                continue
+            contribution = self._contribution(rank, lease, push, ledger)
+            if self.by_round:
+                del self._held[rank]
+                self.collected[lease.index] = contribution
+            elif contribution.staleness > (self.max_staleness or 0):
+                self.late += 1
+                self._held[rank] = self._write(rank, lease.index, ledger, lease.rate_scale)
+            else:
+                return [contribution]
+        if len(self.collected) < self.ranges.workers:
+            return []
+        taken = [self.collected[index] for index in sorted(self.collected)]
+        self.collected.clear()
+        return taken
+
+    def release(self, contributions: Iterable[Contribution], ledger: Ledger) -> None:
+        """Free the workers whose updates were just merged, before the next commit acknowledges another's."""
+        if not self.by_round:
+            for each in contributions:
+                del self._held[each.rank]
+                self._write(each.rank, NONE, ledger)
+
+    def _contribution(self, rank: int, lease: Lease, push: Push, ledger: Ledger) -> Contribution:
+        return Contribution(
+            rank=rank,
+            lease=lease.id,
+            index=lease.index,
+            array_P=self.memory.pushes_WN[rank],
+            loss=push.loss,
+            weight=push.weight,
+            rows=push.rows,
+            staleness=ledger.ranges - lease.ranges,
+        )
+
+    def send_home(self, ledger: Ledger) -> None:
+        """Tell every worker that nothing is left to do."""
+        for rank in range(self.ranges.workers):
+            self._write(rank, HOME, ledger)
+
+    def _wanted(self, ledger: Ledger) -> Iterable[int]:
+        """Return the ranges to be done now and not collected, oldest first."""
+        if self.by_round:
+            end = min(ledger.ranges + self.ranges.workers, self.ranges.count)
+            ranges: Iterator[int] = iter(range(ledger.ranges, end))
+        else:
+            new = range(self._next, min(self._next + self.ranges.workers, self.ranges.count))
+            ranges = itertools.chain(sorted(lease.index for lease in self._held.values()), new)
+        return (index for index in ranges if index not in self.collected)
+
+    def _choose(self, index: int) -> int | None:
+        """Return the worker for a range: its own, else one that is free; None to wait."""
+        owner = self.ranges.slice_of(index)
+        idle = (rank for rank in range(self.ranges.workers) if rank not in self._held)
+        free = [rank for rank in idle if self.presence.is_present(rank)]
+        if owner in free:
+            return owner
+        if self.by_round and owner not in self._held and self.presence.is_awaited(owner):
+            return None
+        return free[0] if free else None
+
+    def _write(self, rank: int, index: int, ledger: Ledger, rate_scale: float = 1.0) -> Lease:
+        lease = Lease(id=next(self._ids), index=index, ranges=ledger.ranges, bank=ledger.bank, rate_scale=rate_scale)
+        self.memory.leases[rank].write(lease)
+        self.bells[rank].ring()
+        return lease
+
+    def _stage(self, rank: int) -> None:
+        """Copy what a worker has pushed and nobody has merged, before it pushes something else."""
+        for index, contribution in self.collected.items():
+            if contribution.rank == rank:
+                self.collected[index] = replace(contribution, array_P=contribution.array_P.copy(), rank=-1)
+
+    def _revoke(self, rank: int, ledger: Ledger) -> None:
+        self.reassigned += 1
+        self._revoked.add(self._held.pop(rank).id)
+        self._write(rank, NONE, ledger)

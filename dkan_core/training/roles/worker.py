@@ -1,0 +1,143 @@
+"""A worker process of the parameter server: computes updates on the ranges of rows that it is handed."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import SliceBatches, open_split
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.local_steps import Walker
+from dkan_core.training.roles.heartbeat import Heartbeat
+from dkan_core.training.roles.stopwatch import Stopwatch, TimedBatches
+from dkan_core.training.state.adamw import AdamState
+from dkan_core.training.state.parameter_store import Rules
+from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.shared_memory import HOME, Lease, SharedMemory
+from dkan_core.utils.resources import peak_resident_memory
+
+PATIENCE_SECONDS = 0.5
+"""How often to look for a lease that no ring has told of: the server may have died before it rang."""
+
+
+def work(job: Job) -> None:
+    """Do ranges until the server sends everybody home."""
+    torch.set_num_threads(job.threads)
+    device = torch.device(job.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    memory, folder = job.open_memory(), Path(job.prepared)
+    heartbeat = Heartbeat(memory, job.role, job.rank)
+    with open_split(folder, read_manifest(folder), "train") as reader:
+        stopwatch = Stopwatch(memory.worker_times[job.rank], peak_memory_of(device))
+        batches = TimedBatches(reader, job.config, job.rank, stopwatch)
+        Worker(job, memory, Replica.of(job.model, device), batches, heartbeat, stopwatch).run()
+        batches.close()
+
+
+def peak_memory_of(device: torch.device) -> Callable[[], int]:
+    """Return what tells the bytes that this process has held at most on a device, on the CPU all resident ones."""
+    return peak_resident_memory if device.type == "cpu" else partial(torch.cuda.max_memory_allocated, device)
+
+
+class Worker:
+    """The loop over leases."""
+
+    def __init__(
+        self,
+        job: Job,
+        memory: SharedMemory,
+        replica: Replica,
+        batches: SliceBatches,
+        heartbeat: Heartbeat,
+        stopwatch: Stopwatch,
+    ) -> None:
+        self.stopwatch = stopwatch
+        self.config, self.memory, self.replica, self.batches, self.rank = job.config, memory, replica, batches, job.rank
+        self.heartbeat = heartbeat
+        self.rules = Rules.of(job.config, job.train_rows, job.decayed)
+        self.bell, self.server = job.bell(f"worker-{job.rank}"), job.bell("server")
+        self.lease, self.record = memory.leases[job.rank], memory.pushes[job.rank]
+        self.push_N = memory.pushes_WN[job.rank]
+        self.push = replace(self.record.read(), incarnation=job.incarnation)
+        self.local = job.config.mode != "sync"
+        if self.local:
+            self.walker = Walker(replica, batches, self.rules, heartbeat.tick)
+            self.state_3P = np.empty((3, job.shape.parameters), np.float32)
+        else:
+            replica.push_to(self.push_N)
+
+    def run(self) -> None:
+        """Work to the end."""
+        self._say()
+        self.stopwatch.lap("other")
+        while (lease := self._next_lease()).index != HOME:
+            loss, weight, rows = self._update(lease)
+            self.push = replace(self.push, lease=lease.id, loss=loss, weight=weight, rows=rows)
+            self._say()
+            self.stopwatch.lap("exchange")
+        self.stopwatch.publish()
+
+    def _say(self) -> None:
+        self.record.write(self.push)
+        self.server.ring()
+
+    def _next_lease(self) -> Lease:
+        """Wait for a lease that is not done yet."""
+        while True:
+            self.heartbeat.tick()
+            lease = self.lease.read()
+            if lease.index == HOME or (lease.index >= 0 and lease.id != self.push.lease):
+                return lease
+            self.bell.wait(PATIENCE_SECONDS)
+            self.stopwatch.lap("wait")
+
+    def _update(self, lease: Lease) -> tuple[float, float, int]:
+        """Put the update of a range into the push buffer; return its mean loss, the weight of that, and its rows."""
+        if self.local:
+            return self._walk(lease)
+        (step,) = self.rules.ranges.steps_of(lease.index)
+        part = self.rules.ranges.slice_of(lease.index)
+        arrays = self.batches.get(step, part)
+        self.replica.load(self.memory.banks_2KP[lease.bank, 0])
+        self.stopwatch.lap("exchange")
+        loss, weight = self.replica.gradient(arrays, self.config)
+        self.stopwatch.lap("compute")
+        self.replica.store(self.replica.gradients_P, self.push_N)
+        return loss, weight, len(arrays["labels"])
+
+    def _walk(self, lease: Lease) -> tuple[float, float, int]:
+        """Take the steps of a range alone, from the shared state on; push where they lead, or the difference."""
+        self._copy_state()
+        self.stopwatch.lap("exchange")
+        if self.config.mode == "average":
+            facts = self._take_steps(lease)
+            np.copyto(self.push_N, self.state_3P.reshape(-1))
+            return facts
+        moments_2P = self.memory.moments_W2P[self.rank]
+        self.state_3P[1:] = moments_2P
+        start_P = self.state_3P[0].copy()
+        facts = self._take_steps(lease)
+        np.subtract(self.state_3P[0], start_P, out=self.push_N)
+        # Only now, and only if they are numbers: a range that is walked again begins with about the same moments.
+        if np.isfinite(self.state_3P).all():
+            moments_2P[:] = self.state_3P[1:]
+        return facts
+
+    def _take_steps(self, lease: Lease) -> tuple[float, float, int]:
+        ranges, state = self.rules.ranges, AdamState(*self.state_3P)
+        steps, part = ranges.steps_of(lease.index), ranges.slice_of(lease.index)
+        facts = self.walker.walk(state, steps, part, lease.rate_scale)
+        self.stopwatch.lap("compute")
+        return facts
+
+    def _copy_state(self) -> None:
+        """Copy the shared parameters and moments, again if the server may have begun to overwrite them meanwhile."""
+        before = None
+        while before is None or self.memory.ledger.read().ranges != before.ranges:
+            before = self.memory.ledger.read()
+            np.copyto(self.state_3P, self.memory.banks_2KP[before.bank, :3])

@@ -1,0 +1,1 @@
+"""What is decided before a run starts."""

@@ -1,0 +1,33 @@
+"""The model's architecture for a data set: by the settings, and by a look at a sample of the train split."""
+
+import logging
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.loading.loader import RowReader
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.training.setup.feature_crosses import choose_indicators, choose_missing, search_sample
+
+logger = logging.getLogger(__name__)
+
+
+def choose_architecture(reader: RowReader, prepared: PreparedData, config: TrainConfig) -> ModelConfig:
+    """Return the architecture for a data set.
+
+    Args:
+        reader: The train split.
+        prepared: The data set.
+        config: Resolved settings.
+    """
+    indicators: tuple[tuple[int, ...], ...] = ()
+    missing: tuple[int, ...] = ()
+    if config.model == "auto":
+        encoding = prepared.preprocessor
+        columns = len(encoding.numeric) + len(encoding.coded)
+        sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
+        indicators = choose_indicators(encoding, sample, reader.rows)
+        missing = choose_missing(encoding, sample, indicators)
+        names = [feature.name for feature in encoding.coded]
+        crosses = [" x ".join(names[index] for index in group) for group in indicators if len(group) > 1]
+        logger.info("crosses that pay on unseen rows: %s", ", ".join(crosses) or "none")
+    return ModelConfig.for_data(prepared, config, indicators=indicators, missing=missing)

@@ -1,0 +1,236 @@
+"""Which codes deserve weights of their own: chosen before training, by how well they predict rows they have not seen.
+
+An additive model of every feature is fitted on one half of a sample of the train split and leaves residuals in the
+other half, and the other way round. A candidate is a coded numeric column (are its exact values more than its smooth
+curve?) or a cross of coded columns (is the pair more than the sum?). Its effect is estimated on the residuals of one
+half and judged by the loss it saves in the other, so a candidate that only fits noise loses. One that is taken joins
+the additive model, on top of which the next is judged. All pairs are looked at once and the best again and again; a
+pair that is taken may grow by a third column. The halves are made by row, also where splits are by group.
+
+The pairwise search is that of FAST (Lou et al. 2013, doi:10.1145/2487575.2487579), here cross-fitted and greedy.
+
+Shape suffixes: N rows.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dkan_core.data.encoding.preprocessor import MISSING, SCORE_LIMIT, UNSEEN, Preprocessor
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.loader import RowReader
+from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.model.architecture import MAX_INDICATOR_CODES
+from dkan_core.model.calibration import sigmoid
+from dkan_core.model.tabular import decode_scores
+
+SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000
+"""How many labels (rows times labels), and values (rows times columns), are looked at."""
+
+MAX_CROSSED = 64
+MAX_SHORTLIST = 24
+MAX_CROSSES = 4
+MAX_ORDER = 3
+MIN_VALUE_GAIN, MIN_CROSS_GAIN = 3.0, 10.0
+"""Log-likelihood, in nats over the sample, that exact values and a cross must save on unseen rows."""
+
+PLENTIFUL_ROWS = 5_000
+"""With so many rows a code, exact values are kept anyhow: they cost little, and the network may combine them."""
+
+BINS = 32
+ROUNDS = 8
+SHRINKAGE = 5.0
+LEARNING_RATE = 0.5
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+Group = tuple[int, ...]
+
+
+def search_sample(reader: RowReader, *, columns: int, labels: int) -> Arrays:
+    """Return the first rows of a split, which ``prepare`` has shuffled, as many as the search looks at."""
+    rows = min(reader.rows, SAMPLE_LABELS // labels, SAMPLE_VALUES // columns)
+    extents = [(start, min(stop, rows)) for start, stop in itertools.pairwise(reader.starts.tolist()) if start < rows]
+    return reader.gather(extents)
+
+
+def choose_missing(preprocessor: Preprocessor, sample: Arrays, indicators: Sequence[Group]) -> tuple[int, ...]:
+    """Return the coded features that have missing values and no weights of their own in ``indicators``."""
+    alone = {group[0] for group in indicators if len(group) == 1}
+    left = [index for index in range(len(preprocessor.coded)) if index not in alone]
+    return tuple(index for index in left if (sample["categorical"][:, index] == MISSING).any())
+
+
+def choose_indicators(preprocessor: Preprocessor, sample: Arrays, train_rows: int) -> tuple[Group, ...]:
+    """Return the groups of coded features whose joint value gets weights of its own.
+
+    A category is always a group. The values of a numeric column are where they predict unseen rows, or have rows in
+    plenty; a cross is where it predicts unseen rows.
+
+    Args:
+        preprocessor: The encoding; a group holds indexes of its ``coded``.
+        sample: ``numeric``, ``categorical``, ``labels`` and maybe ``weight`` of shuffled rows.
+        train_rows: Rows of the whole train split.
+    """
+    coded = preprocessor.coded
+    if not coded:
+        return ()
+    categories: list[Group] = [(index,) for index, feature in enumerate(coded) if feature.kind == "category"]
+    values: list[Group] = [(index,) for index, feature in enumerate(coded) if feature.kind == "value"]
+    columns = [
+        _column(codes, feature.cardinality) for codes, feature in zip(sample["categorical"].T, coded, strict=True)
+    ]
+    residuals = Residuals.of(_smooth(preprocessor, sample, columns), sample)
+    values = _choose_values(residuals, columns, values, train_rows)
+    crosses = _choose_crosses(residuals, columns) if len(coded) <= MAX_CROSSED else []
+    return tuple(sorted([*categories, *values]) + crosses)
+
+
+@dataclass(frozen=True)
+class Column:
+    """Codes of the sampled rows ``(N,)`` and how many codes there are."""
+
+    codes: Int64
+    size: int
+
+
+def _column(codes: npt.NDArray[np.int32], size: int) -> Column:
+    kept = min(size, MAX_INDICATOR_CODES)
+    return Column(np.where(codes < kept, codes, UNSEEN).astype(np.int64), kept)
+
+
+def _joint(columns: list[Column], group: Group) -> Column:
+    codes, size = columns[group[0]].codes, columns[group[0]].size
+    for index in group[1:]:
+        codes, size = codes * columns[index].size + columns[index].codes, size * columns[index].size
+    return Column(codes, size)
+
+
+def _smooth(preprocessor: Preprocessor, sample: Arrays, columns: list[Column]) -> list[Column]:
+    """Return what the network sees without indicators: binned scores, missing in the middle, and categories."""
+    smooth = [column for column, feature in zip(columns, preprocessor.coded, strict=True) if feature.kind == "category"]
+    for stored_N in sample["numeric"].T if "numeric" in sample else ():
+        scores_N = decode_scores(torch.from_numpy(np.ascontiguousarray(stored_N)[:, None])).numpy()[:, 0]
+        bins_N = (scores_N + SCORE_LIMIT) * (BINS / (2 * SCORE_LIMIT))
+        smooth.append(Column(bins_N.astype(np.int64).clip(0, BINS - 1), BINS))
+    return smooth
+
+
+class Residuals:
+    """What an additive model, fitted on the other half of the rows, leaves unexplained in each half."""
+
+    def __init__(self, target_N: Float64, weight_N: Float64) -> None:
+        self.target_N, self.weight_N = target_N, weight_N
+        self.half_N: Int64 = np.arange(len(target_N)) % 2
+        self.unseen_N = np.zeros(len(target_N))
+        self._update()
+
+    @classmethod
+    def of(cls, smooth: list[Column], sample: Arrays) -> list["Residuals"]:
+        """Fit the additive model of each label that has both classes."""
+        fitted = []
+        for target_N in sample["labels"].T:
+            measured_N = (target_N != NOT_MEASURED).astype(np.float64)
+            weight_N = measured_N * sample["weight"] if "weight" in sample else measured_N
+            # Gains and shrinkage count rows: the scale of the weights must not matter.
+            weight_N = weight_N * (measured_N.sum() / max(weight_N.sum(), np.finfo(np.float64).tiny))
+            if len(np.unique(target_N[weight_N > 0])) == 2:
+                fitted.append(cls(np.where(measured_N, target_N, 0).astype(np.float64), weight_N))
+                fitted[-1]._fit(smooth)
+        return fitted
+
+    def _fit(self, smooth: list[Column]) -> None:
+        """Boost one column after the other; each half's model is kept for both halves."""
+        prior = np.average(self.target_N, weights=self.weight_N)
+        seen_N = np.full(len(self.target_N), np.log(prior / (1 - prior)))
+        self.unseen_N[:] = seen_N
+        for _ in range(ROUNDS):
+            for column in smooth:
+                gradient_N, curvature_N = self._derivatives(seen_N)
+                effect = LEARNING_RATE * self._effects(column, gradient_N, curvature_N)[2]
+                seen_N += effect[self.half_N, column.codes]
+                self.unseen_N += effect[1 - self.half_N, column.codes]
+        self._update()
+
+    def _derivatives(self, log_odds_N: Float64) -> tuple[Float64, Float64]:
+        probability_N = sigmoid(log_odds_N)
+        return (
+            self.weight_N * (self.target_N - probability_N),
+            self.weight_N * probability_N * (1 - probability_N),
+        )
+
+    def _effects(self, column: Column, gradient_N: Float64, curvature_N: Float64) -> tuple[Float64, Float64, Float64]:
+        """Return each half's gradient, curvature and Newton step of each code.
+
+        Shape:
+            - Output: ``(2, column.size)`` each
+        """
+        places = column.codes + column.size * self.half_N
+        gradient, curvature = (
+            np.bincount(places, values_N, 2 * column.size).astype(np.float64).reshape(2, -1)
+            for values_N in (gradient_N, curvature_N)
+        )
+        return gradient, curvature, gradient / (curvature + SHRINKAGE)
+
+    def _update(self) -> None:
+        self.gradient_N, self.curvature_N = self._derivatives(self.unseen_N)
+
+    def gain(self, column: Column) -> float:
+        """Return the log-likelihood that the effects of one half save in the other, to second order."""
+        gradient, curvature, effect = self._effects(column, self.gradient_N, self.curvature_N)
+        other = effect[::-1]
+        return float((other * gradient - 0.5 * other**2 * curvature).sum())
+
+    def absorb(self, column: Column) -> None:
+        """Let the additive model have the effects of a column."""
+        effect = self._effects(column, self.gradient_N, self.curvature_N)[2]
+        self.unseen_N += effect[1 - self.half_N, column.codes]
+        self._update()
+
+
+def _gain(residuals: list[Residuals], column: Column) -> float:
+    return sum(residual.gain(column) for residual in residuals)
+
+
+def _choose_values(
+    residuals: list[Residuals], columns: list[Column], candidates: list[Group], train_rows: int
+) -> list[Group]:
+    """Return the candidates that gain beside the better ones, or whose codes have rows in plenty."""
+    gains = {group: _gain(residuals, _joint(columns, group)) for group in candidates}
+    taken = [group for group in candidates if train_rows >= PLENTIFUL_ROWS * columns[group[0]].size]
+    for group in sorted(candidates, key=gains.__getitem__, reverse=True):
+        column = _joint(columns, group)
+        if _gain(residuals, column) > MIN_VALUE_GAIN:
+            taken.append(group)
+            for residual in residuals:
+                residual.absorb(column)
+    return sorted({*taken})
+
+
+def _choose_crosses(residuals: list[Residuals], columns: list[Column]) -> list[Group]:
+    """Return the best cross, the best one after that, and so on; a taken cross may grow by a column."""
+
+    def fits(group: Group) -> bool:
+        return len(group) <= MAX_ORDER and math.prod(columns[index].size for index in group) <= MAX_INDICATOR_CODES
+
+    pairs: list[Group] = [pair for pair in itertools.combinations(range(len(columns)), 2) if fits(pair)]
+    gains = {pair: _gain(residuals, _joint(columns, pair)) for pair in pairs}
+    shortlist = sorted(pairs, key=gains.__getitem__, reverse=True)[:MAX_SHORTLIST]
+    taken: list[Group] = []
+    while shortlist and len(taken) < MAX_CROSSES:
+        gains = {group: _gain(residuals, _joint(columns, group)) for group in shortlist}
+        best = max(shortlist, key=gains.__getitem__)
+        if gains[best] < MIN_CROSS_GAIN:
+            break
+        taken.append(best)
+        for residual in residuals:
+            residual.absorb(_joint(columns, best))
+        grown = {tuple(sorted({*best, index})) for index in range(len(columns)) if index not in best}
+        shortlist = [group for group in {*shortlist, *grown} - {*taken} if fits(group)]
+        shortlist.sort()
+    return taken

@@ -1,0 +1,1 @@
+"""What the processes of a run share, and how it changes."""

@@ -1,0 +1,132 @@
+"""How updates of several workers become one: the modes of the parameter server.
+
+Shape suffixes: P trained numbers of the model.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dkan_core.config import TrainConfig
+from dkan_core.training.state.adamw import BLOCK, AdamState, FlatAdamW, Float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """An update that a worker has pushed for a range."""
+
+    rank: int
+    lease: int
+    index: int
+    """Of the range."""
+
+    array_P: Float32
+    """A gradient or a difference of parameters; where parameters are averaged, these and two moments, ``(3 P,)``."""
+
+    loss: float
+    """Mean over the measured labels."""
+
+    weight: float
+    """Sum of their weights."""
+
+    rows: int
+    staleness: int
+    """Ranges merged since the worker was handed this one."""
+
+    ranges: int = 1
+    """How many it covers, from ``index`` on."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a mode needs to know besides the updates."""
+
+    optimizer: FlatAdamW
+    rate: float
+    count: int
+    """Steps so far, this one included."""
+
+    clip_norm: float | None
+
+
+Merge = Callable[[AdamState, AdamState, Sequence[Contribution], Step], bool]
+"""Writes the state after the updates into the second of two; False where it is not all finite."""
+
+
+def average_gradients(old: AdamState, new: AdamState, contributions: Sequence[Contribution], step: Step) -> bool:
+    """``sync``: take an AdamW step with the mean gradient, summed in the order of the slices.
+
+    Weighted by measured labels, it is the gradient of the global batch.
+    """
+    gradient_P = np.empty_like(old.values_P)
+    norm = mean_into(gradient_P, [each.array_P for each in contributions], [each.weight for each in contributions])
+    if not math.isfinite(norm):
+        return False
+    clip(gradient_P, norm, step.clip_norm)
+    return step.optimizer.step(old, new, gradient_P, rate=step.rate, count=step.count)
+
+
+def average_values(_: AdamState, new: AdamState, contributions: Sequence[Contribution], __: Step) -> bool:
+    """``average``: take the mean of the workers' parameters and moments, weighted by their rows.
+
+    Nobody keeps moments of his own: what a range leads to is a function of the state that counts, whoever takes it.
+    """
+    rows = [each.rows for each in contributions]
+    pushed = zip(*(np.split(each.array_P, 3) for each in contributions), strict=True)
+    targets = (new.values_P, new.first_P, new.second_P)
+    return all(
+        math.isfinite(mean_into(target_P, arrays, rows)) for target_P, arrays in zip(targets, pushed, strict=True)
+    )
+
+
+def add_difference(old: AdamState, new: AdamState, contributions: Sequence[Contribution], _: Step) -> bool:
+    """``async``: add one worker's difference, the less the staler it is.
+
+    A share of 1 / (1 + staleness) takes the whole where one worker is alone, and an even share of each where all are
+    equally fast.
+    """
+    (only,) = contributions
+    values_P = np.multiply(only.array_P, 1 / (1 + only.staleness), out=new.values_P)
+    values_P += old.values_P
+    return math.isfinite(float(np.dot(values_P, values_P)))
+
+
+def take_over(_: AdamState, new: AdamState, contributions: Sequence[Contribution], __: Step) -> bool:
+    """``local-sgd``: take parameters and moments as they are; its members have averaged them."""
+    (only,) = contributions
+    for target_P, source_P in zip((new.values_P, new.first_P, new.second_P), np.split(only.array_P, 3), strict=True):
+        np.copyto(target_P, source_P)
+    return math.isfinite(float(np.dot(new.values_P, new.values_P)))
+
+
+MERGES: dict[str, Merge] = {"sync": average_gradients, "average": average_values, "async": add_difference}
+
+
+def merge_of(config: TrainConfig) -> Merge:
+    """Return how the updates of a run become one."""
+    return take_over if config.strategy == "local-sgd" else MERGES[config.mode]
+
+
+def clip(gradient_P: Float32, norm: float, limit: float | None) -> None:
+    """Scale a gradient of this Euclidean norm down to ``limit``, where there is one and it is longer."""
+    if limit is not None and norm > limit:
+        gradient_P *= limit / norm
+
+
+def mean_into(target_P: Float32, arrays: Sequence[Float32], weights: Sequence[float]) -> float:
+    """Put the weighted mean of arrays ``(P,)`` into ``target_P``, summed in their order; return its Euclidean norm."""
+    total, squares = sum(weights), 0.0
+    shares = [weight / total for weight in weights]
+    scratch = np.empty(BLOCK, np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, len(target_P), BLOCK):
+            target = target_P[start : start + BLOCK]
+            np.multiply(arrays[0][start : start + BLOCK], shares[0], out=target)
+            for array_P, share in zip(arrays[1:], shares[1:], strict=True):
+                part = scratch[: len(target)]
+                np.multiply(array_P[start : start + BLOCK], share, out=part)
+                target += part
+            squares += float(np.dot(target, target))
+    return math.sqrt(squares) if squares >= 0 else math.nan

@@ -1,0 +1,191 @@
+"""The parameters of a run: how updates change them, and how a change is committed.
+
+There are two copies of the state. A change is computed into the one that does not count, and one record, the ledger,
+makes it count: whatever moment the process is killed at, an update has been taken wholly or not at all.
+
+Shape suffixes: P trained numbers, K arrays of the state.
+"""
+
+import logging
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dkan_core.config import TrainConfig
+from dkan_core.errors import TrainingError
+from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float32
+from dkan_core.training.state.aggregation import Contribution, Step, merge_of
+from dkan_core.training.state.ledger import Ledger, Ranges, add_to_digest
+from dkan_core.training.state.schedule import Schedule, ranges_of
+from dkan_core.training.state.shared_memory import SharedMemory
+
+REFUSED_BEFORE_BACKOFF, MAX_BACKOFFS = 3, 10
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the changes of a run's parameters depend on."""
+
+    config: TrainConfig
+    schedule: Schedule
+    ranges: Ranges
+    decayed: Sequence[Decayed]
+
+    @classmethod
+    def of(cls, config: TrainConfig, train_rows: int, decayed: Sequence[Decayed]) -> "Rules":
+        """Return the rules of a resolved config."""
+        schedule = Schedule.of(config, train_rows)
+        return cls(config, schedule, ranges_of(config, train_rows), decayed)
+
+
+def start(memory: SharedMemory, values_P: Float32) -> None:
+    """Begin with these parameters."""
+    memory.banks_2KP[0, 0] = values_P
+    memory.banks_2KP[0, 3:] = values_P
+    memory.ledger.write(Ledger())
+    keep(memory, Ledger())
+
+
+def keep(memory: SharedMemory, ledger: Ledger) -> None:
+    """Copy the state that counts, and the workers' own moments, to where no further step changes them."""
+    oldest = min(range(2), key=lambda index: memory.kept[index].read().version)
+    memory.kept[oldest].write(Ledger(version=-1))
+    kept_KP = memory.kept_2KP[oldest]
+    copy_state(memory, ledger, kept_KP)
+    memory.kept[oldest].write(replace(ledger, checksum=checksum(kept_KP)))
+
+
+def copy_state(memory: SharedMemory, ledger: Ledger, out_KP: Float32) -> None:
+    """Copy the state that a ledger names, and the workers' own moments, into ``out_KP``."""
+    state_KP = memory.banks_2KP[ledger.bank]
+    out_KP[: len(state_KP)] = state_KP
+    out_KP[len(state_KP) :] = memory.moments_W2P.reshape(-1, memory.shape.parameters)
+
+
+def newest_kept(memory: SharedMemory, out_KP: Float32 | None = None) -> tuple[Ledger, Float32] | None:
+    """Return a copy of the newest restore point, in ``out_KP`` where given; None where there is none that is whole."""
+    kept_KP = np.empty_like(memory.kept_2KP[0]) if out_KP is None else out_KP
+    for index in sorted(range(2), key=lambda index: -memory.kept[index].read().version):
+        ledger = memory.kept[index].read()
+        np.copyto(kept_KP, memory.kept_2KP[index])
+        # Whoever writes it says first that it is none, and last that it is one.
+        if ledger.version >= 0 and memory.kept[index].read() == ledger:
+            return ledger, kept_KP
+    return None
+
+
+def checksum(array: Float32) -> int:
+    """Return the CRC-32 of an array."""
+    return zlib.crc32(np.ascontiguousarray(array).data)
+
+
+class Centre:
+    """The state that counts, and its only writer.
+
+    Args:
+        memory: Where it stands; ``start`` has been called on it once.
+        rules: What changes depend on.
+    """
+
+    def __init__(self, memory: SharedMemory, rules: Rules) -> None:
+        self.memory, self.rules = memory, rules
+        self.optimizer = FlatAdamW(rules.decayed)
+        self.ledger = memory.ledger.read()
+
+    @property
+    def state_KP(self) -> Float32:
+        """The state that counts: parameters, two moments, and the moving average where there is one."""
+        state_KP: Float32 = self.memory.banks_2KP[self.ledger.bank]
+        return state_KP
+
+    @property
+    def spare_KP(self) -> Float32:
+        """The copy that does not count."""
+        spare_KP: Float32 = self.memory.banks_2KP[1 - self.ledger.bank]
+        return spare_KP
+
+    @property
+    def rate_scale(self) -> float:
+        """Factor of the learning rate, below 1 after updates that were no finite numbers."""
+        return 0.5**self.ledger.backoffs
+
+    def merge(self, contributions: Sequence[Contribution]) -> None:
+        """Take updates in together, or refuse them together, and commit.
+
+        Raises:
+            TrainingError: Too many were refused, whatever the learning rate.
+        """
+        ledger = self._entered(contributions)
+        if not all(math.isfinite(each.loss) for each in contributions):
+            self._refuse(ledger)
+        elif sum(each.weight for each in contributions) == 0:
+            self.commit(replace(ledger, refused_in_a_row=0))
+        elif self._merge_into_spare(contributions):
+            self.commit(replace(ledger, bank=1 - ledger.bank, refused_in_a_row=0))
+        else:
+            self._refuse(ledger)
+
+    def commit(self, ledger: Ledger) -> None:
+        """Make a ledger, and the copy of the state that it names, count."""
+        self.ledger = replace(ledger, version=self.ledger.version + 1)
+        self.memory.ledger.write(self.ledger)
+
+    def _entered(self, contributions: Sequence[Contribution]) -> Ledger:
+        """Return the ledger with the ranges, rows and losses of updates in it."""
+        ledger = self.ledger
+        for each in contributions:
+            finite = math.isfinite(each.loss)
+            ledger = ledger.counted(
+                loss=each.loss if finite else 0.0, weight=each.weight if finite else 0.0, rows=each.rows
+            )
+        done = ledger.ranges + sum(each.ranges for each in contributions)
+        indices = [each.index + more for each in contributions for more in range(each.ranges)]
+        return replace(
+            ledger.clocked(),
+            ranges=done,
+            step=self.rules.ranges.step_after(done),
+            digest=add_to_digest(ledger.digest, indices),
+            next_range=max(ledger.next_range, 1 + max(indices)),
+            acked_rank=contributions[-1].rank,
+            acked_lease=contributions[-1].lease,
+        )
+
+    def _merge_into_spare(self, contributions: Sequence[Contribution]) -> bool:
+        """Compute the state after an update into the copy that does not count; tell whether it is all finite."""
+        config = self.rules.config
+        done = self.rules.ranges.steps_of(contributions[0].index).start
+        rate = self.rules.schedule.learning_rate(done) * self.rate_scale
+        step = Step(self.optimizer, rate, done + 1, config.clip_norm)
+        old_KP, new_KP = self.state_KP, self.spare_KP
+        finite = merge_of(config)(AdamState(*old_KP[:3]), AdamState(*new_KP[:3]), contributions, step)
+        if finite and config.ema_decay:
+            share = sum(each.ranges for each in contributions) / self.rules.ranges.workers
+            decay = min(config.ema_decay, (1 + done) / (10 + done)) ** (self.rules.ranges.interval * share)
+            np.multiply(old_KP[3], decay, out=new_KP[3])
+            new_KP[3] += (1 - decay) * new_KP[0]
+        return finite
+
+    def _refuse(self, ledger: Ledger) -> None:
+        """Commit the ranges without their update; after several in a row go back and halve the learning rate."""
+        logger.warning("the update that leads to step %d is no finite number and is refused", ledger.step)
+        ledger = replace(ledger, refused=ledger.refused + 1, refused_in_a_row=ledger.refused_in_a_row + 1)
+        if ledger.refused_in_a_row == REFUSED_BEFORE_BACKOFF:
+            ledger = self._step_back(ledger)
+        self.commit(ledger)
+
+    def _step_back(self, ledger: Ledger) -> Ledger:
+        if ledger.backoffs == MAX_BACKOFFS:
+            raise TrainingError(
+                f"loss is no finite number at step {ledger.step}, even with 1/{2**MAX_BACKOFFS} of the learning rate; "
+                "check the row weights, or lower learning_rate or weight_decay"
+            )
+        kept = newest_kept(self.memory)
+        assert kept is not None, "there is a restore point from the start"
+        self.spare_KP[:] = kept[1][: len(self.spare_KP)]
+        logger.warning("back to the parameters of step %d, with half the learning rate", kept[0].step)
+        return replace(ledger, bank=1 - ledger.bank, refused_in_a_row=0, backoffs=ledger.backoffs + 1)

@@ -1,0 +1,146 @@
+"""What a child process is told: its job."""
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+from dkan_core.config import TrainConfig
+from dkan_core.errors import DkanError
+from dkan_core.settings import build_config
+from dkan_core.training.communication.messages import inherited
+from dkan_core.training.communication.rendezvous import Meeting
+from dkan_core.training.communication.wakeup import Doorbell
+from dkan_core.training.state.adamw import Decayed
+from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory
+
+COMPUTING = ("worker", "member")
+"""Roles of which there may be several processes, each with a device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A child's job. Handles are inherited file descriptors."""
+
+    role: str
+    """"worker", "server", "member" or "evaluator": the module that does it."""
+
+    rank: int = 0
+    """Of a worker or member."""
+
+    incarnation: int = 1
+    """How many processes its name has had."""
+
+    device: str = "cpu"
+    threads: int = 1
+
+    prepared: str
+    run: str
+    config: TrainConfig
+    """Resolved: nothing in it is None but what stands for no limit."""
+
+    model: dict[str, Any]
+    """The architecture, as ``config.json`` holds it."""
+
+    train_rows: int
+    """Rows of the train split."""
+
+    decayed: tuple[Decayed, ...]
+    """Which stretches of the parameters decay, and how much."""
+
+    shape: MemoryShape
+    memory: int
+    """Handle of the shared memory."""
+
+    bells: dict[str, tuple[int, int]]
+    """Handles of each process's doorbell, by its name."""
+
+    launcher: int = -1
+    """Handle of the channel to the launcher."""
+
+    meeting: Meeting | None = None
+    """Where members meet each other; None where there is one."""
+
+    history: tuple[dict[str, Any], ...] = field(default=())
+    """Evaluations that an earlier evaluator has reported; of the evaluator's job alone."""
+
+    best: str = ""
+    """File that the evaluator writes the best state to."""
+
+    @property
+    def name(self) -> str:
+        """What messages and log files call this process."""
+        return process_name(self.role, self.rank)
+
+    def handles(self) -> tuple[int, ...]:
+        """Return the handles that the child needs, beside the one of the launcher."""
+        return (self.memory, *(handle for pair in self.bells.values() for handle in pair))
+
+    def open_memory(self) -> SharedMemory:
+        """Map the shared memory."""
+        return SharedMemory(self.memory, self.shape)
+
+    def bell(self, name: str) -> Doorbell:
+        """Return a process's doorbell."""
+        return Doorbell(self.bells[name])
+
+    def with_handles(self, launcher: int, handles: Sequence[int]) -> Self:
+        """Return the job with the numbers that its handles have in another process: as ``handles`` gives them."""
+        memory, *bells = handles
+        pairs = zip(bells[::2], bells[1::2], strict=True)
+        return replace(self, launcher=launcher, memory=memory, bells=dict(zip(self.bells, pairs, strict=True)))
+
+    def to_json(self) -> str:
+        """Return the text that goes to the child."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Job":
+        """Read what ``to_json`` has written."""
+        plain = json.loads(text)
+        plain["config"] = build_config(TrainConfig, plain["config"])
+        plain["shape"] = MemoryShape(**plain["shape"])
+        plain["meeting"] = Meeting(**plain["meeting"]) if plain["meeting"] else None
+        plain["bells"] = {name: tuple(pair) for name, pair in plain["bells"].items()}
+        plain["decayed"] = tuple(map(tuple, plain["decayed"]))
+        plain["history"] = tuple(plain["history"])
+        return cls(**plain)
+
+
+def process_name(role: str, rank: int = 0) -> str:
+    """Return what messages, log files and doorbells call a process.
+
+    >>> process_name("worker", 1), process_name("server")
+    ('worker-1', 'server')
+    """
+    return f"{role}-{rank}" if role in COMPUTING else role
+
+
+def run_job(job: Job, work: Callable[[Job], None]) -> int:
+    """Do a job; return the exit code.
+
+    An error of ours that would come again in another process (a damaged shard, a full disk, a loss that is no number)
+    goes to the launcher, which raises it.
+    """
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {job.name} %(message)s")
+    try:
+        work(job)
+    except DkanError as error:
+        inherited(job.launcher).send(kind="error", error=type(error).__name__, text=str(error))
+        _print_trace()
+        return error.exit_code
+    except Exception:
+        _print_trace()
+        return 1
+    return 0
+
+
+def _print_trace() -> None:
+    # The log's disk may be full; that is not what went wrong.
+    with suppress(OSError):
+        traceback.print_exc()
+        sys.stderr.flush()

@@ -1,0 +1,107 @@
+"""How many steps a run takes, their learning rates, and when it evaluates; needs no torch."""
+
+import math
+from dataclasses import dataclass
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.loading.loader import slice_of, steps_per_epoch
+from dkan_core.training.state.ledger import Ranges
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How many steps there are, the learning rate of each, and when to evaluate."""
+
+    steps: int
+    steps_per_epoch: int
+    evaluations_per_epoch: int
+    peak_rate: float
+    warmup_fraction: float
+    shape: str
+    """``TrainConfig.schedule``."""
+
+    gamma: float
+    checkpoint_steps: int | None
+
+    @classmethod
+    def of(cls, config: TrainConfig, rows: int) -> "Schedule":
+        """Return the schedule of a resolved config."""
+        assert config.epochs is not None and config.batch_size is not None and config.learning_rate is not None
+        per_epoch = steps_per_epoch(rows, config.batch_size)
+        return cls(
+            steps=config.epochs * per_epoch,
+            steps_per_epoch=per_epoch,
+            evaluations_per_epoch=min(config.evaluations_per_epoch, per_epoch),
+            peak_rate=config.learning_rate,
+            warmup_fraction=config.warmup_fraction,
+            shape=config.schedule,
+            gamma=config.gamma,
+            checkpoint_steps=config.checkpoint_steps,
+        )
+
+    def evaluations_due(self, step: int) -> int:
+        """Return how many evaluations are due in the first ``step`` steps."""
+        return step * self.evaluations_per_epoch // self.steps_per_epoch
+
+    def restore_points_due(self, step: int) -> int:
+        """Return how many restore points are due in the first ``step`` steps."""
+        return step // self.checkpoint_steps if self.checkpoint_steps else self.evaluations_due(step)
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of a step t, counted from 0; T are the steps, E those of an epoch, W the warm-up's.
+
+        W is ``max(1, round(T * warmup_fraction))``, and up to it the rate is that below times (t + 1) / W:
+
+        - cosine: ``peak * (1 + cos(pi * (t - W) / (T - W))) / 2``, and in the warm-up ``peak``
+        - constant: ``peak``
+        - exponential: ``peak * gamma ** (t / E)``
+
+        Only the cosine and the warm-up depend on T: where a resumed run has more epochs, they are those of T as it
+        is then, whatever T was before.
+        """
+        warmup = max(1, round(self.steps * self.warmup_fraction))
+        rise = min(1.0, (step + 1) / warmup)
+        if self.shape == "exponential":
+            return self.peak_rate * rise * math.pow(self.gamma, step / self.steps_per_epoch)
+        if step < warmup:
+            return self.peak_rate * (step + 1) / warmup
+        if self.shape == "constant":
+            return self.peak_rate
+        return self.peak_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, self.steps - warmup)))
+
+
+def ranges_of(config: TrainConfig, rows: int) -> Ranges:
+    """Return how the work of a resolved config is cut up."""
+    assert config.epochs is not None and config.batch_size is not None
+    assert config.sync_interval is not None and config.workers is not None
+    return Ranges(config.epochs, steps_per_epoch(rows, config.batch_size), config.sync_interval, config.workers)
+
+
+def rows_after(ranges: Ranges, done: int, *, rows: int, config: TrainConfig) -> int:
+    """Return the rows in the first ``done`` ranges of a run.
+
+    Args:
+        ranges: How its work is cut up.
+        done: How many of them.
+        rows: Rows of the train split.
+        config: Resolved settings.
+
+    >>> config = TrainConfig(batch_size=4)
+    >>> [rows_after(Ranges(2, 3, 1, 2), done, rows=10, config=config) for done in (0, 1, 2, 5, 6, 7)]
+    [0, 2, 4, 9, 10, 12]
+    """
+    assert config.batch_size is not None
+    begun, batch_size = ranges.steps_of(done), config.batch_size
+    epochs, step = divmod(begun.start, ranges.steps_per_epoch)
+    share = 0
+    for place in range(step, step + len(begun)):
+        first, _ = slice_of(
+            rows,
+            place,
+            batch_size=batch_size,
+            rank=done % ranges.workers,
+            workers=ranges.workers,
+            weights=config.slice_weights,
+        )
+        share += first - place * batch_size
+    return epochs * rows + min(step * batch_size, rows) + share

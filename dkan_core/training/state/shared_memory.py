@@ -1,0 +1,332 @@
+"""The memory that a run's processes share: small records and large arrays, each with one writer.
+
+It is an anonymous file (memfd), so a small /dev/shm is no limit and nothing is left behind when every process dies.
+There are no locks that a killed process could hold: a record is written twice in turn with a checksum, so that a
+reader finds the last whole one; an array is not read before a record says that it may be.
+
+Shape suffixes: P trained numbers, W workers, N numbers of a push, R processes that show life signs, S snapshot slots,
+K arrays of the state.
+"""
+
+import mmap
+import os
+import struct
+import tempfile
+import zlib
+from dataclasses import astuple, dataclass, fields
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.config import TrainConfig
+from dkan_core.training.state.ledger import Ledger
+
+SNAPSHOT_BYTES = 256 << 20
+MIN_SLOTS, MAX_SLOTS = 4, 32
+"""One is kept for the final snapshot and one is being scored. A slot holds the whole state, three times the parameters
+or more, so that there are no more of them than needed where the state is large."""
+
+RECORD_BYTES = 512
+NONE, HOME = -1, -2
+READ_TRIES = 100
+
+SINGLE_ROLES = ("server", "evaluator")
+"""Roles that have one process; of the others there is one a rank."""
+
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """What the launcher asks for."""
+
+    stop: int = 0
+    """Whether training is to end after this step, with a last evaluation."""
+
+    save: int = 0
+    """Whether a restore point is to be made as soon as possible."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A worker process, as the launcher knows it."""
+
+    incarnation: int = 0
+    """1 for the first process of a rank, 2 for the one that replaced it, and so on; 0 while there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """A range that the server has handed to a worker."""
+
+    id: int = 0
+    """Grows with every lease of the run."""
+
+    index: int = NONE
+    """The range, or ``NONE`` to wait, or ``HOME`` when nothing is left to do."""
+
+    ranges: int = 0
+    """Done when it was handed out."""
+
+    bank: int = 0
+    """Where the parameters to begin with stand."""
+
+    rate_scale: float = 1.0
+    """Factor of the learning rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """What a worker has to say about the update in its push buffer."""
+
+    incarnation: int = 0
+    """Of the process that is ready to work, or has pushed."""
+
+    lease: int = 0
+    loss: float = 0.0
+    """Mean over the measured labels."""
+
+    weight: float = 0.0
+    """Sum of their weights."""
+
+    rows: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What the evaluator needs to know about a snapshot."""
+
+    number: int = 0
+    """Counted from 1."""
+
+    step: int = 0
+    epoch: float = 0.0
+    seconds: float = 0.0
+    loss: float = 0.0
+    rows_per_second: float = 0.0
+    final: int = 0
+    time_is_up: int = 0
+    checksum: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """How far the evaluator is."""
+
+    number: int = 0
+    """Snapshots up to this one are dealt with; their slots are free."""
+
+    exhausted: int = 0
+    """Whether patience is used up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeSpent:
+    """Seconds of a process and of those before it in its place, by part: see ``dkan_core.training.breakdown``."""
+
+    feed: float = 0.0
+    compute: float = 0.0
+    exchange: float = 0.0
+    wait: float = 0.0
+    update: float = 0.0
+    score: float = 0.0
+    save: float = 0.0
+    other: float = 0.0
+
+    peak_memory: int = 0
+    """Bytes that such a process has held at most: on a CUDA device of that, else resident ones."""
+
+
+class Record(Generic[ValueT]):
+    """A frozen dataclass of numbers in shared memory, with one writer; readers never see half of it."""
+
+    def __init__(self, view: memoryview, empty: ValueT) -> None:
+        self._view, self._empty = view, empty
+        self._names = [field.name for field in fields(empty)]  # type: ignore[arg-type]
+        kinds = "".join("d" if isinstance(value, float) else "q" for value in astuple(empty))  # type: ignore[call-overload]
+        self._format = struct.Struct(f"<q{kinds}")
+        self._half = len(view) // 2
+        assert self._format.size + 4 <= self._half, f"{type(empty).__name__} is too large for a record"
+
+    def read(self) -> ValueT:
+        """Return the last value that was written whole, or an empty one where none was."""
+        for _ in range(READ_TRIES):
+            # Both halves may be written while they are read.
+            if (found := self._newest()) is not None or not any(self._view):
+                break
+        return self._empty if found is None else type(self._empty)(**dict(zip(self._names, found[1:], strict=True)))
+
+    def write(self, value: ValueT) -> None:
+        """Write a value."""
+        halves = [self._read_half(half) for half in range(2)]
+        count = 1 + max(part[0] if part else 0 for part in halves)
+        payload = self._format.pack(count, *astuple(value))  # type: ignore[call-overload]
+        start = count % 2 * self._half
+        self._view[start : start + len(payload) + 4] = payload + zlib.crc32(payload).to_bytes(4, "little")
+
+    def _newest(self) -> tuple[Any, ...] | None:
+        return max((part for part in map(self._read_half, range(2)) if part is not None), default=None)
+
+    def _read_half(self, half: int) -> tuple[Any, ...] | None:
+        start = half * self._half
+        part = bytes(self._view[start : start + self._format.size + 4])
+        payload, checksum = part[:-4], int.from_bytes(part[-4:], "little")
+        values = self._format.unpack(payload)
+        return values if values[0] and zlib.crc32(payload) == checksum else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryShape:
+    """How large the arrays are."""
+
+    parameters: int
+    """P."""
+
+    workers: int
+    """W."""
+
+    average: bool = False
+    """Whether the state holds a moving average of the parameters: K is 4, else 3."""
+
+    local: bool = False
+    """Whether each worker has moments of its own."""
+
+    pushed: int = 1
+    """Arrays of P numbers in a push: parameters and two moments where the server averages them, else one."""
+
+    @classmethod
+    def of(cls, config: TrainConfig, parameters: int) -> Self:
+        """Return the shape of a run with a resolved config."""
+        assert config.workers is not None
+        return cls(
+            parameters=parameters,
+            workers=config.workers,
+            average=config.ema_decay > 0,
+            local=config.mode == "async",
+            pushed=3 if config.mode == "average" else 1,
+        )
+
+    @property
+    def state(self) -> int:
+        """K: parameters, two moments, and the moving average where there is one."""
+        return 3 + self.average
+
+    @property
+    def whole_state(self) -> int:
+        """Arrays of a state to resume from: with the workers' own moments, where they have some."""
+        return self.state + 2 * (self.workers if self.local else 0)
+
+    @property
+    def snapshot_slots(self) -> int:
+        """Snapshots that may wait for the evaluator; memory is taken only by those that do.
+
+        >>> [MemoryShape(parameters=10**size, workers=1).snapshot_slots for size in (3, 6, 9)]
+        [32, 22, 4]
+        """
+        return max(MIN_SLOTS, min(MAX_SLOTS, SNAPSHOT_BYTES // (4 * self.whole_state * self.parameters)))
+
+    @property
+    def needed_bytes(self) -> int:
+        """What a run touches of it at least; snapshots that wait take more."""
+        sizes = self.sizes() | {"snapshots": (2, self.whole_state)}
+        return 4 * self.parameters * sum(int(np.prod(lead)) for lead in sizes.values())
+
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each array, without P."""
+        return {
+            "banks": (2, self.state),
+            "pushes": (self.workers, self.pushed),
+            "moments": (self.workers if self.local else 0, 2),
+            "kept": (2, self.whole_state),
+            "snapshots": (self.snapshot_slots, self.whole_state),
+        }
+
+
+class SharedMemory:
+    """Views of the shared file.
+
+    Args:
+        handle: File descriptor, from ``create_memory`` or inherited.
+        shape: How large the arrays are.
+    """
+
+    def __init__(self, handle: int, shape: MemoryShape) -> None:
+        self.handle, self.shape = handle, shape
+        self._map = mmap.mmap(handle, _size(shape))
+        self._used = 0
+        workers = range(shape.workers)
+        self.ledger = self._record(Ledger())
+        self.control = self._record(Control())
+        self.members = [self._record(Member()) for _ in workers]
+        self.leases = [self._record(Lease()) for _ in workers]
+        self.pushes = [self._record(Push()) for _ in workers]
+        self.kept = [self._record(Ledger(version=-1)) for _ in range(2)]
+        self.snapshots = [self._record(Snapshot()) for _ in range(shape.snapshot_slots)]
+        self.snapshot_ledgers = [self._record(Ledger()) for _ in range(shape.snapshot_slots)]
+        self.evaluated = self._record(Evaluated())
+        self.worker_times = [self._record(TimeSpent()) for _ in workers]
+        self.server_time, self.evaluator_time = self._record(TimeSpent()), self._record(TimeSpent())
+        count = shape.workers + len(SINGLE_ROLES)
+        self.heartbeats_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used)
+        self.activity_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used + 8 * count)
+        arrays = self._arrays()
+        self.banks_2KP, self.pushes_WN, self.moments_W2P = arrays["banks"], arrays["pushes"], arrays["moments"]
+        self.kept_2KP, self.snapshots_SKP = arrays["kept"], arrays["snapshots"]
+
+    def liveness_index(self, role: str, rank: int) -> int:
+        """Return where in ``heartbeats_R`` and ``activity_R`` a process counts."""
+        return self.shape.workers + SINGLE_ROLES.index(role) if role in SINGLE_ROLES else rank
+
+    def _record(self, empty: ValueT) -> Record[ValueT]:
+        start = self._used
+        self._used += RECORD_BYTES
+        return Record(memoryview(self._map)[start : start + RECORD_BYTES], empty)
+
+    def _arrays(self) -> dict[str, Float32]:
+        offset, padded = _control_bytes(self.shape), _padded(self.shape.parameters)
+        views = {}
+        for name, lead in self.shape.sizes().items():
+            count = int(np.prod(lead)) * padded
+            flat = np.frombuffer(self._map, np.float32, count, offset)
+            # What a push holds lies in one piece, as the strategies without a server merge it.
+            rows = (self.shape.workers, -1) if name == "pushes" else (*lead, padded)
+            numbers = self.shape.parameters * (self.shape.pushed if name == "pushes" else 1)
+            views[name] = flat.reshape(rows)[..., :numbers]
+            offset += 4 * count
+        return views
+
+
+def create_memory(shape: MemoryShape) -> SharedMemory:
+    """Create the shared file, all zeros."""
+    handle = anonymous_file("dkan-memory")
+    os.ftruncate(handle, _size(shape))
+    return SharedMemory(handle, shape)
+
+
+def anonymous_file(name: str) -> int:
+    """Return the descriptor of a file in no folder: in memory where the system has that (Linux), where ls shows it."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _control_bytes(shape: MemoryShape) -> int:
+    records = 7 + 4 * shape.workers + 2 * shape.snapshot_slots
+    return _whole_pages(RECORD_BYTES * records + 2 * 8 * (shape.workers + len(SINGLE_ROLES)))
+
+
+def _size(shape: MemoryShape) -> int:
+    arrays = sum(int(np.prod(lead)) for lead in shape.sizes().values())
+    return _control_bytes(shape) + 4 * arrays * _padded(shape.parameters)
+
+
+def _padded(parameters: int) -> int:
+    return _whole_pages(4 * parameters) // 4
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -1,0 +1,115 @@
+"""Snapshots of the state on their way to the evaluator: a ring of slots in shared memory.
+
+Each is a state to resume from, so that the best one can be: parameters, moments, and the ledger that belongs to them.
+Whoever writes never waits: with every slot taken, a snapshot is skipped. One slot is kept for the final one.
+
+Shape suffixes: P trained numbers, K arrays of the state, with the workers' own moments; V parameters to score: raw, and
+their moving average where there is one.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from dkan_core.training.state.adamw import Float32
+from dkan_core.training.state.ledger import Ledger
+from dkan_core.training.state.parameter_store import checksum, copy_state
+from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, Snapshot
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StateSnapshot:
+    """A snapshot, the state ``(K, P)`` that it is of, and the ledger to resume with."""
+
+    snapshot: Snapshot
+    ledger: Ledger
+    state_KP: Float32
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the state is the one that was written."""
+        return checksum(self.state_KP) == self.snapshot.checksum
+
+
+def scored_values(state_KP: Float32, shape: MemoryShape) -> Float32:
+    """Return what of a state the evaluator scores, ``(V, P)``: a view of its first array, and its fourth."""
+    return state_KP[: shape.state : 3]
+
+
+def newest_snapshot(memory: SharedMemory) -> Snapshot:
+    """Return what was published last; an empty one where nothing was."""
+    return max((record.read() for record in memory.snapshots), key=lambda snapshot: snapshot.number)
+
+
+def publish(memory: SharedMemory, ledger: Ledger, *, steps_per_epoch: int, time_is_up: bool) -> bool:
+    """Hand the state that counts to the evaluator; tell whether there was a free slot.
+
+    Args:
+        memory: Shared memory; no worker is changing its own moments.
+        ledger: Where the run is; with ``ended`` set the snapshot is the final one.
+        steps_per_epoch: Of the run.
+        time_is_up: Whether snapshots that wait may be skipped for this one.
+    """
+    number = newest_snapshot(memory).number + 1
+    free = len(memory.snapshots) - (number - 1 - memory.evaluated.read().number)
+    if free <= (0 if ledger.ended else 1):
+        logger.warning("evaluation lags behind: snapshot at step %d skipped", ledger.step)
+        return False
+    slot = number % len(memory.snapshots)
+    copy_state(memory, ledger, memory.snapshots_SKP[slot])
+    memory.snapshot_ledgers[slot].write(replace(ledger.recounted(), published=ledger.step))
+    facts = ledger.facts(steps_per_epoch)
+    memory.snapshots[slot].write(
+        Snapshot(
+            number=number,
+            step=ledger.step,
+            epoch=facts["epoch"],
+            seconds=facts["seconds"],
+            loss=facts["loss"],
+            rows_per_second=facts["rows_per_second"],
+            final=int(ledger.ended > 0),
+            time_is_up=int(time_is_up),
+            checksum=checksum(memory.snapshots_SKP[slot]),
+        )
+    )
+    return True
+
+
+def _in_slot(memory: SharedMemory, slot: int) -> StateSnapshot:
+    """Return what a slot holds; its clock stands still at the moment of the snapshot."""
+    snapshot, ledger = memory.snapshots[slot].read(), memory.snapshot_ledgers[slot].read()
+    ledger = replace(ledger, used=snapshot.seconds, started=0.0, since=0.0)
+    return StateSnapshot(snapshot, ledger, memory.snapshots_SKP[slot])
+
+
+def snapshots_beyond(memory: SharedMemory, done: int) -> Iterator[StateSnapshot]:
+    """Yield the snapshots with numbers above ``done``, in order; their states are views of shared memory."""
+    found = sorted((record.read().number, slot) for slot, record in enumerate(memory.snapshots))
+    for number, slot in found:
+        if number > done:
+            yield _in_slot(memory, slot)
+
+
+def snapshots_after(memory: SharedMemory, after: int, until: int) -> list[StateSnapshot]:
+    """Return copies of the snapshots of steps above ``after`` up to ``until`` that are still whole, in order.
+
+    A server that was killed may have published a step twice; the first stands for both.
+    """
+    found: dict[int, StateSnapshot] = {}
+    for each in snapshots_beyond(memory, 0):
+        if after < each.snapshot.step <= until:
+            copy = replace(each, state_KP=each.state_KP.copy())
+            if copy.is_whole:
+                found.setdefault(each.snapshot.step, copy)
+    return list(found.values())
+
+
+def put_back(memory: SharedMemory, each: StateSnapshot) -> None:
+    """Publish a snapshot of an earlier process again."""
+    number = newest_snapshot(memory).number + 1
+    slot = number % len(memory.snapshots)
+    memory.snapshots_SKP[slot] = each.state_KP
+    memory.snapshot_ledgers[slot].write(each.ledger)
+    memory.snapshots[slot].write(replace(each.snapshot, number=number, final=0, time_is_up=0))

@@ -1,0 +1,1 @@
+"""Scoring of snapshots and early stopping."""

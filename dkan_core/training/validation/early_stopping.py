@@ -1,0 +1,71 @@
+"""Which evaluation of a run is the best, when to stop looking, and what is said about the best."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.encoding.histograms import count_up_to, quantile_knots
+from dkan_core.evaluation.metrics import best_f1_threshold, compute_metrics
+from dkan_core.evaluation.prediction import ScoredSplit, to_probability
+from dkan_core.model.calibration import Calibration, fit_calibration
+
+
+class Selection:
+    """Remembers the best validation AP, and how many evaluations ago that was.
+
+    >>> selection = Selection(patience=2)
+    >>> [selection.take(value) for value in (0.5, 0.7, 0.6, 0.7)], selection.exhausted
+    ([True, True, False, False], True)
+    """
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.best, self.without_gain = -math.inf, 0
+
+    def take(self, value: float) -> bool:
+        """Take in an evaluation; True when it is the best so far."""
+        better = value > self.best
+        self.without_gain = 0 if better else self.without_gain + 1
+        self.best = value if better else self.best
+        return better
+
+    def replay(self, values: Iterable[float]) -> None:
+        """Take in the evaluations of an earlier process, as a history has them: 0 where a score was no number."""
+        for value in values:
+            self.take(value or -math.inf)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether patience is used up."""
+        return self.without_gain >= self.patience
+
+
+def describe_best(
+    scored: ScoredSplit, names: Sequence[str], config: TrainConfig, *, epoch: float, step: float
+) -> tuple[Calibration, dict[str, Any]]:
+    """Calibrate a model on validation; return the calibration and what a model folder says about its model.
+
+    That is the metrics on validation, of the probabilities that were calibrated there, each label's threshold by F1,
+    and how its probabilities are distributed. Where a label has one class alone, the calibration still undoes what the
+    weight of positives did to the odds.
+    """
+    prior = math.log(config.pos_weight)
+    labels_NL = scored.labels_NL
+    scale_L, shift_L = fit_calibration(labels_NL, scored.log_odds_NL - prior, scored.weight_N)
+    shift_L = shift_L - scale_L * prior
+    probabilities_NL = to_probability(scored.log_odds_NL * scale_L + shift_L)
+    metrics = compute_metrics(labels_NL, probabilities_NL, names)
+    for index, name in enumerate(names):
+        threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index])
+        metrics["labels"][name]["threshold"] = threshold
+        metrics["labels"][name]["scores"] = _distribution(probabilities_NL[:, index])
+    return (scale_L, shift_L), {**metrics, "split": "valid", "epoch": epoch, "step": step}
+
+
+def _distribution(scores_N: npt.NDArray[np.float32]) -> dict[str, list[Any]]:
+    knots = quantile_knots(scores_N)
+    return {"knots": knots, "rows": count_up_to(scores_N, knots).tolist()}

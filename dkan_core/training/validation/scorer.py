@@ -1,0 +1,69 @@
+"""Scores parameters on the validation split and tells which are the best.
+
+Shape suffixes: V parameters side by side (the second are the moving average), P trained numbers of the model.
+"""
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dkan_core.data.loading.loader import RowReader
+from dkan_core.evaluation.metrics import macro_average_precision
+from dkan_core.evaluation.prediction import ScoredSplit, score_split
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.state.adamw import Float32
+from dkan_core.training.validation.early_stopping import Selection
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Best:
+    """Parameters ``(P,)`` that were better than all before, how they score, and how far the run was."""
+
+    values_P: Float32
+    scored: ScoredSplit
+    facts: dict[str, Any]
+
+
+class Judge:
+    """Scores parameters and remembers the best value.
+
+    Args:
+        replica: A model to score with; its parameters are replaced.
+        reader: The validation split.
+        selection: What came before.
+    """
+
+    def __init__(self, replica: Replica, reader: RowReader, selection: Selection) -> None:
+        self.replica, self.reader, self.selection = replica, reader, selection
+
+    def judge(self, values_VP: Float32, facts: dict[str, Any]) -> tuple[dict[str, Any], Best | None]:
+        """Score parameters; return a line of history, and the best of them if they are better than all before.
+
+        Args:
+            values_VP: The parameters, and their moving average where there is one.
+            facts: How far the run is.
+        """
+        scores = [self._score(values_P) for values_P in values_VP]
+        values = [value for value, _ in scores]
+        winner = int(np.argmax(values))
+        better = self.selection.take(values[winner])
+        named = {"average_precision": values[winner], "best_average_precision": self.selection.best}
+        if len(values) > 1:
+            named |= {"average_precision_raw": values[0], "average_precision_ema": values[1]}
+        entry = {**facts, **{name: max(0.0, value) for name, value in named.items()}, "best": better}
+        return entry, Best(values_VP[winner].copy(), scores[winner][1], facts) if better else None
+
+    def _score(self, values_P: Float32) -> tuple[float, ScoredSplit]:
+        self.replica.load(values_P)
+        self.replica.model.eval()
+        scored = score_split(self.replica.model, self.reader, self.replica.device)
+        self.replica.model.train()
+        if not np.isfinite(scored.log_odds_NL).all():
+            logger.warning("a score is no finite number: these parameters cannot be the best")
+            return -math.inf, scored
+        return macro_average_precision(scored.labels_NL, scored.log_odds_NL), scored

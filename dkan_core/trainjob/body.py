@@ -1,0 +1,174 @@
+"""The TrainJob of a run as plain data: its name, its command, its pods.
+
+The SDK's ``train()`` cannot say it: it takes no secrets for the training container and no processes a node.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+from dkan_core.config import TrainConfig
+from dkan_core.errors import ConfigError
+from dkan_core.trainjob.config import NodesConfig
+
+GROUP, VERSION, PLURAL, KIND = "trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"
+NODE = "node"
+"""What torch's runtime calls the pods' job, and the container in them."""
+
+OWN_LABELS = {"app.kubernetes.io/managed-by": "dkan"}
+WITHOUT_SIDECAR = {"sidecar.istio.io/inject": "false"}
+"""A proxy beside the ranks would stand between them, and outlive them."""
+
+CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "FSSPEC_GCS")
+PLACES = (
+    "AWS_ENDPOINT_URL",
+    "AWS_DEFAULT_REGION",
+    "AWS_REGION",
+    "AWS_CA_BUNDLE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_CLOUD_PROJECT",
+)
+SECRET_PATH = "/etc/dkan/storage"
+"""Where the Secret's entries are files, as in the other steps of a pipeline."""
+
+
+NAME_LENGTH = 40
+"""Kubernetes allows 63 characters, and the pods' names add to it."""
+
+STRATEGIES = ("auto", "allreduce", "ddp", "ring", "local-sgd")
+
+
+def settle(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:
+    """Return the settings that the ranks are given: it goes on where an earlier job was stopped, and needs no server.
+
+    Raises:
+        ConfigError: A setting makes no sense on several nodes.
+    """
+    if config.strategy not in STRATEGIES:
+        raise ConfigError(f"strategy {config.strategy}: is for one node; choose {', '.join(STRATEGIES)}")
+    if config.workers not in (None, nodes.workers):
+        raise ConfigError(
+            f"workers {config.workers}: {nodes.nodes} nodes of {nodes.workers_on_node} are {nodes.workers}"
+        )
+    kind = "cuda" if nodes.gpus_per_node else "cpu"
+    if config.device not in ("auto", kind):
+        raise ConfigError(f"device {config.device}: with gpus_per_node {nodes.gpus_per_node} it is {kind}")
+    if config.resume not in ("auto", "never"):
+        raise ConfigError(f"resume {config.resume}: a job goes on from its own checkpoints; leave it out")
+    strategy = "allreduce" if config.strategy == "auto" else config.strategy
+    return replace(config, strategy=strategy, workers=None, device=kind, resume="auto")
+
+
+def job_name(run: str, fingerprint: str, config: TrainConfig, nodes: NodesConfig) -> str:
+    """Return the name of the one job that may train this: the same for a retry, another for anything else.
+
+    >>> nodes = NodesConfig(image="dkan")
+    >>> job_name("s3://bucket/Flights_1/", "f", TrainConfig(), nodes).rpartition("-")[0]
+    'dkan-flights-1'
+    """
+    what = [run, fingerprint, asdict(config), nodes.workers, nodes.image, nodes.env]
+    digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+    readable = re.sub(r"[^a-z0-9]+", "-", run.rstrip("/").rpartition("/")[2].lower())
+    readable = readable[: NAME_LENGTH - len("dkan--") - len(digest)].strip("-")
+    return "-".join(filter(None, ("dkan", readable, digest)))
+
+
+def arguments(prepared: str, run: str, config: TrainConfig) -> list[str]:
+    """Return torchrun's arguments: the command of one node. How many nodes there are, its environment says.
+
+    >>> arguments("s3://b/data", "s3://b/run", TrainConfig(strategy="allreduce", hidden=(32, 16), tensorboard=True))
+    ['-m', 'dkan_core', 'train', 's3://b/data', '--out', 's3://b/run', '--hidden=32', '--hidden=16', \
+'--strategy=allreduce', '--tensorboard']
+    """
+    given = ["-m", "dkan_core", "train", prepared, "--out", run]
+    for field in fields(config):
+        value, option = getattr(config, field.name), f"--{field.name.replace('_', '-')}"
+        if value == field.default:
+            continue
+        if isinstance(value, bool):
+            given.append(option)
+        else:
+            given += [f"{option}={each}" for each in (value if isinstance(value, tuple) else (value,))]
+    return given
+
+
+def train_job(name: str, command: list[str], nodes: NodesConfig) -> dict[str, Any]:
+    """Return the TrainJob.
+
+    Args:
+        name: Of the job.
+        command: Arguments of torchrun.
+        nodes: What the cluster is to give.
+    """
+    trainer: dict[str, Any] = {
+        "image": nodes.image,
+        "command": ["torchrun"],
+        "args": command,
+        "numNodes": nodes.nodes,
+        "numProcPerNode": nodes.workers_on_node,
+    }
+    if resources := _resources(nodes):
+        # Both: without requests the torch runtime would start one process a node, whatever numProcPerNode says.
+        trainer["resourcesPerNode"] = {"limits": resources, "requests": resources}
+    if variables := _variables(nodes):
+        trainer["env"] = variables
+    pods = {"metadata": {"labels": WITHOUT_SIDECAR}, "spec": _pod_spec(nodes)}
+    jobs = [{"name": NODE, "template": {"spec": {"template": pods}}}]
+    patch = {"manager": "dkan", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}}
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": {"name": name, "labels": {**nodes.mapping("labels"), **OWN_LABELS}},
+        "spec": {
+            "runtimeRef": {"name": nodes.runtime},
+            # Also where the launcher is gone, and nobody deletes the job.
+            "activeDeadlineSeconds": nodes.timeout_seconds,
+            "trainer": trainer,
+            "runtimePatches": [patch],
+        },
+    }
+
+
+def _resources(nodes: NodesConfig) -> dict[str, str]:
+    gpus = {nodes.gpu_type: str(nodes.gpus_per_node)} if nodes.gpus_per_node else {}
+    asked = {"cpu": nodes.cpu_per_node, "memory": nodes.memory_per_node}
+    return {name: amount for name, amount in asked.items() if amount} | gpus
+
+
+def _variables(nodes: NodesConfig) -> list[dict[str, Any]]:
+    """Return the variables of the training container, the only ones that a job may set there: plain ones go before."""
+    variables: dict[str, dict[str, Any]] = {}
+    if nodes.secret_name:
+        variables |= _references(CREDENTIALS + PLACES, "secretKeyRef", nodes.secret_name)
+    if nodes.config_map_name:
+        variables |= _references(PLACES, "configMapKeyRef", nodes.config_map_name)
+    variables |= {name: {"value": value} for name, value in nodes.mapping("env").items()}
+    return [{"name": name, **source} for name, source in variables.items()]
+
+
+def _references(keys: tuple[str, ...], kind: str, name: str) -> dict[str, dict[str, Any]]:
+    return {key: {"valueFrom": {kind: {"name": name, "key": key, "optional": True}}} for key in keys}
+
+
+def _pod_spec(nodes: NodesConfig) -> dict[str, Any]:
+    volumes: list[dict[str, Any]] = []
+    mounts = []
+    if nodes.pvc_name:
+        volumes.append({"name": "dkan-data", "persistentVolumeClaim": {"claimName": nodes.pvc_name}})
+        mounts.append({"name": "dkan-data", "mountPath": nodes.mount_path})
+    if nodes.secret_name:
+        volumes.append({"name": "dkan-storage", "secret": {"secretName": nodes.secret_name, "optional": True}})
+        mounts.append({"name": "dkan-storage", "mountPath": SECRET_PATH})
+    if nodes.shm_size:
+        volumes.append({"name": "dkan-shm", "emptyDir": {"medium": "Memory", "sizeLimit": nodes.shm_size}})
+        mounts.append({"name": "dkan-shm", "mountPath": "/dev/shm"})
+    spec = {
+        "serviceAccountName": nodes.service_account,
+        "nodeSelector": nodes.mapping("node_selector"),
+        "tolerations": nodes.toleration_list,
+        "volumes": volumes,
+        "containers": [{"name": NODE, "volumeMounts": mounts}] if mounts else [],
+    }
+    return {name: value for name, value in spec.items() if value}

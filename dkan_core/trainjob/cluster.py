@@ -1,0 +1,170 @@
+"""The few calls to a cluster that a run on several nodes needs, with errors that say what to do."""
+
+import importlib.util
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from dkan_core.errors import ConfigError, TrainingError
+from dkan_core.trainjob.body import GROUP, NODE, PLURAL, VERSION
+
+CALL_SECONDS = (10.0, 30.0)
+"""How long a connection and an answer may take."""
+
+SILENCE_SECONDS = 300.0
+"""After so long without a line a log is asked for again: its connection may be dead."""
+
+RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0)
+RULES = (
+    "it needs create, get and delete on trainjobs.trainer.kubeflow.org, list on pods, and get on pods/log "
+    "(docs/guides/multi-node.md has the Role)"
+)
+
+AnswerT = TypeVar("AnswerT")
+
+logger = logging.getLogger(__name__)
+
+
+class UnreachableError(TrainingError):
+    """The cluster does not answer; it may do so later."""
+
+
+class Cluster:
+    """The jobs and pods of a namespace, through the Kubeflow SDK's connection.
+
+    Args:
+        namespace: Empty for the one that this process runs in, or that its kubeconfig names.
+
+    Raises:
+        ConfigError: The SDK is not installed, or this process knows no cluster.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        if importlib.util.find_spec("kubeflow") is None or importlib.util.find_spec("kubeflow.trainer") is None:
+            raise ConfigError("training on several nodes needs the Kubeflow SDK; run: pip install 'dkan[nodes]'")
+        from kubeflow.trainer import KubernetesBackendConfig
+        from kubeflow.trainer.backends.kubernetes.backend import KubernetesBackend
+        from kubernetes.config import ConfigException
+
+        try:
+            backend = KubernetesBackend(KubernetesBackendConfig(namespace=namespace or None))
+        except ConfigException as error:
+            raise ConfigError(
+                f"no cluster is known here: neither a pod's service account nor a kubeconfig ({error})"
+            ) from error
+        self.namespace = backend.namespace.strip()
+        self._custom, self._core = backend.custom_api, backend.core_api
+        self._place = (GROUP, VERSION, self.namespace, PLURAL)
+
+    def create(self, body: dict[str, Any]) -> bool:
+        """Create a job; return False where there is one of its name.
+
+        Raises:
+            ConfigError: The cluster has no TrainJobs, or refuses this one.
+        """
+        call = self._custom.create_namespaced_custom_object
+        what = f"create TrainJob {self.namespace}/{body['metadata']['name']}"
+        answer = self._call(what, lambda: call(*self._place, body, _request_timeout=CALL_SECONDS), {409: False})
+        return answer is not False
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        """Return a job, or None where there is none."""
+        call = self._custom.get_namespaced_custom_object
+        what = f"get TrainJob {self.namespace}/{name}"
+        job: dict[str, Any] | None = self._call(
+            what, lambda: call(*self._place, name, _request_timeout=CALL_SECONDS), {404: None}
+        )
+        return job
+
+    def delete(self, name: str) -> None:
+        """Delete a job with its pods, if it is there."""
+        call = self._custom.delete_namespaced_custom_object
+        what = f"delete TrainJob {self.namespace}/{name}"
+        self._call(what, lambda: call(*self._place, name, _request_timeout=CALL_SECONDS), {404: None})
+
+    def pods(self, name: str) -> list[Any]:
+        """Return the pods of a job by node, the newest of each."""
+        selector = f"jobset.sigs.k8s.io/jobset-name={name},jobset.sigs.k8s.io/replicatedjob-name={NODE}"
+        call = self._core.list_namespaced_pod
+        found = self._call(
+            f"list pods of TrainJob {self.namespace}/{name}",
+            lambda: call(self.namespace, label_selector=selector, _request_timeout=CALL_SECONDS),
+        )
+        pods = sorted(found.items, key=lambda pod: str(pod.metadata.creation_timestamp))
+        newest = {index_of(pod): pod for pod in pods}
+        return [newest[index] for index in sorted(newest)]
+
+    def log(self, pod: str, since_seconds: int | None) -> Iterator[bytes]:
+        """Yield pieces of a pod's log, each line after its time, as they are written; none where it has not started.
+
+        Raises:
+            UnreachableError: The connection was lost.
+        """
+        from urllib3.exceptions import HTTPError
+
+        options: dict[str, Any] = {} if since_seconds is None else {"since_seconds": since_seconds}
+        response = self._call(
+            f"read the log of pod {self.namespace}/{pod}",
+            lambda: self._core.read_namespaced_pod_log(
+                pod,
+                self.namespace,
+                container=NODE,
+                follow=True,
+                timestamps=True,
+                _preload_content=False,
+                _request_timeout=(CALL_SECONDS[0], SILENCE_SECONDS),
+                **options,
+            ),
+            {400: None, 404: None},
+        )
+        if response is None:
+            return
+        try:
+            yield from response.stream()
+        except HTTPError as error:
+            raise UnreachableError(f"the log of pod {self.namespace}/{pod} broke off: {error}") from error
+        finally:
+            response.close()
+
+    def _call(self, what: str, call: Callable[[], AnswerT], known: dict[int, Any] | None = None) -> Any:
+        """Return the answer of the cluster, or what a status that is ``known`` means; try again what may pass."""
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        for pause in (*RETRY_SECONDS, None):
+            try:
+                return call()
+            except ApiException as error:
+                if known and error.status in known:
+                    return known[error.status]
+                if error.status not in (0, 429) and error.status < 500:
+                    raise ConfigError(f"cannot {what}: {_explain(error, self.namespace)}") from error
+                reason: Exception = error
+            except HTTPError as error:
+                reason = error
+            if pause is None:
+                raise UnreachableError(f"cannot {what}: the cluster does not answer ({reason})") from reason
+            time.sleep(pause)
+        raise AssertionError
+
+
+def index_of(pod: Any) -> int:
+    """Return the node that a pod is."""
+    labels = pod.metadata.labels or {}
+    return int(labels.get("batch.kubernetes.io/job-completion-index", 0))
+
+
+def _explain(error: Any, namespace: str) -> str:
+    try:
+        said = json.loads(error.body)["message"]
+    except (TypeError, ValueError, KeyError):
+        said = error.reason
+    hints = {
+        401: "the cluster does not know this service account",
+        403: f"the launcher's service account may not do that in namespace {namespace}; {RULES}",
+        404: "the cluster has no TrainJobs; install Kubeflow Trainer v2",
+    }
+    hint = hints.get(error.status, "the cluster refuses it")
+    return f"{hint} ({error.status}: {said})"

@@ -1,0 +1,293 @@
+"""``train_on_nodes``: makes the TrainJob of a run, or takes the one there is, follows it, and leaves nothing behind."""
+
+import json
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.format.manifest import MANIFEST
+from dkan_core.errors import ConfigError, DataError, DkanError, TrainingError
+from dkan_core.training.history import HISTORY, read_history
+from dkan_core.training.launcher.run_folder import METRICS, WRITTEN, check_run_folder
+from dkan_core.training.launcher.train import TrainResult
+from dkan_core.trainjob.body import arguments, job_name, settle, train_job
+from dkan_core.trainjob.cluster import Cluster, UnreachableError, index_of
+from dkan_core.trainjob.config import NodesConfig
+from dkan_core.trainjob.logs import LogFollower
+from dkan_core.utils.schemas import parse_json
+from dkan_core.utils.storage.failures import readable
+from dkan_core.utils.storage.files import read_if_there
+from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
+from dkan_core.utils.storage.staging import staged_folder
+
+LOOK_SECONDS = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+def train_on_nodes(
+    prepared: str | Path,
+    run: str | Path,
+    config: TrainConfig,
+    nodes: NodesConfig,
+    *,
+    copy_to: str | Path | None = None,
+) -> TrainResult:
+    """Train on several nodes of a Kubernetes cluster that has Kubeflow Trainer v2, and wait for the end.
+
+    The job's name follows from data, settings and ``run``: a retry takes the job of an earlier attempt, running or
+    complete, as its own. A job that fails, takes too long, or whose launcher is told to end, is deleted. Its
+    checkpoints stay, and the next attempt goes on from the last.
+
+    Args:
+        prepared: Folder that ``prepare`` wrote: a URI, or a path on the claim that all nodes mount.
+        run: Folder for the run, also there; ``train`` says what it will hold. {run} in it becomes the job's name.
+        config: Settings of the training.
+        nodes: What the cluster is to give.
+        copy_to: Folder that the run without its checkpoints is copied to.
+
+    Raises:
+        ConfigError: A setting is wrong, nodes cannot reach data or run, this process has no cluster or no right to make
+            jobs in it, or the SDK is missing.
+        DataError: There is no prepared data set.
+        TrainingError: The job failed, was not done in time, or is gone; the message has the end of its log.
+    """
+    data, out = (_shared(name, uri, nodes) for name, uri in (("prepared", prepared), ("run", run)))
+    config = settle(config, nodes)
+    name = job_name(out, _fingerprint(data), config, nodes)
+    out = out.replace("{run}", name)
+    body = train_job(name, arguments(data, out, config), nodes)
+    _JobRun(Cluster(nodes.namespace), body, out, nodes.timeout_seconds).execute()
+    result = _result(out)
+    if copy_to is not None:
+        _copy(out, copy_to)
+    return result
+
+
+def _shared(name: str, uri: str | Path, nodes: NodesConfig) -> str:
+    """Return the place as the nodes are to call it.
+
+    Raises:
+        ConfigError: It is of this machine alone.
+    """
+    if is_remote(uri):
+        return str(uri).rstrip("/")
+    path = local_path(uri)
+    if nodes.pvc_name and path.is_absolute() and path.is_relative_to(nodes.mount_path) and ".." not in path.parts:
+        return str(path)
+    wanted = f"a folder under {nodes.mount_path}, where claim {nodes.pvc_name} is" if nodes.pvc_name else "pvc_name"
+    raise ConfigError(
+        f"{name} {uri}: is on one machine, and {nodes.nodes} nodes need it; "
+        f"give a URI such as s3://bucket/folder, or {wanted}"
+    )
+
+
+def _fingerprint(data: str) -> str:
+    text = read_if_there(f"{data}/{MANIFEST}")
+    if text is None:
+        raise DataError(f"{data}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote")
+    try:
+        return str(json.loads(text)["fingerprint"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{data}/{MANIFEST}: is no manifest of dkan ({error})") from error
+
+
+def _result(run: str) -> TrainResult:
+    metrics, history = (read_if_there(f"{run}/{name}") for name in (METRICS, HISTORY))
+    if metrics is None:
+        raise TrainingError(
+            f"{run}: the job is complete and has left no {METRICS} there; do the nodes write elsewhere?"
+        )
+    facts = parse_json(metrics, f"{run}/{METRICS}")
+    average_precision = facts.get("average_precision") if isinstance(facts, dict) else None
+    if not isinstance(average_precision, float):
+        raise DataError(f"{run}/{METRICS}: average_precision: expected a number, got {average_precision!r}")
+    return TrainResult(
+        average_precision=average_precision,
+        model=f"{run}/model",
+        metrics=facts,
+        history=read_history(history or "", f"{run}/{HISTORY}"),
+    )
+
+
+def _copy(run: str, folder: str | Path) -> None:
+    check_run_folder(folder, overwrite=True)
+    fs, root = filesystem(run)
+    with staged_folder(folder, names=WRITTEN, overwrite=True) as staging, readable(run):
+        fs.invalidate_cache()
+        for path in fs.find(root):
+            name = Path(path).relative_to(root)
+            if name.parts[0] in WRITTEN:
+                (staging / name).parent.mkdir(parents=True, exist_ok=True)
+                fs.get_file(path, str(staging / name))
+
+
+class _JobRun:
+    """One job from start to end.
+
+    Args:
+        cluster: Where it runs.
+        body: The job.
+        run: Folder of its result.
+        timeout_seconds: How long to wait.
+    """
+
+    def __init__(self, cluster: Cluster, body: dict[str, Any], run: str, timeout_seconds: float) -> None:
+        self._cluster, self._body, self._run = cluster, body, run
+        self._name = body["metadata"]["name"]
+        self._title = f"TrainJob {cluster.namespace}/{self._name}"
+        self._timeout = timeout_seconds
+        self._deadline = time.monotonic() + timeout_seconds
+        self._shown: list[str] = []
+        self._is_ours = False
+
+    def execute(self) -> None:
+        """Have it done."""
+        with _terminable():
+            try:
+                if self._is_done():
+                    return
+                self._follow()
+            except BaseException as error:
+                if self._is_ours:
+                    self._delete(error)
+                raise
+
+    def _follow(self) -> None:
+        """Show the log and wait for the end; what goes wrong has the last of the log."""
+        follower = LogFollower(self._cluster, self._name)
+        try:
+            self._wait()
+        except TrainingError as error:
+            raise type(error)("\n".join([str(error), *(f"  {line}" for line in follower.end())])) from error
+        finally:
+            follower.end()
+
+    def _is_done(self) -> bool:
+        """Make sure of a job: the one that runs, or a new one; return whether one was complete before."""
+        while True:
+            job = self._cluster.get(self._name)
+            if job is None:
+                if self._create():
+                    return False
+                continue
+            ending, why = _ending(job)
+            if job["metadata"].get("deletionTimestamp"):
+                self._check_time("an earlier one of the name is still being deleted")
+                time.sleep(LOOK_SECONDS)
+            elif ending == "Complete" and read_if_there(f"{self._run}/{METRICS}") is not None:
+                logger.info("%s: is complete", self._title)
+                return True
+            elif ending:
+                logger.info("%s: an earlier one has ended (%s %s); a new one takes its place", self._title, ending, why)
+                self._cluster.delete(self._name)
+            else:
+                self._is_ours = True
+                logger.info("%s: runs already; following it", self._title)
+                return False
+
+    def _create(self) -> bool:
+        """Create the job; return False where somebody else was faster."""
+        # From before the request on: its answer may be lost, or this process be told to end meanwhile.
+        self._is_ours = True
+        try:
+            made = self._cluster.create(self._body)
+        except ConfigError:
+            self._is_ours = False
+            raise
+        if made:
+            logger.info("%s: created", self._title)
+        return made
+
+    def _wait(self) -> None:
+        """Wait for the end.
+
+        Raises:
+            TrainingError: It is not a good one.
+        """
+        while True:
+            try:
+                job, pods = self._cluster.get(self._name), self._cluster.pods(self._name)
+            except UnreachableError as error:
+                logger.warning("%s; the job may go on, asking again", error)
+                self._shown = ["the cluster does not answer"]
+            else:
+                if job is None:
+                    raise TrainingError(f"{self._title} was deleted while it ran; a retry goes on from its checkpoint")
+                states = [_describe(pod) for pod in pods]
+                ending, why = _ending(job)
+                if ending == "Complete":
+                    return
+                if ending == "Failed":
+                    raise TrainingError(f"{self._title} failed ({why}): {'; '.join(states) or 'it has no pods'}")
+                if states != self._shown:
+                    logger.info("%s: %s", self._title, "; ".join(states))
+                    self._shown = states
+            self._check_time("; ".join(self._shown) or "it has no pods")
+            time.sleep(LOOK_SECONDS)
+
+    def _check_time(self, state: str) -> None:
+        if time.monotonic() > self._deadline:
+            raise TrainingError(
+                f"{self._title} was not done within timeout_seconds {self._timeout:g} ({state}); give more, "
+                "a retry goes on from its checkpoint"
+            )
+
+    def _delete(self, cause: BaseException) -> None:
+        logger.warning("%s: is deleted (%s)", self._title, str(cause).partition("\n")[0] or type(cause).__name__)
+        try:
+            self._cluster.delete(self._name)
+        except DkanError as error:
+            # The cause is what the caller hears of; this one can only be said.
+            logger.error("%s; delete it yourself, or it ends at its activeDeadlineSeconds", error)
+
+
+def _ending(job: dict[str, Any]) -> tuple[str, str]:
+    """Return how a job has ended, Complete or Failed, and why; nothing for one that has not."""
+    for condition in job.get("status", {}).get("conditions", []):
+        if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+            said = (condition.get("reason"), condition.get("message"))
+            return condition["type"], ": ".join(filter(None, said))
+    return "", ""
+
+
+def _describe(pod: Any) -> str:
+    """Say how a pod is doing, and what keeps it from running."""
+    facts = [f"node {index_of(pod)} {pod.status.phase}"]
+    facts += [each.message for each in pod.status.conditions or () if each.type == "PodScheduled" and each.message]
+    for container in pod.status.container_statuses or ():
+        for state in filter(None, (container.state, container.last_state)):
+            if state.waiting:
+                facts.append(": ".join(filter(None, (state.waiting.reason, state.waiting.message))))
+            if state.terminated and state.terminated.exit_code:
+                facts.append(f"{state.terminated.reason or 'ended'}, exit code {state.terminated.exit_code}")
+        if container.restart_count:
+            facts.append(f"restarts {container.restart_count}")
+    return ", ".join(filter(None, facts))
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Have SIGTERM, by which a cluster ends a launcher, unwind this process instead of ending it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        # Once: a second one is not to keep the first from cleaning up.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

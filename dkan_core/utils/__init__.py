@@ -1,0 +1,1 @@
+"""What every part uses: resources, progress, JSON files, storage."""

@@ -1,0 +1,55 @@
+"""What goes wrong with a file, as an error that names the file: exit code 2 and one message."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dkan_core.errors import DataError, DkanError, OutputError, UserError
+from dkan_core.utils.storage.paths import is_remote
+
+
+@contextmanager
+def readable(uri: str | Path) -> Iterator[None]:
+    """Turn a failure to reach ``uri`` into a DataError."""
+    try:
+        yield
+    except DkanError:
+        raise
+    except Exception as error:
+        # Remote file systems raise what their client library raises: missing credentials are no OSError.
+        if not is_remote(uri) and not isinstance(error, OSError):
+            raise
+        raise DataError(f"{uri}: cannot be read ({_reason(error)})") from error
+
+
+@contextmanager
+def writable(uri: str | Path) -> Iterator[None]:
+    """Turn a failure to write to a remote ``uri`` into an OutputError."""
+    try:
+        yield
+    except DkanError:
+        raise
+    except Exception as error:
+        raise OutputError(f"{uri}: cannot be written ({_reason(error)})") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def output_error(path: str | Path, error: OSError) -> OutputError:
+    """Describe why ``path`` could not be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return OutputError(f"{path}: the disk is full; nothing half-written was left")
+    return OutputError(f"{path}: cannot be written ({error.strerror or error})")
+
+
+def failure_inside(out: str | Path, place: Path, error: OSError) -> UserError:
+    """Describe an error inside a staged block: of the output, unless it names a file in another place."""
+    if not isinstance(error.filename, str):
+        return output_error(out, error)
+    named, place = Path(error.filename).absolute(), place.absolute()
+    if named.is_relative_to(place) or place.is_relative_to(named):
+        return output_error(out, error)
+    return DataError(f"{error.filename}: cannot be read ({error.strerror})")

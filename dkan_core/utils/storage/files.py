@@ -1,0 +1,102 @@
+"""Single files: read if they are what they should be, written whole or not at all."""
+
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+from dkan_core.errors import DataError
+from dkan_core.utils.storage.failures import output_error, readable
+from dkan_core.utils.storage.locks import held_aside
+from dkan_core.utils.storage.paths import filesystem
+
+
+def check_regular(path: str | Path) -> None:
+    """Raise DataError unless ``path`` is a regular file: a pipe or device may never end.
+
+    Raises:
+        DataError: It is none, or cannot be reached.
+    """
+    with readable(path):
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise DataError(f"{path}: is no regular file")
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a local file; a pipe or device, which may never end, is refused.
+
+    Raises:
+        DataError: It cannot be read or is no regular file.
+        FileNotFoundError: There is none.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise DataError(f"{path}: is no regular file")
+        with os.fdopen(handle, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def read_if_there(uri: str) -> str | None:
+    """Return the text of a file, local or remote, or None where there is none.
+
+    Raises:
+        DataError: It cannot be read, or is not UTF-8.
+    """
+    fs, path = filesystem(uri)
+    with readable(uri):
+        fs.invalidate_cache()
+        content: bytes | None = fs.cat_file(path) if fs.exists(path) else None
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{uri}: is no text ({error})") from error
+
+
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """Write a file aside, flush it to disk and rename it into place."""
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        with held_aside(path) as aside:
+            with aside.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+    except OSError as error:
+        raise output_error(path, error) from error
+    sync_folder(path.parent)
+
+
+def json_text(value: Any) -> str:
+    """Return ``value`` as the text of a JSON file; NaN and infinity are refused."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as JSON, atomically; NaN and infinity are refused."""
+    write_atomic(path, json_text(value))
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder with all that is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,83 @@
+"""What lies where an output goes: nothing, an earlier result of ours, or something that is not ours to replace."""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from dkan_core.errors import OutputError
+from dkan_core.utils.storage.failures import output_error, writable
+from dkan_core.utils.storage.locks import LOCK, is_aside
+from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
+
+PARTIAL = ".partial"
+"""Folder in an output in which the output is made: what a killed command left is known by it."""
+
+HEAD_BYTES = 1 << 16
+"""Enough of a file to recognise it by."""
+
+
+def leftovers(name: str) -> set[str]:
+    """Return what a killed command may leave beside ``name``."""
+    return {f".{name}.partial", f".{name}.old"}
+
+
+def entries(out: str | Path) -> set[str]:
+    """Return the names of what lies in a folder, local or remote; an absent one is empty.
+
+    Raises:
+        OutputError: It is a file, or cannot be reached.
+    """
+    if not str(out).strip() or "\0" in str(out):
+        raise OutputError(f"{str(out)!r} names no folder to write to")
+    if is_remote(out):
+        fs, path = filesystem(out)
+        with writable(out):
+            fs.invalidate_cache()
+            names = fs.ls(path, detail=False) if fs.exists(path) else []
+        return {name.rstrip("/").rsplit("/", 1)[-1] for name in names}
+    try:
+        return set(os.listdir(local_path(out))) - {LOCK}
+    except FileNotFoundError:
+        return set()
+    except NotADirectoryError:
+        raise OutputError(f"{out}: is a file; expected a folder") from None
+    except OSError as error:
+        raise output_error(out, error) from error
+
+
+def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool) -> None:
+    """Raise OutputError unless ``out`` is absent, empty, or holds a result of ours that may be overwritten.
+
+    Args:
+        out: Local path or fsspec URI of a folder.
+        ours: Names that the command itself writes there.
+        overwrite: Whether an earlier result may be replaced.
+    """
+    names = entries(out) - {PARTIAL}.union(*map(leftovers, ours))
+    names = {name for name in names if not any(is_aside(name, own) for own in ours)}
+    foreign = sorted(names - set(ours))
+    if foreign:
+        raise OutputError(f"{out}: already holds something else ({foreign[0]}); choose an empty or new folder")
+    if names and not overwrite:
+        raise OutputError(
+            f"{out}: already holds an earlier result; "
+            "pass --overwrite (in Python overwrite=True) or choose another folder"
+        )
+
+
+def check_file_is_ours(uri: str, *, beginning: bytes, mark: bytes = b"") -> None:
+    """Raise OutputError unless a file is absent, empty, or recognisably what a command of ours wrote.
+
+    Args:
+        uri: Path or fsspec URI of a file that would be replaced or removed.
+        beginning: What ours begins with.
+        mark: What else is in the first kilobytes of ours.
+    """
+    fs, path = filesystem(uri)
+    with writable(uri):
+        fs.invalidate_cache()
+        if not fs.exists(path):
+            return
+        head = fs.cat_file(path, end=HEAD_BYTES) if fs.isfile(path) else None
+    if head is None or (head and not (beginning.startswith(head[: len(beginning)]) and mark in head)):
+        raise OutputError(f"{uri}: was not written by dkan, and would be replaced; choose an empty or new folder")

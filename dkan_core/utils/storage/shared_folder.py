@@ -1,0 +1,118 @@
+"""A folder or URI that many processes write to at once: each file appears whole or not at all, and may be rewritten."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dkan_core.errors import DataError
+from dkan_core.utils.schemas import parse_json
+from dkan_core.utils.storage.failures import output_error, readable, writable
+from dkan_core.utils.storage.files import remove, sync_folder
+from dkan_core.utils.storage.paths import filesystem, is_remote
+
+WORK = ".work"
+
+
+class Workplace:
+    """Reads and writes files of a folder by their names in it.
+
+    Args:
+        uri: Local path or fsspec URI of a folder, absent or not. What is not whole yet lies in its ``.work``.
+    """
+
+    def __init__(self, uri: str | Path) -> None:
+        self.uri = str(uri).rstrip("/")
+        self.fs, self.root = filesystem(self.uri)
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    @contextmanager
+    def staged(self, name: str) -> Iterator[Path]:
+        """Yield a local file to write; it becomes ``name`` when the block ends well, else nothing does."""
+        target = f"{self.uri}/{name}"
+        try:
+            with tempfile.TemporaryDirectory(prefix="dkan-", dir=self._aside()) as folder:
+                file = Path(folder) / "file"
+                yield file
+                if is_remote(self.uri):
+                    with writable(target):
+                        self.fs.put_file(str(file), self._path(name))
+                else:
+                    _rename(file, Path(self._path(name)))
+        except OSError as error:
+            raise output_error(target, error) from error
+
+    def _aside(self) -> Path | None:
+        """Return where files are written that are moved afterwards: on the folder's own disk, where it has one."""
+        if is_remote(self.uri):
+            return None
+        folder = Path(self._path(WORK))
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write ``value`` as JSON; NaN and infinity are refused."""
+        with self.staged(name) as file:
+            file.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+    def read_text(self, name: str) -> str | None:
+        """Return the text of a file, or None where there is none."""
+        with readable(f"{self.uri}/{name}"):
+            try:
+                content: bytes = self.fs.cat_file(self._path(name))
+            except FileNotFoundError:
+                return None
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.uri}/{name}: is not UTF-8 ({error})") from None
+
+    def read_json(self, name: str) -> Any:
+        """Return what a JSON file holds, or None where there is none."""
+        text = self.read_text(name)
+        return None if text is None else parse_json(text, f"{self.uri}/{name}")
+
+    def open(self, name: str) -> Any:
+        """Open a file for binary reading."""
+        with readable(f"{self.uri}/{name}"):
+            self.fs.invalidate_cache()
+            return self.fs.open(self._path(name), "rb")
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Return bytes of files: of each one named, from the first to the one before the last."""
+        names, starts, stops = zip(*ranges, strict=True)
+        with readable(self.uri):
+            paths = [self._path(name) for name in names]
+            found: list[bytes] = self.fs.cat_ranges(paths, list(starts), list(stops), on_error="raise")
+            return found
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the bytes of each file in a folder, by its name."""
+        with readable(f"{self.uri}/{folder}"):
+            self.fs.invalidate_cache()
+            found = self.fs.find(self._path(folder), detail=True)
+        return {f"{folder}/{Path(path).name}": int(info["size"]) for path, info in found.items()}
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with all that is in it, if it is there."""
+        with writable(f"{self.uri}/{name}"):
+            if not is_remote(self.uri):
+                remove(Path(self._path(name)))
+                return
+            self.fs.invalidate_cache()
+            # Not ``rm``, which takes a bracket in a path for a pattern.
+            for path in self.fs.find(self._path(name)):
+                self.fs.rm_file(path)
+
+
+def _rename(file: Path, target: Path) -> None:
+    with file.open("rb+") as opened:
+        os.fsync(opened.fileno())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    file.replace(target)
+    sync_folder(target.parent)

@@ -1,0 +1,121 @@
+"""Outputs that appear whole or not at all, local or remote."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+
+from dkan_core.errors import OutputError
+from dkan_core.utils.storage.failures import failure_inside, output_error, writable
+from dkan_core.utils.storage.files import remove, sync_folder
+from dkan_core.utils.storage.locks import folder_lock, held_aside
+from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries
+from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
+from dkan_core.utils.storage.remote import replace_remote
+
+
+@contextmanager
+def staged_folder(out: str | Path, *, names: Sequence[str], overwrite: bool) -> Iterator[Path]:
+    """Yield a folder to write into; what is in it appears in ``out`` when the block ends well, else nothing does.
+
+    Args:
+        out: Local path or fsspec URI of a folder that is absent, empty, or holds an earlier result.
+        names: What the command writes there. The last one arrives after the rest: whoever finds it finds the whole.
+        overwrite: Whether an earlier result may be replaced.
+    """
+    _check_staged(out, names, overwrite)
+    if is_remote(out):
+        with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
+            yield Path(folder)
+            replace_remote(Path(folder), str(out), names)
+        return
+    target = local_path(out)
+    staging = target / PARTIAL
+    with output_lock(out):
+        _check_staged(out, names, overwrite)  # once more: another process may have ended just now
+        try:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir()
+            yield staging
+            _move_into(staging, target, names)
+        except OSError as error:
+            raise failure_inside(out, target, error) from error
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def output_lock(out: str | Path) -> Iterator[None]:
+    """Hold a local output folder against other processes of this machine; a killed one holds nothing.
+
+    Args:
+        out: Local path, or fsspec URI of a folder, which is not locked.
+
+    Raises:
+        OutputError: Another process writes there; the message names it. Or the folder cannot be made.
+    """
+    if is_remote(out):
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(folder_lock(local_path(out)))
+        except OSError as error:
+            raise output_error(out, error) from error
+        yield
+
+
+def _check_staged(out: str | Path, names: Sequence[str], overwrite: bool) -> None:
+    """Raise OutputError where ``names`` in ``out`` may be somebody's own: no result is whole without the last one.
+
+    What a killed command left has no last name either, but lies beside its staging folder, and is replaced.
+    """
+    found = entries(out)
+    unfinished = PARTIAL in found and names[-1] not in found
+    if found and not unfinished and names[-1] not in found:
+        raise OutputError(f"{out}: already holds something else ({min(found)}); choose an empty or new folder")
+    check_free(out, ours=names, overwrite=overwrite or unfinished)
+
+
+def _move_into(staging: Path, target: Path, names: Sequence[str]) -> None:
+    for name in reversed(names):
+        remove(target / name)
+    for folder in (staging, *filter(Path.is_dir, staging.iterdir())):
+        sync_folder(folder)
+    for name in names:
+        if (staging / name).exists():
+            (staging / name).replace(target / name)
+    sync_folder(target)
+
+
+@contextmanager
+def staged_file(out: str | Path) -> Iterator[Path]:
+    """Yield a file to write; it becomes ``out`` when the block ends well, else nothing does."""
+    if not str(out).strip() or "\0" in str(out):
+        raise OutputError(f"{str(out)!r} names no file to write")
+    with _local_file(out) if is_remote(out) else nullcontext(local_path(out)) as target:
+        aside = target
+        try:
+            if target.is_dir():
+                raise OutputError(f"{out}: is a folder; expected a file to write")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with held_aside(target) as aside:
+                yield aside
+                with aside.open("rb+") as file:
+                    os.fsync(file.fileno())
+                aside.replace(target)
+            sync_folder(target.parent)
+        except OSError as error:
+            raise failure_inside(out, aside, error) from error
+
+
+@contextmanager
+def _local_file(uri: str | Path) -> Iterator[Path]:
+    """Yield the name of a local file, which is uploaded to ``uri`` when the block ends well."""
+    with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
+        yield Path(folder) / "file"
+        fs, path = filesystem(uri)
+        with writable(uri):
+            fs.put_file(f"{folder}/file", path)

@@ -1,0 +1,159 @@
+"""Members in threads of one process: what they add up, and that all decide alike."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dkan_core import TrainConfig
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import SliceBatches, open_split
+from dkan_core.training.collectives.base import GradientStrategy, Sums, Task
+from dkan_core.training.collectives.ring import ring_all_reduce
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
+from dkan_core.training.roles.collective_worker import MemberLoop
+from dkan_core.training.roles.heartbeat import Heartbeat
+from dkan_core.training.roles.post_step import FollowUp
+from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.setup.architecture import choose_architecture
+from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.state.ledger import Ledger
+from dkan_core.training.state.parameter_store import REFUSED_BEFORE_BACKOFF, Centre, Rules, start
+from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+from tests.training.processes import SILENT_SECONDS
+
+TASK = Task(state_KP=np.zeros((3, 1), np.float32), steps=range(1), rate_scale=1.0, ending=0)
+
+
+def in_threads(size: int, work) -> None:
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize(("size", "count"), [(2, 7), (3, 1), (3, 10), (3, 12), (4, 1001)])
+def test_ring_gives_every_member_the_sum(size: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    buffers = [torch.randn(count, generator=generator) for _ in range(size)]
+    expected = torch.stack(buffers).sum(0)
+    links: list[SimpleQueue] = [SimpleQueue() for _ in range(size)]
+
+    def work(rank: int) -> None:
+        def exchange(out_N: torch.Tensor, into_N: torch.Tensor) -> None:
+            links[(rank + 1) % size].put(out_N.clone())
+            into_N.copy_(links[rank].get(timeout=SILENT_SECONDS))
+
+        ring_all_reduce(buffers[rank], rank, size, exchange)
+
+    in_threads(size, work)
+    torch.testing.assert_close(buffers[0], expected)
+    assert all(torch.equal(buffer, buffers[0]) for buffer in buffers)
+
+
+@pytest.mark.parametrize("rows", [0, 5, 4096, 123_456_789])
+def test_rows_of_many_members_are_counted_exactly(rows: int) -> None:
+    parts = [Sums.of(TASK, loss=0.5, weight=2.0, rows=rows) for _ in range(3)]
+    total = torch.tensor([[part.thousands, part.ones] for part in parts]).sum(0)
+    assert Sums(thousands=total[0].item(), ones=total[1].item()).rows == 3 * rows
+
+
+class ThreadTeam:
+    """Members that share memory."""
+
+    size, device, shared = 2, torch.device("cpu"), 0
+
+    def __init__(self, rank: int, barrier: threading.Barrier, parts: dict[int, Any]) -> None:
+        self.rank, self.barrier, self.parts = rank, barrier, parts
+
+    def add_up(self, buffer_N: torch.Tensor) -> None:
+        self.parts[self.rank] = buffer_N.clone()
+        self.barrier.wait(SILENT_SECONDS)
+        buffer_N.copy_(self.parts[0] + self.parts[1])
+        self.barrier.wait(SILENT_SECONDS)
+
+    def share(self, arrays: list[torch.Tensor], facts: list[object]) -> None:
+        self.shared += 1
+        if self.rank == 0:
+            self.parts[-1] = ([array.clone() for array in arrays], list(facts))
+        self.barrier.wait(SILENT_SECONDS)
+        if self.rank:
+            for array, first in zip(arrays, self.parts[-1][0], strict=True):
+                array.copy_(first)
+            facts[:] = self.parts[-1][1]
+
+
+class Spoilt(GradientStrategy):
+    """One member's gradient is no number for some rounds."""
+
+    rounds, drifts = 0, False
+
+    def round(self, task: Task) -> Sums:
+        if self.drifts and self.rounds == 4:
+            task.state_KP[0] += 1e-3 * self.team.rank
+        return super().round(task)
+
+    def add_up(self, buffer_N: torch.Tensor) -> None:
+        self.rounds += 1
+        if self.drifts:
+            return self.team.add_up(buffer_N)
+        if self.team.rank == 1 and 3 <= self.rounds < 3 + REFUSED_BEFORE_BACKOFF:
+            buffer_N[0] = torch.nan
+        self.team.add_up(buffer_N)
+
+
+class Drifting(Spoilt):
+    """One member's parameters change by themselves."""
+
+    drifts = True
+
+
+def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, Centre], dict[int, ThreadTeam]]:
+    manifest = read_manifest(prepared)
+    plain = TrainConfig(
+        strategy="allreduce", epochs=2, hidden=(8,), workers=2, device="cpu", batch_size=64, dropout=0.0
+    )
+    config = resolve(replace(plain, binary_dropout=0.0), manifest.splits["train"].rows)
+    readers = [open_split(prepared, manifest, "train") for _ in range(2)]
+    architecture = choose_architecture(readers[0], manifest, config)
+    model = untrained_model(architecture, manifest, config)
+    values_P = flatten(model).numpy()
+    rules = Rules.of(config, readers[0].rows, decayed_ranges(model, config, readers[0].rows))
+    barrier, parts, centres, teams = threading.Barrier(2), {}, {}, {}
+
+    def work(rank: int) -> None:
+        memory = create_memory(MemoryShape(parameters=len(values_P), workers=2))
+        start(memory, values_P)
+        replica = Replica.of(architecture.to_dict(), torch.device("cpu"))
+        batches = SliceBatches(readers[rank], config, rank)
+        team = teams[rank] = ThreadTeam(rank, barrier, parts)
+        centres[rank], heartbeat = Centre(memory, rules), Heartbeat(memory, "member", rank)
+        strategy, follow_up = kind(team, replica, batches, rules), FollowUp(centres[rank], None)
+        MemberLoop(strategy, centres[rank], follow_up, heartbeat, Stopwatch()).run()
+        batches.close()
+
+    in_threads(2, work)
+    for reader in readers:
+        reader.close()
+    return centres, teams
+
+
+def test_update_that_is_no_number_is_refused_by_all(prepared: Path) -> None:
+    centres, _ = train_in_threads(prepared, Spoilt)
+    ledgers: list[Ledger] = [replace(centres[rank].ledger, started=0.0, since=0.0) for rank in range(2)]
+    assert ledgers[0] == ledgers[1] and ledgers[0].step == centres[0].rules.schedule.steps
+    assert (ledgers[0].refused, ledgers[0].backoffs) == (REFUSED_BEFORE_BACKOFF, 1)
+    assert np.array_equal(centres[0].state_KP, centres[1].state_KP) and np.isfinite(centres[0].state_KP).all()
+
+
+def test_members_that_drift_apart_take_the_first_ones_state(prepared: Path) -> None:
+    centres, teams = train_in_threads(prepared, Drifting)
+    assert [teams[rank].shared for rank in range(2)] == [1, 1]
+    assert np.array_equal(centres[0].state_KP, centres[1].state_KP)

@@ -1,0 +1,109 @@
+"""Whole runs of every strategy: equal to each other, and whole again after the death of a member."""
+
+import os
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dkan_core import TrainConfig, TrainResult, train
+from dkan_core.training.launcher.checkpoints import Checkpoint, load_checkpoint
+from tests.training.processes import LOOPBACKS, Background, children, listening, wait_until, with_variable
+
+SMALL = TrainConfig(
+    epochs=2, hidden=(8,), workers=2, device="cpu", batch_size=50, learning_rate=0.02, dropout=0.3, binary_dropout=0.3
+)
+LONG = replace(SMALL, strategy="allreduce", epochs=40, patience=1000)
+
+
+def last_checkpoint(run: Path) -> Checkpoint:
+    found = load_checkpoint(str(run / "checkpoints"))
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def reference(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """Return what a parameter server with two workers ends with."""
+    run = tmp_path_factory.mktemp("reference") / "run"
+    train(prepared, run, replace(SMALL, strategy="parameter-server"))
+    return last_checkpoint(run)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "ddp", "ring", "single"])
+def test_every_strategy_takes_the_same_steps(
+    strategy: str, reference: Checkpoint, prepared: Path, tmp_path: Path
+) -> None:
+    workers = 1 if strategy == "single" else 2
+    accumulate = 3 if strategy == "ring" else 1
+    config = replace(SMALL, strategy=strategy, workers=workers, accumulate=accumulate)
+    result = train(prepared, tmp_path / "run", config)
+    found = last_checkpoint(tmp_path / "run")
+    np.testing.assert_allclose(found.state_KP[0], reference.state_KP[0], rtol=1e-3, atol=1e-4)
+    assert [entry["loss"] for entry in found.history] == pytest.approx([entry["loss"] for entry in reference.history])
+    assert (found.ledger.step, found.ledger.rows) == (reference.ledger.step, reference.ledger.rows)
+    assert result.metrics["training"]["replaced"] == {"evaluator": 0, "member": 0}
+
+
+def test_local_sgd_alone_is_plain_training_and_together_learns(prepared: Path, tmp_path: Path) -> None:
+    config = replace(SMALL, epochs=4, clip_norm=0.5, ema_decay=0.9)
+    train(prepared, tmp_path / "plain", replace(config, strategy="single", workers=1, ema_decay=0.0))
+    alone = replace(config, strategy="local-sgd", workers=1, sync_interval=5, ema_decay=0.0)
+    train(prepared, tmp_path / "alone", alone)
+    found, expected = (last_checkpoint(tmp_path / name).state_KP for name in ("alone", "plain"))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    together = train(prepared, tmp_path / "together", replace(config, strategy="local-sgd", sync_interval=3))
+    assert together.average_precision > 0.95
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "local-sgd", "parameter-server", "single"])
+def test_launcher_killed_while_its_processes_start_leaves_none_behind(
+    strategy: str, prepared: Path, tmp_path: Path
+) -> None:
+    workers = 1 if strategy == "single" else 2
+    config = replace(LONG, strategy=strategy, workers=workers)
+    background = Background(prepared, tmp_path / "run", config, tmp_path / "settings.json", DKAN_TEST=str(tmp_path))
+    wait_until(lambda: "evaluator" in background.children())
+    assert len(with_variable("DKAN_TEST", str(tmp_path))) > 1, "the launcher and what it has started are found by it"
+    os.kill(background.process.pid, signal.SIGKILL)
+    assert background.wait()[0] == -signal.SIGKILL
+    wait_until(lambda: not with_variable("DKAN_TEST", str(tmp_path)))
+    assert not (tmp_path / "run" / "metrics.json").exists()
+
+
+def test_nothing_listens_beyond_the_loopback(prepared: Path, tmp_path: Path) -> None:
+    background = Background(prepared, tmp_path / "run", replace(LONG, epochs=100_000), tmp_path / "settings.json")
+    try:
+        wait_until(lambda: background.evaluated() > 0)
+        found = listening([background.process.pid, *background.children().values()])
+    finally:
+        background.end()
+    assert found and found <= LOOPBACKS, found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """Return what the long run ends with."""
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    train(prepared, run, LONG)
+    return last_checkpoint(run)
+
+
+@pytest.mark.parametrize("name", ["member-0", "member-1"])
+def test_killed_member_changes_nothing(name: str, undisturbed: Checkpoint, prepared: Path, tmp_path: Path) -> None:
+    results: list[TrainResult] = []
+    thread = threading.Thread(target=lambda: results.append(train(prepared, tmp_path / "run", LONG)))
+    thread.start()
+    history = tmp_path / "run" / "history.jsonl"
+    wait_until(lambda: history.exists() and len(history.read_text().splitlines()) > 2)
+    os.kill(children(os.getpid())[name], signal.SIGKILL)
+    thread.join()
+    found = last_checkpoint(tmp_path / "run")
+    assert np.array_equal(found.state_KP, undisturbed.state_KP)
+    assert [entry["average_precision"] for entry in found.history] == [
+        entry["average_precision"] for entry in undisturbed.history
+    ]
+    assert results[0].metrics["training"]["replaced"] == {"evaluator": 0, "member": 1}

@@ -1,0 +1,140 @@
+"""Runs under torchrun: every rank launches one member, and the run equals one without torchrun."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dkan_core import ConfigError, TrainConfig, TrainingError, train
+from dkan_core.training.communication.process_group import keep_store
+from dkan_core.training.communication.rendezvous import TorchRun
+from dkan_core.training.launcher import torchrun as torchrun_module
+from dkan_core.training.launcher.checkpoints import load_checkpoint
+from dkan_core.training.launcher.torchrun import Ranks
+from dkan_core.training.setup.defaults import resolve
+from tests.training.processes import LOOPBACKS, SILENT_SECONDS, children, listening, wait_until
+
+CONFIG = TrainConfig(
+    strategy="allreduce", epochs=3, hidden=(8,), device="cpu", batch_size=50, learning_rate=0.02, dropout=0.0
+)
+TWO = TorchRun(rank=0, size=2, local_rank=0, local_size=2, host="localhost", port=1, agent_has_store=True, attempt="0")
+
+
+def torchrun(prepared: Path, run: Path, config: TrainConfig, *options: str) -> subprocess.Popen[str]:
+    """Start two ranks."""
+    settings = run.with_suffix(".json")
+    settings.write_text(json.dumps({key: value for key, value in asdict(config).items() if value is not None}))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
+    command = [*launcher, "-m", "dkan_core", "train", str(prepared), "--out", str(run), "--config", str(settings)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
+
+
+def test_two_ranks_equal_a_parameter_server_with_two_workers(prepared: Path, tmp_path: Path) -> None:
+    process = torchrun(prepared, tmp_path / "ranks", CONFIG)
+    train(prepared, tmp_path / "server", replace(CONFIG, strategy="parameter-server", workers=2))
+    _, output = process.communicate(timeout=SILENT_SECONDS)
+    assert process.returncode == 0, output
+    ranks, server = (load_checkpoint(str(tmp_path / name / "checkpoints")) for name in ("ranks", "server"))
+    assert ranks is not None and server is not None
+    np.testing.assert_allclose(ranks[1].state_KP[0], server[1].state_KP[0], rtol=1e-3, atol=1e-4)
+    assert json.loads((tmp_path / "ranks" / "metrics.json").read_text())["training"]["workers"] == 2
+
+
+def test_killed_member_is_named_and_the_next_attempt_goes_on(prepared: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config = replace(CONFIG, epochs=60, patience=1000, resume="auto")
+    process = torchrun(prepared, run, config, "--max-restarts=1")
+    history = run / "history.jsonl"
+    wait_until(lambda: history.exists() and len(history.read_text().splitlines()) > 2)
+    (pid,) = (found["member-1"] for launcher in _ranks(process.pid) if "member-1" in (found := children(launcher)))
+    os.kill(pid, 9)
+    _, output = process.communicate(timeout=SILENT_SECONDS)
+    assert process.returncode == 0, output
+    assert "error: member-1 died (killed by signal 9" in output and "resuming from step" in output
+    steps = [json.loads(line)["step"] for line in history.read_text().splitlines()]
+    assert len(steps) == 60 and steps == sorted(set(steps))
+
+
+def test_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As over a network that was cut: nothing comes, not even the end of the connection."""
+    code = (
+        "from dkan_core.training.communication.process_group import keep_store\n"
+        "store = keep_store(60); print(store.port, flush=True); input()"
+    )
+    keeper = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert keeper.stdout is not None
+    try:
+        place = replace(TWO, rank=1, port=int(keeper.stdout.readline()), agent_has_store=True)
+        ranks = Ranks(place, 60)
+        ranks.gather()
+        monkeypatch.setattr(ranks, "timeout", 0.5)
+        os.kill(keeper.pid, signal.SIGSTOP)
+        with pytest.raises(TrainingError, match=r"lost the other ranks: no answer from localhost:\d+ for 0\.5 s"):
+            ranks.hear("plan")
+    finally:
+        keeper.kill()
+        keeper.communicate()
+
+
+def test_first_rank_waits_for_the_data_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    store = keep_store(60)
+    first, second = (Ranks(replace(TWO, rank=rank, port=store.port), 60) for rank in range(2))
+    second._store = first._store  # runs of one process have keys of their own
+    with caplog.at_level("INFO"), ThreadPoolExecutor() as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torchrun_module, "SILENCE_SECONDS", 0.2)
+        waiting = pool.submit(first.gather)
+        wait_until(lambda: "waiting for the data of ranks 1" in caplog.text)
+        assert not waiting.done()
+        second.gather()
+        waiting.result(timeout=SILENT_SECONDS)
+
+
+def test_store_that_the_first_rank_keeps_on_one_node_listens_on_the_loopback_alone() -> None:
+    """As where a launcher other than torchrun has set its variables."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+        places = [TorchRun.read({**variables, "RANK": rank}) for rank in "01"]
+        assert places[0] is not None and places[1] is not None and not places[0].agent_has_store
+        with pytest.raises(TrainingError, match=rf"cannot listen at localhost:{port} for the other ranks: .*in use"):
+            Ranks(places[0], 60)
+    first, second = (Ranks(place, 60) for place in places if place)
+    second.gather()
+    found = listening([os.getpid()])
+    assert found and found <= LOOPBACKS, found
+    del first
+
+
+def _ranks(agent: int) -> list[int]:
+    tasks = Path(f"/proc/{agent}/task").glob("*/children")
+    return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"strategy": "parameter-server"}, "strategy parameter-server: torchrun has started 2 ranks"),
+        ({"strategy": "single"}, "strategy single"),
+        ({"workers": 3}, "workers 3: torchrun has started 2 ranks"),
+        ({"device": "cpu,cpu"}, "device cpu,cpu: under torchrun"),
+        ({"mode": "async"}, "mode async"),
+        ({"sync_interval": 4}, "sync_interval 4"),
+    ],
+)
+def test_what_makes_no_sense_under_torchrun_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(replace(CONFIG, **change), 1000, torchrun=TWO)
+
+
+def test_strategy_of_its_own_accord_is_allreduce_under_torchrun() -> None:
+    config = resolve(replace(CONFIG, strategy="auto"), 1000, torchrun=TWO)
+    assert (config.strategy, config.workers, config.device) == ("allreduce", 2, "cpu,cpu")
+    assert resolve(replace(CONFIG, strategy="auto"), 1000).strategy == "parameter-server"

@@ -1,0 +1,140 @@
+"""What is left open is chosen by rule; what the machine cannot do is refused."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from dkan_core import ConfigError, TrainConfig
+from dkan_core.training.launcher.train import log_plan
+from dkan_core.training.setup import defaults
+from dkan_core.training.setup.defaults import Placement, resolve
+from dkan_core.utils.resources import available_cores
+
+
+@pytest.mark.parametrize("rows", [1, 10, 5_525, 34_126, 229_250, 10_000_000, 100_000_000])
+def test_everything_is_filled_in(rows: int) -> None:
+    config = resolve(TrainConfig(device="cpu"), rows)
+    open_settings = ("workers", "members", "hidden", "epochs", "batch_size", "learning_rate")
+    assert None not in [getattr(config, name) for name in open_settings]
+    assert config.batch_size <= rows
+
+
+def test_more_rows_give_larger_batches_and_fewer_epochs() -> None:
+    sizes = [5_000, 50_000, 500_000, 5_000_000, 50_000_000]
+    resolved = [resolve(TrainConfig(device="cpu"), rows) for rows in sizes]
+    batches, epochs = [config.batch_size for config in resolved], [config.epochs for config in resolved]
+    assert batches == sorted(batches) and epochs == sorted(epochs, reverse=True)
+
+
+def test_what_the_user_sets_stays() -> None:
+    config = TrainConfig(device="cpu", workers=3, epochs=7, batch_size=99, learning_rate=0.5, members=5, hidden=(3, 2))
+    resolved = resolve(config, 1000)
+    assert resolved.device == "cpu,cpu,cpu" and resolved == replace(
+        config, device=resolved.device, eval_device="cpu", strategy="parameter-server", sync_interval=1
+    )
+    assert resolve(resolved, 1000) == resolved
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"strategy": "single", "workers": 2}, "workers 2: strategy single has one"),
+        ({"strategy": "allreduce", "mode": "async"}, "mode async: only strategy parameter-server has modes"),
+        ({"sync_interval": 4}, "sync_interval 4: gradients are merged every step; choose mode average"),
+        ({"device": "cpu,cpu", "workers": 3}, "workers 3: device names 2 devices, one a worker"),
+        ({"eval_device": "cuda:7"}, "eval_device cuda:7: 0 GPUs are visible"),
+        ({"device": "cpu,cuda:3"}, "device cuda:3: 0 GPUs are visible"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_named(
+    settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match=message):
+        resolve(TrainConfig(**settings), 1000)
+
+
+def test_workers_and_evaluator_each_have_a_device_and_the_cores_are_shared() -> None:
+    placement = Placement.of(resolve(TrainConfig(device="cpu,cpu", workers=2), 1000))
+    assert placement.workers == ("cpu", "cpu") and placement.evaluator == "cpu"
+    assert placement.threads == max(1, available_cores() // 2)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "rates"),
+    [
+        (128, {"none": 0.004, "sqrt": 0.004, "linear": 0.004}),
+        (512, {"none": 0.004, "sqrt": 0.004, "linear": 0.004}),
+        (1024, {"none": 0.004, "sqrt": 0.004 * 2**0.5, "linear": 0.008}),
+        (65_536, {"none": 0.004, "sqrt": 0.01, "linear": 0.01}),
+    ],
+)
+def test_default_rate_grows_by_the_chosen_rule_up_to_its_limit(batch_size: int, rates: dict[str, float]) -> None:
+    for rule, rate in rates.items():
+        config = TrainConfig(device="cpu", batch_size=batch_size, lr_scaling=rule)  # type: ignore[arg-type]
+        assert resolve(config, 100_000).learning_rate == rate
+        assert resolve(replace(config, learning_rate=0.3), 100_000).learning_rate == 0.3
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (TrainConfig(device="cpu", workers=11), "train split has only 10 rows"),
+        (TrainConfig(device="cpu", workers=5, batch_size=4), "more than the 4 rows of a batch"),
+        (TrainConfig(device="cuda", workers=1000), "GPU"),
+    ],
+)
+def test_more_workers_than_rows_or_gpus_are_refused(config: TrainConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(config, 10)
+
+
+def test_global_batch_grows_with_the_workers_where_theirs_is_given() -> None:
+    config = resolve(TrainConfig(device="cpu", workers=3, batch_size_per_worker=100), 100_000)
+    assert (config.batch_size, config.batch_size_per_worker) == (300, None)
+    assert resolve(config, 100_000) == config
+
+
+def test_more_workers_than_one_launcher_can_start_are_refused() -> None:
+    with pytest.raises(ConfigError, match="workers 101: one launcher starts at most 100"):
+        resolve(TrainConfig(device="cpu", workers=101), 100_000)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ((1.0, 2.0, 3.0), "slice_weights: 3 numbers; there are 2 workers"),
+        ((1.0, 1000.0), "slice_weights: worker 0 has no row of a batch of 64"),
+    ],
+)
+def test_slice_weights_must_give_every_worker_rows(weights: tuple[float, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(TrainConfig(device="cpu", workers=2, batch_size=64, slice_weights=weights), 100)
+
+
+def test_label_weights_must_be_as_many_as_labels() -> None:
+    with pytest.raises(ConfigError, match="label_weights: 3 numbers; the data has 2 labels"):
+        resolve(TrainConfig(device="cpu", label_weights=(1, 1, 1)), 100, labels=2)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_without_a_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no GPU is visible"):
+        resolve(TrainConfig(device="cuda"), 10)
+
+
+def test_tensorboard_without_its_extra_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"dkan\[tensorboard\]"):
+        resolve(TrainConfig(device="cpu", tensorboard=True), 10)
+
+
+@pytest.mark.parametrize(("rate", "said"), [(None, True), (0.005, False)])
+def test_capped_learning_rate_is_said(rate: float | None, said: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    config = resolve(TrainConfig(device="cpu", batch_size=8192, learning_rate=rate), 100_000)
+    log_plan(config, rate_is_default=rate is None)
+    expected = "learning rate capped: sqrt scaling to batches of 8192 rows would give 0.016; the limit is 0.01"
+    assert (expected in caplog.text) == said

@@ -1,0 +1,180 @@
+"""The TrainJob fits the API of Kubeflow Trainer v2 and of Kubernetes, and says what was asked for."""
+
+import copy
+import re
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
+from pydantic import ValidationError
+
+from dkan_core import ConfigError, NodesConfig, TrainConfig
+from dkan_core.trainjob.body import arguments, job_name, settle, train_job
+
+FULL = NodesConfig(
+    image="registry.example/dkan:1",
+    nodes=3,
+    gpus_per_node=4,
+    cpu_per_node="8",
+    memory_per_node="64Gi",
+    shm_size="8Gi",
+    namespace="team",
+    timeout_seconds=600,
+    pvc_name="shared",
+    mount_path="/data",
+    secret_name="bucket",
+    config_map_name="endpoint",
+    service_account="trainer",
+    node_selector='{"zone": "a"}',
+    tolerations='[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]',
+    env='{"NCCL_DEBUG": "INFO", "AWS_REGION": "eu-1"}',
+    labels='{"kueue.x-k8s.io/queue-name": "gpus"}',
+)
+CONFIG = TrainConfig(hidden=(32, 16), epochs=3, learning_rate=0.01, label_weights=(1.0, 0.5), tensorboard=True)
+
+
+def body_of(nodes: NodesConfig) -> dict[str, Any]:
+    config = settle(CONFIG, nodes)
+    return train_job(job_name("/data/run", "f", config, nodes), arguments("/data/set", "/data/run", config), nodes)
+
+
+def pod_of(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod as the runtime would make it: the trainer's fields and the patch in one."""
+    trainer = body["spec"]["trainer"]
+    (jobs,) = body["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    template = copy.deepcopy(jobs["template"]["spec"]["template"])
+    (patch,) = template["spec"].pop("containers", [{"name": "node"}])
+    container = {name: trainer[name] for name in ("image", "command", "args", "env") if name in trainer} | patch
+    container["resources"] = trainer.get("resourcesPerNode", {})
+    metadata = {"name": body["metadata"]["name"], **template["metadata"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {**template["spec"], "containers": [container]},
+    }
+
+
+def fits_schema(body: dict[str, Any]) -> bool:
+    """Tell whether a body has the types and required fields of the CRD's schema, and no field beyond it.
+
+    The client's models are generated from the CRD's schema; what they do not know is not in what they give back.
+    """
+    try:
+        job = TrainerV1alpha1TrainJob.from_dict(copy.deepcopy(body))
+    except ValidationError:
+        return False
+    return job is not None and job.to_dict() == body
+
+
+@pytest.mark.parametrize("nodes", [FULL, NodesConfig(image="dkan")], ids=["full", "plain"])
+def test_body_fits_the_schemas(nodes: NodesConfig) -> None:
+    body = body_of(nodes)
+    assert fits_schema(body)
+    kubernetes_validate.validate(pod_of(body), kubernetes_validate.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "runtimePatch"), []),
+        (("spec", "trainer", "numNodes"), "2"),
+        (("spec", "trainer", "envFrom"), [{"secretRef": {"name": "bucket"}}]),
+        (("spec", "runtimePatches", 0, "manager"), None),
+        (("spec", "runtimeRef"), {}),
+    ],
+)
+def test_schema_check_finds_mistakes(path: tuple[str | int, ...], value: Any) -> None:
+    body = body_of(FULL)
+    place: Any = body
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    assert not fits_schema(body)
+
+
+def test_body_says_what_was_asked_for() -> None:
+    body = body_of(FULL)
+    trainer, pod = body["spec"]["trainer"], pod_of(body)["spec"]
+    assert body["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert body["spec"]["runtimeRef"] == {"name": "torch-distributed"} and body["spec"]["activeDeadlineSeconds"] == 600
+    assert (trainer["numNodes"], trainer["numProcPerNode"], trainer["command"]) == (3, 4, ["torchrun"])
+    assert trainer["resourcesPerNode"]["limits"] == {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "4"}
+    assert trainer["resourcesPerNode"]["requests"] == trainer["resourcesPerNode"]["limits"]
+    assert pod["serviceAccountName"] == "trainer" and pod["nodeSelector"] == {"zone": "a"}
+    assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
+    assert [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]] == [
+        "/data",
+        "/etc/dkan/storage",
+        "/dev/shm",
+    ]
+    sources = {variable.pop("name"): variable for variable in trainer["env"]}
+    assert sources["AWS_SECRET_ACCESS_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "bucket"
+    assert sources["AWS_ENDPOINT_URL"]["valueFrom"]["configMapKeyRef"]["name"] == "endpoint"
+    assert sources["AWS_REGION"] == {"value": "eu-1"} and sources["NCCL_DEBUG"] == {"value": "INFO"}
+
+
+def test_command_is_that_of_one_node() -> None:
+    assert " ".join(arguments("/data/set", "/data/run", settle(CONFIG, FULL))) == (
+        "-m dkan_core train /data/set --out /data/run --hidden=32 --hidden=16 --strategy=allreduce --device=cuda "
+        "--epochs=3 --learning-rate=0.01 --label-weights=1.0 --label-weights=0.5 --resume=auto --tensorboard"
+    )
+
+
+def test_name_is_the_same_for_a_retry_and_another_for_anything_else() -> None:
+    nodes, config = NodesConfig(image="dkan"), TrainConfig()
+    name = job_name("s3://b/run", "f", config, nodes)
+    assert name == job_name(
+        "s3://b/run", "f", config, NodesConfig(image="dkan", memory_per_node="64Gi", timeout_seconds=5)
+    )
+    others = [
+        job_name("s3://b/run2", "f", config, nodes),
+        job_name("s3://b/run", "g", config, nodes),
+        job_name("s3://b/run", "f", TrainConfig(seed=1), nodes),
+        job_name("s3://b/run", "f", config, NodesConfig(image="dkan", nodes=3)),
+    ]
+    assert len({name, *others}) == 5
+
+
+@pytest.mark.parametrize("run", ["s3://b/" + "Long_Name." * 20, "/", "s3://b/ünïcode/", "gs://b/42"])
+def test_name_is_one_that_kubernetes_takes(run: str) -> None:
+    name = job_name(run, "f", TrainConfig(), NodesConfig(image="dkan"))
+    # A pod's name adds to it, up to 63 characters in all.
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) and len(f"{name}-node-0-0-abcde") <= 63
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image": ""}, "image: name the image"),
+        ({"nodes": 0}, "nodes must be a whole number from 1 to 1000, got 0"),
+        ({"gpus_per_node": 1.5}, "gpus_per_node must be"),
+        ({"timeout_seconds": 0}, "timeout_seconds must be"),
+        ({"memory_per_node": "64 GB"}, "memory_per_node must be a Kubernetes quantity"),
+        ({"pvc_name": "My Claim"}, "pvc_name must be a name"),
+        ({"mount_path": "data"}, "mount_path must be an absolute path"),
+        ({"node_selector": "zone=a"}, "node_selector must be JSON"),
+        ({"node_selector": '{"zone": 1}'}, "node_selector must be a JSON object of texts"),
+        ({"tolerations": "{}x"}, "tolerations must be JSON"),
+        ({"tolerations": '{"key": "gpu"}'}, "tolerations must be a JSON list"),
+        ({"env": '{"PET_NNODES": "3"}'}, "PET_NNODES is set by Kubeflow Trainer"),
+    ],
+)
+def test_setting_out_of_range_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NodesConfig(**{"image": "dkan", **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"strategy": "parameter-server"}, "strategy parameter-server: is for one node; choose auto, allreduce"),
+        ({"workers": 3}, "workers 3: 2 nodes of 1 are 2"),
+        ({"device": "cuda"}, "device cuda: with gpus_per_node 0 it is cpu"),
+        ({"resume": "s3://b/checkpoint"}, "resume s3://b/checkpoint: a job goes on from its own"),
+    ],
+)
+def test_training_that_needs_one_node_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settle(TrainConfig(**change), NodesConfig(image="dkan"))
