@@ -246,7 +246,7 @@ def test_mistake_in_a_bench_is_named(options: dict[str, Any], message: str) -> N
 
 
 def test_process_that_dies_ends_the_measurement_with_its_log(tmp_path: Path) -> None:
-    with ForkServer() as fork_server, pytest.raises(TrainingError, match=r"planning\.pusher.* died \(exit code 1"):
+    with ForkServer() as fork_server, pytest.raises(TrainingError, match=r"exchange-probe.* died \(exit code 1"):
         exchange_seconds(
             "parameter-server sync", 4096, ["cpu", "cuda:99"], repeats=1, fork_server=fork_server, folder=tmp_path
         )

@@ -74,7 +74,7 @@ def memory_of(background: Background) -> Iterator[SharedMemory]:
 
     def look() -> bool:
         names = [entry for entry in folder.iterdir() if entry.is_symlink()]
-        found[:] = [entry for entry in names if "dkan-memory" in link_target(entry)]
+        found[:] = [entry for entry in names if "dkan-memory" in link_target(entry) and entry.stat().st_size]
         return bool(found)
 
     wait_until(look)
