@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dkan_core.batch_scoring.parts import measure_drift, score_part
     from dkan_core.batch_scoring.plan import plan_scoring
     from dkan_core.batch_scoring.summary import ScoringSummary, complete_scoring, summarize_scoring
-    from dkan_core.config import PrepareConfig, TrainConfig
+    from dkan_core.config import NodesConfig, PrepareConfig, TrainConfig, build_config
     from dkan_core.data.example_data import write_sample
     from dkan_core.data.format.manifest import PreparedData, save_pointer
     from dkan_core.data.preparation.earlier import shared_folder
@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     from dkan_core.integrations.notebook.main import MainResult, main
     from dkan_core.integrations.sklearn.classifier import FastKANClassifier
     from dkan_core.model.fastkan import FastKAN
-    from dkan_core.settings import build_config
     from dkan_core.training.launcher.train import TrainResult, train
     from dkan_core.training.planning.bench import SyncBench, bench_sync
     from dkan_core.training.planning.lr_sweep import TuneResult, tune_learning_rate
     from dkan_core.training.planning.plan import Plan, plan
     from dkan_core.training.planning.slices import SlicePlan, plan_slices
-    from dkan_core.trainjob.config import NodesConfig
     from dkan_core.trainjob.launch import train_on_nodes
 
 __version__ = "0.2.0"
@@ -49,7 +47,7 @@ _HOMES = {
     "FastKANClassifier": "integrations.sklearn.classifier",
     "GateError": "errors",
     "MainResult": "integrations.notebook.main",
-    "NodesConfig": "trainjob.config",
+    "NodesConfig": "config",
     "OutputError": "errors",
     "Plan": "training.planning.plan",
     "PrepareConfig": "config",
@@ -63,7 +61,7 @@ _HOMES = {
     "TuneResult": "training.planning.lr_sweep",
     "UserError": "errors",
     "bench_sync": "training.planning.bench",
-    "build_config": "settings",
+    "build_config": "config",
     "choose_best": "evaluation.publishing",
     "complete_scoring": "batch_scoring.summary",
     "evaluate": "evaluation.evaluate",

@@ -15,9 +15,8 @@ from typing import Annotated, Any, NoReturn, get_args, get_type_hints
 import typer
 
 import dkan_core
-from dkan_core.config import PrepareConfig, TrainConfig
+from dkan_core.config import PrepareConfig, TrainConfig, build_config, field_docs, read_settings
 from dkan_core.errors import ConfigError, DkanError, redact
-from dkan_core.settings import build_config, field_docs, read_settings
 from dkan_core.utils.progress import console, on_terminal
 from dkan_core.utils.storage.staging import staged_file
 

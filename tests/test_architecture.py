@@ -16,7 +16,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"errors", "utils.resources"},
     {"config", "utils"},
-    {"settings", "training.breakdown"},
+    {"training.breakdown"},
     {"training.history", "evaluation.metrics"},
     {"data", "report.figures", "report.page"},
     {"model", "report"},

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import dkan_core
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, cli, tune_learning_rate
 from dkan_core.cli import app
-from dkan_core.settings import field_docs
+from dkan_core.config import field_docs
 
 Dkan = Callable[..., subprocess.CompletedProcess[str]]
 QUICK = ["--epochs", "2", "--hidden", "4", "--device", "cpu", "--batch-size", "64"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dkan_core import ConfigError, PrepareConfig, TrainConfig, build_config
-from dkan_core.settings import field_docs, read_settings
+from dkan_core.config import field_docs, read_settings
 
 
 @pytest.mark.parametrize("kind", [PrepareConfig, TrainConfig])

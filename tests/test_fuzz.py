@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dkan_core import TrainConfig, train
-from dkan_core.settings import build_config
+from dkan_core.config import build_config
 from tests.command import dkan
 
 

@@ -22,11 +22,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.training.watch import START_SECONDS, environment
 from dkan_core import TrainConfig, TrainingError
+from dkan_core.config import build_config
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import SliceBatches, open_split
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.settings import build_config
 from dkan_core.training.communication.process_group import LOOPBACK
 from dkan_core.training.compute.gradient import to_tensors, trained_parameters, untrained_model
 from dkan_core.training.setup.architecture import choose_architecture

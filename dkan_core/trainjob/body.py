@@ -9,9 +9,8 @@ import re
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import NodesConfig, TrainConfig
 from dkan_core.errors import ConfigError
-from dkan_core.trainjob.config import NodesConfig
 
 GROUP, VERSION, PLURAL, KIND = "trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"
 NODE = "node"

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import NodesConfig, TrainConfig
 from dkan_core.data.format.manifest import MANIFEST
 from dkan_core.errors import ConfigError, DataError, DkanError, TrainingError
 from dkan_core.training.history import HISTORY, read_history
@@ -20,7 +20,6 @@ from dkan_core.training.launcher.run_folder import METRICS, WRITTEN, check_run_f
 from dkan_core.training.launcher.train import TrainResult
 from dkan_core.trainjob.body import arguments, job_name, settle, train_job
 from dkan_core.trainjob.cluster import Cluster, UnreachableError, index_of
-from dkan_core.trainjob.config import NodesConfig
 from dkan_core.trainjob.logs import LogFollower
 from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.storage.failures import readable

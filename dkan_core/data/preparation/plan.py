@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dkan_core.config import PrepareConfig
+from dkan_core.config import PrepareConfig, build_config
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST
 from dkan_core.data.preparation.earlier import earlier_result, gives, second
@@ -22,7 +22,6 @@ from dkan_core.data.preparation.steps import Task
 from dkan_core.data.source.columns import Schema, SourceFile
 from dkan_core.data.source.files import stamp
 from dkan_core.errors import DataError, OutputError
-from dkan_core.settings import build_config
 from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries
 from dkan_core.utils.storage.shared_folder import WORK, Workplace
 

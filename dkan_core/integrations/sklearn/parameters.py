@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from dkan_core.config import TrainConfig
-from dkan_core.settings import build_config
+from dkan_core.config import TrainConfig, build_config
 from dkan_core.utils.resources import available_cores
 
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import TrainConfig, build_config
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.model_folder import CONFIG, WEIGHTS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.settings import build_config
 from dkan_core.training.compute.gradient import untrained_model
 from dkan_core.training.launcher.checkpoints import load_checkpoint, source_of
 from dkan_core.utils.storage.files import read_if_there

@@ -9,9 +9,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import TrainConfig, build_config
 from dkan_core.errors import DkanError
-from dkan_core.settings import build_config
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.communication.rendezvous import Meeting
 from dkan_core.training.communication.wakeup import Doorbell

@@ -12,7 +12,7 @@ from kfp import dsl
 from components.training.train_fastkan import train_fastkan
 from components.training.train_fastkan_nodes import train_fastkan_nodes
 from dkan_core import ConfigError, NodesConfig
-from dkan_core.settings import field_docs
+from dkan_core.config import field_docs
 
 OF_ONE_NODE = {"num_gpus", "workers", "checkpoint_uri", "checkpoint_key"}
 OWN_DEFAULTS = {"gpus_per_node", "node_selector", "tolerations"}

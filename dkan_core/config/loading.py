@@ -11,7 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dkan_core.config import PrepareConfig, TrainConfig, element_type
+from dkan_core.config.checks import element_type
+from dkan_core.config.prepare import PrepareConfig
+from dkan_core.config.train import TrainConfig
 from dkan_core.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", PrepareConfig, TrainConfig)

@@ -1,74 +1,13 @@
-"""Settings of the commands: frozen, keyword-only, checked once, documented field by field.
-
-The string under a field is its help text on the command line (see ``dkan_core.cli``).
-"""
+"""Settings of ``dkan train``: how a model is built and trained."""
 
 import re
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_origin
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from dkan_core.config.checks import check_bounds, check_types
 from dkan_core.errors import ConfigError
 
 Strategy = Literal["auto", "parameter-server", "allreduce", "ddp", "ring", "local-sgd", "single"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrepareConfig:
-    """How raw Parquet becomes prepared shards."""
-
-    label: tuple[str, ...] = ()
-    """Label column holding 0, 1 or null (not measured); several make a multi-label data set."""
-
-    drop: tuple[str, ...] = ()
-    """Column to leave out."""
-
-    group: str | None = None
-    """Column whose equal values stay in one split; it is no feature."""
-
-    split_column: str | None = None
-    """Column holding train, valid or test for each row; it is no feature."""
-
-    split: str = "70/10/20"
-    """Percent of rows (or groups) in train/valid/test when there is no split column."""
-
-    weight: str | None = None
-    """Column holding a non-negative weight for each row; it is no feature."""
-
-    numeric_dtype: Literal["uint8", "float16", "float32"] = "uint8"
-    """Storage type of the numeric columns' normal scores."""
-
-    seed: int = 0
-    """Decides split, statistics sample and shuffle."""
-
-    like: str | None = None
-    """Model or prepared data, path or URI, whose encoding and labels are taken instead of fitting an encoding."""
-
-    def __post_init__(self) -> None:
-        _check_types(self)
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed must be from 0 to {2**63 - 1}, got {self.seed}")
-        if not self.label and self.like is None:
-            raise ConfigError("label: name at least one label column")
-        roles = [*self.label, *self.drop, *filter(None, (self.group, self.split_column, self.weight))]
-        twice = sorted({name for name in roles if roles.count(name) > 1})
-        if twice:
-            raise ConfigError(f"column {twice[0]!r} is named for two roles; each column has one")
-        if self.group is not None and self.split_column is not None:
-            raise ConfigError(
-                f"split_column {self.split_column!r} already decides the splits; drop the group column {self.group!r}"
-            )
-        self.split_percent  # noqa: B018 - raises when malformed
-
-    @property
-    def split_percent(self) -> tuple[int, int, int]:
-        """Percent of rows in train, valid and test."""
-        parts = self.split.split("/")
-        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-            raise ConfigError(f"split must be three whole percentages such as 70/10/20, got {self.split!r}")
-        train, valid, test = (int(part) for part in parts)
-        if train + valid + test != 100 or train == 0 or valid == 0:
-            raise ConfigError(f"split must add up to 100 with some train and valid, got {self.split!r}")
-        return train, valid, test
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +147,7 @@ class TrainConfig:
     """Decides initialization, batch order and dropout."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         for name in ("device", "eval_device"):
             _check_device(name, getattr(self, name))
         weights = self.label_weights
@@ -222,7 +161,7 @@ class TrainConfig:
         if any(not 0 < weight < float("inf") for weight in self.slice_weights):
             raise ConfigError(f"slice_weights must hold positive numbers, got {self.slice_weights}")
         check_network(self)
-        _check_bounds(self, _TRAIN_BOUNDS)
+        check_bounds(self, _TRAIN_BOUNDS)
 
 
 def check_network(config: Any) -> None:
@@ -235,14 +174,7 @@ def check_network(config: Any) -> None:
         raise ConfigError(f"hidden must hold positive widths up to {MAX_HIDDEN_WIDTH:g}, got {config.hidden}")
     if not config.grid_max > config.grid_min:
         raise ConfigError(f"grid_max must be above grid_min, got {config.grid_min} to {config.grid_max}")
-    _check_bounds(config, _NETWORK_BOUNDS)
-
-
-def _check_bounds(config: Any, bounds: tuple[tuple[str, float, float], ...]) -> None:
-    for name, low, high in bounds:
-        value = getattr(config, name)
-        if value is not None and not low <= value <= high:
-            raise ConfigError(f"{name} must be from {low:g} to {high:g}, got {value}")
+    check_bounds(config, _NETWORK_BOUNDS)
 
 
 MAX_HIDDEN_LAYERS = 64
@@ -290,38 +222,3 @@ def _check_device(name: str, value: str) -> None:
     if value != "auto" and not all(re.fullmatch(r"cpu|cuda(:\d+)?", device) for device in devices):
         wanted = "auto, cpu, cuda" + (", or devices such as cuda:0,cuda:1,cpu" if name == "device" else " or cuda:1")
         raise ConfigError(f"{name} must be {wanted}, got {value!r}")
-
-
-def element_type(expected: Any) -> type:
-    """Return the type of the values of a field of several."""
-    return int if "int" in str(expected) else float if "float" in str(expected) else str
-
-
-def _check_types(config: Any) -> None:
-    for field in fields(config):
-        _check_type(field.name, getattr(config, field.name), field.type)
-
-
-def _check_type(name: str, value: object, expected: Any) -> None:
-    """Raise ConfigError when ``value`` is none of the choices, or plainly of another type than the annotation."""
-    text = str(expected)
-    if value is None:
-        fits = "None" in text
-    elif get_origin(expected) is Literal:
-        fits = value in get_args(expected)
-    elif text.startswith("tuple"):
-        allowed = (int, float) if element_type(expected) is float else (element_type(expected),)
-        fits = isinstance(value, tuple) and all(type(item) in allowed for item in value)
-    elif "bool" in text:
-        fits = isinstance(value, bool)
-    elif "int" in text or "float" in text:
-        allowed = (int, float) if "float" in text else (int,)
-        fits = isinstance(value, allowed) and not isinstance(value, bool) and abs(value) != float("inf")
-    else:
-        fits = isinstance(value, str)
-    if not fits:
-        wanted = expected.__name__ if expected in (int, str, float, bool) else text
-        wanted = "finite" if value in (float("inf"), -float("inf")) else wanted
-        wanted = f"one of {', '.join(get_args(expected))}" if get_origin(expected) is Literal else wanted
-        hint = f"; write ({value!r},)" if isinstance(value, str) and text.startswith("tuple") else ""
-        raise ConfigError(f"{name} must be {wanted}, got {value!r}{hint}")

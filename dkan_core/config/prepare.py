@@ -1,0 +1,66 @@
+"""Settings of ``dkan prepare``: how raw Parquet becomes prepared shards."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dkan_core.config.checks import check_types
+from dkan_core.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """How raw Parquet becomes prepared shards."""
+
+    label: tuple[str, ...] = ()
+    """Label column holding 0, 1 or null (not measured); several make a multi-label data set."""
+
+    drop: tuple[str, ...] = ()
+    """Column to leave out."""
+
+    group: str | None = None
+    """Column whose equal values stay in one split; it is no feature."""
+
+    split_column: str | None = None
+    """Column holding train, valid or test for each row; it is no feature."""
+
+    split: str = "70/10/20"
+    """Percent of rows (or groups) in train/valid/test when there is no split column."""
+
+    weight: str | None = None
+    """Column holding a non-negative weight for each row; it is no feature."""
+
+    numeric_dtype: Literal["uint8", "float16", "float32"] = "uint8"
+    """Storage type of the numeric columns' normal scores."""
+
+    seed: int = 0
+    """Decides split, statistics sample and shuffle."""
+
+    like: str | None = None
+    """Model or prepared data, path or URI, whose encoding and labels are taken instead of fitting an encoding."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed must be from 0 to {2**63 - 1}, got {self.seed}")
+        if not self.label and self.like is None:
+            raise ConfigError("label: name at least one label column")
+        roles = [*self.label, *self.drop, *filter(None, (self.group, self.split_column, self.weight))]
+        twice = sorted({name for name in roles if roles.count(name) > 1})
+        if twice:
+            raise ConfigError(f"column {twice[0]!r} is named for two roles; each column has one")
+        if self.group is not None and self.split_column is not None:
+            raise ConfigError(
+                f"split_column {self.split_column!r} already decides the splits; drop the group column {self.group!r}"
+            )
+        self.split_percent  # noqa: B018 - raises when malformed
+
+    @property
+    def split_percent(self) -> tuple[int, int, int]:
+        """Percent of rows in train, valid and test."""
+        parts = self.split.split("/")
+        if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+            raise ConfigError(f"split must be three whole percentages such as 70/10/20, got {self.split!r}")
+        train, valid, test = (int(part) for part in parts)
+        if train + valid + test != 100 or train == 0 or valid == 0:
+            raise ConfigError(f"split must add up to 100 with some train and valid, got {self.split!r}")
+        return train, valid, test
