@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 UV := $(or $(shell command -v uv),.uv/bin/uv)
 DEMO := build/demo
 BENCH_VENV := build/bench-venv
+DOCS_VENV := build/docs-venv
 VERSION = $(shell sed -nE 's/^version = "(.*)"/\1/p' pyproject.toml)
 REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)
 IMAGE = dkan:$(VERSION)
@@ -14,7 +15,7 @@ VARIANT = gpu
 TEST_JOBS = 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-image torture lint image sbom dist version release-notes bench bench-training \
+.PHONY: help install demo test test-image torture lint docs image sbom dist version release-notes bench bench-training \
 	bench-quality clean
 
 help: ## Show the targets
@@ -61,6 +62,11 @@ lint: $(READY) ## Check style and types
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
+
+# The site generator is a dependency group of its own, in an environment of its own: nothing else needs it.
+docs: | $(UV) ## Build the documentation in build/site, with warnings as errors
+	UV_PROJECT_ENVIRONMENT=$(DOCS_VENV) $(UV) sync --quiet --frozen --extra kfp --group docs
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --quiet --strict
 
 dist: | $(UV) ## Build the sdist and the wheel in dist/
 	rm -rf dist

@@ -1,0 +1,1 @@
+"""The documentation: pages, and the generator of the reference pages among them."""

@@ -1,0 +1,252 @@
+"""The generated parts of the reference pages.
+
+A page holds its introduction and a line ``<!-- generated: NAME -->``, which ``docs/hooks.py`` replaces by what the
+function of that name in ``GENERATED`` reads from the code.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import typer
+import yaml
+from pydantic import BaseModel
+
+import dkan_core
+from dkan_core import errors
+from dkan_core.cli import app as dkan_app
+from pipelines.__main__ import app as pipelines_app
+from pipelines.tables import asset_folders, load_asset
+from pipelines.watch import Outcome
+
+ROOT = Path(__file__).parents[1]
+
+
+FORMATS = {
+    "manifest.json of prepared data": "dkan_core.data.manifest:_ManifestFile",
+    "config.json of a model": "dkan_core.model.architecture:ModelConfig",
+    "preprocessor.json of a model": "dkan_core.data.encoding:Preprocessor",
+    "files.json of a model": "dkan_core.model.model_folder:Hashes",
+    "A line of history.jsonl": "dkan_core.history:HistoryEntry",
+    "_scoring.json of a batch scoring": "dkan_core.scoring.plan:Scoring",
+}
+"""The schema of each file that is documented key by key, as MODULE:CLASS."""
+
+
+def configuration() -> str:
+    """Return a table of the fields of each config."""
+    return "\n\n".join(_settings(kind) for kind in (dkan_core.PrepareConfig, dkan_core.TrainConfig))
+
+
+def nodes_configuration() -> str:
+    """Return a table of the fields of ``NodesConfig``."""
+    return _settings(dkan_core.NodesConfig)
+
+
+def _settings(kind: type) -> str:
+    docs = attribute_docs(kind)
+    rows = [
+        (f"`{name}`", type_text(parameter.annotation), _default(parameter.default), docs.get(name, ""))
+        for name, parameter in inspect.signature(kind).parameters.items()
+    ]
+    return f"## {kind.__name__}\n\n{_summary(kind)}\n\n" + _table(("Setting", "Type", "Default", "Description"), rows)
+
+
+def dkan_commands() -> str:
+    """Return usage, arguments and options of every ``dkan`` command."""
+    return "\n\n".join(_commands(typer.main.get_command(dkan_app), "dkan"))
+
+
+def pipelines_commands() -> str:
+    """Return the same of ``python -m pipelines``."""
+    return "\n\n".join(_commands(typer.main.get_command(pipelines_app), "python -m pipelines"))
+
+
+def _commands(command: Any, name: str) -> Iterator[str]:
+    inner: dict[str, Any] = getattr(command, "commands", {})
+    if not inner:
+        yield _command(command, name)
+    for each, below in inner.items():
+        yield from _commands(below, f"{name} {each}")
+
+
+def _command(command: Any, name: str) -> str:
+    """Return the section of one command."""
+    context = command.make_context(name, [], resilient_parsing=True)
+    usage = " ".join([name, *command.collect_usage_pieces(context)])
+    parts = [f"### {name}", inspect.cleandoc(command.help or ""), f"```text\n{usage}\n```"]
+    panels: dict[str, list[tuple[str, ...]]] = {}
+    for parameter in command.params:
+        record = parameter.get_help_record(context)  # None of a hidden one
+        if record:
+            kind = "Argument" if parameter.param_type_name == "argument" else "Option"
+            panel = getattr(parameter, "rich_help_panel", None) or kind
+            panels.setdefault(panel, []).append((f"`{record[0].strip('`')}`", record[1]))
+    parts += [_table((panel, "Description"), rows) for panel, rows in panels.items()]
+    return "\n\n".join([*parts, *filter(None, [command.epilog])])
+
+
+def components() -> str:
+    """Return a table of the components and one of the pipelines, each with the way to its page."""
+    tables = []
+    for title, root in (("Components", "components"), ("Pipelines", "pipelines")):
+        rows = []
+        for folder in asset_folders():
+            if folder.startswith(root):
+                metadata = yaml.safe_load((ROOT / folder / "metadata.yaml").read_text(encoding="utf-8"))
+                link = f"[{metadata['name']}](../../{folder}/README.md)"
+                rows.append((link, metadata["stability"], _what_it_does(folder)))
+        tables.append(f"## {title}\n\n" + _table(("Name", "Stability", "What it does"), rows))
+    return "\n\n".join(tables)
+
+
+def python_api() -> str:
+    """Return a directive of mkdocstrings for each public name, by kind."""
+    kinds: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": []}
+    for name in dkan_core.__all__:
+        value = getattr(dkan_core, name)
+        is_error = isinstance(value, type) and issubclass(value, Exception)
+        kind = "Errors" if is_error else "Classes" if isinstance(value, type) else "Functions"
+        # The fields of a config are in the configuration's reference; those of an error say nothing more.
+        options = "\n    options: {members: []}" if is_error or name.endswith("Config") else ""
+        kinds[kind].append(f"::: {value.__module__}.{name}{options}")
+    return "\n\n".join(f"## {kind}\n\n" + "\n\n".join(directives) for kind, directives in kinds.items())
+
+
+def exit_codes() -> str:
+    """Return a table of the errors of the ``dkan`` command and their codes."""
+    found = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.DkanError)]
+    rows = [
+        (str(each.exit_code), f"`{each.__name__}`", _summary(each))
+        for each in sorted(found, key=lambda each: each.exit_code)
+        if each not in (errors.DkanError, errors.UserError)
+    ]
+    return _table(("Code", "Error", "Meaning"), rows)
+
+
+def outcomes() -> str:
+    """Return a table of the outcomes of ``python -m pipelines submit`` and their codes."""
+    return _table(("Code", "Outcome"), [(str(each.value), each.name.lower()) for each in Outcome])
+
+
+def file_formats() -> str:
+    """Return a table of the keys of each JSON file that has a schema."""
+    sections = []
+    for title, place in FORMATS.items():
+        module, _, name = place.partition(":")
+        schema: type[BaseModel] = getattr(importlib.import_module(module), name)
+        sections.append(f"### {title}\n\n" + _keys(schema))
+    return "\n\n".join(sections)
+
+
+def _keys(schema: type[BaseModel], prefix: str = "") -> str:
+    return _table(("Key", "Type", "Description"), list(_key_rows(schema, prefix)))
+
+
+def _key_rows(schema: type[BaseModel], prefix: str) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each key, followed by those of the schema that it holds, if it holds one."""
+    docs = attribute_docs(schema)
+    for name, field in schema.model_fields.items():
+        text = f"{field.description or docs.get(name, '')}{'' if field.is_required() else ' May be absent.'}"
+        yield f"`{prefix}{field.alias or name}`", type_text(field.annotation), text.strip()
+        inner, mark = _inner_schema(field.annotation)
+        if inner:
+            yield from _key_rows(inner, f"{prefix}{field.alias or name}{mark}.")
+
+
+def _inner_schema(annotation: Any) -> tuple[type[BaseModel] | None, str]:
+    """Return the schema that a value holds, and what its key is followed by: ``[]`` in a list, ``.*`` in a table."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, ""
+    mark = {list: "[]", tuple: "[]", dict: ".*"}.get(get_origin(annotation), "")
+    for part in get_args(annotation):
+        inner, below = _inner_schema(part)
+        if inner:
+            return inner, mark + below
+    return None, ""
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "components": components,
+    "configuration": configuration,
+    "dkan-commands": dkan_commands,
+    "exit-codes": exit_codes,
+    "file-formats": file_formats,
+    "nodes-configuration": nodes_configuration,
+    "outcomes": outcomes,
+    "pipelines-commands": pipelines_commands,
+    "python-api": python_api,
+}
+
+
+def attribute_docs(kind: type) -> dict[str, str]:
+    """Return the string under each attribute of a class and of those that it inherits from."""
+    docs = attribute_docs(kind.__base__) if kind.__base__ not in (None, object, BaseModel) else {}
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    except (OSError, TypeError):
+        return docs
+    assert isinstance(tree, ast.ClassDef)
+    for statement, following in zip(tree.body, tree.body[1:], strict=False):
+        documented = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and documented:
+            docs[statement.target.id] = inspect.cleandoc(following.value.value)  # type: ignore[attr-defined]
+    return docs
+
+
+def type_text(annotation: Any) -> str:
+    """Return an annotation as a reader of a table expects it.
+
+    >>> type_text(tuple[int, ...] | None), type_text(Literal["a", "b"])
+    ('list of int', '`a`, `b`')
+    """
+    origin, arguments = get_origin(annotation), [part for part in get_args(annotation) if part is not Ellipsis]
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(type_text(part) for part in arguments if part is not type(None))
+    if origin in (list, tuple):
+        return " or ".join(dict.fromkeys(f"list of {type_text(part)}" for part in arguments))
+    if origin is dict:
+        return f"table of {type_text(arguments[1])}"
+    if origin is not None:  # Annotated
+        return type_text(arguments[0])
+    if isinstance(annotation, type):
+        return "object" if issubclass(annotation, BaseModel) else annotation.__name__
+    return str(annotation).replace("typing.", "")
+
+
+def _default(value: Any) -> str:
+    if value is inspect.Parameter.empty:
+        return "required"
+    if value is None or value in ((), ""):
+        return "–"
+    return f"`{value.value if isinstance(value, Enum) else value}`"
+
+
+def _summary(documented: Any) -> str:
+    return inspect.cleandoc(documented.__doc__ or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")
+
+
+def _what_it_does(folder: str) -> str:
+    asset = load_asset(folder)
+    function = getattr(asset, "pipeline_func", None) or getattr(asset, "python_func", None)
+    return _summary(function)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *(tuple(map(_cell, row)) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Return text as a cell holds it: a bar ends a cell, except in code."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.replace("``", "`").split()))
+    return "".join(part if part.startswith("`") else part.replace("|", "\\|") for part in parts)
