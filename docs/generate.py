@@ -23,7 +23,7 @@ import dkan_core
 from dkan_core import errors
 from dkan_core.cli import app as dkan_app
 from pipelines.__main__ import app as pipelines_app
-from pipelines.tables import asset_folders, load_asset
+from pipelines.tables import asset_folders
 from pipelines.watch import Outcome
 
 ROOT = Path(__file__).parents[1]
@@ -231,14 +231,22 @@ def _default(value: Any) -> str:
     return f"`{value.value if isinstance(value, Enum) else value}`"
 
 
-def _summary(documented: Any) -> str:
-    return inspect.cleandoc(documented.__doc__ or "").split("\n\n")[0].replace("\n", " ").replace("``", "`")
+def _summary(kind: type) -> str:
+    return _first_paragraph(inspect.cleandoc(kind.__doc__ or ""))
+
+
+def _first_paragraph(text: str) -> str:
+    paragraph = text.split("\n\n")[0].replace("\n", " ")
+    return paragraph[:1].upper() + paragraph[1:]
 
 
 def _what_it_does(folder: str) -> str:
-    asset = load_asset(folder)
-    function = getattr(asset, "pipeline_func", None) or getattr(asset, "python_func", None)
-    return _summary(function)
+    """Return the first paragraph of a component's docstring, or what a pipeline's module says behind its name."""
+    (source,) = [path for path in (ROOT / folder).glob("*.py") if path.name in ("component.py", "pipeline.py")]
+    module = ast.parse(source.read_text(encoding="utf-8"))
+    functions = [each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == source.parent.name]
+    text = ast.get_docstring(functions[0] if functions else module) or ""
+    return _first_paragraph(text if functions else text.partition(": ")[2])
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -1,0 +1,275 @@
+"""The pages of docs/ do what they say: commands parse and run, code runs, links lead somewhere, nothing is left out."""
+
+import ast
+import inspect
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import typer
+import yaml
+
+import dkan_core
+from dkan_core import PrepareConfig, TrainConfig, build_config, cli, errors
+from docs.generate import GENERATED
+from docs.hooks import MARKER, relinked, site_pages, with_generated
+from pipelines.__main__ import app as pipelines_app
+from pipelines.tables import asset_folders
+from tests.command import dkan
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))]
+FILES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(DOCS.rglob("*.md")),
+    *sorted(ROOT.glob("components/*/*/README.md")),
+    *sorted(ROOT.glob("pipelines/*/*/README.md")),
+]
+SOURCES = [
+    path.as_posix()
+    for name in ("benchmarks", "components", "dkan_core", "docs", "examples", "pipelines", "tests")
+    for path in (ROOT / name).rglob("*.py")
+]
+UNAVAILABLE = re.compile(r"s3://|cuda|--gpus|\$")
+"""What a command needs that a test has not: a bucket, a GPU, a variable of the reader's."""
+OTHER_PROGRAMS = {".venv/bin/pytest", "docker", "pip", "source"}
+ROWS = 1000
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def command_lines(page: str) -> Iterator[list[str]]:
+    """Yield the words of each command on a page, without its variables."""
+    for block in blocks(page, "bash"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            while words and re.match(r"[A-Z_]+=", words[0]):
+                words = words[1:]
+            if words:
+                yield words
+
+
+def check_command(words: list[str]) -> None:
+    """Raise or fail where a command, its options or its settings do not exist."""
+    if words[0] == "torchrun":
+        words = ["dkan", *words[words.index("dkan_core") + 1 :]]
+    if words[0] == "make":
+        assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text(), words
+    elif words[0] == "dkan":
+        settings = parsed(typer.main.get_command(cli.app), words[1:])
+        kind = {"prepare": PrepareConfig, "train": TrainConfig, "tune-lr": TrainConfig, "plan": TrainConfig}
+        if words[1] in kind:
+            names = set(inspect.signature(kind[words[1]]).parameters)
+            given = {name: value for name, value in settings.items() if name in names and value not in (None, [])}
+            build_config(kind[words[1]], given)
+    elif words[:3] == ["python", "-m", "pipelines"]:
+        parsed(typer.main.get_command(pipelines_app), words[3:])
+    elif words[0] == "python":
+        path = words[2].replace(".", "/") if words[1] == "-m" else words[1].removesuffix(".py")
+        assert (ROOT / f"{path}.py").exists() or (ROOT / path / "__main__.py").exists(), words
+    else:
+        assert words[0] in OTHER_PROGRAMS, words
+
+
+def parsed(command: Any, words: list[str]) -> dict[str, Any]:
+    """Return the parameters of a command line; an unknown option or a value of another type is an error."""
+    if words == ["--version"]:
+        return {}
+    while hasattr(command, "commands"):
+        command = command.commands[words[0]]
+        words = words[1:]
+    params: dict[str, Any] = command.make_context("command", words).params
+    return params
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_exist_with_their_options(page: str) -> None:
+    for words in command_lines(page):
+        check_command(words)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with few flights, as `python examples/flights.py flights` writes many, and the first model of them."""
+    pytest.importorskip("pandas", reason="needs the demo extra")
+    from examples.flights import flights_table, package_data
+
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "flights").mkdir()
+    table = flights_table(package_data())
+    pq.write_table(table.take(list(range(0, len(table), len(table) // ROWS))), folder / "flights/flights-00.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        run_commands("getting-started/first-model.md", folder, patch)
+    return folder
+
+
+def run_commands(page: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Run the commands of a page that need nothing but its folder; each command runs once."""
+    patch.chdir(folder)
+    done = folder / "commands.txt"
+    for words in command_lines(page):
+        line = shlex.join(words)
+        if words[0] != "dkan" or UNAVAILABLE.search(line) or (done.exists() and line in done.read_text().split("\n")):
+            continue
+        code = dkan(*words[1:], monkeypatch=patch)
+        assert code == 0, line
+        with done.open("a") as lines:
+            lines.write(f"{line}\n")
+
+
+def test_first_model_leaves_what_the_page_says(folder: Path) -> None:
+    assert (folder / "prepared/manifest.json").exists() and (folder / "eval/report.html").exists()
+    assert pq.read_schema(folder / "scores.parquet").names == ["carrier", "label_probability"]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("guides/")])
+def test_commands_of_the_guides_run(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_commands(page, folder, monkeypatch)
+
+
+PYTHON = [(page, index) for page in PAGES for index in range(len(blocks(page, "python")))]
+
+
+@pytest.mark.parametrize(("page", "index"), PYTHON)
+def test_python_code_fits_the_functions(page: str, index: int) -> None:
+    tree = ast.parse(blocks(page, "python")[index])
+    imported = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) and each.module == "dkan_core"]
+    names = {alias.name: getattr(dkan_core, alias.name) for each in imported for alias in each.names}
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in names:
+            given = {str(keyword.arg): None for keyword in call.keywords}
+            inspect.signature(names[call.func.id]).bind(*call.args, **given)
+
+
+@pytest.mark.parametrize(("page", "index"), [each for each in PYTHON if each[0].startswith("getting-started/")])
+def test_python_code_runs(page: str, index: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    exec(compile(blocks(page, "python")[index], page, "exec"), {})
+
+
+def test_batch_scoring_of_the_guide_runs(folder: Path) -> None:
+    (code,) = blocks("guides/predict.md", "python")
+    places = {"models/late": "run/model", "new": "flights"}
+    for name, target in places.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to(folder / target)
+    # The model of so few rows is worse than that of the guide.
+    few = {"s3://bucket": str(folder), '("late",)': '("label",)', "precision=0.4": "precision=0"}
+    for there, here in few.items():
+        assert there in code
+        code = code.replace(there, here)
+    exec(compile(code, "guides/predict.md", "exec"), {})
+    assert list((folder / "scores").rglob("_scoring.json"))
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page, as GitHub and mkdocs make them of its headings."""
+    text = path.read_text()
+    text = with_generated(text) if path.is_relative_to(DOCS) else text
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_headings(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if not re.match(r"[a-z]+:", target):
+            name, _, anchor = target.partition("#")
+            there = path.parent / name if name else path
+            assert there.exists(), f"{path}: {target}"
+            there = there / "README.md" if there.is_dir() else there
+            assert not anchor or anchor in anchors(there.resolve()), f"{path}: {target}"
+
+
+def test_tables_end_before_the_next_heading() -> None:
+    assert not [path for path in FILES if re.search(r"\|\n#", path.read_text())]
+
+
+def test_links_out_of_the_site_lead_into_the_repository() -> None:
+    text = "[a](../../Dockerfile) [b](../../components/training/train_fastkan/README.md#use) [c](train.md)"
+    shown = relinked(text, "docs/guides/data.md", page="guides/data.md", repository="https://host/blob/main")
+    assert shown == (
+        "[a](https://host/blob/main/Dockerfile) [b](../reference/components/train_fastkan.md#use) [c](train.md)"
+    )
+    assert relinked(text, "docs/guides/data.md", page="guides/data.md", repository=None).startswith("a [b](")
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    class Loader(yaml.SafeLoader):
+        """Takes names of Python objects as text."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda loader, suffix, node: suffix)
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+    assert sorted(re.findall(r"[\w/-]+\.md", str(settings["nav"]))) == PAGES
+
+
+def first_cells(markdown: str) -> list[str]:
+    return re.findall(r"^\| `([^`]+)` \|", markdown, re.MULTILINE)
+
+
+def test_every_generated_part_is_on_a_page() -> None:
+    named = [name for page in PAGES for name in MARKER.findall((DOCS / page).read_text())]
+    assert sorted(named) == sorted(GENERATED)
+
+
+def test_configuration_has_every_setting() -> None:
+    fields = [name for kind in (PrepareConfig, TrainConfig) for name in inspect.signature(kind).parameters]
+    text = GENERATED["configuration"]()
+    assert first_cells(text) == fields
+    assert all(line.count(" | ") == 3 and not line.endswith("|  |") for line in text.splitlines() if line[:3] == "| `")
+
+
+def test_commands_have_every_option() -> None:
+    text = GENERATED["dkan-commands"]()
+    for name, command in typer.main.get_command(cli.app).commands.items():  # type: ignore[attr-defined]
+        assert f"### dkan {name}" in text
+        assert all(option in text for parameter in command.params for option in parameter.opts if option[0] == "-")
+
+
+def test_api_has_every_public_name() -> None:
+    documented = re.findall(r"^::: dkan_core\.\S*?(\w+)$", GENERATED["python-api"](), re.MULTILINE)
+    assert sorted(documented) == sorted(dkan_core.__all__)
+
+
+def test_components_have_a_page_each() -> None:
+    text = GENERATED["components"]()
+    assert len(site_pages()) == len(asset_folders())
+    assert all(f"](../../{folder}/README.md)" in text for folder in asset_folders())
+
+
+def test_exit_codes_are_those_of_the_errors() -> None:
+    text = GENERATED["exit-codes"]()
+    for name in ("ConfigError", "DataError", "OutputError", "GateError", "TrainingError"):
+        assert f"| {getattr(errors, name).exit_code} | `{name}` |" in text
+
+
+def test_file_formats_have_the_keys_that_are_written(folder: Path) -> None:
+    text = GENERATED["file-formats"]()
+    sections = dict(re.findall(r"^### (\S+)[^\n]*\n\n(.*?)(?=\n\n###|\Z)", text.replace("A line of ", ""), re.M | re.S))
+    written = {
+        "manifest.json": "prepared/manifest.json",
+        "config.json": "run/model/config.json",
+        "preprocessor.json": "run/model/preprocessor.json",
+        "files.json": "run/model/files.json",
+        "history.jsonl": "run/history.jsonl",
+    }
+    for name, place in written.items():
+        text = (folder / place).read_text()
+        keys = set(json.loads(text.splitlines()[0] if place.endswith("jsonl") else text))
+        assert keys <= set(first_cells(sections[name])), name
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_modules_that_pages_name_exist(page: str) -> None:
+    names = re.findall(r"`([\w/]+\.py)`", (DOCS / page).read_text())
+    assert not [name for name in names if not any(source.endswith(f"/{name}") for source in SOURCES)]
