@@ -30,12 +30,12 @@ ROOT = Path(__file__).parents[1]
 
 
 FORMATS = {
-    "manifest.json of prepared data": "dkan_core.data.manifest:_ManifestFile",
+    "manifest.json of prepared data": "dkan_core.data.format.manifest:_ManifestFile",
     "config.json of a model": "dkan_core.model.architecture:ModelConfig",
-    "preprocessor.json of a model": "dkan_core.data.encoding:Preprocessor",
+    "preprocessor.json of a model": "dkan_core.data.encoding.preprocessor:Preprocessor",
     "files.json of a model": "dkan_core.model.model_folder:Hashes",
-    "A line of history.jsonl": "dkan_core.history:HistoryEntry",
-    "_scoring.json of a batch scoring": "dkan_core.scoring.plan:Scoring",
+    "A line of history.jsonl": "dkan_core.training.history:HistoryEntry",
+    "_scoring.json of a batch scoring": "dkan_core.batch_scoring.plan:Scoring",
 }
 """The schema of each file that is documented key by key, as MODULE:CLASS."""
 
