@@ -136,6 +136,51 @@ def test_what_a_killed_command_left_is_replaced(tmp_path: Path, moved: tuple[str
     assert files(tmp_path) == {"part/a": "new", "end.json": "new"}
 
 
+DIES_AT_CALL = """
+import os, shutil, sys
+from pathlib import Path
+from dkan_core.utils.storage import files, replacement
+from dkan_core.utils.storage.staging import staged_folder
+
+left = int(sys.argv[2])
+
+def dying(function):
+    def call(*args, **options):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), 9)
+        return function(*args, **options)
+    return call
+
+with staged_folder(sys.argv[1], names=("part", "end.json"), overwrite=True) as folder:
+    (folder / "part").mkdir()
+    (folder / "part/a").write_text("new")
+    (folder / "end.json").write_text("new")
+    Path.replace, Path.rename = dying(Path.replace), dying(Path.rename)
+    replacement.remove, replacement.sync_folder = dying(replacement.remove), dying(replacement.sync_folder)
+    shutil.rmtree = dying(shutil.rmtree)
+"""
+
+
+def test_process_killed_while_it_replaces_a_result_loses_neither(tmp_path: Path) -> None:
+    killed = 0
+    while True:
+        out = tmp_path / str(killed)
+        out.mkdir()
+        fill(out, "old")
+        code = subprocess.run([sys.executable, "-c", DIES_AT_CALL, out, str(killed)], check=False).returncode
+        with pytest.raises(OutputError, match="--overwrite"), staged_folder(out, names=NAMES, overwrite=False):
+            pass
+        found = {name: text for name, text in files(out).items() if not name.startswith(".")}
+        assert found in ({"part/a": "old", "end.json": "old"}, {"part/a": "new", "end.json": "new"})
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        killed += 1
+    assert killed >= 10 and found["end.json"] == "new"
+
+
 def test_staged_file_is_whole_or_nothing(tmp_path: Path) -> None:
     out = tmp_path / "folder/out.txt"
 

@@ -1,6 +1,7 @@
 """A manifest alone, which says where the data are; the fingerprint of sources."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dkan_core import (
 )
 from dkan_core import write_sample as sample
 from dkan_core.data.format.manifest import open_prepared, read_manifest
+from dkan_core.utils.storage.replacement import COMPLETE, MOVING
 from dkan_core.utils.storage.shared_folder import Workplace
 from tests.command import dkan
 
@@ -53,6 +55,19 @@ def in_memory(prepared: Path) -> Iterator[Any]:
     fs.put(f"{prepared}/", "/data/", recursive=True)
     yield fs
     fs.store.clear()
+
+
+@pytest.mark.parametrize("state", [COMPLETE, MOVING])
+def test_data_whose_replacement_was_killed_are_found(prepared: Path, tmp_path: Path, state: str) -> None:
+    shutil.copytree(prepared, tmp_path / "data" / state)
+    if state == COMPLETE:
+        (tmp_path / "data/test").mkdir()
+        (tmp_path / "data/test/old.safetensors").touch()
+    else:
+        (tmp_path / "data" / state / "train").rename(tmp_path / "data/train")
+    assert read_manifest(tmp_path / "data") == read_manifest(prepared)
+    names = {path.name for path in (tmp_path / "data").rglob("*.safetensors")}
+    assert names == {path.name for path in prepared.rglob("*.safetensors")}
 
 
 TRAIN = "train/00000-of-00001.safetensors"

@@ -17,15 +17,21 @@ from dkan_core.data.format.download import download, download_shards
 from dkan_core.data.format.integrity import Content, Layout, block_count
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.source.columns import SourceFile
+from dkan_core.data.source.splits import SPLITS
 from dkan_core.errors import DataError, redact
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.files import read_regular, write_json
 from dkan_core.utils.storage.paths import check_name, is_remote, local_path
+from dkan_core.utils.storage.replacement import finish_replacement, is_interrupted
+from dkan_core.utils.storage.staging import output_lock
 
 FORMAT_VERSION = 2
 """2 lists the hash of each block of a shard; 1 has those of whole shards alone, and is read, too."""
 
 MANIFEST = "manifest.json"
+
+OUTPUTS = (*SPLITS, MANIFEST)
+"""What a prepared data set consists of; the manifest arrives last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,7 +315,11 @@ def _checked(file: _ManifestFile, path: str) -> PreparedData:
 
 
 def _text(folder: Path) -> bytes:
+    path = folder / MANIFEST
     try:
-        return read_regular(folder / MANIFEST)
+        if not path.exists() and is_interrupted(folder, MANIFEST):
+            with output_lock(folder):
+                finish_replacement(folder, OUTPUTS)
+        return read_regular(path)
     except FileNotFoundError:
         raise DataError(f"{folder}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote") from None

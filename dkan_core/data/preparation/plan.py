@@ -14,10 +14,9 @@ from typing import Any
 
 from dkan_core.config import PrepareConfig, build_config
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.manifest import MANIFEST
+from dkan_core.data.format.manifest import MANIFEST, OUTPUTS
 from dkan_core.data.preparation.earlier import earlier_result, gives, second
 from dkan_core.data.preparation.partition import Piece
-from dkan_core.data.preparation.prepare import OUTPUTS
 from dkan_core.data.preparation.steps import Task
 from dkan_core.data.source.columns import Schema, SourceFile
 from dkan_core.data.source.files import stamp

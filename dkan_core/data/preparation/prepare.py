@@ -6,19 +6,16 @@ from pathlib import Path
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding.like import read_reference
-from dkan_core.data.format.manifest import MANIFEST, PreparedData
+from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.preparation.earlier import earlier_result, gives
 from dkan_core.data.preparation.partition import whole_files
 from dkan_core.data.preparation.statistics import collect_statistics, merge_counts
 from dkan_core.data.preparation.steps import Task, describe, describe_files, fit, log_unseen, spill_rows
 from dkan_core.data.source.columns import Footer, assign_roles, read_sources
-from dkan_core.data.source.splits import SPLITS
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.files import write_json
 from dkan_core.utils.storage.shared_folder import Workplace
 from dkan_core.utils.storage.staging import staged_folder
-
-OUTPUTS = (*SPLITS, MANIFEST)
 
 logger = logging.getLogger(__name__)
 

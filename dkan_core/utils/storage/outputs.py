@@ -8,9 +8,13 @@ from dkan_core.errors import OutputError
 from dkan_core.utils.storage.failures import output_error, writable
 from dkan_core.utils.storage.locks import LOCK, is_aside
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
+from dkan_core.utils.storage.replacement import COMPLETE, MOVING
 
 PARTIAL = ".partial"
 """Folder in an output in which the output is made: what a killed command left is known by it."""
+
+OWN_FOLDERS = {PARTIAL, COMPLETE, MOVING}
+"""Folders in an output that a killed command may leave there."""
 
 HEAD_BYTES = 1 << 16
 """Enough of a file to recognise it by."""
@@ -53,7 +57,7 @@ def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool) -> No
         ours: Names that the command itself writes there.
         overwrite: Whether an earlier result may be replaced.
     """
-    names = entries(out) - {PARTIAL}.union(*map(leftovers, ours))
+    names = entries(out) - OWN_FOLDERS.union(*map(leftovers, ours))
     names = {name for name in names if not any(is_aside(name, own) for own in ours)}
     foreign = sorted(names - set(ours))
     if foreign:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from dkan_core.errors import OutputError
 from dkan_core.utils.storage.failures import failure_inside, output_error, writable
-from dkan_core.utils.storage.files import remove, sync_folder
+from dkan_core.utils.storage.files import sync_folder
 from dkan_core.utils.storage.locks import folder_lock, held_aside
-from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries
+from dkan_core.utils.storage.outputs import OWN_FOLDERS, PARTIAL, check_free, entries
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
+from dkan_core.utils.storage.replacement import finish_replacement, replace_result
 
 
 @contextmanager
@@ -34,12 +35,13 @@ def staged_folder(out: str | Path, *, names: Sequence[str], overwrite: bool) -> 
     target = local_path(out)
     staging = target / PARTIAL
     with output_lock(out):
-        _check_staged(out, names, overwrite)  # once more: another process may have ended just now
         try:
+            finish_replacement(target, names)
+            _check_staged(out, names, overwrite)  # once more: another process may have ended just now
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir()
             yield staging
-            _move_into(staging, target, names)
+            replace_result(staging, target, names)
         except OSError as error:
             raise failure_inside(out, target, error) from error
         finally:
@@ -73,21 +75,10 @@ def _check_staged(out: str | Path, names: Sequence[str], overwrite: bool) -> Non
     What a killed command left has no last name either, but lies beside its staging folder, and is replaced.
     """
     found = entries(out)
-    unfinished = PARTIAL in found and names[-1] not in found
+    unfinished = found & OWN_FOLDERS and names[-1] not in found
     if found and not unfinished and names[-1] not in found:
         raise OutputError(f"{out}: already holds something else ({min(found)}); choose an empty or new folder")
-    check_free(out, ours=names, overwrite=overwrite or unfinished)
-
-
-def _move_into(staging: Path, target: Path, names: Sequence[str]) -> None:
-    for name in reversed(names):
-        remove(target / name)
-    for folder in (staging, *filter(Path.is_dir, staging.iterdir())):
-        sync_folder(folder)
-    for name in names:
-        if (staging / name).exists():
-            (staging / name).replace(target / name)
-    sync_folder(target)
+    check_free(out, ours=names, overwrite=overwrite or bool(unfinished))
 
 
 @contextmanager

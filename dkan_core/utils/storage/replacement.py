@@ -1,0 +1,59 @@
+"""Replacing a folder's result by one that was made in a folder inside it: a killed process loses neither.
+
+The new result is first declared complete by one rename. From then on whoever comes next finishes what was begun, so
+that the folder holds the old result or the new one, and never a part of either for good.
+"""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from dkan_core.utils.storage.files import remove, sync_folder
+
+COMPLETE = ".complete"
+"""Folder with a whole new result, while the old one is being removed."""
+
+MOVING = ".moving"
+"""The same folder once nothing of the old result is left, while the new one moves to its place."""
+
+
+def replace_result(staging: Path, target: Path, names: Sequence[str]) -> None:
+    """Replace the result in ``target`` by that in ``staging``, a folder inside it.
+
+    Args:
+        staging: Holds the new result, whole.
+        target: Folder of the result; the caller holds its lock.
+        names: What a result consists of, if all of it is there. The last one arrives after the rest.
+    """
+    for folder in (staging, *filter(Path.is_dir, staging.iterdir())):
+        sync_folder(folder)
+    staging.rename(target / COMPLETE)
+    sync_folder(target)
+    finish_replacement(target, names)
+
+
+def is_interrupted(target: Path, last: str) -> bool:
+    """Tell whether a process was killed while it replaced the result in ``target``, or is at it.
+
+    Args:
+        target: Folder of the result.
+        last: The name that arrives after the rest.
+    """
+    return any((target / folder / last).exists() for folder in (COMPLETE, MOVING))
+
+
+def finish_replacement(target: Path, names: Sequence[str]) -> None:
+    """Do what is left of a replacement, if one was begun; ``replace_result`` has the arguments."""
+    complete = target / COMPLETE
+    moving = target / MOVING
+    if (complete / names[-1]).exists():
+        for name in reversed(names):
+            remove(target / name)
+        sync_folder(target)
+        complete.rename(moving)
+    if moving.is_dir():
+        for name in names:
+            if (moving / name).exists():
+                (moving / name).replace(target / name)
+        sync_folder(target)
+        shutil.rmtree(moving)
