@@ -90,7 +90,8 @@ def _command(command: Any, name: str) -> str:
             panel = getattr(parameter, "rich_help_panel", None) or kind
             panels.setdefault(panel, []).append((f"`{record[0].strip('`')}`", record[1]))
     parts += [_table((panel, "Description"), rows) for panel, rows in panels.items()]
-    return "\n\n".join([*parts, *filter(None, [command.epilog])])
+    examples = [line.removeprefix("$ ") for line in (command.epilog or "").split("\n\n") if line.startswith("$ ")]
+    return "\n\n".join([*parts, *(["```bash\n" + "\n".join(examples) + "\n```"] if examples else [])])
 
 
 def components() -> str:

@@ -82,7 +82,7 @@ CASES: dict[str, Case] = {
     ),
     "split of other encoding": (not_utf8("s"), [*LABEL, "--split-column", "s"], None, r"column 's' holds text that is"),
     "label of other encoding": (not_utf8("label"), LABEL, None, r"column 'label' holds text that is not UTF-8"),
-    "one label for two roles": (nothing, [*LABEL, "--drop", "label"], None, r"'label' is named for two roles"),
+    "one label for two roles": (nothing, [*LABEL, "--drop", "label"], None, r"'label' has two roles"),
     "no feature": (nothing, [*LABEL, "--drop", "x", "--drop", "city"], None, r"no feature column is left"),
     "drop missing": (
         nothing,
@@ -113,7 +113,7 @@ CASES: dict[str, Case] = {
         nothing,
         [*LABEL, "--group", "x", "--split-column", "city"],
         None,
-        r"'city' already decides",
+        r"'city' already determines",
     ),
     "split value": (
         nothing,
@@ -134,7 +134,7 @@ CASES: dict[str, Case] = {
         None,
         r"no rows in the valid split",
     ),
-    "split of two": (nothing, [*LABEL, "--split", "80/20"], None, r"split must be three whole percentages .*'80/20'"),
+    "split of two": (nothing, [*LABEL, "--split", "80/20"], None, r"split must be three integer percentages .*'80/20'"),
     "weight negative": (
         with_column("w", [-1.0, *[1.0] * 399]),
         [*LABEL, "--weight", "w"],
@@ -154,7 +154,7 @@ CASES: dict[str, Case] = {
         config_file("labels = ['label']"),
         [*LABEL, *CONFIG],
         None,
-        r"unknown setting 'labels'; known are label",
+        r"unknown setting 'labels'; expected one of label",
     ),
     "setting of another type": (config_file("seed = 'one'"), [*LABEL, *CONFIG], None, r"seed must be int, got 'one'"),
     "config not TOML": (config_file("seed ="), [*LABEL, *CONFIG], None, r"config file .*settings\.toml: "),

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,15 +13,17 @@ from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, get_args
 
 import pyarrow.parquet as pq
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import dkan_core
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, cli, tune_learning_rate
 from dkan_core.cli import app
-from dkan_core.config import field_docs
+from dkan_core.config import Group, field_docs
 
 Dkan = Callable[..., subprocess.CompletedProcess[str]]
 QUICK = ["--epochs", "2", "--hidden", "4", "--device", "cpu", "--batch-size", "64"]
@@ -52,6 +55,67 @@ def test_every_setting_is_an_option_with_its_text(command: str, config: type) ->
     assert set(field_docs(config)) == {field.name for field in fields(config)}
     for name, text in field_docs(config).items():
         assert f"--{name.replace('_', '-')}" in output and text.split(".")[0] in output
+
+
+COMMANDS: dict[str, Any] = {
+    "prepare": PrepareConfig,
+    "train": TrainConfig,
+    "tune-lr": TrainConfig,
+    "plan": TrainConfig,
+    **dict.fromkeys(["evaluate", "explain", "predict", "drift", "bench sync"]),
+}
+"""Every command, and the config whose fields are options of it."""
+
+
+def help_of(command: str) -> str:
+    result = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "400", "NO_COLOR": "1"})
+    assert result.exit_code == 0
+    return result.output
+
+
+def panels(text: str) -> dict[str, str]:
+    """Return the panels of a help text in their order, by title."""
+    return dict(re.findall(r"^╭─ (.*?) ─+╮ *$(.*?)^╰", text, re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_groups_options_in_the_order_of_work(command: str) -> None:
+    found = panels(help_of(command))
+    shown = [title for title in found if title not in ("Arguments", "Options")]
+    assert shown and shown == [title for title in get_args(Group) if title in found]
+    for field in fields(COMMANDS[command]) if COMMANDS[command] else ():
+        assert f"--{field.name.replace('_', '-')} " in found[field.metadata["group"]], field.name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_the_default_of_every_option(command: str) -> None:
+    options = [line for body in panels(help_of(command)).values() for line in body.splitlines() if " --" in line[:9]]
+    assert len(options) > 2
+    for line in options:
+        assert re.search(r"\[default: .*\]|\[required\]|<bool>", line), line
+
+
+def test_help_tells_a_fixed_default_from_one_that_depends_on_the_data() -> None:
+    text = help_of("train")
+    assert re.search(r"--num-centers .*\[default: 8\]", text)
+    assert re.search(r"--epochs .*\[default: \(from the number of rows\)\]", text)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_examples_in_the_help_are_commands_that_exist(command: str) -> None:
+    examples = re.findall(r"^ *\$ dkan (.*?) *$", help_of(command), re.MULTILINE)
+    assert examples and all(example.startswith(command) for example in examples)
+    for example in examples:
+        found: Any = get_command(app)
+        words = shlex.split(example)
+        while hasattr(found, "commands"):
+            found = found.commands[words.pop(0)]
+        assert found.make_context(command, words).params
+
+
+def test_every_command_is_looked_at() -> None:
+    names = set(get_command(app).commands)  # type: ignore[attr-defined]
+    assert names == {command.split()[0] for command in COMMANDS}
 
 
 def test_defaults_of_the_sweep_are_those_of_its_function() -> None:

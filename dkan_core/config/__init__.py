@@ -1,11 +1,22 @@
 """Settings of the commands: frozen, keyword-only, checked once, documented field by field.
 
-The string under a field is its help text on the command line (see ``dkan_core.cli``).
+The string under a field is its help text on the command line, and its group the panel there (see ``dkan_core.cli``).
 """
 
-from dkan_core.config.loading import build_config, field_docs, read_settings
+from dkan_core.config.loading import ConfigT, build_config, field_docs, read_settings
 from dkan_core.config.prepare import PrepareConfig
+from dkan_core.config.setting import Group
 from dkan_core.config.train import Strategy, TrainConfig
 from dkan_core.config.trainjob import NodesConfig
 
-__all__ = ["NodesConfig", "PrepareConfig", "Strategy", "TrainConfig", "build_config", "field_docs", "read_settings"]
+__all__ = [
+    "ConfigT",
+    "Group",
+    "NodesConfig",
+    "PrepareConfig",
+    "Strategy",
+    "TrainConfig",
+    "build_config",
+    "field_docs",
+    "read_settings",
+]

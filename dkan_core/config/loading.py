@@ -34,7 +34,7 @@ def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
     known = {field.name: field for field in fields(kind)}
     unknown = sorted(set(settings) - set(known))
     if unknown:
-        raise ConfigError(f"unknown setting {unknown[0]!r}; known are {', '.join(known)}")
+        raise ConfigError(f"unknown setting {unknown[0]!r}; expected one of {', '.join(known)}")
     return kind(**{key: _listed(key, value, known[key].type) for key, value in settings.items()})
 
 

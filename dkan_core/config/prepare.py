@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dkan_core.config.checks import check_types
+from dkan_core.config.setting import setting
 from dkan_core.errors import ConfigError
 
 
@@ -11,32 +12,32 @@ from dkan_core.errors import ConfigError
 class PrepareConfig:
     """How raw Parquet becomes prepared shards."""
 
-    label: tuple[str, ...] = ()
-    """Label column holding 0, 1 or null (not measured); several make a multi-label data set."""
+    label: tuple[str, ...] = setting((), "Data")
+    """Label column, holding 0, 1 or null (not measured); several make it multi-label. Default: those of `like`."""
 
-    drop: tuple[str, ...] = ()
+    drop: tuple[str, ...] = setting((), "Data")
     """Column to leave out."""
 
-    group: str | None = None
-    """Column whose equal values stay in one split; it is no feature."""
+    group: str | None = setting(None, "Data")
+    """Column whose equal values stay in one split; it is not used as a feature."""
 
-    split_column: str | None = None
-    """Column holding train, valid or test for each row; it is no feature."""
+    split_column: str | None = setting(None, "Data")
+    """Column holding train, valid or test for each row; it is not used as a feature."""
 
-    split: str = "70/10/20"
-    """Percent of rows (or groups) in train/valid/test when there is no split column."""
+    split: str = setting("70/10/20", "Data")
+    """Percentages of rows (or groups) in train/valid/test when there is no split column."""
 
-    weight: str | None = None
-    """Column holding a non-negative weight for each row; it is no feature."""
+    weight: str | None = setting(None, "Data")
+    """Column holding a non-negative weight for each row; it is not used as a feature."""
 
-    numeric_dtype: Literal["uint8", "float16", "float32"] = "uint8"
-    """Storage type of the numeric columns' normal scores."""
+    numeric_dtype: Literal["uint8", "float16", "float32"] = setting("uint8", "Output")
+    """Storage type of the numeric columns, which are stored as normal scores."""
 
-    seed: int = 0
-    """Decides split, statistics sample and shuffle."""
+    seed: int = setting(0, "Data")
+    """Seed of the split, of the sample that statistics are computed from, and of the shuffle."""
 
-    like: str | None = None
-    """Model or prepared data, path or URI, whose encoding and labels are taken instead of fitting an encoding."""
+    like: str | None = setting(None, "Data")
+    """Model or prepared data (path or URI) whose encoding and labels are used instead of fitting an encoding."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -47,10 +48,10 @@ class PrepareConfig:
         roles = [*self.label, *self.drop, *filter(None, (self.group, self.split_column, self.weight))]
         twice = sorted({name for name in roles if roles.count(name) > 1})
         if twice:
-            raise ConfigError(f"column {twice[0]!r} is named for two roles; each column has one")
+            raise ConfigError(f"column {twice[0]!r} has two roles; a column can have only one")
         if self.group is not None and self.split_column is not None:
             raise ConfigError(
-                f"split_column {self.split_column!r} already decides the splits; drop the group column {self.group!r}"
+                f"split_column {self.split_column!r} already determines the splits; remove group {self.group!r}"
             )
         self.split_percent  # noqa: B018 - raises when malformed
 
@@ -59,8 +60,8 @@ class PrepareConfig:
         """Percent of rows in train, valid and test."""
         parts = self.split.split("/")
         if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-            raise ConfigError(f"split must be three whole percentages such as 70/10/20, got {self.split!r}")
+            raise ConfigError(f"split must be three integer percentages such as 70/10/20, got {self.split!r}")
         train, valid, test = (int(part) for part in parts)
         if train + valid + test != 100 or train == 0 or valid == 0:
-            raise ConfigError(f"split must add up to 100 with some train and valid, got {self.split!r}")
+            raise ConfigError(f"split must add up to 100, with train and valid above 0, got {self.split!r}")
         return train, valid, test

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dkan_core.config.checks import check_bounds, check_types
+from dkan_core.config.setting import setting
 from dkan_core.errors import ConfigError
 
 Strategy = Literal["auto", "parameter-server", "allreduce", "ddp", "ring", "local-sgd", "single"]
@@ -14,137 +15,137 @@ Strategy = Literal["auto", "parameter-server", "allreduce", "ddp", "ring", "loca
 class TrainConfig:
     """How a model is built and trained. None: chosen from the data (``dkan_core.training.setup.defaults``)."""
 
-    model: Literal["auto", "fastkan"] = "auto"
-    """"auto" adds to FastKAN what tabular data needs, chosen from the data; "fastkan" is one plain network."""
+    model: Literal["auto", "fastkan"] = setting("auto", "Model")
+    """"auto" extends FastKAN with what suits the data; "fastkan" is one plain network."""
 
-    members: int | None = None
-    """Networks trained as one, whose probabilities are averaged. Default: from the number of rows."""
+    members: int | None = setting(None, "Model")
+    """Networks in the ensemble, trained together, with averaged probabilities. Default: from the number of rows."""
 
-    hidden: tuple[int, ...] | None = None
-    """Width of a member's hidden layer; several make it deeper. Default: from the number of rows."""
+    hidden: tuple[int, ...] | None = setting(None, "Model")
+    """Units in each member's hidden layer; several values make several layers. Default: from the number of rows."""
 
-    num_centers: int = 8
-    """Gaussian basis functions on each edge."""
+    num_centers: int = setting(8, "Model")
+    """Gaussian basis functions per edge."""
 
-    grid_min: float = -2.0
-    """Position of the first basis function."""
+    grid_min: float = setting(-2.0, "Model")
+    """Center of the first basis function, in units of the layer's input."""
 
-    grid_max: float = 2.0
-    """Position of the last basis function."""
+    grid_max: float = setting(2.0, "Model")
+    """Center of the last basis function, in units of the layer's input."""
 
-    input_norm: Literal["none", "layer"] = "none"
-    """Normalization before the first layer; "layer" is the reference's LayerNorm."""
+    input_norm: Literal["none", "layer"] = setting("none", "Model")
+    """Normalization before the first layer; "layer" is LayerNorm, as in the reference implementation."""
 
-    dropout: float = 0.2
-    """Share of hidden units dropped while training; which, seed, row and step decide, and not the number of workers."""
+    dropout: float = setting(0.2, "Model")
+    """Fraction of hidden units dropped during training; independent of the number of workers."""
 
-    binary_dropout: float = 0.2
-    """Share of binary inputs dropped while training, drawn in the same way."""
+    binary_dropout: float = setting(0.2, "Model")
+    """Fraction of binary inputs dropped during training; independent of the number of workers."""
 
-    embedding_dim: int = 8
+    embedding_dim: int = setting(8, "Model")
     """Width of a categorical column's embedding."""
 
-    init_from: str | None = None
-    """Model to start from, path or URI: its architecture and weights; the data are prepared with --like it."""
+    init_from: str | None = setting(None, "Model")
+    """Model (path or URI) whose architecture and weights to start from; prepare the data with `--like` this model."""
 
-    strategy: Strategy = "auto"
-    """How the workers keep one set of parameters. "auto" is parameter-server, or allreduce under torchrun."""
+    strategy: Strategy = setting("auto", "Distribution")
+    """How workers synchronize the parameters; "auto" is parameter-server, or allreduce under torchrun."""
 
-    mode: Literal["sync", "average", "async"] = "sync"
-    """What the server merges: gradients each step, parameters each sync interval, or differences as they come."""
+    mode: Literal["sync", "average", "async"] = setting("sync", "Distribution")
+    """What the server combines: gradients per step, parameters per sync interval, or updates as they arrive."""
 
-    sync_interval: int | None = None
-    """Steps that a worker takes alone between two merges. Default: 1, or 8 where parameters are merged."""
+    sync_interval: int | None = setting(None, "Distribution")
+    """Steps that a worker takes alone between two synchronizations. Default: 1, or 8 if parameters are averaged."""
 
-    max_staleness: int = 64
-    """Merges, in mode async, after which an update is too old to be taken."""
+    max_staleness: int = setting(64, "Distribution")
+    """Synchronizations after which an update is too old to be applied, in mode async."""
 
-    workers: int | None = None
+    workers: int | None = setting(None, "Distribution")
     """Training processes. Default: one per GPU, or one on the CPU."""
 
-    device: str = "auto"
-    """Where the workers compute: auto, cpu, cuda, or one device per worker such as cuda:0,cuda:0,cpu."""
+    device: str = setting("auto", "Distribution")
+    """Where the workers compute: auto, cpu, cuda, or one device per worker, such as cuda:0,cuda:0,cpu."""
 
-    slice_weights: tuple[float, ...] = ()
-    """Rows of each step that a worker takes, relative to the others', one number for each: more on a faster device.
+    slice_weights: tuple[float, ...] = setting((), "Distribution")
+    """Relative share of a step's rows that each worker takes, one number per worker: more for a faster device.
 
-    Default: all the same. `dkan plan --device cuda:0,cpu` measures which numbers to give.
+    `dkan plan --device cuda:0,cpu` measures which numbers to use. Default: equal shares.
     """
 
-    eval_device: str = "auto"
-    """Where the evaluator computes, such as cuda:1. Default: a GPU that no worker has, else as the first worker."""
+    eval_device: str = setting("auto", "Distribution")
+    """Where the evaluator computes, such as cuda:1; "auto" is a GPU without a worker, else the first worker's."""
 
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "bf16"] = setting("fp32", "Training")
     """"bf16" computes matrix products in bfloat16; parameters and gradients stay float32."""
 
-    accumulate: int = 1
-    """Parts that a worker computes its rows of a step in, one after the other, to save memory."""
+    accumulate: int = setting(1, "Training")
+    """Micro-batches that a worker splits its rows of a step into, to save memory."""
 
-    epochs: int | None = None
-    """Passes over the train split at most; a run that is resumed may have more. Default: from the number of rows."""
+    epochs: int | None = setting(None, "Training")
+    """Maximum passes over the train split; may be raised when resuming. Default: from the number of rows."""
 
-    batch_size: int | None = None
-    """Rows of one step over all workers. Default: from the number of rows."""
+    batch_size: int | None = setting(None, "Training")
+    """Rows per step over all workers. Default: from the number of rows."""
 
-    batch_size_per_worker: int | None = None
-    """Rows of one step in each worker, instead of batch_size: the global batch grows with the workers."""
+    batch_size_per_worker: int | None = setting(None, "Training")
+    """Rows per step in each worker, instead of batch_size: the global batch grows with the workers."""
 
-    learning_rate: float | None = None
-    """AdamW's learning rate at its peak. Default: from the batch size."""
+    learning_rate: float | None = setting(None, "Training")
+    """Peak learning rate of AdamW. Default: from the batch size."""
 
-    lr_scaling: Literal["none", "sqrt", "linear"] = "sqrt"
+    lr_scaling: Literal["none", "sqrt", "linear"] = setting("sqrt", "Training")
     """How the default learning rate grows with the batch size above 512 rows."""
 
-    clip_norm: float | None = None
-    """Largest norm of a step's gradient; a longer one is scaled down. Default: no limit."""
+    clip_norm: float | None = setting(None, "Training")
+    """Maximum norm of a step's gradient; a larger gradient is scaled down. Default: no limit."""
 
-    weight_decay: float = 1.0
+    weight_decay: float = setting(1.0, "Training")
     """AdamW's decoupled weight decay."""
 
-    pos_weight: float = 1.0
-    """Weight of positives in the loss; probabilities are corrected for it."""
+    pos_weight: float = setting(1.0, "Training")
+    """Weight of positives in the loss; predicted probabilities are corrected for it."""
 
-    label_weights: tuple[float, ...] = ()
-    """Weight of a label in the loss, one for each in the order of the labels. Default: all the same."""
+    label_weights: tuple[float, ...] = setting((), "Training")
+    """Weight of each label in the loss, in the order of the labels. Default: equal weights."""
 
-    warmup_fraction: float = 0.05
-    """Share of the steps over which the learning rate rises to its peak."""
+    warmup_fraction: float = setting(0.05, "Training")
+    """Fraction of all steps over which the learning rate rises to its peak."""
 
-    schedule: Literal["cosine", "constant", "exponential"] = "cosine"
-    """The learning rate after its rise: half a cosine to 0 at the last step, the peak, or gamma times less an epoch."""
+    schedule: Literal["cosine", "constant", "exponential"] = setting("cosine", "Training")
+    """Learning rate after warmup: half a cosine down to 0, constant, or multiplied by gamma in each epoch."""
 
-    gamma: float = 0.9
-    """Factor of the learning rate per epoch, with schedule exponential."""
+    gamma: float = setting(0.9, "Training")
+    """Factor applied to the learning rate per epoch, with schedule exponential."""
 
-    evaluations_per_epoch: int = 1
-    """Validation snapshots in an epoch."""
+    evaluations_per_epoch: int = setting(1, "Training")
+    """Evaluations on the valid split per epoch."""
 
-    patience: int = 5
-    """Stop after this many evaluations without a better validation AP; a run that is resumed may have more."""
+    patience: int = setting(5, "Training")
+    """Stop after this many evaluations without a better validation AP; may be raised when resuming."""
 
-    ema_decay: float = 0.0
-    """Decay of a moving average of the parameters, evaluated in parallel with them; 0 is none."""
+    ema_decay: float = setting(0.0, "Training")
+    """Decay of a moving average of the parameters, which is evaluated alongside them; 0 disables it."""
 
-    max_seconds: float | None = None
-    """Stop after this many seconds of training, keeping the best model."""
+    max_seconds: float | None = setting(None, "Training")
+    """Stop after this many seconds of training and keep the best model. Default: no limit."""
 
-    exchange_timeout: float = 60.0
-    """Seconds that a worker of a strategy without a server waits for the others before it gives up on them."""
+    exchange_timeout: float = setting(60.0, "Distribution")
+    """Seconds that a worker waits for the others before giving up, with a strategy that has no server."""
 
-    checkpoint_steps: int | None = None
-    """Steps between two checkpoints. Default: one at each evaluation."""
+    checkpoint_steps: int | None = setting(None, "Output")
+    """Steps between two checkpoints. Default: a checkpoint at each evaluation."""
 
-    checkpoint_uri: str | None = None
-    """Folder or URI for checkpoints; {run} becomes a digest of data and settings. Default: in the run's folder."""
+    checkpoint_uri: str | None = setting(None, "Output")
+    """Folder or URI for checkpoints; {run} becomes a digest of data and settings. Default: inside the run's folder."""
 
-    resume: str = "never"
-    """"auto" resumes from the newest checkpoint, if there is one, "best" from the best evaluation; or a path or URI."""
+    resume: str = setting("never", "Training")
+    """"auto" resumes from the newest checkpoint, if any, "best" from that of the best evaluation; or a path or URI."""
 
-    tensorboard: bool = False
+    tensorboard: bool = setting(False, "Output")
     """Write live curves for TensorBoard."""
 
-    seed: int = 0
-    """Decides initialization, batch order and dropout."""
+    seed: int = setting(0, "Training")
+    """Seed of initialization, batch order and dropout."""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -152,14 +153,14 @@ class TrainConfig:
             _check_device(name, getattr(self, name))
         weights = self.label_weights
         if any(not 0 <= weight < float("inf") for weight in weights) or (weights and not any(weights)):
-            raise ConfigError(f"label_weights must hold non-negative numbers, one above 0, got {weights}")
+            raise ConfigError(f"label_weights must be non-negative, and at least one positive, got {weights}")
         if self.batch_size is not None and self.batch_size_per_worker is not None:
             raise ConfigError(
-                f"batch_size {self.batch_size}: batch_size_per_worker {self.batch_size_per_worker} is given as well; "
-                "set one of them"
+                f"batch_size {self.batch_size} and batch_size_per_worker {self.batch_size_per_worker} "
+                "exclude each other; set only one"
             )
         if any(not 0 < weight < float("inf") for weight in self.slice_weights):
-            raise ConfigError(f"slice_weights must hold positive numbers, got {self.slice_weights}")
+            raise ConfigError(f"slice_weights must be positive, got {self.slice_weights}")
         check_network(self)
         check_bounds(self, _TRAIN_BOUNDS)
 
@@ -169,9 +170,9 @@ def check_network(config: Any) -> None:
     if config.model == "fastkan" and (config.members or 1) != 1:
         raise ConfigError(f"members must be 1 with model fastkan, got {config.members}")
     if len(config.hidden or ()) > MAX_HIDDEN_LAYERS:
-        raise ConfigError(f"hidden must hold at most {MAX_HIDDEN_LAYERS} widths, got {len(config.hidden)}")
+        raise ConfigError(f"hidden must have at most {MAX_HIDDEN_LAYERS} layers, got {len(config.hidden)}")
     if any(not 1 <= width <= MAX_HIDDEN_WIDTH for width in config.hidden or ()):
-        raise ConfigError(f"hidden must hold positive widths up to {MAX_HIDDEN_WIDTH:g}, got {config.hidden}")
+        raise ConfigError(f"hidden must be positive widths up to {MAX_HIDDEN_WIDTH:g}, got {config.hidden}")
     if not config.grid_max > config.grid_min:
         raise ConfigError(f"grid_max must be above grid_min, got {config.grid_min} to {config.grid_max}")
     check_bounds(config, _NETWORK_BOUNDS)

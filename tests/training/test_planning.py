@@ -168,14 +168,14 @@ def test_defaults_of_the_command_are_those_of_its_function() -> None:
     [
         (["--gpus", "0"], "gpus must be from 1 to 1024, got 0"),
         (["--link", "ethernet"], "link must be one of nvlink, pcie4, got 'ethernet'"),
-        (["--device", "cpu,cpu", "--gpus", "2"], "device cpu,cpu: leave out what a plan for one device has: gpus"),
+        (["--device", "cpu,cpu", "--gpus", "2"], "device cpu,cpu: a plan for several devices does not take gpus"),
         (["--dropout", "2"], "dropout must be from 0 to 0.99"),
         (["--device-memory", "lots"], "device_memory must be from 1KB to 1048576GB, such as 64KB or 16MB, got 'lots'"),
         (["--rows-per-second", "0"], "rows_per_second must be a number above 0, got 0.0"),
         (["--rows-per-second", "1e6", "--check"], "run it where they are"),
         (
             ["--batch-size", "8", "--batch-size-per-worker", "8"],
-            "batch_size 8: batch_size_per_worker 8 is given as well",
+            "batch_size 8 and batch_size_per_worker 8 exclude each other",
         ),
     ],
 )

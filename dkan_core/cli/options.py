@@ -1,0 +1,128 @@
+"""Options of the ``dkan`` command: the fields of a config in the panels of their groups, and what commands share."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+
+from dkan_core.config import ConfigT, Group, build_config, field_docs, read_settings
+from dkan_core.errors import ConfigError
+
+PANELS = get_args(Group)
+Body = Callable[..., None]
+
+
+def option(*names: str, help: str, group: Group | None = None) -> Any:
+    """Return what typer needs to know of an option.
+
+    Args:
+        names: What it is called, such as ``--out``.
+        help: Its text; a last sentence "Default: ..." says what a default is chosen from.
+        group: Its panel in the help.
+    """
+    text, _, default = help.strip().partition("Default: ")
+    shown: Any = default.removesuffix(".") or True
+    return typer.Option(*names, help=text.strip(), show_default=shown, rich_help_panel=group)
+
+
+Sources = Annotated[list[str], typer.Argument(metavar="SRC...", help="Parquet files, folders, globs or fsspec URIs.")]
+Prepared = Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI that `dkan prepare` wrote.")]
+Model = Annotated[str, typer.Argument(metavar="RUN/model", help="Model folder or URI that `dkan train` wrote.")]
+Out = Annotated[str, option("--out", help="Folder or fsspec URI to write the results to.", group="Output")]
+Overwrite = Annotated[bool, option("--overwrite", help="Replace an earlier result in --out.", group="Output")]
+JsonFile = Annotated[
+    str | None, option("--json", help="File to write the result to as JSON. Default: none.", group="Output")
+]
+ConfigFile = Annotated[
+    Path | None,
+    option("--config", help="TOML or JSON file of settings; options on the command line override it. Default: none."),
+]
+
+
+def command(
+    app: typer.Typer, *, examples: list[str], settings: type | None = None, panel: str | None = None
+) -> Callable[[Body], Body]:
+    """Add a function to an app as a command whose help groups the options and ends with examples.
+
+    Args:
+        app: The app to add it to.
+        examples: Commands that a user may copy.
+        settings: A config, each field of which becomes an option; those that are given reach the function as the dict
+            ``settings``.
+        panel: The panel of the app's help that lists the command.
+    """
+
+    def decorate(body: Body) -> Body:
+        own = [parameter for parameter in inspect.signature(body).parameters.values() if parameter.name != "settings"]
+        of_settings = _setting_options(settings) if settings else []
+
+        @functools.wraps(body)
+        def run(context: typer.Context, **values: Any) -> None:
+            if settings:
+                values["settings"] = _pop_given(context, values, [option.name for option in of_settings])
+            body(**values)
+
+        ordered = [_CONTEXT, *sorted([*own, *of_settings], key=_place)]
+        keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in ordered]
+        run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+        app.command(epilog=epilog(examples), rich_help_panel=panel)(run)
+        return body
+
+    return decorate
+
+
+def epilog(examples: list[str]) -> str:
+    """Return the end of a help text, which shows each paragraph as a line."""
+    return "\n\n".join(["Examples:", *(f"$ {example}" for example in examples)])
+
+
+def merged_settings(kind: type[ConfigT], config: Path | None, given: dict[str, Any]) -> ConfigT:
+    """Return a config from the settings of a file, if there is one, and the options, which override it."""
+    if config is None:
+        return build_config(kind, given)
+    try:
+        return build_config(kind, {**read_settings(config), **given})
+    except ConfigError as error:
+        raise ConfigError(f"{error} (settings from {config} and the command line)") from None
+
+
+_CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+
+
+def _pop_given(context: typer.Context, values: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Take the options of these names out of ``values``; return those that were given: a file may set the others."""
+    popped = {name: values.pop(name) for name in names}
+    sources = {name: context.get_parameter_source(name) for name in names}
+    return {name: value for name, value in popped.items() if getattr(sources[name], "name", None) == "COMMANDLINE"}
+
+
+def _setting_options(kind: type) -> list[inspect.Parameter]:
+    docs, hints = field_docs(kind), get_type_hints(kind)
+    return [_setting_option(each, hints[each.name], docs[each.name]) for each in fields(kind)]
+
+
+def _setting_option(field: Field[Any], hint: Any, doc: str) -> inspect.Parameter:
+    kind, default = hint, field.default
+    if type(None) in get_args(hint):
+        (kind,) = [part for part in get_args(hint) if part is not type(None)]
+    if str(kind).startswith("tuple"):
+        kind = list[get_args(kind)[0]]  # type: ignore[misc]
+        default = default or None
+        doc = doc.replace(".", "; may be repeated.", 1)
+    if default is None:
+        kind = kind | None
+        doc = doc if "Default: " in doc else f"{doc} Default: none."
+    info = option(f"--{field.name.replace('_', '-')}", help=doc, group=field.metadata["group"])
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+    )
+
+
+def _place(parameter: inspect.Parameter) -> int:
+    """Return where a parameter stands in the help: without a panel first, then panel by panel."""
+    (info,) = parameter.annotation.__metadata__
+    return PANELS.index(info.rich_help_panel) + 1 if info.rich_help_panel else 0
