@@ -23,8 +23,8 @@ import dkan_core
 from dkan_core import errors
 from dkan_core.cli import app as dkan_app
 from pipelines.__main__ import app as pipelines_app
+from pipelines.submission.watch import Outcome
 from pipelines.tables import asset_folders
-from pipelines.watch import Outcome
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,7 +11,7 @@ from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, 
 from pipelines.lint import committed_files, lint
 from pipelines.local import PipelineFailedError, run_locally
 from pipelines.parameters import ArgumentError, read_parameters
-from pipelines.submit import EXIT_CODES, submit_command
+from pipelines.submission.submit import EXIT_CODES, submit_command
 from pipelines.tables import write_tables
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)

@@ -5,8 +5,8 @@ from typing import Any
 
 from kfp.dsl.base_component import BaseComponent
 
-from pipelines.cluster import Settings
 from pipelines.form import Values, as_pipeline, merged
+from pipelines.pods import Settings
 from pipelines.steps import finish, prepare, score, train
 from pipelines.steps.step import Step
 

@@ -7,8 +7,8 @@ from kfp import dsl
 from components.deployment.publish_model import publish_model
 from components.evaluation.approve_model import approve_model
 from components.evaluation.evaluate_fastkan import evaluate_fastkan
-from pipelines.cluster import Settings, place
 from pipelines.form import Parameter, Values, as_pipeline, asked_by, fill, merged
+from pipelines.pods import Settings, place
 
 RESULTS = ("average_precision", "previous_average_precision", "comparable")
 GATE = asked_by(approve_model, leave_out=RESULTS)

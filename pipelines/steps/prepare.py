@@ -11,8 +11,8 @@ from components.data_processing.plan_preparation import plan_preparation
 from components.data_processing.prepare_parquet import prepare_parquet
 from components.data_processing.prepare_part import prepare_part
 from components.data_processing.sample_parquet import sample_parquet
-from pipelines.cluster import Settings, place, retry
 from pipelines.form import REQUIRED, Values, as_pipeline, asked_by, fill, merged
+from pipelines.pods import Settings, place, retry
 from pipelines.steps.step import Step
 
 PLACES = ("data_uri", "prepared_uri", "data_fingerprint", "source")

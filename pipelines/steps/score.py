@@ -8,8 +8,8 @@ from components.deployment.complete_scores import complete_scores
 from components.deployment.plan_scoring import plan_scoring
 from components.deployment.predict_parquet import predict_parquet
 from components.deployment.summarize_scores import summarize_scores
-from pipelines.cluster import Settings, place, retry
 from pipelines.form import REQUIRED, Values, as_pipeline, asked_by, fill, merged
+from pipelines.pods import Settings, place, retry
 
 ASKS = merged(
     asked_by(plan_scoring),

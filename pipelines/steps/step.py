@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.cluster import Settings
 from pipelines.form import Parameter
+from pipelines.pods import Settings
 
 
 @dataclass(frozen=True, kw_only=True)

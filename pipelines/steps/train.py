@@ -7,7 +7,8 @@ from kfp import dsl
 from components.training.choose_best_run import choose_best_run
 from components.training.train_fastkan import train_fastkan
 from components.training.train_fastkan_nodes import train_fastkan_nodes
-from pipelines.cluster import (
+from pipelines.form import REQUIRED, Parameter, Values, as_pipeline, asked_by, fill, merged
+from pipelines.pods import (
     STEP,
     STEP_RESOURCES,
     TRAINING_RESOURCES,
@@ -18,7 +19,6 @@ from pipelines.cluster import (
     place_training,
     retry,
 )
-from pipelines.form import REQUIRED, Parameter, Values, as_pipeline, asked_by, fill, merged
 from pipelines.steps.step import Step
 
 ASKS = merged(asked_by(train_fastkan, leave_out=("checkpoint_key", "data_fingerprint")), TRAINING_RESOURCES)

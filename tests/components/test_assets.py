@@ -9,9 +9,9 @@ import yaml
 from kfp import compiler
 from kfp.pipeline_spec.pipeline_spec_pb2 import ParameterType
 
-from pipelines.cluster import STEP
 from pipelines.lint import lint
 from pipelines.lint.documents import load
+from pipelines.pods import STEP
 from pipelines.tables import ROOT, asset_folders, load_asset, updated
 from tests.components.rules import ALLOWED_IMPORTS, import_faults, is_stale, last_change, metadata_faults, owners_faults
 

@@ -7,9 +7,9 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from pipelines import submit
 from pipelines.__main__ import app
-from pipelines.server import Pace
+from pipelines.submission import submit
+from pipelines.submission.server import Pace
 from tests.pipelines.kubeflow import GIVEN, Kubeflow, serve
 
 

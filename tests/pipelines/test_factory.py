@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from kfp import compiler
 
-from pipelines.cluster import Settings
 from pipelines.compiled import ROOT, read_documents
 from pipelines.factory import build_pipeline
 from pipelines.lint import lint
+from pipelines.pods import Settings
 from pipelines.steps import prepare, train
 
 TRAIN = "exec-train-fastkan"

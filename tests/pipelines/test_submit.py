@@ -13,10 +13,10 @@ from click.testing import Result
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
-from pipelines import submit
 from pipelines.__main__ import app
-from pipelines.server import Pace
-from pipelines.watch import Outcome
+from pipelines.submission import submit
+from pipelines.submission.server import Pace
+from pipelines.submission.watch import Outcome
 from tests.pipelines.kubeflow import GIVEN, Kubeflow, state, task, waited
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,7 @@
 """Pipeline ``single-node-pvc``: prepared data and checkpoints on a shared volume, which no step copies."""
 
-from pipelines.cluster import VOLUME_PATH, Settings
 from pipelines.factory import build_pipeline
+from pipelines.pods import VOLUME_PATH, Settings
 
 fastkan_single_node_pvc = build_pipeline(
     "fastkan-single-node-pvc",

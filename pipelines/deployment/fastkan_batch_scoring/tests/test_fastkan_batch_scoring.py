@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from kfp import compiler
 
-from pipelines.cluster import Settings
 from pipelines.compiled import inputs_of, package_of, read_documents
 from pipelines.factory import build_scoring_pipeline
+from pipelines.pods import Settings
 
 PACKAGE = package_of("batch-scoring")
 

@@ -15,7 +15,7 @@ import kfp
 import kfp_server_api
 import urllib3
 
-from pipelines.credentials import Credentials, RefusedError
+from pipelines.submission.credentials import Credentials, RefusedError
 
 T = TypeVar("T")
 

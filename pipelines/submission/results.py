@@ -5,7 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from dkan_core.utils.storage.files import write_atomic, write_json
-from pipelines.watch import Outcome, Task, Watched
+from pipelines.submission.watch import Outcome, Task, Watched
 
 
 @dataclass(kw_only=True)

@@ -12,11 +12,11 @@ import yaml
 
 from dkan_core.errors import UserError
 from pipelines.compiled import DEFAULT, PIPELINES, package_of
-from pipelines.credentials import Credentials, RefusedError, service_account_token
 from pipelines.parameters import ArgumentError, read_parameters
-from pipelines.results import Submission, write_junit, write_summary
-from pipelines.server import Pace, Server, UnreachableError
-from pipelines.watch import Outcome, Watched, watch
+from pipelines.submission.credentials import Credentials, RefusedError, service_account_token
+from pipelines.submission.results import Submission, write_junit, write_summary
+from pipelines.submission.server import Pace, Server, UnreachableError
+from pipelines.submission.watch import Outcome, Watched, watch
 
 PACE = Pace()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from pipelines.server import Server, UnreachableError
+from pipelines.submission.server import Server, UnreachableError
 
 
 class Outcome(Enum):

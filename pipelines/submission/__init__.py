@@ -1,0 +1,1 @@
+"""Runs on a Kubeflow server: sent, followed to their end, and reported."""
