@@ -155,8 +155,8 @@ def _parameter_server(seats: Sequence[Seat], total: int, stack: ExitStack) -> li
         device="cpu", workers=workers, batch_size=workers, epochs=1, hidden=(1,), checkpoint_steps=NEVER, patience=1
     )
     config = resolve(config, workers * total)
-    bells = {name: os.pipe() for name in process_names(config)}
-    for handle in (memory.handle, *itertools.chain(*bells.values())):
+    wakeups = {name: os.pipe() for name in process_names(config)}
+    for handle in (memory.handle, *itertools.chain(*wakeups.values())):
         stack.callback(os.close, handle)
     job = Job(
         role="server",
@@ -168,7 +168,7 @@ def _parameter_server(seats: Sequence[Seat], total: int, stack: ExitStack) -> li
         decayed=((0, shape.parameters, 1.0),),
         shape=shape,
         memory=memory.handle,
-        bells=bells,
+        wakeups=wakeups,
     )
     worker_jobs = [Handed(replace(job, role="worker", rank=seat.rank)) for seat in seats]
     return _started(

@@ -116,7 +116,7 @@ def test_advice_is_that_of_the_role_that_died(tmp_path: Path) -> None:
         "member": "--accumulate",
     }
     shape = MemoryShape(parameters=1, workers=1)
-    facts = {"prepared": "", "run": "", "model": {}, "train_rows": 1, "decayed": (), "bells": {}}
+    facts = {"prepared": "", "run": "", "model": {}, "train_rows": 1, "decayed": (), "wakeups": {}}
     said = {}
     with ForkServer() as fork_server:
         for role in advice:

@@ -1,6 +1,6 @@
-"""Wake-ups between processes. What there is to say stands in shared memory; a ring only says: look there.
+"""Wake-ups between processes: shared memory holds the data, and a notification only says "look there".
 
-So a ring that is lost with the process that heard it, or one too many, does no harm.
+So a notification that is lost with the process that received it, or one too many, does no harm.
 """
 
 import os
@@ -8,8 +8,8 @@ import select
 from contextlib import suppress
 
 
-class Doorbell:
-    """One process waits at it, others ring it.
+class Wakeup:
+    """One process waits for it, others notify it.
 
     Args:
         handles: File descriptors of a pipe, read end first: from ``handles`` of another one, or inherited.
@@ -22,13 +22,13 @@ class Doorbell:
         self._poll = select.poll()
         self._poll.register(self.handles[0], select.POLLIN)
 
-    def ring(self) -> None:
-        """Wake the process that waits; when it has been rung often enough, do nothing."""
+    def notify(self) -> None:
+        """Wake the process that waits; where the pipe is full of notifications already, do nothing."""
         with suppress(BlockingIOError):
             os.write(self.handles[1], b"\0")
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a ring, at most ``seconds``; tell whether there was one."""
+        """Wait for a notification, at most ``seconds``; tell whether there was one."""
         if not self._poll.poll(None if seconds is None else 1000 * seconds):
             return False
         with suppress(BlockingIOError):

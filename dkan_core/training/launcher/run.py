@@ -13,7 +13,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.communication.process_group import keep_store, meeting_at
 from dkan_core.training.communication.rendezvous import Meeting
-from dkan_core.training.communication.wakeup import Doorbell
+from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.compute.model_init import InitialModel, initial_model
 from dkan_core.training.launcher.checkpoint_file import Checkpoint, run_facts
@@ -109,7 +109,7 @@ class Run:
             shape=shape,
             memory=self.memory.handle,
             meeting=self._meeting(),
-            bells={name: os.pipe() for name in process_names(config, members=1 if ranks else None)},
+            wakeups={name: os.pipe() for name in process_names(config, members=1 if ranks else None)},
         )
         self.facts = run_facts(manifest.fingerprint, self.architecture.to_dict(), config)
         self.where = checkpoints
@@ -154,8 +154,8 @@ class Run:
                 return Outcome(reporter.history, ledger, supervisor.replaced)
         finally:
             os.close(self.memory.handle)
-            for pair in self.template.bells.values():
-                Doorbell(pair).close()
+            for pair in self.template.wakeups.values():
+                Wakeup(pair).close()
 
     def _check(self, ledger: Ledger, schedule: Schedule) -> None:
         """Check that the ledger adds up: after every epoch, each range was taken once."""

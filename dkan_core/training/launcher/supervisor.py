@@ -18,7 +18,7 @@ from dkan_core import errors
 from dkan_core.config import TrainConfig
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.training.communication.rendezvous import LOST_PARTNER
-from dkan_core.training.communication.wakeup import Doorbell
+from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.launcher.checkpoint_writer import Saver
 from dkan_core.training.launcher.child_processes import Child, ForkServer
 from dkan_core.training.launcher.liveness import Life, Progress, Signs
@@ -68,9 +68,9 @@ class Supervisor:
     ) -> None:
         self.memory, self.template, self.placement, self.folder = memory, template, placement, folder
         self.fork_server, self.reporter, self.saver = fork_server, reporter, saver
-        self.bells = {name: Doorbell(pair) for name, pair in template.bells.items()}
-        self.replaced = dict.fromkeys((name.partition("-")[0] for name in template.bells), 0)
-        self._lives = {name: Life(self._job(name)) for name in template.bells}
+        self.wakeups = {name: Wakeup(pair) for name, pair in template.wakeups.items()}
+        self.replaced = dict.fromkeys((name.partition("-")[0] for name in template.wakeups), 0)
+        self._lives = {name: Life(self._job(name)) for name in template.wakeups}
         self._at_launch = {name: self._progress_of(life.role) for name, life in self._lives.items()}
         self._selector = selectors.DefaultSelector()
         self._looked = time.monotonic()
@@ -150,7 +150,7 @@ class Supervisor:
         """Tell the server which process of a worker's rank counts from now on, also before it has started."""
         if life.role == "worker":
             self.memory.members[life.rank].write(Member(incarnation=life.incarnation))
-            self._ring("server")
+            self._notify("server")
 
     def _listen(self, child: Child) -> None:
         if self._lives[child.name].child is not child:
@@ -254,11 +254,11 @@ class Supervisor:
             raise KeyboardInterrupt
         logger.warning("interrupted: one last evaluation, then the run ends; press Ctrl-C again to stop at once")
         self.memory.control.write(Control(stop=1))
-        self._ring("server")
+        self._notify("server")
 
-    def _ring(self, name: str) -> None:
-        if name in self.bells:
-            self.bells[name].ring()
+    def _notify(self, name: str) -> None:
+        if name in self.wakeups:
+            self.wakeups[name].notify()
 
     def _freeze(self) -> None:
         """Stop everything where it is, and write a checkpoint of that."""
@@ -274,7 +274,7 @@ class Supervisor:
     def _ask_for_restore_point(self) -> None:
         before = max(record.read().version for record in self.memory.kept)
         self.memory.control.write(Control(save=1))
-        self._ring("server")
+        self._notify("server")
         deadline = time.monotonic() + FREEZE_SECONDS
         while max(record.read().version for record in self.memory.kept) == before and time.monotonic() < deadline:
             time.sleep(0.01)

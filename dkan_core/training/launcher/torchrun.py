@@ -192,7 +192,7 @@ def _member(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfi
         decayed=tuple(decayed_ranges(untrained, config, rows)),
         shape=shape,
         memory=create_memory(shape).handle,
-        bells={},
+        wakeups={},
         meeting=ranks.meeting(config).number(1),
     )
 

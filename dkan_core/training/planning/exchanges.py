@@ -95,5 +95,5 @@ def _job(config: TrainConfig, parameters: int, *, steps: int, meeting: Meeting |
         shape=shape,
         memory=memory.handle,
         meeting=meeting,
-        bells={name: os.pipe() for name in names},
+        wakeups={name: os.pipe() for name in names},
     )

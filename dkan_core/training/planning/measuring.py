@@ -169,7 +169,7 @@ def _job(data: Path, manifest: PreparedData, config: TrainConfig) -> Job:
         shape=shape,
         memory=memory.handle,
         device=config.device,
-        bells={"server": os.pipe()},
+        wakeups={"server": os.pipe()},
     )
 
 

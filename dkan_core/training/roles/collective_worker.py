@@ -53,7 +53,7 @@ def work(job: Job) -> None:
             share_state(memory, team)
         strategy = STRATEGIES[job.config.strategy](team, Replica.of(job.model, device), batches, rules)
         centre = Centre(memory, rules)
-        follow_up = FollowUp(centre, None if job.rank else job.bell("evaluator"))
+        follow_up = FollowUp(centre, None if job.rank else job.wakeup("evaluator"))
         MemberLoop(strategy, centre, follow_up, heartbeat, stopwatch).run()
         batches.close()
     team.part()

@@ -31,7 +31,7 @@ from dkan_core.training.validation.scorer import Best, Judge
 MODEL_FOLDER = "model"
 MAX_BACKLOG = 16
 PATIENCE_SECONDS = 0.5
-"""How often to look for a snapshot that no ring has told of: the server may have died before it rang."""
+"""How often to look for a snapshot that no wake-up has told of: the server may have died before it notified."""
 
 FACTS = ("epoch", "step", "seconds", "loss", "rows_per_second")
 
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 def work(job: Job) -> None:
     """Evaluate snapshots until the final one."""
     torch.set_num_threads(job.threads)
-    memory, bell = job.open_memory(), job.bell("evaluator")
+    memory, wakeup = job.open_memory(), job.wakeup("evaluator")
     heartbeat, stopwatch = Heartbeat(memory, job.role), Stopwatch(memory.evaluator_time)
     evaluator = Evaluator(job, inherited(job.launcher), stopwatch)
     # A split is scored in many parts.
@@ -52,7 +52,7 @@ def work(job: Job) -> None:
         heartbeat.tick()
         waiting = list(snapshots_beyond(memory, dealt_with))
         if not waiting:
-            bell.wait(PATIENCE_SECONDS)
+            wakeup.wait(PATIENCE_SECONDS)
             stopwatch.lap("wait")
             continue
         behind = is_behind([each.snapshot for each in waiting])

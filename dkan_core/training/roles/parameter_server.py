@@ -30,14 +30,14 @@ class Server:
     """The loop over updates."""
 
     def __init__(self, job: Job) -> None:
-        self.memory, self.bell = job.open_memory(), job.bell("server")
+        self.memory, self.wakeup = job.open_memory(), job.wakeup("server")
         self.heartbeat = Heartbeat(self.memory, job.role)
         rules = Rules.of(job.config, job.train_rows, job.decayed)
         self.centre = Centre(self.memory, rules)
-        bells = [job.bell(f"worker-{rank}") for rank in range(rules.ranges.workers)]
+        wakeups = [job.wakeup(f"worker-{rank}") for rank in range(rules.ranges.workers)]
         bound = job.config.max_staleness if job.config.mode == "async" else None
-        self.leases = Leases(self.memory, self.centre.ledger, rules.ranges, bells, bound)
-        self.follow_up = FollowUp(self.centre, job.bell("evaluator"))
+        self.leases = Leases(self.memory, self.centre.ledger, rules.ranges, wakeups, bound)
+        self.follow_up = FollowUp(self.centre, job.wakeup("evaluator"))
         self.stopwatch = Stopwatch(self.memory.server_time)
 
     def run(self) -> None:
@@ -53,14 +53,14 @@ class Server:
                 self.leases.release(contributions, self.centre.ledger)
                 self.stopwatch.lap("update")
             else:
-                self.bell.wait(PATIENCE_SECONDS)
+                self.wakeup.wait(PATIENCE_SECONDS)
                 self.stopwatch.lap("wait")
             pauses = self._follow_up()
         self.leases.send_home(self.centre.ledger)
         self.stopwatch.publish()
         while not self.follow_up.publish():
             self.heartbeat.tick()
-            self.bell.wait(PATIENCE_SECONDS)
+            self.wakeup.wait(PATIENCE_SECONDS)
 
     def _follow_up(self) -> bool:
         """Do what is due; return whether something waits until no range is begun and not merged.

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from dkan_core.training.communication.wakeup import Doorbell
+from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.state.parameter_store import Centre, keep
 from dkan_core.training.state.snapshots import newest_snapshot, publish
 
@@ -12,10 +12,10 @@ class FollowUp:
 
     Args:
         centre: The state that counts.
-        evaluator: Its doorbell.
+        evaluator: The evaluator's wake-up.
     """
 
-    def __init__(self, centre: Centre, evaluator: Doorbell | None) -> None:
+    def __init__(self, centre: Centre, evaluator: Wakeup | None) -> None:
         self.centre, self.memory, self.evaluator = centre, centre.memory, evaluator
         self.schedule, self.limit = centre.rules.schedule, centre.rules.config.max_seconds
         self.published = max(centre.ledger.published, newest_snapshot(self.memory).step)
@@ -59,7 +59,7 @@ class FollowUp:
         )
         self.published = ledger.step
         self.centre.commit(replace(ledger.recounted(), published=ledger.step))
-        self.evaluator.ring()
+        self.evaluator.notify()
         return done
 
     @property

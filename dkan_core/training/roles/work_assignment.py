@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dkan_core.training.communication.wakeup import Doorbell
+from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.state.aggregation import Contribution
 from dkan_core.training.state.ledger import Ledger, Ranges
 from dkan_core.training.state.shared_memory import HOME, NONE, Lease, Push, SharedMemory
@@ -55,15 +55,15 @@ class Leases:
         memory: Shared memory, maybe with leases of an earlier server in it.
         ledger: What counts.
         ranges: How the work is cut up.
-        bells: A worker's each.
+        wakeups: A worker's each.
         max_staleness: Ranges merged since one was handed out, after which its update is too old; None where a round is
             merged as a whole before the next one begins.
     """
 
     def __init__(
-        self, memory: SharedMemory, ledger: Ledger, ranges: Ranges, bells: list[Doorbell], max_staleness: int | None
+        self, memory: SharedMemory, ledger: Ledger, ranges: Ranges, wakeups: list[Wakeup], max_staleness: int | None
     ) -> None:
-        self.memory, self.ranges, self.bells, self.max_staleness = memory, ranges, bells, max_staleness
+        self.memory, self.ranges, self.wakeups, self.max_staleness = memory, ranges, wakeups, max_staleness
         self.by_round = max_staleness is None
         self.presence = Presence(memory)
         self.collected: dict[int, Contribution] = {}
@@ -82,7 +82,7 @@ class Leases:
             done = lease.index < ledger.ranges if self.by_round else acked
             if lease.index >= 0 and not done and lease.index not in {held.index for held in self._held.values()}:
                 self._held[rank] = lease
-                self.bells[rank].ring()
+                self.wakeups[rank].notify()
             elif lease.index >= 0:
                 self._write(rank, NONE, ledger)
 
@@ -190,7 +190,7 @@ class Leases:
     def _write(self, rank: int, index: int, ledger: Ledger, rate_scale: float = 1.0) -> Lease:
         lease = Lease(id=next(self._ids), index=index, ranges=ledger.ranges, bank=ledger.bank, rate_scale=rate_scale)
         self.memory.leases[rank].write(lease)
-        self.bells[rank].ring()
+        self.wakeups[rank].notify()
         return lease
 
     def _stage(self, rank: int) -> None:

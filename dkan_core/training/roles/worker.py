@@ -21,7 +21,7 @@ from dkan_core.training.state.shared_memory import HOME, Lease, SharedMemory
 from dkan_core.utils.resources import peak_resident_memory
 
 PATIENCE_SECONDS = 0.5
-"""How often to look for a lease that no ring has told of: the server may have died before it rang."""
+"""How often to look for a lease that no wake-up has told of: the server may have died before it notified."""
 
 
 def work(job: Job) -> None:
@@ -60,7 +60,7 @@ class Worker:
         self.config, self.memory, self.replica, self.batches, self.rank = job.config, memory, replica, batches, job.rank
         self.heartbeat = heartbeat
         self.rules = Rules.of(job.config, job.train_rows, job.decayed)
-        self.bell, self.server = job.bell(f"worker-{job.rank}"), job.bell("server")
+        self.wakeup, self.server = job.wakeup(f"worker-{job.rank}"), job.wakeup("server")
         self.lease, self.record = memory.leases[job.rank], memory.pushes[job.rank]
         self.push_N = memory.pushes_WN[job.rank]
         self.push = replace(self.record.read(), incarnation=job.incarnation)
@@ -84,7 +84,7 @@ class Worker:
 
     def _say(self) -> None:
         self.record.write(self.push)
-        self.server.ring()
+        self.server.notify()
 
     def _next_lease(self) -> Lease:
         """Wait for a lease that is not done yet."""
@@ -93,7 +93,7 @@ class Worker:
             lease = self.lease.read()
             if lease.index == HOME or (lease.index >= 0 and lease.id != self.push.lease):
                 return lease
-            self.bell.wait(PATIENCE_SECONDS)
+            self.wakeup.wait(PATIENCE_SECONDS)
             self.stopwatch.lap("wait")
 
     def _update(self, lease: Lease) -> tuple[float, float, int]:

@@ -13,7 +13,7 @@ from dkan_core.config import TrainConfig, build_config
 from dkan_core.errors import DkanError
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.communication.rendezvous import Meeting
-from dkan_core.training.communication.wakeup import Doorbell
+from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.state.adamw import Decayed
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory
 
@@ -55,8 +55,8 @@ class Job:
     memory: int
     """Handle of the shared memory."""
 
-    bells: dict[str, tuple[int, int]]
-    """Handles of each process's doorbell, by its name."""
+    wakeups: dict[str, tuple[int, int]]
+    """Handles of each process's wake-up, by its name."""
 
     launcher: int = -1
     """Handle of the channel to the launcher."""
@@ -77,21 +77,21 @@ class Job:
 
     def handles(self) -> tuple[int, ...]:
         """Return the handles that the child needs, beside the one of the launcher."""
-        return (self.memory, *(handle for pair in self.bells.values() for handle in pair))
+        return (self.memory, *(handle for pair in self.wakeups.values() for handle in pair))
 
     def open_memory(self) -> SharedMemory:
         """Map the shared memory."""
         return SharedMemory(self.memory, self.shape)
 
-    def bell(self, name: str) -> Doorbell:
-        """Return a process's doorbell."""
-        return Doorbell(self.bells[name])
+    def wakeup(self, name: str) -> Wakeup:
+        """Return a process's wake-up."""
+        return Wakeup(self.wakeups[name])
 
     def with_handles(self, launcher: int, handles: Sequence[int]) -> Self:
         """Return the job with the numbers that its handles have in another process: as ``handles`` gives them."""
-        memory, *bells = handles
-        pairs = zip(bells[::2], bells[1::2], strict=True)
-        return replace(self, launcher=launcher, memory=memory, bells=dict(zip(self.bells, pairs, strict=True)))
+        memory, *wakeups = handles
+        pairs = zip(wakeups[::2], wakeups[1::2], strict=True)
+        return replace(self, launcher=launcher, memory=memory, wakeups=dict(zip(self.wakeups, pairs, strict=True)))
 
     def to_json(self) -> str:
         """Return the text that goes to the child."""
@@ -104,14 +104,14 @@ class Job:
         plain["config"] = build_config(TrainConfig, plain["config"])
         plain["shape"] = MemoryShape(**plain["shape"])
         plain["meeting"] = Meeting(**plain["meeting"]) if plain["meeting"] else None
-        plain["bells"] = {name: tuple(pair) for name, pair in plain["bells"].items()}
+        plain["wakeups"] = {name: tuple(pair) for name, pair in plain["wakeups"].items()}
         plain["decayed"] = tuple(map(tuple, plain["decayed"]))
         plain["history"] = tuple(plain["history"])
         return cls(**plain)
 
 
 def process_name(role: str, rank: int = 0) -> str:
-    """Return what messages, log files and doorbells call a process.
+    """Return what messages, log files and wake-ups call a process.
 
     >>> process_name("worker", 1), process_name("server")
     ('worker-1', 'server')

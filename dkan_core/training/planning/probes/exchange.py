@@ -15,7 +15,7 @@ from dkan_core.training.state.shared_memory import HOME, Push
 def work(job: Job) -> None:
     """Exchange until the server sends everybody home; report when each exchange was done, in seconds."""
     torch.set_num_threads(job.threads)
-    memory, bell, server = job.open_memory(), job.bell(f"worker-{job.rank}"), job.bell("server")
+    memory, wakeup, server = job.open_memory(), job.wakeup(f"worker-{job.rank}"), job.wakeup("server")
     Heartbeat(memory, job.role, job.rank)
     pushed = job.shape.pushed
     target_NP = torch.from_numpy(memory.pushes_WN[job.rank]).view(pushed, -1)
@@ -23,15 +23,15 @@ def work(job: Job) -> None:
     record, push = memory.pushes[job.rank], replace(Push(), incarnation=job.incarnation, weight=1.0, rows=1)
     times = []
     record.write(push)
-    server.ring()
+    server.notify()
     while (lease := memory.leases[job.rank].read()).index != HOME:
         if lease.index < 0 or lease.id == push.lease:
-            bell.wait()
+            wakeup.wait()
             continue
         own_NP.copy_(torch.from_numpy(memory.banks_2KP[lease.bank, :pushed]))
         times.append(time.monotonic())
         target_NP.copy_(own_NP)
         push = replace(push, lease=lease.id)
         record.write(push)
-        server.ring()
+        server.notify()
     inherited(job.launcher).send(kind=MEASURED, times=times)

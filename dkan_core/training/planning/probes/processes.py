@@ -11,7 +11,7 @@ from typing import Self
 from dkan_core import errors
 from dkan_core.errors import TrainingError
 from dkan_core.training.communication.messages import Message
-from dkan_core.training.communication.wakeup import Doorbell
+from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.launcher.child_processes import Child, ForkServer
 from dkan_core.training.state.process_spec import Job
 
@@ -79,7 +79,7 @@ class Crew:
 
 
 def close_handles(job: Job) -> None:
-    """Close this process's handles of a job's memory and doorbells."""
+    """Close this process's handles of a job's memory and wake-ups."""
     os.close(job.memory)
-    for pair in job.bells.values():
-        Doorbell(pair).close()
+    for pair in job.wakeups.values():
+        Wakeup(pair).close()
