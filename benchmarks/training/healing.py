@@ -93,8 +93,8 @@ def _fault(run: Watched, fault: tuple[str, signal.Signals] | None, limit: float)
 
 
 def _is_complete(ledger: Ledger) -> bool:
-    """Tell whether every range up to now was taken once."""
-    return ledger.digest == add_to_digest(0, range(ledger.ranges))
+    """Tell whether every work unit up to now was taken once."""
+    return ledger.digest == add_to_digest(0, range(ledger.units_done))
 
 
 def _longest_pause(step: Callable[[], int], limit: float) -> float:

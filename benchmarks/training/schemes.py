@@ -101,7 +101,7 @@ def serve(handed: Handed, optimizer: bool) -> None:
     """Be the parameter server: the real one, in its real loop."""
     server = Server(handed.job)
     if not optimizer:
-        server.centre.optimizer.step = lambda *_, **__: True  # type: ignore[method-assign]
+        server.store.optimizer.step = lambda *_, **__: True  # type: ignore[method-assign]
     server.run()
 
 

@@ -32,7 +32,7 @@ def evaluation(step: int, value: float = 0.5) -> dict[str, Any]:
 
 def ledger_at(step: int) -> Ledger:
     digest = add_to_digest(0, range(step))
-    return Ledger(step=step, ranges=step, next_range=step, rows=10 * step, digest=digest, used=3.5)
+    return Ledger(step=step, units_done=step, next_unit=step, rows=10 * step, digest=digest, used=3.5)
 
 
 def waiting_at(step: int) -> StateSnapshot:

@@ -77,7 +77,7 @@ def test_stopped_worker_loses_its_range_and_its_late_push_is_refused(
     background = start()
     with ledger_of(background) as ledger:
         wait_until(lambda: ledger.read().step > 50)
-        # One that is stopped before it has seen its range has nothing to push: then it is stopped again.
+        # One that is stopped before it has seen its work unit has nothing to push: then it is stopped again.
         while not ledger.read().late and ledger.read().step < 1200:
             pid = background.kill("worker-1", signal.SIGSTOP)
             while not is_busy(background, 1):
@@ -178,7 +178,7 @@ def test_average_ends_with_the_same_bits_whoever_takes_the_steps(
     background = start(config)
     with ledger_of(background) as ledger:
         wait_until(lambda: ledger.read().step >= 50)
-        # A worker that is stopped within a range loses it to the other; one that is killed begins it again.
+        # A worker that is stopped within a work unit loses it to the other; one that is killed begins it again.
         pid = background.kill("worker-1", signal.SIGSTOP)
         wait_until(lambda: ledger.read().reassigned > 0)
         os.kill(pid, signal.SIGCONT)

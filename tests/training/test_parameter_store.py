@@ -9,24 +9,31 @@ import pytest
 
 from dkan_core import TrainConfig, TrainingError
 from dkan_core.training.state.aggregation import Contribution
-from dkan_core.training.state.parameter_store import MAX_BACKOFFS, REFUSED_BEFORE_BACKOFF, Centre, Rules, keep, start
+from dkan_core.training.state.parameter_store import (
+    MAX_BACKOFFS,
+    REFUSED_BEFORE_BACKOFF,
+    ParameterStore,
+    Rules,
+    keep,
+    start,
+)
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 
 P = 40_000
 CONFIG = TrainConfig(epochs=10, batch_size=10, learning_rate=0.1, workers=2, sync_interval=1, weight_decay=0.0)
 
 
-def centre_of(config: TrainConfig = CONFIG) -> Centre:
+def store_of(config: TrainConfig = CONFIG) -> ParameterStore:
     memory = create_memory(MemoryShape(parameters=P, workers=2, average=config.ema_decay > 0))
     os.close(memory.handle)
     start(memory, np.linspace(-1, 1, P, dtype=np.float32))
-    return Centre(memory, Rules.of(config, 1000, []))
+    return ParameterStore(memory, Rules.of(config, 1000, []))
 
 
 def push(index: int, values: float | npt.NDArray[np.float32], **facts: float) -> Contribution:
     array = np.full(P, values, np.float32) if isinstance(values, float) else values
     defaults = {"rank": index % 2, "lease": index, "loss": 0.5, "weight": 1.0, "rows": 5, "staleness": 0}
-    return Contribution(index=index, array_P=array, **{**defaults, **facts})  # type: ignore[arg-type]
+    return Contribution(unit=index, array_P=array, **{**defaults, **facts})  # type: ignore[arg-type]
 
 
 def gradients(step: int, *values: float, **facts: float) -> list[Contribution]:
@@ -35,51 +42,51 @@ def gradients(step: int, *values: float, **facts: float) -> list[Contribution]:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e30])
 def test_update_that_is_not_finite_is_refused_and_counted(bad: float) -> None:
-    centre = centre_of()
-    centre.merge(gradients(0, 1.0, 2.0))
-    before = centre.state_KP.copy()
-    centre.merge(gradients(1, 1.0, bad))
-    assert np.array_equal(centre.state_KP, before)
-    assert centre.ledger.refused == 1 and centre.ledger.step == 2 and centre.ledger.rows == 20
-    centre.merge(gradients(2, 1.0, 1.0))
-    assert not np.array_equal(centre.state_KP, before) and np.isfinite(centre.state_KP).all()
-    assert centre.ledger.refused_in_a_row == 0 and centre.rate_scale == 1
+    store = store_of()
+    store.merge(gradients(0, 1.0, 2.0))
+    before = store.state_KP.copy()
+    store.merge(gradients(1, 1.0, bad))
+    assert np.array_equal(store.state_KP, before)
+    assert store.ledger.refused == 1 and store.ledger.step == 2 and store.ledger.rows == 20
+    store.merge(gradients(2, 1.0, 1.0))
+    assert not np.array_equal(store.state_KP, before) and np.isfinite(store.state_KP).all()
+    assert store.ledger.refused_in_a_row == 0 and store.rate_scale == 1
 
 
 def test_loss_that_is_not_finite_refuses_the_update_and_stays_out_of_the_mean() -> None:
-    centre = centre_of()
-    centre.merge(gradients(0, 1.0, 1.0, loss=float("nan")))
-    assert centre.ledger.refused == 1 and centre.ledger.facts(10)["loss"] == 0
+    store = store_of()
+    store.merge(gradients(0, 1.0, 1.0, loss=float("nan")))
+    assert store.ledger.refused == 1 and store.ledger.facts(10)["loss"] == 0
 
 
 def test_refused_again_and_again_goes_back_and_halves_the_rate_then_ends() -> None:
-    centre = centre_of()
-    centre.merge(gradients(0, 1.0, 1.0))
-    keep(centre.memory, centre.ledger)
-    kept = centre.state_KP.copy()
-    centre.merge(gradients(1, 5.0, 5.0))
+    store = store_of()
+    store.merge(gradients(0, 1.0, 1.0))
+    keep(store.memory, store.ledger)
+    kept = store.state_KP.copy()
+    store.merge(gradients(1, 5.0, 5.0))
     step = 2
     for backoff in range(1, MAX_BACKOFFS + 1):
         for _ in range(REFUSED_BEFORE_BACKOFF):
-            centre.merge(gradients(step, 1.0, float("nan")))
+            store.merge(gradients(step, 1.0, float("nan")))
             step += 1
-        assert np.array_equal(centre.state_KP, kept) and centre.rate_scale == 0.5**backoff
+        assert np.array_equal(store.state_KP, kept) and store.rate_scale == 0.5**backoff
     for _ in range(REFUSED_BEFORE_BACKOFF - 1):
-        centre.merge(gradients(step, 1.0, float("nan")))
+        store.merge(gradients(step, 1.0, float("nan")))
         step += 1
     with pytest.raises(TrainingError, match="no finite number at step"):
-        centre.merge(gradients(step, 1.0, float("nan")))
+        store.merge(gradients(step, 1.0, float("nan")))
 
 
 def test_step_whose_result_overflows_is_refused() -> None:
-    centre = centre_of(replace(CONFIG, learning_rate=1e3, weight_decay=1e3))
-    centre.optimizer.decayed = [(0, P, 1e37)]
-    centre.merge(gradients(0, 1.0, 1.0))
-    assert centre.ledger.refused == 1 and np.isfinite(centre.state_KP).all()
+    store = store_of(replace(CONFIG, learning_rate=1e3, weight_decay=1e3))
+    store.optimizer.decayed = [(0, P, 1e37)]
+    store.merge(gradients(0, 1.0, 1.0))
+    assert store.ledger.refused == 1 and np.isfinite(store.state_KP).all()
 
 
 def test_gradients_count_by_their_measured_labels_and_one_that_has_none_not_at_all() -> None:
-    weighted, alone = centre_of(), centre_of()
+    weighted, alone = store_of(), store_of()
     pushes = gradients(0, 3.0, 7.0)
     weighted.merge([replace(pushes[0], weight=4.0), replace(pushes[1], weight=0.0)])
     alone.merge(gradients(0, 3.0, 3.0))
@@ -89,39 +96,39 @@ def test_gradients_count_by_their_measured_labels_and_one_that_has_none_not_at_a
 
 
 def test_long_gradient_is_scaled_down_to_the_largest_norm() -> None:
-    clipped, short = centre_of(replace(CONFIG, clip_norm=1.0)), centre_of()
+    clipped, short = store_of(replace(CONFIG, clip_norm=1.0)), store_of()
     clipped.merge(gradients(0, 3.0, 3.0))
     short.merge(gradients(0, 1 / P**0.5, 1 / P**0.5))
     np.testing.assert_allclose(clipped.state_KP, short.state_KP, rtol=1e-5, atol=1e-9)
 
 
 def test_parameters_and_moments_are_averaged_by_rows() -> None:
-    centre = centre_of(replace(CONFIG, mode="average", sync_interval=4))
+    store = store_of(replace(CONFIG, mode="average", sync_interval=4))
     first, second = (np.random.default_rng(seed).normal(size=3 * P).astype(np.float32) for seed in range(2))
-    centre.merge([push(0, first, rows=30), push(1, second, rows=10)])
+    store.merge([push(0, first, rows=30), push(1, second, rows=10)])
     expected = (0.75 * first + 0.25 * second).reshape(3, P)
-    np.testing.assert_allclose(centre.state_KP, expected, rtol=1e-5, atol=1e-6)
-    assert centre.ledger.step == 4
+    np.testing.assert_allclose(store.state_KP, expected, rtol=1e-5, atol=1e-6)
+    assert store.ledger.step == 4
     second[-1] = np.inf
-    centre.merge([push(2, first), push(3, second)])
-    np.testing.assert_allclose(centre.state_KP, expected, rtol=1e-5, atol=1e-6)
-    assert centre.ledger.refused == 1
+    store.merge([push(2, first), push(3, second)])
+    np.testing.assert_allclose(store.state_KP, expected, rtol=1e-5, atol=1e-6)
+    assert store.ledger.refused == 1
 
 
 def test_stale_difference_counts_less() -> None:
-    centre = centre_of(replace(CONFIG, mode="async", sync_interval=4))
-    before = centre.state_KP[0].copy()
-    centre.merge([push(0, 1.0)])
-    centre.merge([push(1, 1.0, staleness=1)])
-    np.testing.assert_allclose(centre.state_KP[0] - before, 1.5, rtol=1e-5)
+    store = store_of(replace(CONFIG, mode="async", sync_interval=4))
+    before = store.state_KP[0].copy()
+    store.merge([push(0, 1.0)])
+    store.merge([push(1, 1.0, staleness=1)])
+    np.testing.assert_allclose(store.state_KP[0] - before, 1.5, rtol=1e-5)
 
 
 def test_moving_average_follows_the_parameters() -> None:
-    centre = centre_of(replace(CONFIG, ema_decay=0.5))
-    expected = centre.state_KP[0].copy()
-    assert np.array_equal(centre.state_KP[3], expected)
+    store = store_of(replace(CONFIG, ema_decay=0.5))
+    expected = store.state_KP[0].copy()
+    assert np.array_equal(store.state_KP[3], expected)
     for step in range(6):
-        centre.merge(gradients(step, 1.0, -2.0))
+        store.merge(gradients(step, 1.0, -2.0))
         decay = min(0.5, (1 + step) / (10 + step))
-        expected = decay * expected + (1 - decay) * centre.state_KP[0]
-    np.testing.assert_allclose(centre.state_KP[3], expected, rtol=1e-5, atol=1e-6)
+        expected = decay * expected + (1 - decay) * store.state_KP[0]
+    np.testing.assert_allclose(store.state_KP[3], expected, rtol=1e-5, atol=1e-6)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dkan_core.training.state.ledger import Ledger, Ranges, add_to_digest
+from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
 from dkan_core.training.state.parameter_store import newest_kept, start
 from dkan_core.training.state.shared_memory import (
-    NONE,
     RECORD_BYTES,
+    WAIT,
     Lease,
     MemoryShape,
     Push,
@@ -56,15 +56,15 @@ def test_half_written_record_leaves_the_one_before(cut: int, seed: int) -> None:
 
 
 def test_every_array_has_its_own_place(memory: SharedMemory) -> None:
-    arrays = [memory.banks_2KP, memory.pushes_WN, memory.moments_W2P, memory.kept_2KP, memory.snapshots_SKP]
+    arrays = [memory.buffers_2KP, memory.pushes_WN, memory.moments_W2P, memory.kept_2KP, memory.snapshots_SKP]
     for number, array in enumerate(arrays, start=1):
         array[:] = number
     memory.heartbeats_R[:] = 99
     memory.activity_R[:] = 98
-    memory.leases[2].write(Lease(id=5, index=6))
+    memory.leases[2].write(Lease(id=5, unit=6))
     assert all((array == number).all() for number, array in enumerate(arrays, start=1))
-    assert memory.ledger.read() == Ledger() and memory.leases[2].read().index == 6
-    assert memory.leases[0].read().index == NONE, "a worker without a lease waits"
+    assert memory.ledger.read() == Ledger() and memory.leases[2].read().unit == 6
+    assert memory.leases[0].read().unit == WAIT, "a worker without a lease waits"
 
 
 def test_every_field_of_the_ledger_survives_the_record(memory: SharedMemory) -> None:
@@ -75,15 +75,17 @@ def test_every_field_of_the_ledger_survives_the_record(memory: SharedMemory) -> 
 
 @given(epochs=st.integers(1, 5), per_epoch=st.integers(1, 60), interval=st.integers(1, 9), workers=st.integers(1, 5))
 def test_ranges_cover_each_slice_of_each_step_once(epochs: int, per_epoch: int, interval: int, workers: int) -> None:
-    ranges, steps = Ranges(epochs, per_epoch, interval, workers), epochs * per_epoch
-    visited = [(step, ranges.slice_of(index)) for index in range(ranges.count) for step in ranges.steps_of(index)]
+    plan, steps = WorkPlan(epochs, per_epoch, interval, workers), epochs * per_epoch
+    visited = [(step, plan.slice_of_unit(index)) for index in range(plan.count) for step in plan.steps_of_unit(index)]
     assert sorted(visited) == [(step, rank) for step in range(steps) for rank in range(workers)]
-    done = [ranges.step_after(count) for count in range(ranges.count + 1)]
+    done = [plan.step_after_units(count) for count in range(plan.count + 1)]
     assert done[0] == 0 and done[-1] == steps and done == sorted(done)
-    assert all(step < steps for step in done[:-1]), "the run ends with its last range, not before"
-    longer = replace(ranges, epochs=epochs + 3)
-    assert [longer.step_after(count) for count in range(ranges.count + 1)] == done, "more epochs change nothing before"
-    assert all(longer.steps_of(index) == ranges.steps_of(index) for index in range(ranges.count))
+    assert all(step < steps for step in done[:-1]), "the run ends with its last work unit, not before"
+    longer = replace(plan, epochs=epochs + 3)
+    assert [longer.step_after_units(count) for count in range(plan.count + 1)] == done, (
+        "more epochs change nothing before"
+    )
+    assert all(longer.steps_of_unit(index) == plan.steps_of_unit(index) for index in range(plan.count))
 
 
 @given(st.permutations(range(40)), st.integers(0, 39))
@@ -96,7 +98,7 @@ def test_digest_tells_whether_each_range_was_taken_once(order: list[int], twice:
 
 
 def test_snapshots_wait_in_order_and_one_slot_is_kept_for_the_last(memory: SharedMemory) -> None:
-    state = memory.banks_2KP[0]
+    state = memory.buffers_2KP[0]
     slots = len(memory.snapshots)
     for step in range(1, slots):
         state[0], state[3] = step, -step
@@ -110,13 +112,13 @@ def test_snapshots_wait_in_order_and_one_slot_is_kept_for_the_last(memory: Share
 
 
 def test_damaged_snapshot_is_not_taken_for_a_whole_one(memory: SharedMemory) -> None:
-    memory.banks_2KP[0] = 1
+    memory.buffers_2KP[0] = 1
     publish(memory, Ledger(step=5, rows=50, digest=7), steps_per_epoch=10, time_is_up=False)
     (found,) = snapshots_after(memory, -1, 5)
     assert (found.ledger.step, found.ledger.rows, found.ledger.digest, found.ledger.published) == (5, 50, 7, 5)
     assert found.state_KP.shape == memory.kept_2KP[0].shape and (found.state_KP[:4] == 1).all()
     put_back(memory, found)
-    memory.banks_2KP[0, 0] = 2
+    memory.buffers_2KP[0, 0] = 2
     publish(memory, Ledger(step=6), steps_per_epoch=10, time_is_up=False)
     # Of two of one step the first counts.
     assert [each.snapshot.number for each in snapshots_after(memory, -1, 6)] == [1, 3]

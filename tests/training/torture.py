@@ -83,10 +83,10 @@ def memory_of(background: Background) -> Iterator[SharedMemory]:
 
 
 def is_busy(background: Background, rank: int) -> bool:
-    """Tell whether a worker has a range that it has not pushed."""
+    """Tell whether a worker has a work unit that it has not pushed."""
     with memory_of(background) as memory:
         lease, push = memory.leases[rank].read(), memory.pushes[rank].read()
-        return lease.index >= 0 and lease.id != push.lease
+        return lease.unit >= 0 and lease.id != push.lease
 
 
 @dataclass

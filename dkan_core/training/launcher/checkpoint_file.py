@@ -36,6 +36,9 @@ LENGTH_BYTES = 8
 
 ITEM_BYTES: dict[str, int] = {"F32": 4, "U8": 1}
 
+STORED_NAMES = {"active_buffer": "bank", "units_done": "ranges", "next_unit": "next_range"}
+"""Fields of ``Ledger`` that format 3 calls something else: its files must stay readable."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
@@ -69,11 +72,11 @@ class LedgerFacts(Schema):
     """A ``Ledger``: every field, and none of them optional."""
 
     version: Count
-    bank: Annotated[int, Field(ge=0, le=1)]
+    active_buffer: Annotated[int, Field(ge=0, le=1, alias=STORED_NAMES["active_buffer"])]
     step: Count
-    ranges: Count
+    units_done: Annotated[Count, Field(alias=STORED_NAMES["units_done"])]
     digest: Count
-    next_range: Count
+    next_unit: Annotated[Count, Field(alias=STORED_NAMES["next_unit"])]
     rows: Count
     refused: Count
     refused_in_a_row: Count
@@ -163,11 +166,18 @@ def encode(checkpoint: Checkpoint) -> list[bytes | memoryview]:
         "data": checkpoint.data,
         "architecture": checkpoint.architecture,
         "settings": checkpoint.settings,
-        "ledger": asdict(replace(ledger, checksum=ledger.checksum or checksum(arrays["state"]))),
+        "ledger": stored_ledger(replace(ledger, checksum=ledger.checksum or checksum(arrays["state"]))),
         "history": checkpoint.history,
-        "pending": [{"snapshot": asdict(each.snapshot), "ledger": asdict(each.ledger)} for each in checkpoint.pending],
+        "pending": [
+            {"snapshot": asdict(each.snapshot), "ledger": stored_ledger(each.ledger)} for each in checkpoint.pending
+        ],
     }
     return encode_parts(facts, arrays)
+
+
+def stored_ledger(ledger: Ledger) -> dict[str, Any]:
+    """Return a ledger under the names that the file has for its fields."""
+    return {STORED_NAMES.get(name, name): value for name, value in asdict(ledger).items()}
 
 
 def encode_parts(facts: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> list[bytes | memoryview]:

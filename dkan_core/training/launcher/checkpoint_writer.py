@@ -73,7 +73,7 @@ class Saver:
                 return
             ledger, state_KP = kept
         else:
-            state_KP = self.memory.banks_2KP[ledger.bank]
+            state_KP = self.memory.buffers_2KP[ledger.active_buffer]
         if ledger.step:
             self._write(self._gather(ledger, state_KP))
 

@@ -11,9 +11,9 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig, count_trained
-from dkan_core.training.launcher.checkpoint_file import Checkpoint
+from dkan_core.training.launcher.checkpoint_file import STORED_NAMES, Checkpoint
 from dkan_core.training.state.ledger import ENDINGS, Ledger, add_to_digest
-from dkan_core.training.state.schedule import Schedule, ranges_of, rows_after
+from dkan_core.training.state.schedule import Schedule, plan_work, rows_after_units
 from dkan_core.training.state.shared_memory import MemoryShape
 from dkan_core.training.state.snapshots import StateSnapshot
 from dkan_core.training.validation.early_stopping import Selection
@@ -82,9 +82,9 @@ def _plain(config: TrainConfig) -> dict[str, Any]:
 
 def _check_epochs(ledger: Ledger, config: TrainConfig, rows: int, where: str) -> None:
     """Raise ConfigError where more is done than there is to do."""
-    ranges = ranges_of(config, rows)
-    if ledger.step > ranges.epochs * ranges.steps_per_epoch:
-        done = math.ceil(ledger.step / ranges.steps_per_epoch)
+    plan = plan_work(config, rows)
+    if ledger.step > plan.epochs * plan.steps_per_epoch:
+        done = math.ceil(ledger.step / plan.steps_per_epoch)
         raise ConfigError(
             f"epochs {config.epochs}: {where} has done {ledger.step} steps, which is into epoch {done}; "
             f"give --epochs {done} or more, or train without --resume"
@@ -92,7 +92,7 @@ def _check_epochs(ledger: Ledger, config: TrainConfig, rows: int, where: str) ->
 
 
 def _check_ledger(ledger: Ledger, config: TrainConfig, rows: int, where: str, before: Ledger) -> None:
-    """Check that a ledger is that of a run of these settings: all that it counts follows from the ranges done.
+    """Check that a ledger is that of a run of these settings: all that it counts follows from the work units done.
 
     Args:
         ledger: To be checked.
@@ -101,19 +101,23 @@ def _check_ledger(ledger: Ledger, config: TrainConfig, rows: int, where: str, be
         where: What messages call it.
         before: An earlier one of the run, which was checked.
     """
-    ranges = ranges_of(config, rows)
-    if not before.ranges <= ledger.ranges <= ranges.count:
-        raise DataError(f"{where}: ledger.ranges: expected {before.ranges} to {ranges.count}, got {ledger.ranges}")
+    plan = plan_work(config, rows)
+    if not before.units_done <= ledger.units_done <= plan.count:
+        raise DataError(
+            f"{where}: ledger.ranges: expected {before.units_done} to {plan.count}, got {ledger.units_done}"
+        )
     expected = {
-        "step": ranges.step_after(ledger.ranges),
-        "next_range": ledger.ranges,
-        "rows": rows_after(ranges, ledger.ranges, rows=rows, config=config),
-        "digest": add_to_digest(before.digest, range(before.ranges, ledger.ranges)),
+        "step": plan.step_after_units(ledger.units_done),
+        "next_unit": ledger.units_done,
+        "rows": rows_after_units(plan, ledger.units_done, rows=rows, config=config),
+        "digest": add_to_digest(before.digest, range(before.units_done, ledger.units_done)),
     }
     for name, value in expected.items():
-        if getattr(ledger, name) != value:
+        found = getattr(ledger, name)
+        if found != value:
             raise DataError(
-                f"{where}: ledger.{name}: expected {value} after {ledger.ranges} ranges, got {getattr(ledger, name)}"
+                f"{where}: ledger.{STORED_NAMES.get(name, name)}: expected {value} after {ledger.units_done} "
+                f"work units, got {found}"
             )
 
 
@@ -136,8 +140,8 @@ def ending_of(checkpoint: Checkpoint, config: TrainConfig, rows: int) -> str:
     """
     selection = Selection(config.patience)
     selection.replay(entry["average_precision"] for entry in checkpoint.history)
-    ranges, ledger = ranges_of(config, rows), checkpoint.ledger
-    if ledger.step == ranges.epochs * ranges.steps_per_epoch and checkpoint.history and not checkpoint.pending:
+    plan, ledger = plan_work(config, rows), checkpoint.ledger
+    if ledger.step == plan.epochs * plan.steps_per_epoch and checkpoint.history and not checkpoint.pending:
         return "epochs"
     if selection.exhausted:
         return "patience"

@@ -31,7 +31,7 @@ from dkan_core.training.setup.defaults import Placement
 from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.parameter_store import keep, start
 from dkan_core.training.state.process_spec import Job
-from dkan_core.training.state.schedule import Schedule, ranges_of
+from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, create_memory
 from dkan_core.training.state.snapshots import put_back
 from dkan_core.training.validation.best_state import best_path
@@ -158,11 +158,13 @@ class Run:
                 Wakeup(pair).close()
 
     def _check(self, ledger: Ledger, schedule: Schedule) -> None:
-        """Check that the ledger adds up: after every epoch, each range was taken once."""
+        """Check that the ledger adds up: after every epoch, each work unit was taken once."""
         assert self.config.epochs is not None
         if ledger.step == schedule.steps:
-            count = ranges_of(self.config, self.rows).count
-            assert ledger.ranges == count and ledger.digest == add_to_digest(0, range(count)), "a range was lost"
+            count = plan_work(self.config, self.rows).count
+            assert ledger.units_done == count and ledger.digest == add_to_digest(0, range(count)), (
+                "a work unit was lost"
+            )
             assert ledger.rows == self.config.epochs * self.rows, "rows were lost"
 
 
@@ -179,10 +181,10 @@ def check_fits(shape: MemoryShape) -> None:
 def restore(memory: SharedMemory, checkpoint: Checkpoint, schedule: Schedule) -> None:
     """Put a checkpoint's state into fresh memory."""
     state_KP, own = checkpoint.state_KP, memory.shape.state
-    memory.banks_2KP[0] = state_KP[:own]
+    memory.buffers_2KP[0] = state_KP[:own]
     memory.moments_W2P[:] = state_KP[own:].reshape(memory.moments_W2P.shape)
     # The clock starts with the first step: what the processes need to get ready is no time of training.
-    ledger = replace(checkpoint.ledger.stopped(), bank=0, ended=0, acked_rank=-1, acked_lease=0, checksum=0)
+    ledger = replace(checkpoint.ledger.stopped(), active_buffer=0, ended=0, acked_rank=-1, acked_lease=0, checksum=0)
     memory.ledger.write(ledger)
     keep(memory, ledger)
     for each in waiting_snapshots(checkpoint, schedule):

@@ -215,12 +215,12 @@ class Supervisor:
     def _progress(self) -> Progress:
         """Return how far the run is: what no process does that dies before it has done its work."""
         ledger = self.memory.ledger.read()
-        return ledger.ranges, ledger.ended, newest_snapshot(self.memory).number, self.memory.evaluated.read().number
+        return ledger.units_done, ledger.ended, newest_snapshot(self.memory).number, self.memory.evaluated.read().number
 
     def _progress_of(self, role: str) -> int:
         """Return how far the processes of a role are."""
         ledger = self.memory.ledger.read()
-        return {"server": ledger.version, "evaluator": self.memory.evaluated.read().number}.get(role, ledger.ranges)
+        return {"server": ledger.version, "evaluator": self.memory.evaluated.read().number}.get(role, ledger.units_done)
 
     def _kill_silent(self) -> None:
         """Kill processes that do not live or do not get on; the next turn replaces them."""

@@ -44,7 +44,7 @@ from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.staging import output_lock
 
-LEDGER_FACTS = ("ranges", "rows", "refused", "backoffs", "late", "reassigned")
+LEDGER_FACTS = ("units_done", "rows", "refused", "backoffs", "late", "reassigned")
 
 OWN_CHECKPOINTS = ("auto", "best")
 """Values of ``resume`` by which a run resumes in its own folder."""

@@ -24,7 +24,7 @@ from dkan_core.training.roles.stopwatch import Stopwatch, TimedBatches
 from dkan_core.training.roles.worker import PATIENCE_SECONDS, peak_memory_of
 from dkan_core.training.state.aggregation import Contribution
 from dkan_core.training.state.ledger import ENDINGS, Ledger
-from dkan_core.training.state.parameter_store import Centre, Rules
+from dkan_core.training.state.parameter_store import ParameterStore, Rules
 from dkan_core.training.state.process_spec import Job
 from dkan_core.training.state.shared_memory import SharedMemory, create_memory
 
@@ -52,9 +52,9 @@ def work(job: Job) -> None:
         if team.size > 1:
             share_state(memory, team)
         strategy = STRATEGIES[job.config.strategy](team, Replica.of(job.model, device), batches, rules)
-        centre = Centre(memory, rules)
-        follow_up = FollowUp(centre, None if job.rank else job.wakeup("evaluator"))
-        MemberLoop(strategy, centre, follow_up, heartbeat, stopwatch).run()
+        store = ParameterStore(memory, rules)
+        follow_up = FollowUp(store, None if job.rank else job.wakeup("evaluator"))
+        MemberLoop(strategy, store, follow_up, heartbeat, stopwatch).run()
         batches.close()
     team.part()
 
@@ -63,7 +63,7 @@ def share_state(memory: SharedMemory, team: Team) -> None:
     """Give every member the first one's ledger, state and restore points."""
     ledger, kept = memory.ledger.read(), [record.read() for record in memory.kept]
     facts: list[object] = [asdict(each) for each in (ledger, *kept)]
-    team.share([torch.from_numpy(array) for array in (memory.banks_2KP, memory.kept_2KP)], facts)
+    team.share([torch.from_numpy(array) for array in (memory.buffers_2KP, memory.kept_2KP)], facts)
     if team.rank:
         ledger, *kept = (Ledger(**each) for each in facts)  # type: ignore[arg-type]
         memory.ledger.write(ledger)
@@ -76,35 +76,35 @@ class MemberLoop:
 
     Args:
         strategy: How the members' updates become one.
-        centre: This member's copy of the state that counts.
+        store: This member's copy of the state that counts.
         follow_up: What is due after a commit.
         heartbeat: Shows that rounds are made.
         stopwatch: Told what the time went into.
     """
 
     def __init__(
-        self, strategy: Strategy, centre: Centre, follow_up: FollowUp, heartbeat: Heartbeat, stopwatch: Stopwatch
+        self, strategy: Strategy, store: ParameterStore, follow_up: FollowUp, heartbeat: Heartbeat, stopwatch: Stopwatch
     ) -> None:
-        self.strategy, self.centre, self.follow_up = strategy, centre, follow_up
+        self.strategy, self.store, self.follow_up = strategy, store, follow_up
         self.heartbeat, self.stopwatch = heartbeat, stopwatch
         strategy.on_step = heartbeat.tick
 
     def run(self) -> None:
         """Run to the end, and see to what an earlier process did not come to."""
         ending = self._follow_up(0)
-        while not self.centre.ledger.ended:
+        while not self.store.ledger.ended:
             ending = self._follow_up(self._round(ending))
         self.stopwatch.publish()
 
     def _round(self, ending: int) -> int:
         """Take part in a round; return why the run ends after it, as all members know by then."""
-        ledger, ranges = self.centre.ledger, self.centre.rules.ranges
+        ledger, plan = self.store.ledger, self.store.rules.work_plan
         self.stopwatch.lap("other")
         sums = self.strategy.round(
             Task(
-                state_KP=self.centre.state_KP,
-                steps=ranges.steps_of(ledger.ranges),
-                rate_scale=self.centre.rate_scale,
+                state_KP=self.store.state_KP,
+                steps=plan.steps_of_unit(ledger.units_done),
+                rate_scale=self.store.rate_scale,
                 ending=ending,
                 proof=self._proof(),
             )
@@ -114,22 +114,22 @@ class MemberLoop:
         self.stopwatch.lap("exchange" if team.size > 1 else "compute")
         if not sums.is_proven(team.size):
             logger.warning("the members' parameters differ before step %d; the first one's count", ledger.step)
-            share_state(self.centre.memory, team)
-            self.centre.ledger = self.centre.memory.ledger.read()
-        self.centre.merge([self._contribution(sums)])
+            share_state(self.store.memory, team)
+            self.store.ledger = self.store.memory.ledger.read()
+        self.store.merge([self._contribution(sums)])
         self.stopwatch.lap("update")
         return int(sums.ending)
 
     def _proof(self) -> int:
-        newest = max((record.read() for record in self.centre.memory.kept), key=lambda ledger: ledger.step)
+        newest = max((record.read() for record in self.store.memory.kept), key=lambda ledger: ledger.step)
         return newest.checksum % PROOFS
 
     def _contribution(self, sums: Sums) -> Contribution:
         return Contribution(
             rank=-1,
             lease=0,
-            index=self.centre.ledger.ranges,
-            ranges=self.centre.rules.ranges.workers,
+            unit=self.store.ledger.units_done,
+            units=self.store.rules.work_plan.workers,
             array_P=self.strategy.merged(),
             loss=sums.mean_loss,
             weight=sums.weight,
@@ -140,11 +140,11 @@ class MemberLoop:
     def _follow_up(self, ending: int) -> int:
         """Do what is due after a commit; return why the run is to end after the next round, by this member alone."""
         self.heartbeat.tick()
-        ledger = self.centre.ledger
-        if ledger.step == self.centre.rules.schedule.steps:
+        ledger = self.store.ledger
+        if ledger.step == self.store.rules.schedule.steps:
             ending = ENDINGS.index("epochs")
         if ending and not ledger.ended:
-            self.centre.commit(replace(ledger, ended=ending))
+            self.store.commit(replace(ledger, ended=ending))
         while not self.follow_up.publish():
             self.heartbeat.tick()
             time.sleep(PATIENCE_SECONDS)

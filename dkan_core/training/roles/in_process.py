@@ -24,7 +24,7 @@ from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.compute.model_init import InitialModel, initial_model
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.state.aggregation import Contribution
-from dkan_core.training.state.parameter_store import Centre, Rules, keep, start
+from dkan_core.training.state.parameter_store import ParameterStore, Rules, keep, start
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.training.validation.early_stopping import Selection, describe_best
 from dkan_core.training.validation.scorer import Best, Judge
@@ -95,7 +95,7 @@ class _Single:
         os.close(self.memory.handle)
         start(self.memory, values_P)
         rules = Rules.of(config, train.rows, decayed_ranges(model, config, train.rows))
-        self.schedule, self.centre = rules.schedule, Centre(self.memory, rules)
+        self.schedule, self.store = rules.schedule, ParameterStore(self.memory, rules)
         self.replica = Replica(model, torch.device(config.device))
         self.gradient_P = self.memory.pushes_WN[0]
         self.replica.push_to(self.gradient_P)
@@ -108,37 +108,37 @@ class _Single:
         limit, due = self.config.max_seconds, self.schedule.evaluations_due
         for step, arrays in enumerate(run_batches(self.train, self.config)):
             self._step(step, arrays)
-            ledger = self.centre.ledger
+            ledger = self.store.ledger
             time_is_up = limit is not None and ledger.seconds >= limit
             if time_is_up or ledger.step == self.schedule.steps or due(ledger.step) > due(step):
                 self._evaluate()
                 keep(self.memory, ledger)
-                self.centre.commit(ledger.recounted())
+                self.store.commit(ledger.recounted())
             if time_is_up or self.judge.selection.exhausted:
                 break
         return self._result()
 
     def _step(self, step: int, arrays: Arrays) -> None:
         """Take one step, as worker and server would."""
-        self.replica.load(self.centre.state_KP[0])
+        self.replica.load(self.store.state_KP[0])
         loss, weight = self.replica.gradient(arrays, self.config)
         self.replica.store(self.replica.gradients_P, self.gradient_P)
         contribution = Contribution(
             rank=0,
             lease=step,
-            index=step,
+            unit=step,
             array_P=self.gradient_P,
             loss=loss,
             weight=weight,
             rows=len(arrays["labels"]),
             staleness=0,
         )
-        self.centre.merge([contribution])
+        self.store.merge([contribution])
 
     def _evaluate(self) -> None:
         """Score the validation rows; keep the parameters if they are the best."""
-        facts = self.centre.ledger.facts(self.schedule.steps_per_epoch)
-        entry, best = self.judge.judge(self.centre.state_KP[::3], facts)
+        facts = self.store.ledger.facts(self.schedule.steps_per_epoch)
+        entry, best = self.judge.judge(self.store.state_KP[::3], facts)
         self.best = best or self.best
         self.history.append(entry)
         logger.info(
@@ -165,5 +165,5 @@ class _Single:
             architecture=self.architecture,
             metrics=metrics,
             history=self.history,
-            refused=self.centre.ledger.refused,
+            refused=self.store.ledger.refused,
         )

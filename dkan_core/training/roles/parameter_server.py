@@ -1,4 +1,4 @@
-"""The parameter server: hands out ranges of rows, merges what the workers make of them, steps the optimizer.
+"""The parameter server: hands out work units, merges what the workers make of them, steps the optimizer.
 
 It can be killed at any moment: what counts stands in shared memory, and the next server goes on from there. It hands
 snapshots to the evaluator and restore points to the launcher, and never waits for either.
@@ -12,7 +12,7 @@ from dkan_core.training.roles.post_step import FollowUp
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.work_assignment import Leases
 from dkan_core.training.state.ledger import ENDINGS
-from dkan_core.training.state.parameter_store import Centre, Rules
+from dkan_core.training.state.parameter_store import ParameterStore, Rules
 from dkan_core.training.state.process_spec import Job
 
 PATIENCE_SECONDS = 0.1
@@ -33,50 +33,51 @@ class Server:
         self.memory, self.wakeup = job.open_memory(), job.wakeup("server")
         self.heartbeat = Heartbeat(self.memory, job.role)
         rules = Rules.of(job.config, job.train_rows, job.decayed)
-        self.centre = Centre(self.memory, rules)
-        wakeups = [job.wakeup(f"worker-{rank}") for rank in range(rules.ranges.workers)]
+        self.store = ParameterStore(self.memory, rules)
+        wakeups = [job.wakeup(f"worker-{rank}") for rank in range(rules.work_plan.workers)]
         bound = job.config.max_staleness if job.config.mode == "async" else None
-        self.leases = Leases(self.memory, self.centre.ledger, rules.ranges, wakeups, bound)
-        self.follow_up = FollowUp(self.centre, job.wakeup("evaluator"))
+        self.leases = Leases(self.memory, self.store.ledger, rules.work_plan, wakeups, bound)
+        self.follow_up = FollowUp(self.store, job.wakeup("evaluator"))
         self.stopwatch = Stopwatch(self.memory.server_time)
 
     def run(self) -> None:
         """Serve to the end, and see to what an earlier server did not come to."""
         pauses = self._follow_up()
-        while not self.centre.ledger.ended:
+        while not self.store.ledger.ended:
             self.heartbeat.tick()
-            self.leases.hand_out(self.centre.ledger, self.centre.rate_scale, new=not pauses)
-            contributions = self.leases.collect(self.centre.ledger)
+            self.leases.hand_out(self.store.ledger, self.store.rate_scale, new=not pauses)
+            contributions = self.leases.collect(self.store.ledger)
             self.stopwatch.lap("other")
             if contributions:
-                self.centre.merge(contributions)
-                self.leases.release(contributions, self.centre.ledger)
+                self.store.merge(contributions)
+                self.leases.release(contributions, self.store.ledger)
                 self.stopwatch.lap("update")
             else:
                 self.wakeup.wait(PATIENCE_SECONDS)
                 self.stopwatch.lap("wait")
             pauses = self._follow_up()
-        self.leases.send_home(self.centre.ledger)
+        self.leases.shut_down_workers(self.store.ledger)
         self.stopwatch.publish()
         while not self.follow_up.publish():
             self.heartbeat.tick()
             self.wakeup.wait(PATIENCE_SECONDS)
 
     def _follow_up(self) -> bool:
-        """Do what is due; return whether something waits until no range is begun and not merged.
+        """Do what is due; return whether something waits until no work unit is begun and not merged.
 
-        A restore point with ranges open would lose them, and so would a snapshot, which can be resumed from as well.
+        A restore point with work units in progress would lose them, and so would a snapshot, which can be resumed from
+        as well.
         """
-        ledger = replace(self.centre.ledger, late=self.leases.late, reassigned=self.leases.reassigned)
-        if ledger != self.centre.ledger:
-            self.centre.commit(ledger)
+        ledger = replace(self.store.ledger, late=self.leases.late, reassigned=self.leases.reassigned)
+        if ledger != self.store.ledger:
+            self.store.commit(ledger)
         ending = "" if ledger.ended else self.follow_up.ending()
         if not (ending or self.follow_up.keeps or self.follow_up.publishes):
             return False
         if not self.leases.are_idle:
             return True
         if ending:
-            self.centre.commit(replace(ledger, ended=ENDINGS.index(ending)))
+            self.store.commit(replace(ledger, ended=ENDINGS.index(ending)))
         self.follow_up.publish()
         self.follow_up.keep()
         return False

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.state.parameter_store import Centre, keep
+from dkan_core.training.state.parameter_store import ParameterStore, keep
 from dkan_core.training.state.snapshots import newest_snapshot, publish
 
 
@@ -11,19 +11,19 @@ class FollowUp:
     """Does what is due. Done again by a successor, it does no harm.
 
     Args:
-        centre: The state that counts.
+        store: The state that counts.
         evaluator: The evaluator's wake-up.
     """
 
-    def __init__(self, centre: Centre, evaluator: Wakeup | None) -> None:
-        self.centre, self.memory, self.evaluator = centre, centre.memory, evaluator
-        self.schedule, self.limit = centre.rules.schedule, centre.rules.config.max_seconds
-        self.published = max(centre.ledger.published, newest_snapshot(self.memory).step)
+    def __init__(self, store: ParameterStore, evaluator: Wakeup | None) -> None:
+        self.store, self.memory, self.evaluator = store, store.memory, evaluator
+        self.schedule, self.limit = store.rules.schedule, store.rules.config.max_seconds
+        self.published = max(store.ledger.published, newest_snapshot(self.memory).step)
         self.kept = max(record.read().step for record in self.memory.kept)
 
     def ending(self) -> str:
         """Return why training ends now, or nothing."""
-        control, ledger = self.memory.control.read(), self.centre.ledger
+        control, ledger = self.memory.control.read(), self.store.ledger
         if ledger.step == self.schedule.steps:
             return "epochs"
         if self.memory.evaluated.read().exhausted:
@@ -33,12 +33,12 @@ class FollowUp:
         return "time" if self._time_is_up() else ""
 
     def _time_is_up(self) -> bool:
-        return self.limit is not None and self.centre.ledger.seconds >= self.limit
+        return self.limit is not None and self.store.ledger.seconds >= self.limit
 
     @property
     def publishes(self) -> bool:
         """Whether an evaluation is due."""
-        ledger, due = self.centre.ledger, self.schedule.evaluations_due
+        ledger, due = self.store.ledger, self.schedule.evaluations_due
         if self.evaluator is None:
             return False
         if ledger.ended:
@@ -47,7 +47,7 @@ class FollowUp:
 
     def publish(self) -> bool:
         """Hand the parameters to the evaluator if an evaluation is due; False where there was no room for the last."""
-        ledger = self.centre.ledger
+        ledger = self.store.ledger
         if not self.publishes:
             return True
         assert self.evaluator is not None, "nothing is published to nobody"
@@ -58,14 +58,14 @@ class FollowUp:
             time_is_up=self._time_is_up(),
         )
         self.published = ledger.step
-        self.centre.commit(replace(ledger.recounted(), published=ledger.step))
+        self.store.commit(replace(ledger.recounted(), published=ledger.step))
         self.evaluator.notify()
         return done
 
     @property
     def keeps(self) -> bool:
         """Whether a restore point is due."""
-        ledger, due = self.centre.ledger, self.schedule.restore_points_due
+        ledger, due = self.store.ledger, self.schedule.restore_points_due
         if self.kept == ledger.step:
             return False
         return bool(ledger.ended or due(ledger.step) > due(self.kept) or self.memory.control.read().save)
@@ -73,5 +73,5 @@ class FollowUp:
     def keep(self) -> None:
         """Make a restore point if one is due."""
         if self.keeps:
-            keep(self.memory, self.centre.ledger)
-            self.kept = self.centre.ledger.step
+            keep(self.memory, self.store.ledger)
+            self.kept = self.store.ledger.step

@@ -1,7 +1,7 @@
-"""Who does which range: handed out by the server, done once, handed out again when a worker is gone.
+"""Who does which work unit: handed out by the server, done once, handed out again when a worker is gone.
 
-All that must outlive the server stands in shared memory: a range belongs to the worker whose lease names it, and a new
-server finds it there.
+All that must outlive the server stands in shared memory: a work unit belongs to the worker whose lease names it, and a
+new server finds it there.
 """
 
 import itertools
@@ -13,11 +13,11 @@ import numpy as np
 
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.state.aggregation import Contribution
-from dkan_core.training.state.ledger import Ledger, Ranges
-from dkan_core.training.state.shared_memory import HOME, NONE, Lease, Push, SharedMemory
+from dkan_core.training.state.ledger import Ledger, WorkPlan
+from dkan_core.training.state.shared_memory import SHUTDOWN, WAIT, Lease, Push, SharedMemory
 
 SILENT_SECONDS = 1.0
-"""A worker whose heart has not beaten for so long has its range handed to another."""
+"""A worker whose heart has not beaten for so long has its work unit handed to another."""
 
 
 class Presence:
@@ -52,18 +52,23 @@ class Leases:
     """The leases of a run.
 
     Args:
-        memory: Shared memory, maybe with leases of an earlier server in it.
-        ledger: What counts.
-        ranges: How the work is cut up.
-        wakeups: A worker's each.
-        max_staleness: Ranges merged since one was handed out, after which its update is too old; None where a round is
-            merged as a whole before the next one begins.
+            memory: Shared memory, maybe with leases of an earlier server in it.
+            ledger: What counts.
+    work_plan: How the work is cut up.
+            wakeups: A worker's each.
+            max_staleness: Work units merged since one was handed out, after which its update is too old; None where a
+                round is merged as a whole before the next one begins.
     """
 
     def __init__(
-        self, memory: SharedMemory, ledger: Ledger, ranges: Ranges, wakeups: list[Wakeup], max_staleness: int | None
+        self,
+        memory: SharedMemory,
+        ledger: Ledger,
+        work_plan: WorkPlan,
+        wakeups: list[Wakeup],
+        max_staleness: int | None,
     ) -> None:
-        self.memory, self.ranges, self.wakeups, self.max_staleness = memory, ranges, wakeups, max_staleness
+        self.memory, self.work_plan, self.wakeups, self.max_staleness = memory, work_plan, wakeups, max_staleness
         self.by_round = max_staleness is None
         self.presence = Presence(memory)
         self.collected: dict[int, Contribution] = {}
@@ -71,55 +76,55 @@ class Leases:
         self._held: dict[int, Lease] = {}
         leases = [record.read() for record in memory.leases]
         self._ids = itertools.count(1 + max(lease.id for lease in leases))
-        self._next = max(ledger.next_range, 1 + max(lease.index for lease in leases))
+        self._next = max(ledger.next_unit, 1 + max(lease.unit for lease in leases))
         self._revoked: set[int] = set()
         self._recover(ledger, leases)
 
     def _recover(self, ledger: Ledger, leases: list[Lease]) -> None:
-        """Take over the leases of an earlier server whose ranges are not done; of two for one range, the newer."""
+        """Take over an earlier server's leases of work units that are not done; of two for one, the newer."""
         for rank, lease in sorted(enumerate(leases), key=lambda pair: -pair[1].id):
             acked = rank == ledger.acked_rank and lease.id == ledger.acked_lease
-            done = lease.index < ledger.ranges if self.by_round else acked
-            if lease.index >= 0 and not done and lease.index not in {held.index for held in self._held.values()}:
+            done = lease.unit < ledger.units_done if self.by_round else acked
+            if lease.unit >= 0 and not done and lease.unit not in {held.unit for held in self._held.values()}:
                 self._held[rank] = lease
                 self.wakeups[rank].notify()
-            elif lease.index >= 0:
-                self._write(rank, NONE, ledger)
+            elif lease.unit >= 0:
+                self._write(rank, WAIT, ledger)
 
     @property
     def are_idle(self) -> bool:
-        """Whether no range is begun and not merged."""
+        """Whether no work unit is begun and not merged."""
         return not self._held and not self.collected
 
     def hand_out(self, ledger: Ledger, rate_scale: float, *, new: bool) -> None:
-        """Give every worker that has nothing to do a range, first those whose worker is gone.
+        """Give every worker that has nothing to do a work unit, first those whose worker is gone.
 
         Args:
             ledger: What counts.
             rate_scale: Factor of the learning rate.
-            new: Whether ranges may be begun that nobody had; those of a round that is begun may in any case.
+            new: Whether work units may be begun that nobody had; those of a round that is begun may in any case.
         """
         self.presence.listen()
-        for index in list(self._wanted(ledger)):
-            if index >= self._next and not new and not self.by_round:
+        for unit in list(self._wanted(ledger)):
+            if unit >= self._next and not new and not self.by_round:
                 break
-            holder = next((rank for rank, lease in self._held.items() if lease.index == index), None)
+            holder = next((rank for rank, lease in self._held.items() if lease.unit == unit), None)
             if holder is not None and self.presence.is_present(holder):
                 continue
-            rank = self._choose(index)
-            if rank is None and index >= self._next and not self.by_round:
+            rank = self._choose(unit)
+            if rank is None and unit >= self._next and not self.by_round:
                 break
             if rank is None:
                 continue
             self._stage(rank)
-            self._held[rank] = self._write(rank, index, ledger, rate_scale)
+            self._held[rank] = self._write(rank, unit, ledger, rate_scale)
             if holder is not None:
                 self._revoke(holder, ledger)
-            self._next = max(self._next, index + 1)
+            self._next = max(self._next, unit + 1)
 
     def collect(self, ledger: Ledger) -> list[Contribution]:
         """Return the updates that can be merged now: those of a whole round, or one; else none."""
-        for rank in range(self.ranges.workers):
+        for rank in range(self.work_plan.workers):
             push = self.memory.pushes[rank].read()
             if push.lease in self._revoked:
                 self._revoked.discard(push.lease)
@@ -130,15 +135,15 @@ class Leases:
             contribution = self._contribution(rank, lease, push, ledger)
             if self.by_round:
                 del self._held[rank]
-                self.collected[lease.index] = contribution
+                self.collected[lease.unit] = contribution
             elif contribution.staleness > (self.max_staleness or 0):
                 self.late += 1
-                self._held[rank] = self._write(rank, lease.index, ledger, lease.rate_scale)
+                self._held[rank] = self._write(rank, lease.unit, ledger, lease.rate_scale)
             else:
                 return [contribution]
-        if len(self.collected) < self.ranges.workers:
+        if len(self.collected) < self.work_plan.workers:
             return []
-        taken = [self.collected[index] for index in sorted(self.collected)]
+        taken = [self.collected[unit] for unit in sorted(self.collected)]
         self.collected.clear()
         return taken
 
@@ -147,39 +152,39 @@ class Leases:
         if not self.by_round:
             for each in contributions:
                 del self._held[each.rank]
-                self._write(each.rank, NONE, ledger)
+                self._write(each.rank, WAIT, ledger)
 
     def _contribution(self, rank: int, lease: Lease, push: Push, ledger: Ledger) -> Contribution:
         return Contribution(
             rank=rank,
             lease=lease.id,
-            index=lease.index,
+            unit=lease.unit,
             array_P=self.memory.pushes_WN[rank],
             loss=push.loss,
             weight=push.weight,
             rows=push.rows,
-            staleness=ledger.ranges - lease.ranges,
+            staleness=ledger.units_done - lease.units_done,
         )
 
-    def send_home(self, ledger: Ledger) -> None:
+    def shut_down_workers(self, ledger: Ledger) -> None:
         """Tell every worker that nothing is left to do."""
-        for rank in range(self.ranges.workers):
-            self._write(rank, HOME, ledger)
+        for rank in range(self.work_plan.workers):
+            self._write(rank, SHUTDOWN, ledger)
 
     def _wanted(self, ledger: Ledger) -> Iterable[int]:
-        """Return the ranges to be done now and not collected, oldest first."""
+        """Return the work units to be done now and not collected, oldest first."""
         if self.by_round:
-            end = min(ledger.ranges + self.ranges.workers, self.ranges.count)
-            ranges: Iterator[int] = iter(range(ledger.ranges, end))
+            end = min(ledger.units_done + self.work_plan.workers, self.work_plan.count)
+            units: Iterator[int] = iter(range(ledger.units_done, end))
         else:
-            new = range(self._next, min(self._next + self.ranges.workers, self.ranges.count))
-            ranges = itertools.chain(sorted(lease.index for lease in self._held.values()), new)
-        return (index for index in ranges if index not in self.collected)
+            new = range(self._next, min(self._next + self.work_plan.workers, self.work_plan.count))
+            units = itertools.chain(sorted(lease.unit for lease in self._held.values()), new)
+        return (unit for unit in units if unit not in self.collected)
 
-    def _choose(self, index: int) -> int | None:
-        """Return the worker for a range: its own, else one that is free; None to wait."""
-        owner = self.ranges.slice_of(index)
-        idle = (rank for rank in range(self.ranges.workers) if rank not in self._held)
+    def _choose(self, unit: int) -> int | None:
+        """Return the worker for a work unit: its own, else one that is free; None to wait."""
+        owner = self.work_plan.slice_of_unit(unit)
+        idle = (rank for rank in range(self.work_plan.workers) if rank not in self._held)
         free = [rank for rank in idle if self.presence.is_present(rank)]
         if owner in free:
             return owner
@@ -187,19 +192,25 @@ class Leases:
             return None
         return free[0] if free else None
 
-    def _write(self, rank: int, index: int, ledger: Ledger, rate_scale: float = 1.0) -> Lease:
-        lease = Lease(id=next(self._ids), index=index, ranges=ledger.ranges, bank=ledger.bank, rate_scale=rate_scale)
+    def _write(self, rank: int, unit: int, ledger: Ledger, rate_scale: float = 1.0) -> Lease:
+        lease = Lease(
+            id=next(self._ids),
+            unit=unit,
+            units_done=ledger.units_done,
+            active_buffer=ledger.active_buffer,
+            rate_scale=rate_scale,
+        )
         self.memory.leases[rank].write(lease)
         self.wakeups[rank].notify()
         return lease
 
     def _stage(self, rank: int) -> None:
         """Copy what a worker has pushed and nobody has merged, before it pushes something else."""
-        for index, contribution in self.collected.items():
+        for unit, contribution in self.collected.items():
             if contribution.rank == rank:
-                self.collected[index] = replace(contribution, array_P=contribution.array_P.copy(), rank=-1)
+                self.collected[unit] = replace(contribution, array_P=contribution.array_P.copy(), rank=-1)
 
     def _revoke(self, rank: int, ledger: Ledger) -> None:
         self.reassigned += 1
         self._revoked.add(self._held.pop(rank).id)
-        self._write(rank, NONE, ledger)
+        self._write(rank, WAIT, ledger)

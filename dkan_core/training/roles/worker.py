@@ -1,4 +1,4 @@
-"""A worker process of the parameter server: computes updates on the ranges of rows that it is handed."""
+"""A worker process of the parameter server: computes updates on the work units that it is handed."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,7 @@ from dkan_core.training.roles.stopwatch import Stopwatch, TimedBatches
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import Rules
 from dkan_core.training.state.process_spec import Job
-from dkan_core.training.state.shared_memory import HOME, Lease, SharedMemory
+from dkan_core.training.state.shared_memory import SHUTDOWN, Lease, SharedMemory
 from dkan_core.utils.resources import peak_resident_memory
 
 PATIENCE_SECONDS = 0.5
@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 0.5
 
 
 def work(job: Job) -> None:
-    """Do ranges until the server sends everybody home."""
+    """Do work units until the server shuts the workers down."""
     torch.set_num_threads(job.threads)
     device = torch.device(job.device)
     if device.type == "cuda":
@@ -75,7 +75,7 @@ class Worker:
         """Work to the end."""
         self._say()
         self.stopwatch.lap("other")
-        while (lease := self._next_lease()).index != HOME:
+        while (lease := self._next_lease()).unit != SHUTDOWN:
             loss, weight, rows = self._update(lease)
             self.push = replace(self.push, lease=lease.id, loss=loss, weight=weight, rows=rows)
             self._say()
@@ -91,19 +91,19 @@ class Worker:
         while True:
             self.heartbeat.tick()
             lease = self.lease.read()
-            if lease.index == HOME or (lease.index >= 0 and lease.id != self.push.lease):
+            if lease.unit == SHUTDOWN or (lease.unit >= 0 and lease.id != self.push.lease):
                 return lease
             self.wakeup.wait(PATIENCE_SECONDS)
             self.stopwatch.lap("wait")
 
     def _update(self, lease: Lease) -> tuple[float, float, int]:
-        """Put the update of a range into the push buffer; return its mean loss, the weight of that, and its rows."""
+        """Put a work unit's update into the push buffer; return its mean loss, the weight of that, and its rows."""
         if self.local:
             return self._walk(lease)
-        (step,) = self.rules.ranges.steps_of(lease.index)
-        part = self.rules.ranges.slice_of(lease.index)
+        (step,) = self.rules.work_plan.steps_of_unit(lease.unit)
+        part = self.rules.work_plan.slice_of_unit(lease.unit)
         arrays = self.batches.get(step, part)
-        self.replica.load(self.memory.banks_2KP[lease.bank, 0])
+        self.replica.load(self.memory.buffers_2KP[lease.active_buffer, 0])
         self.stopwatch.lap("exchange")
         loss, weight = self.replica.gradient(arrays, self.config)
         self.stopwatch.lap("compute")
@@ -111,7 +111,7 @@ class Worker:
         return loss, weight, len(arrays["labels"])
 
     def _walk(self, lease: Lease) -> tuple[float, float, int]:
-        """Take the steps of a range alone, from the shared state on; push where they lead, or the difference."""
+        """Take the steps of a work unit alone, from the shared state on; push where they lead, or the difference."""
         self._copy_state()
         self.stopwatch.lap("exchange")
         if self.config.mode == "average":
@@ -123,14 +123,14 @@ class Worker:
         start_P = self.state_3P[0].copy()
         facts = self._take_steps(lease)
         np.subtract(self.state_3P[0], start_P, out=self.push_N)
-        # Only now, and only if they are numbers: a range that is walked again begins with about the same moments.
+        # Only now, and only if they are numbers: a work unit that is walked again begins with about the same moments.
         if np.isfinite(self.state_3P).all():
             moments_2P[:] = self.state_3P[1:]
         return facts
 
     def _take_steps(self, lease: Lease) -> tuple[float, float, int]:
-        ranges, state = self.rules.ranges, AdamState(*self.state_3P)
-        steps, part = ranges.steps_of(lease.index), ranges.slice_of(lease.index)
+        plan, state = self.rules.work_plan, AdamState(*self.state_3P)
+        steps, part = plan.steps_of_unit(lease.unit), plan.slice_of_unit(lease.unit)
         facts = self.walker.walk(state, steps, part, lease.rate_scale)
         self.stopwatch.lap("compute")
         return facts
@@ -138,6 +138,6 @@ class Worker:
     def _copy_state(self) -> None:
         """Copy the shared parameters and moments, again if the server may have begun to overwrite them meanwhile."""
         before = None
-        while before is None or self.memory.ledger.read().ranges != before.ranges:
+        while before is None or self.memory.ledger.read().units_done != before.units_done:
             before = self.memory.ledger.read()
-            np.copyto(self.state_3P, self.memory.banks_2KP[before.bank, :3])
+            np.copyto(self.state_3P, self.memory.buffers_2KP[before.active_buffer, :3])

@@ -15,12 +15,12 @@ from dkan_core.training.state.adamw import BLOCK, AdamState, FlatAdamW, Float32
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """An update that a worker has pushed for a range."""
+    """An update that a worker has pushed for a work unit."""
 
     rank: int
     lease: int
-    index: int
-    """Of the range."""
+    unit: int
+    """The first work unit."""
 
     array_P: Float32
     """A gradient or a difference of parameters; where parameters are averaged, these and two moments, ``(3 P,)``."""
@@ -33,10 +33,10 @@ class Contribution:
 
     rows: int
     staleness: int
-    """Ranges merged since the worker was handed this one."""
+    """Work units merged since the worker was handed this one."""
 
-    ranges: int = 1
-    """How many it covers, from ``index`` on."""
+    units: int = 1
+    """How many it covers, from ``unit`` on."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def average_gradients(old: AdamState, new: AdamState, contributions: Sequence[Co
 def average_values(_: AdamState, new: AdamState, contributions: Sequence[Contribution], __: Step) -> bool:
     """``average``: take the mean of the workers' parameters and moments, weighted by their rows.
 
-    Nobody keeps moments of his own: what a range leads to is a function of the state that counts, whoever takes it.
+    Nobody keeps moments of his own: what a work unit leads to is a function of the state that counts, whoever takes it.
     """
     rows = [each.rows for each in contributions]
     pushed = zip(*(np.split(each.array_P, 3) for each in contributions), strict=True)

@@ -1,7 +1,7 @@
-"""What a run has done so far, and the ranges of rows that its work is cut into.
+"""What a run has done so far, and the work units that its work is cut into.
 
-A range is the part of ``interval`` consecutive global batches that falls to one worker. Ranges are numbered: round by
-round, and within a round by slice. Whoever does a range, its rows are the same.
+A work unit is the part of ``interval`` consecutive global batches that falls to one worker. Work units are numbered:
+round by round, and within a round by slice. Whoever does a work unit, its rows are the same.
 """
 
 import time
@@ -13,28 +13,28 @@ from typing import Self
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """One commit of the parameter server: it stands in shared memory, and with it the state in ``bank`` counts."""
+    """One commit of the parameter server; it stands in shared memory and names the active buffer of the state."""
 
     version: int = 0
     """Commits so far."""
 
-    bank: int = 0
+    active_buffer: int = 0
     """Which of the two copies of the state is meant."""
 
     step: int = 0
     """Global batches done."""
 
-    ranges: int = 0
-    """Ranges done: merged, or refused because they held no finite numbers."""
+    units_done: int = 0
+    """Work units done: merged, or refused because they held no finite numbers."""
 
     digest: int = 0
-    """Sum of ``range_digest`` over these, modulo 2**63: a proof that each was taken once."""
+    """Sum of ``unit_digest`` over these, modulo 2**63: a proof that each was taken once."""
 
-    next_range: int = 0
-    """First range that nobody had taken when this was written."""
+    next_unit: int = 0
+    """First work unit that nobody had taken when this was written."""
 
     rows: int = 0
-    """Rows in the ranges done."""
+    """Rows in the work units done."""
 
     refused: int = 0
     """Updates refused because something in them was no finite number."""
@@ -44,10 +44,10 @@ class Ledger:
     """How often the learning rate was halved after too many of these."""
 
     late: int = 0
-    """Pushes refused because their range had been handed to another worker."""
+    """Pushes refused because their work unit had been handed to another worker."""
 
     reassigned: int = 0
-    """Ranges handed to another worker than the one that had them."""
+    """Work units handed to another worker than the one that had them."""
 
     used: float = 0.0
     """Seconds of training before this launch, of a run that was resumed."""
@@ -119,13 +119,15 @@ ENDINGS = ("", "epochs", "patience", "time", "interrupt")
 
 
 @dataclass(frozen=True)
-class Ranges:
-    """How a run's work is cut up. The last range of an epoch ends with it: more epochs change no range before them.
+class WorkPlan:
+    """How a run's work is cut up.
+
+    The last work unit of an epoch ends with the epoch, so that more epochs change no work unit before them.
 
     Args:
         epochs: Of the run.
         steps_per_epoch: Global batches of each.
-        interval: Global batches of a range.
+        interval: Global batches of a work unit.
         workers: Slices of each.
     """
 
@@ -135,50 +137,50 @@ class Ranges:
     workers: int
 
     @property
-    def rounds_per_epoch(self) -> int:
-        """Ranges of an epoch that fall to one worker."""
+    def sync_rounds_per_epoch(self) -> int:
+        """Work units of an epoch that fall to one worker."""
         return -(-self.steps_per_epoch // self.interval)
 
     @property
     def count(self) -> int:
-        """Number of ranges."""
-        return self.epochs * self.rounds_per_epoch * self.workers
+        """Number of work units."""
+        return self.epochs * self.sync_rounds_per_epoch * self.workers
 
-    def slice_of(self, index: int) -> int:
-        """Return the slice of a range, which is the rank of the worker that it falls to."""
-        return index % self.workers
+    def slice_of_unit(self, unit: int) -> int:
+        """Return the slice of a work unit, which is the rank of the worker that it falls to."""
+        return unit % self.workers
 
-    def steps_of(self, index: int) -> range:
-        """Return the global batches of a range.
+    def steps_of_unit(self, unit: int) -> range:
+        """Return the global batches of a work unit.
 
-        >>> [Ranges(2, 10, 4, 2).steps_of(index) for index in (4, 5, 6)]
+        >>> [WorkPlan(2, 10, 4, 2).steps_of_unit(index) for index in (4, 5, 6)]
         [range(8, 10), range(8, 10), range(10, 14)]
         """
-        epoch, place = divmod(index // self.workers, self.rounds_per_epoch)
+        epoch, place = divmod(unit // self.workers, self.sync_rounds_per_epoch)
         first = place * self.interval
         before = epoch * self.steps_per_epoch
         return range(before + first, before + min(first + self.interval, self.steps_per_epoch))
 
-    def step_after(self, ranges: int) -> int:
-        """Return how many global batches are done after so many ranges; with a round half done, its first half.
+    def step_after_units(self, units: int) -> int:
+        """Return how many global batches are done after so many work units; with a round half done, its first half.
 
-        >>> [Ranges(2, 10, 4, 2).step_after(count) for count in (0, 1, 2, 3, 5, 6, 8)]
+        >>> [WorkPlan(2, 10, 4, 2).step_after_units(count) for count in (0, 1, 2, 3, 5, 6, 8)]
         [0, 2, 4, 6, 9, 10, 14]
         """
-        round_steps = self.steps_of(ranges)
-        return round_steps.start + len(round_steps) * (ranges % self.workers) // self.workers
+        round_steps = self.steps_of_unit(units)
+        return round_steps.start + len(round_steps) * (units % self.workers) // self.workers
 
 
-def range_digest(index: int) -> int:
-    """Return a number that stands for a range in the ledger's digest."""
-    text = index.to_bytes(8, "little")
+def unit_digest(unit: int) -> int:
+    """Return a number that stands for a work unit in the ledger's digest."""
+    text = unit.to_bytes(8, "little")
     return zlib.crc32(text) << 31 | zlib.crc32(text, 1) >> 1
 
 
-def add_to_digest(digest: int, indices: Iterable[int]) -> int:
-    """Return a digest with more ranges in it; their order does not matter.
+def add_to_digest(digest: int, units: Iterable[int]) -> int:
+    """Return a digest with more work units in it; their order does not matter.
 
     >>> add_to_digest(add_to_digest(0, [2]), [0, 1]) == add_to_digest(0, range(3))
     True
     """
-    return (digest + sum(map(range_digest, indices))) % (1 << 63)
+    return (digest + sum(map(unit_digest, units))) % (1 << 63)

@@ -18,8 +18,8 @@ from dkan_core.config import TrainConfig
 from dkan_core.errors import TrainingError
 from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float32
 from dkan_core.training.state.aggregation import Contribution, Step, merge_of
-from dkan_core.training.state.ledger import Ledger, Ranges, add_to_digest
-from dkan_core.training.state.schedule import Schedule, ranges_of
+from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
+from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import SharedMemory
 
 REFUSED_BEFORE_BACKOFF, MAX_BACKOFFS = 3, 10
@@ -33,20 +33,20 @@ class Rules:
 
     config: TrainConfig
     schedule: Schedule
-    ranges: Ranges
+    work_plan: WorkPlan
     decayed: Sequence[Decayed]
 
     @classmethod
     def of(cls, config: TrainConfig, train_rows: int, decayed: Sequence[Decayed]) -> "Rules":
         """Return the rules of a resolved config."""
         schedule = Schedule.of(config, train_rows)
-        return cls(config, schedule, ranges_of(config, train_rows), decayed)
+        return cls(config, schedule, plan_work(config, train_rows), decayed)
 
 
 def start(memory: SharedMemory, values_P: Float32) -> None:
     """Begin with these parameters."""
-    memory.banks_2KP[0, 0] = values_P
-    memory.banks_2KP[0, 3:] = values_P
+    memory.buffers_2KP[0, 0] = values_P
+    memory.buffers_2KP[0, 3:] = values_P
     memory.ledger.write(Ledger())
     keep(memory, Ledger())
 
@@ -62,7 +62,7 @@ def keep(memory: SharedMemory, ledger: Ledger) -> None:
 
 def copy_state(memory: SharedMemory, ledger: Ledger, out_KP: Float32) -> None:
     """Copy the state that a ledger names, and the workers' own moments, into ``out_KP``."""
-    state_KP = memory.banks_2KP[ledger.bank]
+    state_KP = memory.buffers_2KP[ledger.active_buffer]
     out_KP[: len(state_KP)] = state_KP
     out_KP[len(state_KP) :] = memory.moments_W2P.reshape(-1, memory.shape.parameters)
 
@@ -84,7 +84,7 @@ def checksum(array: Float32) -> int:
     return zlib.crc32(np.ascontiguousarray(array).data)
 
 
-class Centre:
+class ParameterStore:
     """The state that counts, and its only writer.
 
     Args:
@@ -100,14 +100,14 @@ class Centre:
     @property
     def state_KP(self) -> Float32:
         """The state that counts: parameters, two moments, and the moving average where there is one."""
-        state_KP: Float32 = self.memory.banks_2KP[self.ledger.bank]
+        state_KP: Float32 = self.memory.buffers_2KP[self.ledger.active_buffer]
         return state_KP
 
     @property
-    def spare_KP(self) -> Float32:
+    def standby_KP(self) -> Float32:
         """The copy that does not count."""
-        spare_KP: Float32 = self.memory.banks_2KP[1 - self.ledger.bank]
-        return spare_KP
+        standby_KP: Float32 = self.memory.buffers_2KP[1 - self.ledger.active_buffer]
+        return standby_KP
 
     @property
     def rate_scale(self) -> float:
@@ -125,8 +125,8 @@ class Centre:
             self._refuse(ledger)
         elif sum(each.weight for each in contributions) == 0:
             self.commit(replace(ledger, refused_in_a_row=0))
-        elif self._merge_into_spare(contributions):
-            self.commit(replace(ledger, bank=1 - ledger.bank, refused_in_a_row=0))
+        elif self._aggregate_into_standby(contributions):
+            self.commit(replace(ledger, active_buffer=1 - ledger.active_buffer, refused_in_a_row=0))
         else:
             self._refuse(ledger)
 
@@ -136,42 +136,42 @@ class Centre:
         self.memory.ledger.write(self.ledger)
 
     def _entered(self, contributions: Sequence[Contribution]) -> Ledger:
-        """Return the ledger with the ranges, rows and losses of updates in it."""
+        """Return the ledger with the work units, rows and losses of updates in it."""
         ledger = self.ledger
         for each in contributions:
             finite = math.isfinite(each.loss)
             ledger = ledger.counted(
                 loss=each.loss if finite else 0.0, weight=each.weight if finite else 0.0, rows=each.rows
             )
-        done = ledger.ranges + sum(each.ranges for each in contributions)
-        indices = [each.index + more for each in contributions for more in range(each.ranges)]
+        done = ledger.units_done + sum(each.units for each in contributions)
+        units = [each.unit + more for each in contributions for more in range(each.units)]
         return replace(
             ledger.clocked(),
-            ranges=done,
-            step=self.rules.ranges.step_after(done),
-            digest=add_to_digest(ledger.digest, indices),
-            next_range=max(ledger.next_range, 1 + max(indices)),
+            units_done=done,
+            step=self.rules.work_plan.step_after_units(done),
+            digest=add_to_digest(ledger.digest, units),
+            next_unit=max(ledger.next_unit, 1 + max(units)),
             acked_rank=contributions[-1].rank,
             acked_lease=contributions[-1].lease,
         )
 
-    def _merge_into_spare(self, contributions: Sequence[Contribution]) -> bool:
+    def _aggregate_into_standby(self, contributions: Sequence[Contribution]) -> bool:
         """Compute the state after an update into the copy that does not count; tell whether it is all finite."""
         config = self.rules.config
-        done = self.rules.ranges.steps_of(contributions[0].index).start
+        done = self.rules.work_plan.steps_of_unit(contributions[0].unit).start
         rate = self.rules.schedule.learning_rate(done) * self.rate_scale
         step = Step(self.optimizer, rate, done + 1, config.clip_norm)
-        old_KP, new_KP = self.state_KP, self.spare_KP
+        old_KP, new_KP = self.state_KP, self.standby_KP
         finite = merge_of(config)(AdamState(*old_KP[:3]), AdamState(*new_KP[:3]), contributions, step)
         if finite and config.ema_decay:
-            share = sum(each.ranges for each in contributions) / self.rules.ranges.workers
-            decay = min(config.ema_decay, (1 + done) / (10 + done)) ** (self.rules.ranges.interval * share)
+            share = sum(each.units for each in contributions) / self.rules.work_plan.workers
+            decay = min(config.ema_decay, (1 + done) / (10 + done)) ** (self.rules.work_plan.interval * share)
             np.multiply(old_KP[3], decay, out=new_KP[3])
             new_KP[3] += (1 - decay) * new_KP[0]
         return finite
 
     def _refuse(self, ledger: Ledger) -> None:
-        """Commit the ranges without their update; after several in a row go back and halve the learning rate."""
+        """Commit the work units without their update; after several in a row go back and halve the learning rate."""
         logger.warning("the update that leads to step %d is no finite number and is refused", ledger.step)
         ledger = replace(ledger, refused=ledger.refused + 1, refused_in_a_row=ledger.refused_in_a_row + 1)
         if ledger.refused_in_a_row == REFUSED_BEFORE_BACKOFF:
@@ -186,6 +186,6 @@ class Centre:
             )
         kept = newest_kept(self.memory)
         assert kept is not None, "there is a restore point from the start"
-        self.spare_KP[:] = kept[1][: len(self.spare_KP)]
+        self.standby_KP[:] = kept[1][: len(self.standby_KP)]
         logger.warning("back to the parameters of step %d, with half the learning rate", kept[0].step)
-        return replace(ledger, bank=1 - ledger.bank, refused_in_a_row=0, backoffs=ledger.backoffs + 1)
+        return replace(ledger, active_buffer=1 - ledger.active_buffer, refused_in_a_row=0, backoffs=ledger.backoffs + 1)

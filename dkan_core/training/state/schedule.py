@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dkan_core.config import TrainConfig
 from dkan_core.data.loading.loader import slice_of, steps_per_epoch
-from dkan_core.training.state.ledger import Ranges
+from dkan_core.training.state.ledger import WorkPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,37 +70,37 @@ class Schedule:
         return self.peak_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, self.steps - warmup)))
 
 
-def ranges_of(config: TrainConfig, rows: int) -> Ranges:
+def plan_work(config: TrainConfig, rows: int) -> WorkPlan:
     """Return how the work of a resolved config is cut up."""
     assert config.epochs is not None and config.batch_size is not None
     assert config.sync_interval is not None and config.workers is not None
-    return Ranges(config.epochs, steps_per_epoch(rows, config.batch_size), config.sync_interval, config.workers)
+    return WorkPlan(config.epochs, steps_per_epoch(rows, config.batch_size), config.sync_interval, config.workers)
 
 
-def rows_after(ranges: Ranges, done: int, *, rows: int, config: TrainConfig) -> int:
-    """Return the rows in the first ``done`` ranges of a run.
+def rows_after_units(plan: WorkPlan, done: int, *, rows: int, config: TrainConfig) -> int:
+    """Return the rows in the first ``done`` work units of a run.
 
     Args:
-        ranges: How its work is cut up.
+        plan: How its work is cut up.
         done: How many of them.
         rows: Rows of the train split.
         config: Resolved settings.
 
     >>> config = TrainConfig(batch_size=4)
-    >>> [rows_after(Ranges(2, 3, 1, 2), done, rows=10, config=config) for done in (0, 1, 2, 5, 6, 7)]
+    >>> [rows_after_units(WorkPlan(2, 3, 1, 2), done, rows=10, config=config) for done in (0, 1, 2, 5, 6, 7)]
     [0, 2, 4, 9, 10, 12]
     """
     assert config.batch_size is not None
-    begun, batch_size = ranges.steps_of(done), config.batch_size
-    epochs, step = divmod(begun.start, ranges.steps_per_epoch)
+    begun, batch_size = plan.steps_of_unit(done), config.batch_size
+    epochs, step = divmod(begun.start, plan.steps_per_epoch)
     share = 0
     for place in range(step, step + len(begun)):
         first, _ = slice_of(
             rows,
             place,
             batch_size=batch_size,
-            rank=done % ranges.workers,
-            workers=ranges.workers,
+            rank=done % plan.workers,
+            workers=plan.workers,
             weights=config.slice_weights,
         )
         share += first - place * batch_size

@@ -28,7 +28,7 @@ MIN_SLOTS, MAX_SLOTS = 4, 32
 or more, so that there are no more of them than needed where the state is large."""
 
 RECORD_BYTES = 512
-NONE, HOME = -1, -2
+WAIT, SHUTDOWN = -1, -2
 READ_TRIES = 100
 
 SINGLE_ROLES = ("server", "evaluator")
@@ -60,18 +60,18 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """A range that the server has handed to a worker."""
+    """A work unit that the server has handed to a worker."""
 
     id: int = 0
     """Grows with every lease of the run."""
 
-    index: int = NONE
-    """The range, or ``NONE`` to wait, or ``HOME`` when nothing is left to do."""
+    unit: int = WAIT
+    """The work unit, or ``WAIT`` to wait, or ``SHUTDOWN`` when nothing is left to do."""
 
-    ranges: int = 0
+    units_done: int = 0
     """Done when it was handed out."""
 
-    bank: int = 0
+    active_buffer: int = 0
     """Where the parameters to begin with stand."""
 
     rate_scale: float = 1.0
@@ -237,7 +237,7 @@ class MemoryShape:
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each array, without P."""
         return {
-            "banks": (2, self.state),
+            "buffers": (2, self.state),
             "pushes": (self.workers, self.pushed),
             "moments": (self.workers if self.local else 0, 2),
             "kept": (2, self.whole_state),
@@ -273,7 +273,7 @@ class SharedMemory:
         self.heartbeats_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used)
         self.activity_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used + 8 * count)
         arrays = self._arrays()
-        self.banks_2KP, self.pushes_WN, self.moments_W2P = arrays["banks"], arrays["pushes"], arrays["moments"]
+        self.buffers_2KP, self.pushes_WN, self.moments_W2P = arrays["buffers"], arrays["pushes"], arrays["moments"]
         self.kept_2KP, self.snapshots_SKP = arrays["kept"], arrays["snapshots"]
 
     def liveness_index(self, role: str, rank: int) -> int:

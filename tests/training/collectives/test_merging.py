@@ -24,7 +24,7 @@ from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.ledger import Ledger
-from dkan_core.training.state.parameter_store import REFUSED_BEFORE_BACKOFF, Centre, Rules, start
+from dkan_core.training.state.parameter_store import REFUSED_BEFORE_BACKOFF, ParameterStore, Rules, start
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.processes import SILENT_SECONDS
 
@@ -115,7 +115,7 @@ class Drifting(Spoilt):
     drifts = True
 
 
-def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, Centre], dict[int, ThreadTeam]]:
+def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, ParameterStore], dict[int, ThreadTeam]]:
     manifest = read_manifest(prepared)
     plain = TrainConfig(
         strategy="allreduce", epochs=2, hidden=(8,), workers=2, device="cpu", batch_size=64, dropout=0.0
@@ -126,7 +126,7 @@ def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, Cent
     model = untrained_model(architecture, manifest, config)
     values_P = flatten(model).numpy()
     rules = Rules.of(config, readers[0].rows, decayed_ranges(model, config, readers[0].rows))
-    barrier, parts, centres, teams = threading.Barrier(2), {}, {}, {}
+    barrier, parts, stores, teams = threading.Barrier(2), {}, {}, {}
 
     def work(rank: int) -> None:
         memory = create_memory(MemoryShape(parameters=len(values_P), workers=2))
@@ -134,26 +134,26 @@ def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, Cent
         replica = Replica.of(architecture.to_dict(), torch.device("cpu"))
         batches = SliceBatches(readers[rank], config, rank)
         team = teams[rank] = ThreadTeam(rank, barrier, parts)
-        centres[rank], heartbeat = Centre(memory, rules), Heartbeat(memory, "member", rank)
-        strategy, follow_up = kind(team, replica, batches, rules), FollowUp(centres[rank], None)
-        MemberLoop(strategy, centres[rank], follow_up, heartbeat, Stopwatch()).run()
+        stores[rank], heartbeat = ParameterStore(memory, rules), Heartbeat(memory, "member", rank)
+        strategy, follow_up = kind(team, replica, batches, rules), FollowUp(stores[rank], None)
+        MemberLoop(strategy, stores[rank], follow_up, heartbeat, Stopwatch()).run()
         batches.close()
 
     in_threads(2, work)
     for reader in readers:
         reader.close()
-    return centres, teams
+    return stores, teams
 
 
 def test_update_that_is_no_number_is_refused_by_all(prepared: Path) -> None:
-    centres, _ = train_in_threads(prepared, Spoilt)
-    ledgers: list[Ledger] = [replace(centres[rank].ledger, started=0.0, since=0.0) for rank in range(2)]
-    assert ledgers[0] == ledgers[1] and ledgers[0].step == centres[0].rules.schedule.steps
+    stores, _ = train_in_threads(prepared, Spoilt)
+    ledgers: list[Ledger] = [replace(stores[rank].ledger, started=0.0, since=0.0) for rank in range(2)]
+    assert ledgers[0] == ledgers[1] and ledgers[0].step == stores[0].rules.schedule.steps
     assert (ledgers[0].refused, ledgers[0].backoffs) == (REFUSED_BEFORE_BACKOFF, 1)
-    assert np.array_equal(centres[0].state_KP, centres[1].state_KP) and np.isfinite(centres[0].state_KP).all()
+    assert np.array_equal(stores[0].state_KP, stores[1].state_KP) and np.isfinite(stores[0].state_KP).all()
 
 
 def test_members_that_drift_apart_take_the_first_ones_state(prepared: Path) -> None:
-    centres, teams = train_in_threads(prepared, Drifting)
+    stores, teams = train_in_threads(prepared, Drifting)
     assert [teams[rank].shared for rank in range(2)] == [1, 1]
-    assert np.array_equal(centres[0].state_KP, centres[1].state_KP)
+    assert np.array_equal(stores[0].state_KP, stores[1].state_KP)

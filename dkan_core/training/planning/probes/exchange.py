@@ -9,11 +9,11 @@ from dkan_core.training.communication.messages import inherited
 from dkan_core.training.planning.probes.processes import MEASURED
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.state.process_spec import Job
-from dkan_core.training.state.shared_memory import HOME, Push
+from dkan_core.training.state.shared_memory import SHUTDOWN, Push
 
 
 def work(job: Job) -> None:
-    """Exchange until the server sends everybody home; report when each exchange was done, in seconds."""
+    """Exchange until the server shuts the workers down; report when each exchange was done, in seconds."""
     torch.set_num_threads(job.threads)
     memory, wakeup, server = job.open_memory(), job.wakeup(f"worker-{job.rank}"), job.wakeup("server")
     Heartbeat(memory, job.role, job.rank)
@@ -24,11 +24,11 @@ def work(job: Job) -> None:
     times = []
     record.write(push)
     server.notify()
-    while (lease := memory.leases[job.rank].read()).index != HOME:
-        if lease.index < 0 or lease.id == push.lease:
+    while (lease := memory.leases[job.rank].read()).unit != SHUTDOWN:
+        if lease.unit < 0 or lease.id == push.lease:
             wakeup.wait()
             continue
-        own_NP.copy_(torch.from_numpy(memory.banks_2KP[lease.bank, :pushed]))
+        own_NP.copy_(torch.from_numpy(memory.buffers_2KP[lease.active_buffer, :pushed]))
         times.append(time.monotonic())
         target_NP.copy_(own_NP)
         push = replace(push, lease=lease.id)

@@ -24,7 +24,7 @@ from dkan_core.training.communication.messages import inherited
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.planning.probes.processes import MEASURED
 from dkan_core.training.state.aggregation import Contribution
-from dkan_core.training.state.parameter_store import Centre, Rules, start
+from dkan_core.training.state.parameter_store import ParameterStore, Rules, start
 from dkan_core.training.state.process_spec import Job
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 
@@ -85,11 +85,11 @@ class Probe:
     def __init__(self, job: Job, reader: ShardReader, device: torch.device) -> None:
         assert job.config.batch_size is not None
         self.config, self.reader, self.device = job.config, reader, device
-        self.values_P = job.open_memory().banks_2KP[0, 0]
+        self.values_P = job.open_memory().buffers_2KP[0, 0]
         self.memory = create_memory(MemoryShape(parameters=len(self.values_P), workers=1))
         os.close(self.memory.handle)
         start(self.memory, self.values_P)
-        self.centre = Centre(self.memory, Rules.of(job.config, job.train_rows, job.decayed))
+        self.store = ParameterStore(self.memory, Rules.of(job.config, job.train_rows, job.decayed))
         self.replica = Replica.of(job.model, device)
         self.replica.push_to(self.memory.pushes_WN[0])
         self.replica.load(self.values_P)
@@ -134,10 +134,10 @@ class Probe:
         self.replica.gradient(arrays, config or self.config)
 
     def _update(self) -> None:
-        step = self.centre.ledger.ranges
+        step = self.store.ledger.units_done
         gradient_P = self.memory.pushes_WN[0]
-        self.centre.merge(
-            [Contribution(rank=0, lease=step, index=step, array_P=gradient_P, loss=0, weight=1, rows=1, staleness=0)]
+        self.store.merge(
+            [Contribution(rank=0, lease=step, unit=step, array_P=gradient_P, loss=0, weight=1, rows=1, staleness=0)]
         )
 
     def _feed(self) -> float:
