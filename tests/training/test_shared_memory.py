@@ -74,7 +74,7 @@ def test_every_field_of_the_ledger_survives_the_record(memory: SharedMemory) -> 
 
 
 @given(epochs=st.integers(1, 5), per_epoch=st.integers(1, 60), interval=st.integers(1, 9), workers=st.integers(1, 5))
-def test_work_units_cover_each_slice_of_each_step_once(epochs: int, per_epoch: int, interval: int, workers: int) -> None:
+def test_work_units_cover_each_slice_of_a_step_once(epochs: int, per_epoch: int, interval: int, workers: int) -> None:
     plan, steps = WorkPlan(epochs, per_epoch, interval, workers), epochs * per_epoch
     visited = [(step, plan.slice_of_unit(index)) for index in range(plan.count) for step in plan.steps_of_unit(index)]
     assert sorted(visited) == [(step, rank) for step in range(steps) for rank in range(workers)]

@@ -209,7 +209,7 @@ def test_earlier_format_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("step", 24), ("ranges", 24), ("ranges", 1 << 60), ("next_range", 26), ("rows", 0), ("digest", 5)],
+    [("step", 24), ("units_done", 24), ("units_done", 1 << 60), ("next_unit", 26), ("rows", 0), ("digest", 5)],
 )
 @pytest.mark.parametrize("waits", [False, True])
 def test_ledger_that_contradicts_itself_is_refused(tmp_path: Path, name: str, value: int, waits: bool) -> None:
