@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import dkan_core
+from dkan_core.training.launcher.fork_server import IMPORTED_AHEAD
+from dkan_core.training.launcher.fork_server import MODULES as PROCESS_MODULES
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "dkan_core"
@@ -18,7 +20,7 @@ LAYERS = [
     {"config", "utils"},
     {"training.breakdown"},
     {"training.history", "evaluation.metrics"},
-    {"data", "report.figures", "report.page"},
+    {"data", "report.figures", "report.templating"},
     {"model", "report"},
     {"evaluation.prediction"},
     {"explanation", "evaluation.drift"},
@@ -88,4 +90,10 @@ def test_public_names_are_not_hidden_by_modules_of_the_same_name() -> None:
 )
 def test_what_needs_no_torch_does_not_import_it(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_processes_of_a_run_import_nothing_for_pages_and_retries() -> None:
+    modules = ", ".join(f"dkan_core.training.{PROCESS_MODULES[role]}" for role in IMPORTED_AHEAD)
+    code = f"import sys, {modules}; sys.exit(bool({{'jinja2', 'tenacity', 'matplotlib'}} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,15 +1,21 @@
 """The report is well-formed, self-contained, safe with any name, and the same for the same input."""
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 
+from dkan_core.batch_scoring.page import render_drift
+from dkan_core.evaluation.comparison import Comparison, comparison_section
+from dkan_core.evaluation.drift.measures import ColumnDrift, Drift
 from dkan_core.evaluation.metrics import Array, best_f1_threshold, compute_metrics
 from dkan_core.report.evaluation import LABEL_SECTIONS, render_report
+from dkan_core.report.templating import render_html
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 HOSTILE = "<script>alert('x')</script>"
@@ -171,3 +177,39 @@ def test_few_rows_and_identical_scores(rows: int) -> None:
 def test_page_stays_small_on_many_rows() -> None:
     labels, scores = sample(1, rows=200_000)
     assert len(render(labels, scores, ["a"])) < 200_000
+
+
+def test_every_string_of_a_comparison_is_escaped() -> None:
+    labels, scores = sample(1)
+    metrics = compute_metrics(labels, scores, ["active"])
+    found = comparison_section(metrics, Comparison(model=HOSTILE, metrics={**metrics, "roc_auc": None}))
+    assert "<script" not in found and "&lt;script&gt;" in found
+    assert found.count("<td>+0.0000</td>") == 3 and "undefined" in found
+    refused = comparison_section(metrics, Comparison(model=HOSTILE, why_not=HOSTILE))
+    assert "<script" not in refused and refused.count("&lt;script&gt;") == 2
+    check_page(render(labels, scores, ["active"], compared=found))
+    assert HOSTILE in unescape(render(labels, scores, ["active"], compared=HOSTILE)), "plain text is no markup"
+
+
+def test_every_string_of_a_drift_page_is_escaped() -> None:
+    known = ColumnDrift(name=HOSTILE, kind="number", psi=0.3, ks=0.1, missing=0.0, missing_in_training=0.5)
+    unknown = ColumnDrift(
+        name="color",
+        kind="category",
+        psi=None,
+        ks=None,
+        missing=0.25,
+        missing_in_training=None,
+        unseen_rows=1200,
+        unseen=0.5,
+        examples=(HOSTILE, "b"),
+    )
+    page = render_drift(Drift(rows=9, columns=(known, unknown)), None, title=HOSTILE, files=1)
+    check_page(page)
+    assert "<script" not in page and page.count("&lt;script&gt;") == 5
+    assert all(text in page for text in ("0.3000", "large", "50.00%", "25.00%", "1,200", "unknown: the model"))
+
+
+def test_name_that_a_template_is_not_given_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="why_not"):
+        render_html("comparison", model="m", rows=[])

@@ -4,12 +4,13 @@ The earlier model was trained on other data, as a rule, and so with another enco
 knows them (see ``evaluation_data``).
 """
 
-import html
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from dkan_core.errors import DataError
 from dkan_core.evaluation.labelled_rows import EvaluationData
@@ -17,7 +18,7 @@ from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.evaluation.prediction import best_device, check_probabilities, score_batches, to_probability
 from dkan_core.model.model_folder import CONFIG
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.report import page
+from dkan_core.report.templating import render_html
 from dkan_core.utils.storage.files import read_if_there
 from dkan_core.utils.storage.remote import local_copy
 
@@ -81,19 +82,8 @@ def _not_compared(place: str, why_not: str) -> Comparison:
     return Comparison(model=place, why_not=why_not)
 
 
-def comparison_section(metrics: Mapping[str, Any], comparison: Comparison) -> str:
-    """Return the section of a report that holds a model's metrics against those of the earlier one, as HTML."""
-    title = "<h2>Against the previous best model</h2>"
-    if not comparison.metrics:
-        return title + page.note(f"{comparison.model}: not compared, {comparison.why_not}.")
-    rows = [_row(name, metrics[key], comparison.metrics[key]) for key, name in SHOWN.items()]
-    heads = ("", "this model", "previous", "difference")
-    return title + page.note(f"The same rows, scored with {comparison.model}.") + page.table(heads, rows)
-
-
-def _row(name: str, ours: float | None, theirs: float | None) -> str:
-    if ours is None or theirs is None:
-        cells = ["undefined" if value is None else f"{value:.4f}" for value in (ours, theirs)] + [""]
-    else:
-        cells = [f"{ours:.4f}", f"{theirs:.4f}", f"{ours - theirs:+.4f}"]
-    return f"<tr><td>{html.escape(name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+def comparison_section(metrics: Mapping[str, Any], comparison: Comparison) -> Markup:
+    """Return the section of a report that holds a model's metrics against those of the earlier one."""
+    theirs = comparison.metrics
+    rows = [(name, metrics[key], theirs[key]) for key, name in SHOWN.items()] if theirs else []
+    return render_html("comparison", model=comparison.model, why_not=comparison.why_not, rows=rows)

@@ -154,7 +154,7 @@ def _report(
     history: list[dict[str, Any]],
 ) -> str:
     labels_NL = evaluation.labels
-    learned = ""
+    learned = None
     if len(sample.get("labels", ())) > 1:
         counts = np.count_nonzero(labels_NL == 1, axis=0).tolist()
         learned = learned_section(saved, dict(zip(data.labels, counts, strict=True)), sample, data.name)
@@ -168,7 +168,7 @@ def _report(
         history=history,
         data_summary=data.summary(),
         model_summary=_model_summary(saved),
-        compared=comparison_section(evaluation.metrics, comparison) if comparison is not None else "",
+        compared=comparison_section(evaluation.metrics, comparison) if comparison is not None else None,
         learned=learned,
     )
 

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from markupsafe import Markup
+
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
@@ -81,7 +83,7 @@ def explain(
     return found
 
 
-def learned_section(saved: SavedModel, positives: Mapping[str, int], arrays: Arrays, split: str) -> str:
+def learned_section(saved: SavedModel, positives: Mapping[str, int], arrays: Arrays, split: str) -> Markup:
     """Return a report's section on what a model learned, from a few rows, within seconds.
 
     Args:

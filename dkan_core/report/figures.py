@@ -4,13 +4,13 @@ Figures are drawn on ``matplotlib.figure.Figure`` alone: no pyplot, no global st
 give the same bytes. Labels and scores are those of one label, or of all labels pooled.
 """
 
-import html
 import io
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -68,7 +68,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def precision_recall_figure(key: str, labels_N: Array, scores_N: Array, threshold: float | None = None) -> str:
+def precision_recall_figure(key: str, labels_N: Array, scores_N: Array, threshold: float | None = None) -> Markup:
     """Draw precision over recall with the no-skill line and the operating point.
 
     Args:
@@ -92,7 +92,7 @@ def precision_recall_figure(key: str, labels_N: Array, scores_N: Array, threshol
     return _render(key, "Precision-recall curve", "Recall", "Precision", draw)
 
 
-def roc_figure(key: str, labels_N: Array, scores_N: Array, threshold: float | None = None) -> str:
+def roc_figure(key: str, labels_N: Array, scores_N: Array, threshold: float | None = None) -> Markup:
     """Draw the true over the false positive rate with the diagonal and the operating point."""
     false_rate, true_rate, _ = roc_points(labels_N, scores_N)
 
@@ -107,7 +107,7 @@ def roc_figure(key: str, labels_N: Array, scores_N: Array, threshold: float | No
     return _render(key, "ROC curve", "False positive rate", "True positive rate", draw)
 
 
-def calibration_figure(key: str, labels_N: Array, scores_N: Array) -> str:
+def calibration_figure(key: str, labels_N: Array, scores_N: Array) -> Markup:
     """Draw the observed rate over the mean probability of bins of equal count, with the diagonal."""
     probability, rate, _ = calibration_points(labels_N, scores_N)
 
@@ -121,7 +121,7 @@ def calibration_figure(key: str, labels_N: Array, scores_N: Array) -> str:
     return _render(key, "Calibration curve", "Mean predicted probability", "Observed rate", draw)
 
 
-def score_figure(key: str, labels_N: Array, scores_N: Array) -> str:
+def score_figure(key: str, labels_N: Array, scores_N: Array) -> Markup:
     """Draw how many rows of each class have which score, on a logarithmic scale."""
     edges, negatives, positives = score_histogram(labels_N, scores_N)
 
@@ -139,7 +139,9 @@ def score_figure(key: str, labels_N: Array, scores_N: Array) -> str:
     return _render(key, "Histogram of scores by class", "Predicted probability", "Rows", draw)
 
 
-def history_figure(key: str, name: str, x: Sequence[float], y: Sequence[float], *, xlabel: str, mark_best: bool) -> str:
+def history_figure(
+    key: str, name: str, x: Sequence[float], y: Sequence[float], *, xlabel: str, mark_best: bool
+) -> Markup:
     """Draw one quantity of the training history.
 
     Args:
@@ -184,7 +186,7 @@ def _short_count(value: float, place: Any) -> str:
     return f"{value:g}"
 
 
-def _render(key: str, title: str, xlabel: str, ylabel: str, draw: Callable[[Axes], None]) -> str:
+def _render(key: str, title: str, xlabel: str, ylabel: str, draw: Callable[[Axes], None]) -> Markup:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.4, 3.7), layout="constrained")
         axes = figure.add_subplot()
@@ -200,11 +202,11 @@ def svg_text(figure: Figure) -> str:
     return target.getvalue()
 
 
-def page_element(svg: str, key: str, title: str) -> str:
+def page_element(svg: str, key: str, title: str) -> Markup:
     """Cut an SVG file down to an element that shares a page with others: own ids, colors of the page."""
-    svg = svg[svg.index("<svg") :].strip()
+    svg = svg[svg.index("<svg") :].strip().removeprefix("<svg ")
     svg = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{key}-", svg)
     svg = re.sub(r'<style type="text/css">.*?</style>', "", svg, flags=re.DOTALL)
     for color, variable in VARIABLES.items():
         svg = svg.replace(color, f"var({variable})")
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1)
+    return Markup('<svg role="img" aria-label="{}" ').format(title) + Markup(svg)
