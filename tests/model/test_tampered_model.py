@@ -17,7 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dkan_core import DataError, FastKANClassifier, TrainResult, evaluate, explain, prediction, publish
+from dkan_core import DataError, FastKANClassifier, TrainResult, evaluate, explain, publish
+from dkan_core.evaluation import prediction
 from tests.command import check, dkan
 
 WEIGHTS, CONFIG, PREPROCESSOR, METRICS, HASHES = (
