@@ -147,31 +147,35 @@ def file_formats() -> str:
     return "\n\n".join(sections)
 
 
-def _keys(schema: type[BaseModel], prefix: str = "") -> str:
-    return _table(("Key", "Type", "Description"), list(_key_rows(schema, prefix)))
+def _keys(schema: type[BaseModel]) -> str:
+    """Return the table of a schema's keys; those of what it holds follow each, also where that has several schemas."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for key, kind, text in _key_rows(schema, ""):
+        found.setdefault(key, []).append((kind, text))
+    rows = [(key, " or ".join(dict.fromkeys(kind for kind, _ in each)), each[0][1]) for key, each in found.items()]
+    return _table(("Key", "Type", "Description"), rows)
 
 
-def _key_rows(schema: type[BaseModel], prefix: str) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each key, followed by those of the schema that it holds, if it holds one."""
-    docs = attribute_docs(schema)
+def _key_rows(schema: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Yield key, type and description of each key, followed by those of the schemas that it holds."""
+    settings = dict.fromkeys(inspect.signature(dkan_core.TrainConfig).parameters, "The setting of that name.")
+    docs = {**settings, **attribute_docs(schema)}
     for name, field in schema.model_fields.items():
+        key = f"{prefix}{field.alias or name}"
         text = f"{field.description or docs.get(name, '')}{'' if field.is_required() else ' May be absent.'}"
-        yield f"`{prefix}{field.alias or name}`", type_text(field.annotation), text.strip()
-        inner, mark = _inner_schema(field.annotation)
-        if inner:
-            yield from _key_rows(inner, f"{prefix}{field.alias or name}{mark}.")
+        yield f"`{key}`", type_text(field.annotation), text.strip()
+        for inner, mark in _inner_schemas(field.annotation):
+            yield from _key_rows(inner, f"{key}{mark}.")
 
 
-def _inner_schema(annotation: Any) -> tuple[type[BaseModel] | None, str]:
-    """Return the schema that a value holds, and what its key is followed by: ``[]`` in a list, ``.*`` in a table."""
+def _inner_schemas(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
+    """Yield the schemas that a value holds, and what their key is followed by: ``[]`` in a list, ``.*`` in a table."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation, ""
+        yield annotation, ""
     mark = {list: "[]", tuple: "[]", dict: ".*"}.get(get_origin(annotation), "")
     for part in get_args(annotation):
-        inner, below = _inner_schema(part)
-        if inner:
-            return inner, mark + below
-    return None, ""
+        for inner, below in _inner_schemas(part):
+            yield inner, mark + below
 
 
 GENERATED: dict[str, Callable[[], str]] = {
@@ -212,7 +216,7 @@ def type_text(annotation: Any) -> str:
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in arguments)
     if origin in (Union, UnionType):
-        return " or ".join(type_text(part) for part in arguments if part is not type(None))
+        return " or ".join(dict.fromkeys(type_text(part) for part in arguments if part is not type(None)))
     if origin in (list, tuple):
         return " or ".join(dict.fromkeys(f"list of {type_text(part)}" for part in arguments))
     if origin is dict:

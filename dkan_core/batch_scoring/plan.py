@@ -269,24 +269,50 @@ class ScoredFile(Schema):
     """A whole file of scores."""
 
     output: str
+    """Path of the scores, relative to ``_scoring.json``."""
+
     source: str
+    """The file that was scored."""
+
     rows: int
+    """Its rows."""
+
     bytes: int
+    """Size of the scores."""
 
 
 class Scoring(Schema):
     """What ``_scoring.json`` holds, which is written last: whoever finds it finds all of the files."""
 
     format_version: Literal[1] = 1
+    """Version of the format."""
+
     plan: str
+    """Digest of the plan."""
+
     model: str
+    """The model, as it was named."""
+
     fingerprint: str
+    """Fingerprint of the model."""
+
     rows: int
+    """Rows of all files."""
+
     columns: list[str]
+    """Columns that were passed through."""
+
     labels: list[str]
+    """Labels that are scored."""
+
     files: list[ScoredFile]
+    """The files of scores."""
+
     metrics: dict[str, Any] | None
+    """Exact metrics over all rows, where labels were named."""
+
     drift: dict[str, Any]
+    """Drift of each column and of the scores."""
 
 
 def read_done(place: Workplace) -> Scoring | None:

@@ -34,10 +34,14 @@ class ModelConfig(Schema):
     """A model's architecture; saved as ``config.json``."""
 
     labels: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Label names, in the order of the outputs."""
+
     model: Literal["auto", "fastkan"]
     """"auto": an ensemble with indicators and a linear path for binary columns; "fastkan": one plain FastKAN."""
 
     num_numeric: Index
+    """Number of numeric features."""
+
     binary: tuple[Index, ...]
     """Which numeric features hold at most two values: those skip the basis."""
 

@@ -36,6 +36,8 @@ class Hashes(Schema):
     """What ``files.json`` holds."""
 
     format_version: Literal[1]
+    """Version of the format."""
+
     sha256: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
     """Of each file but the card, which is for people and may be edited."""
 

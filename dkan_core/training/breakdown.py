@@ -37,14 +37,31 @@ class Spent(Schema):
     """Schema of what an entry says of a process: seconds by part, and more."""
 
     seconds: Seconds
+    """Sum of the parts."""
+
     feed: Seconds | None = None
+    """Waiting for the next batch."""
+
     compute: Seconds | None = None
+    """Forward and backward pass."""
+
     exchange: Seconds | None = None
+    """Parameters in, gradients out."""
+
     wait: Seconds | None = None
+    """Waiting for other processes."""
+
     update: Seconds | None = None
+    """Aggregating gradients, and the step of the optimizer."""
+
     score: Seconds | None = None
+    """Scoring a snapshot."""
+
     save: Seconds | None = None
+    """Writing the best model."""
+
     other: Seconds | None = None
+    """Anything else."""
 
     utilization: Share | None = None
     """Share of computing in a worker's time."""
@@ -60,8 +77,13 @@ class Times(Schema):
     """Since the entry before, or the start of the run."""
 
     workers: list[Spent]
+    """One per worker, by rank."""
+
     server: Spent | None = None
+    """The parameter server."""
+
     evaluator: Spent | None = None
+    """The evaluator."""
 
 
 def processes(time: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -23,15 +23,35 @@ class HistoryEntry(Schema):
     """One evaluation on the validation split."""
 
     epoch: Amount
+    """Passes over the train split so far."""
+
     step: Count
+    """Steps so far."""
+
     seconds: Amount
+    """Seconds of training so far, over all launches."""
+
     loss: float
+    """Mean training loss since the entry before."""
+
     rows_per_second: Amount
+    """Training speed since the entry before."""
+
     average_precision: Share
+    """On the validation split; the mean over labels."""
+
     best_average_precision: Share
+    """The best so far."""
+
     average_precision_raw: Share | None = None
+    """With ema_decay: of the parameters themselves."""
+
     average_precision_ema: Share | None = None
+    """With ema_decay: of their moving average."""
+
     best: bool
+    """Whether this entry is the best so far."""
+
     time: Times | None = None
     """What the processes have spent their time on since the entry before."""
 

@@ -51,8 +51,13 @@ class NumericFeature(Schema):
     """A numeric column and its map to normal scores, linear between knots."""
 
     name: str
+    """Column."""
+
     knots: Annotated[list[float], AfterValidator(_rising)]
+    """Rising values."""
+
     scores: list[Score]
+    """Normal score of each knot."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -65,7 +70,10 @@ class NumericFeature(Schema):
 
 class _Coded(Schema):
     name: str
+    """Column."""
+
     vocabulary: list[Any]
+    """Values by code, from code 2 on."""
 
     @property
     def cardinality(self) -> int:
@@ -77,6 +85,8 @@ class CategoryFeature(_Coded):
     """Codes of a column of strings or booleans: 0 unseen, 1 missing, then its values by falling frequency."""
 
     kind: Literal["category"] = "category"
+    """What the column is."""
+
     vocabulary: list[str]
 
 
@@ -97,8 +107,13 @@ class Preprocessor(Schema):
     """
 
     numeric: list[NumericFeature]
+    """Numeric columns."""
+
     coded: list[CodedFeature]
+    """Categorical columns, and numeric ones with codes for frequent values."""
+
     numeric_dtype: Literal["uint8", "float16", "float32"]
+    """Storage type of the normal scores."""
 
     counts: dict[str, list[NonNegativeInt]] | None = None
     """Rows of the sample by column and value, as of ``distribution.count_values``; None where an earlier dkan wrote

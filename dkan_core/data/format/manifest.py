@@ -224,13 +224,21 @@ class _Version(Schema):
 
 class _Features(Schema):
     numeric: list[str]
+    """Names of the numeric columns, in the order of the arrays."""
+
     categorical: list[str]
+    """Names of the coded columns, in the order of the arrays."""
 
 
 class _Split(Schema):
     rows: Annotated[int, Field(ge=1, lt=1 << 48)]
+    """Rows of all its shards."""
+
     classes: dict[str, Classes]
+    """By label, how many rows hold "0", "1" and "null" (not measured)."""
+
     shards: Annotated[list[Shard], Field(min_length=1)]
+    """Its files."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -249,18 +257,43 @@ class _ManifestFile(Schema):
     """The schema of ``manifest.json``."""
 
     fingerprint: str
+    """SHA-256 of everything but where the source files lay and when they were written."""
+
     location: Name | None = None
+    """Folder or URI of the data, in a manifest that only points to them."""
+
     format_version: Literal[1, 2]
+    """Version of the format; 1 has no hashes of blocks."""
+
     features: _Features
+    """The columns that are features."""
+
     labels: Annotated[list[Name], Field(min_length=1)]
+    """Label names, in the order of the arrays."""
+
     weight: Name | None
+    """Weight column; null where there is none."""
+
     splits: dict[Literal["train", "valid", "test"], _Split]
+    """By name."""
+
     split_rule: dict[str, str]
+    """How rows were split."""
+
     seed: int
+    """Decided split, sample and shuffle."""
+
     invalid: dict[str, dict[str, Count]]
+    """Counts of NaN and infinity by column."""
+
     encoding: Preprocessor
+    """How columns were encoded."""
+
     encoding_from: str | None = None
+    """SHA-256 of the encoding where it was taken with ``--like``."""
+
     sources: list[SourceFile]
+    """The source files."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -41,8 +41,14 @@ class Shard(Schema):
     """Relative to the manifest: ``SPLIT/NAME.safetensors``."""
 
     rows: Annotated[int, Field(ge=1, lt=1 << 48)]
+    """Its rows."""
+
     bytes: Annotated[int, Field(ge=1, lt=1 << 56)]
+    """Its size."""
+
     sha256: SHA256
+    """SHA-256 of the file."""
+
     blocks: tuple[SHA256, ...] = ()
     """SHA-256 of each block of ``BLOCK_BYTES``; format version 1 has none."""
 

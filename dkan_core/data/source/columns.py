@@ -28,9 +28,16 @@ class SourceFile(schemas.Schema):
     """A source Parquet file as its footer and file system describe it."""
 
     path: str
+    """Path or URI, without credentials."""
+
     rows: Annotated[int, Field(ge=0, lt=1 << 48)]
+    """Its rows."""
+
     bytes: Annotated[int, Field(ge=0, lt=1 << 56)]
+    """Its size."""
+
     modified: str
+    """Modification stamp of the file system."""
 
 
 @dataclass(frozen=True, kw_only=True)
