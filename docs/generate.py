@@ -241,7 +241,7 @@ def _summary(kind: type) -> str:
 
 
 def _first_paragraph(text: str) -> str:
-    paragraph = text.split("\n\n")[0].replace("\n", " ")
+    paragraph = text.split("\n\n")[0].replace("\n", " ").replace("``", "`")
     return paragraph[:1].upper() + paragraph[1:]
 
 
