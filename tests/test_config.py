@@ -1,7 +1,7 @@
 """Settings: checked once, unknown ones refused, each documented and an option of the command."""
 
 import json
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def test_configs_are_frozen_and_keyword_only() -> None:
         (TrainConfig, {"dropout": float("nan")}, "dropout must be from 0 to 0.99, got nan"),
         (TrainConfig, {"label_weights": [float("inf")]}, "label_weights must be non-negative"),
         (TrainConfig, {"grid_min": 2.0, "grid_max": -2.0}, "grid_max must be above grid_min"),
-        (TrainConfig, {"grid_max": float("nan")}, "grid_max must be above grid_min"),
+        (TrainConfig, {"grid_max": float("nan")}, "grid_max must be from -1e.06 to 1e.06, got nan"),
         (TrainConfig, {"learning_rate": float("nan")}, "learning_rate must be from"),
         (TrainConfig, {"dropout": 1.0}, "dropout must be from 0 to 0.99, got 1.0"),
         (TrainConfig, {"seed": -1}, "seed must be from 0"),
@@ -72,6 +72,19 @@ def test_configs_are_frozen_and_keyword_only() -> None:
 def test_wrong_setting_is_named_with_its_value(kind: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_config(kind, settings)
+
+
+@pytest.mark.parametrize("name", ["bogus", "label"])
+def test_unknown_setting_is_refused_however_it_is_given(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown setting '{name}'; expected one of model, members"):
+        TrainConfig(**{name: 1, "epochs": 0})
+    with pytest.raises(ConfigError, match=f"unknown setting '{name}'; expected one of model, members"):
+        replace(TrainConfig(), **{name: 1})
+
+
+def test_values_stay_as_given_since_digests_are_of_their_text() -> None:
+    config = TrainConfig(dropout=0, label_weights=(1, 2.0))
+    assert json.dumps([config.dropout, config.label_weights]) == "[0, [1, 2.0]]"
 
 
 def test_lone_string_is_not_taken_for_its_letters() -> None:

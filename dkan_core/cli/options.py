@@ -5,11 +5,20 @@ import inspect
 from collections.abc import Callable
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args
 
 import typer
 
-from dkan_core.config import ConfigT, Group, build_config, field_docs, read_settings
+from dkan_core.config import (
+    ConfigT,
+    Group,
+    build_config,
+    field_docs,
+    field_types,
+    item_type,
+    read_settings,
+    without_none,
+)
 from dkan_core.errors import ConfigError
 
 PANELS = get_args(Group)
@@ -101,16 +110,14 @@ def _pop_given(context: typer.Context, values: dict[str, Any], names: list[str])
 
 
 def _setting_options(kind: type) -> list[inspect.Parameter]:
-    docs, hints = field_docs(kind), get_type_hints(kind)
-    return [_setting_option(each, hints[each.name], docs[each.name]) for each in fields(kind)]
+    docs, types = field_docs(kind), field_types(kind)
+    return [_setting_option(each, types[each.name], docs[each.name]) for each in fields(kind)]
 
 
-def _setting_option(field: Field[Any], hint: Any, doc: str) -> inspect.Parameter:
-    kind, default = hint, field.default
-    if type(None) in get_args(hint):
-        (kind,) = [part for part in get_args(hint) if part is not type(None)]
-    if str(kind).startswith("tuple"):
-        kind = list[get_args(kind)[0]]  # type: ignore[misc]
+def _setting_option(field: Field[Any], expected: Any, doc: str) -> inspect.Parameter:
+    kind, default = without_none(expected), field.default
+    if item := item_type(expected):
+        kind = list[item]  # type: ignore[valid-type]
         default = default or None
         doc = doc.replace(".", "; may be repeated.", 1)
     if default is None:

@@ -3,9 +3,9 @@
 The string under a field is its help text on the command line, and its group the panel there (see ``dkan_core.cli``).
 """
 
-from dkan_core.config.loading import ConfigT, build_config, field_docs, read_settings
+from dkan_core.config.loading import ConfigT, build_config, read_settings
 from dkan_core.config.prepare import PrepareConfig
-from dkan_core.config.setting import Group
+from dkan_core.config.schema import Group, field_docs, field_types, item_type, without_none
 from dkan_core.config.train import Strategy, TrainConfig
 from dkan_core.config.trainjob import NodesConfig
 
@@ -18,5 +18,8 @@ __all__ = [
     "TrainConfig",
     "build_config",
     "field_docs",
+    "field_types",
+    "item_type",
     "read_settings",
+    "without_none",
 ]

@@ -1,18 +1,13 @@
-"""Settings as files, forms and the command line hold them, and the help text of each."""
+"""Settings as files, forms and the command line hold them."""
 
-import ast
-import inspect
 import json
-import textwrap
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dkan_core.config.checks import element_type
 from dkan_core.config.prepare import PrepareConfig
+from dkan_core.config.schema import field_types, item_type, unknown_setting, without_none
 from dkan_core.config.train import TrainConfig
 from dkan_core.errors import ConfigError
 
@@ -31,31 +26,30 @@ def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
     >>> build_config(PrepareConfig, {"label": "bought, returned"}).label
     ('bought', 'returned')
     """
-    known = {field.name: field for field in fields(kind)}
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        raise ConfigError(f"unknown setting {unknown[0]!r}; expected one of {', '.join(known)}")
-    return kind(**{key: _listed(key, value, known[key].type) for key, value in settings.items()})
+    types = field_types(kind)
+    if unknown := [name for name in settings if name not in types]:
+        raise unknown_setting(kind, unknown)
+    return kind(**{name: _typed(name, value, types[name]) for name, value in settings.items()})
 
 
-def _listed(name: str, value: Any, expected: Any) -> Any:
-    """Return a list, or text separated by commas or line ends, as the tuple that a field of several values takes.
+def _typed(name: str, value: Any, expected: Any) -> Any:
+    """Return a value as its field takes it: several, listed or as text with commas or line ends, as a tuple.
 
     Forms know one kind of number: 3.0 is taken where a whole number is expected.
     """
-    if "int" in str(expected):
-        value = [_whole(item) for item in value] if isinstance(value, list) else _whole(value)
-    if not str(expected).startswith("tuple"):
-        return value
+    item = item_type(expected)
+    if item is None:
+        return _whole(value) if without_none(expected) is int else value
     if isinstance(value, str):
-        value = [part.strip() for part in value.replace("\n", ",").split(",") if part.strip()]
-        number = element_type(expected)
+        parts = [part.strip() for part in value.replace("\n", ",").split(",") if part.strip()]
         try:
-            value = [number(part) for part in value]
+            return tuple(item(part) for part in parts)
         except ValueError:
-            what = "whole numbers" if number is int else "numbers"
-            raise ConfigError(f"{name} must be {what} separated by commas, got {value}") from None
-    return tuple(value) if isinstance(value, list) else value
+            what = "whole numbers" if item is int else "numbers"
+            raise ConfigError(f"{name} must be {what} separated by commas, got {parts}") from None
+    if isinstance(value, list):
+        return tuple(_whole(each) if item is int else each for each in value)
+    return value
 
 
 def _whole(value: Any) -> Any:
@@ -77,20 +71,3 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ConfigError(f"config file {path}: expected a table of settings")
     return settings
-
-
-@cache
-def field_docs(kind: type) -> dict[str, str]:
-    """Return the string written under each field of a config class.
-
-    >>> field_docs(PrepareConfig)["drop"]
-    'Column to leave out.'
-    """
-    tree = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    docs = {}
-    for statement, following in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            assert isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-            docs[statement.target.id] = str(following.value.value)
-    return docs

@@ -1,14 +1,16 @@
 """Settings of ``dkan prepare``: how raw Parquet becomes prepared shards."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from dkan_core.config.checks import check_types
-from dkan_core.config.setting import setting
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from dkan_core.config.schema import STRICT, reports_config_errors, setting
 from dkan_core.errors import ConfigError
 
 
-@dataclass(frozen=True, kw_only=True)
+@reports_config_errors
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class PrepareConfig:
     """How raw Parquet becomes prepared shards."""
 
@@ -33,16 +35,13 @@ class PrepareConfig:
     numeric_dtype: Literal["uint8", "float16", "float32"] = setting("uint8", "Output")
     """Storage type of the numeric columns, which are stored as normal scores."""
 
-    seed: int = setting(0, "Data")
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = setting(0, "Data")
     """Seed of the split, of the sample that statistics are computed from, and of the shuffle."""
 
     like: str | None = setting(None, "Data")
     """Model or prepared data (path or URI) whose encoding and labels are used instead of fitting an encoding."""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"seed must be from 0 to {2**63 - 1}, got {self.seed}")
         if not self.label and self.like is None:
             raise ConfigError("label: name at least one label column")
         roles = [*self.label, *self.drop, *filter(None, (self.group, self.split_column, self.weight))]

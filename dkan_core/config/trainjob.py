@@ -1,74 +1,87 @@
 """What a run on several nodes is given by the cluster."""
 
 import json
-import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from dkan_core.config.schema import STRICT, Expected, reports_config_errors
 from dkan_core.errors import ConfigError
 
-NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]i?)?")
+Quantity = Annotated[
+    str,
+    Field(pattern=r"^([0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?)?$"),
+    Expected("a Kubernetes quantity such as 8 or 64Gi"),
+]
+Name = Annotated[
+    str,
+    Field(pattern="^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$"),
+    Expected("a name of lower case letters, digits, dots and dashes"),
+]
+JSON_OBJECT = 'a JSON object of texts such as {"zone": "a"}'
+JSON_LIST = 'a JSON list such as [{"key": "gpu", "operator": "Exists"}]'
 RESERVED = "PET_"
 """Variables of torchrun, which Kubeflow Trainer sets."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@reports_config_errors
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class NodesConfig:
     """The nodes of a TrainJob; texts that are empty leave the choice to the cluster."""
 
     image: str
     """Image of the nodes, the same as the launcher's."""
 
-    nodes: int = 2
+    nodes: Annotated[int, Field(ge=1, le=1000)] = 2
     """Nodes to train on."""
 
-    gpus_per_node: int = 0
+    gpus_per_node: Annotated[int, Field(ge=0, le=64)] = 0
     """GPUs of each node, one worker each; 0 trains on the CPU."""
 
     gpu_type: str = "nvidia.com/gpu"
     """Resource name of the GPUs on the cluster."""
 
-    workers_per_node: int = 1
+    workers_per_node: Annotated[int, Field(ge=1, le=256)] = 1
     """Training processes of each node when gpus_per_node is 0."""
 
-    cpu_per_node: str = ""
+    cpu_per_node: Quantity = ""
     """CPUs of each node, such as 8; empty asks for none in particular."""
 
-    memory_per_node: str = ""
+    memory_per_node: Quantity = ""
     """Memory of each node, such as 64Gi; empty asks for none in particular."""
 
-    shm_size: str = ""
+    shm_size: Quantity = ""
     """Size of /dev/shm on each node, such as 8Gi, for NCCL; empty: the cluster's, mostly 64 MB."""
 
-    namespace: str = ""
+    namespace: Name = ""
     """Namespace of the job; empty: the one that the launcher runs in."""
 
-    runtime: str = "torch-distributed"
+    runtime: Name = "torch-distributed"
     """ClusterTrainingRuntime of the job, one for torch."""
 
-    timeout_seconds: int = 86_400
+    timeout_seconds: Annotated[int, Field(ge=1, le=10**9)] = 86_400
     """After so many seconds, waiting for nodes included, the job is deleted and the run has failed."""
 
-    pvc_name: str = ""
+    pvc_name: Name = ""
     """PersistentVolumeClaim (ReadWriteMany) that nodes and launcher mount; empty: none, all is under URIs."""
 
-    mount_path: str = "/data"
+    mount_path: Annotated[str, Field(pattern="^/"), Expected("an absolute path")] = "/data"
     """Where the PersistentVolumeClaim is mounted, in nodes and launcher alike."""
 
-    secret_name: str = ""
+    secret_name: Name = ""
     """Secret with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY for the nodes' environment; empty: none."""
 
-    config_map_name: str = ""
+    config_map_name: Name = ""
     """ConfigMap with AWS_ENDPOINT_URL and AWS_DEFAULT_REGION; empty: the secret may have them, too."""
 
-    service_account: str = ""
+    service_account: Name = ""
     """Service account of the nodes; empty: the namespace's default one."""
 
-    node_selector: str | dict[str, str] = ""
+    node_selector: Annotated[str | dict[str, str], Expected(JSON_OBJECT)] = ""
     """Labels that the nodes must have, a JSON object; empty: none."""
 
-    tolerations: str | list[dict[str, Any]] = ""
+    tolerations: Annotated[str | list[dict[str, Any]], Expected(JSON_LIST)] = ""
     """Tolerations for the nodes' taints, a JSON list; empty: none."""
 
     env: str = ""
@@ -80,31 +93,11 @@ class NodesConfig:
     def __post_init__(self) -> None:
         if not self.image:
             raise ConfigError("image: name the image that the nodes run, the same as the launcher's")
-        for name, low, high in (
-            ("nodes", 1, 1000),
-            ("gpus_per_node", 0, 64),
-            ("workers_per_node", 1, 256),
-            ("timeout_seconds", 1, 1e9),
-        ):
-            value = getattr(self, name)
-            if type(value) is not int or not low <= value <= high:
-                raise ConfigError(f"{name} must be a whole number from {low} to {high:g}, got {value!r}")
-        for name in ("cpu_per_node", "memory_per_node", "shm_size"):
-            self._check(name, QUANTITY, "a Kubernetes quantity such as 8 or 64Gi")
-        for name in ("namespace", "runtime", "pvc_name", "secret_name", "config_map_name", "service_account"):
-            self._check(name, NAME, "a name of lower case letters, digits, dots and dashes")
-        if not self.mount_path.startswith("/"):
-            raise ConfigError(f"mount_path must be an absolute path, got {self.mount_path!r}")
         for name in ("node_selector", "env", "labels"):
             self.mapping(name)
         self.toleration_list  # noqa: B018 - raises when malformed
         if reserved := [name for name in self.mapping("env") if name.startswith(RESERVED)]:
             raise ConfigError(f"env: {reserved[0]} is set by Kubeflow Trainer; leave it out")
-
-    def _check(self, name: str, pattern: re.Pattern[str], wanted: str) -> None:
-        value = getattr(self, name)
-        if value and not pattern.fullmatch(value):
-            raise ConfigError(f"{name} must be {wanted}, got {value!r}")
 
     @property
     def workers(self) -> int:
@@ -124,9 +117,7 @@ class NodesConfig:
         """
         value = self._json(name, {})
         if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-            raise ConfigError(
-                f'{name} must be a JSON object of texts such as {{"zone": "a"}}, got {getattr(self, name)}'
-            )
+            raise ConfigError(f"{name} must be {JSON_OBJECT}, got {getattr(self, name)}")
         return value
 
     @property
@@ -134,10 +125,7 @@ class NodesConfig:
         """The tolerations."""
         value = self._json("tolerations", [])
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise ConfigError(
-                f'tolerations must be a JSON list such as [{{"key": "gpu", "operator": "Exists"}}], '
-                f"got {self.tolerations}"
-            )
+            raise ConfigError(f"tolerations must be {JSON_LIST}, got {self.tolerations}")
         return value
 
     def _json(self, name: str, empty: Any) -> Any:

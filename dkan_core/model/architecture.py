@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dkan_core.config import TrainConfig
-from dkan_core.config.train import check_network
+from dkan_core.config import TrainConfig, field_types
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
@@ -69,7 +68,10 @@ class ModelConfig(Schema):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        check_network(self)
+        # A network has one schema: what settings may not ask for, no file may hold.
+        TrainConfig(
+            **{name: getattr(self, name) for name in ModelConfig.model_fields if name in field_types(TrainConfig)}
+        )
         if not self.num_numeric and not self.cardinalities:
             raise ValueError("num_numeric and cardinalities: there must be a feature")
         _check_indexes("labels", self.labels)

@@ -1,0 +1,151 @@
+"""What makes a class of settings: pydantic checks its fields, and an error names the setting and what was found."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Le
+from pydantic import ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from dkan_core.errors import ConfigError
+
+ConfigT = TypeVar("ConfigT")
+T = TypeVar("T")
+
+Group = Literal["Data", "Model", "Training", "Distribution", "Output"]
+"""What a setting is about: the panels of ``--help``, in their order there."""
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=True, use_attribute_docstrings=True)
+"""The string under a field is its description. Every number has bounds, which refuse infinity and NaN."""
+
+OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Metadata of a field: says in words what its bounds or its pattern ask for.
+
+    Args:
+        text: What the field must be.
+        items: What its values are.
+    """
+
+    text: str
+    items: str = "values"
+
+
+def setting(default: T, group: Group) -> T:
+    """Return a config's field with its default and its group, which ``--help`` shows it in."""
+    return field(default=default, metadata={"group": group})
+
+
+def reports_config_errors(kind: type[ConfigT]) -> type[ConfigT]:
+    """Make a pydantic dataclass raise ConfigError, and keep the values that it is given.
+
+    A whole number in a field of floats stays one: 0 and 0.0 are different text, and so different digests, in the
+    checkpoints and manifests that hold the settings.
+    """
+    check: Callable[..., None] = kind.__init__
+
+    @functools.wraps(check)
+    def init(self: ConfigT, *positional: Any, **values: Any) -> None:
+        if positional:
+            raise TypeError(f"{kind.__name__} takes keyword arguments only, got {positional[0]!r}")
+        try:
+            check(self, **values)
+        except ValidationError as error:
+            raise _config_error(kind, values, error.errors(include_url=False)) from None
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    kind.__init__ = init  # type: ignore[assignment]
+    return kind
+
+
+def field_docs(kind: Any) -> dict[str, str]:
+    """Return the string written under each field of a class of settings."""
+    return {name: each.description for name, each in kind.__pydantic_fields__.items()}
+
+
+def field_types(kind: Any) -> dict[str, Any]:
+    """Return the type of each field, without its bounds."""
+    return get_type_hints(kind)
+
+
+def without_none(expected: Any) -> Any:
+    """Return a type without "or None".
+
+    >>> without_none(int | None), without_none(str)
+    (<class 'int'>, <class 'str'>)
+    """
+    options = [option for option in get_args(expected) if option is not NoneType]
+    return options[0] if NoneType in get_args(expected) else expected
+
+
+def item_type(expected: Any) -> Any:
+    """Return the type of the values of a field of several, or None for one of a single value.
+
+    >>> item_type(tuple[int, ...] | None), item_type(int)
+    (<class 'int'>, None)
+    """
+    plain = without_none(expected)
+    return get_args(plain)[0] if get_origin(plain) is tuple else None
+
+
+def unknown_setting(kind: type, names: list[str]) -> ConfigError:
+    """Return the error for settings that a class does not have."""
+    known = ", ".join(field_types(kind))
+    return ConfigError(f"unknown setting {min(names)!r}; expected one of {known}")
+
+
+def _config_error(kind: type, values: Mapping[str, Any], errors: list[ErrorDetails]) -> ConfigError:
+    """Return what is wrong first: a name that is not known, else in the order of the fields."""
+    unknown = [str(error["loc"][0]) for error in errors if error["type"] == "unexpected_keyword_argument"]
+    if unknown:
+        return unknown_setting(kind, unknown)
+    first = errors[0]
+    if not first["loc"]:  # raised by __post_init__, which checks fields against each other
+        cause = first["ctx"]["error"]
+        assert isinstance(cause, ConfigError), cause
+        return cause
+    name = str(first["loc"][0])
+    if first["type"] == "missing":
+        return ConfigError(f"{name} is not given: {field_docs(kind)[name]}")
+    metadata = kind.__pydantic_fields__[name].metadata  # type: ignore[attr-defined]
+    words = next((each for each in metadata if isinstance(each, Expected)), None)
+    if first["type"] == "too_long":
+        most, items = first["ctx"]["max_length"], words.items if words else "values"
+        return ConfigError(f"{name} must have at most {most} {items}, got {len(values[name])}")
+    wanted = _expected(field_types(kind)[name], metadata, first["type"], values[name])
+    return ConfigError(f"{name} must be {wanted}, got {_found(values[name], first)}")
+
+
+def _expected(expected: Any, metadata: list[Any], error: str, value: Any) -> str:
+    """Return what a field asks for: its own words, its bounds, or its type."""
+    too_large = error == "float_type" and type(value) is int
+    out_of_range = error in OUT_OF_RANGE or too_large
+    words = [each.text for each in metadata if isinstance(each, Expected)]
+    if words and (out_of_range or item_type(expected) is None):
+        return words[0]
+    if out_of_range:
+        low = next(each.ge for each in metadata if isinstance(each, Ge))
+        high = next(each.le for each in metadata if isinstance(each, Le))
+        infinite = isinstance(value, float) and math.isinf(value)
+        return "finite" if infinite else f"from {_short(low)} to {_short(high)}"
+    if get_origin(expected) is Literal:
+        return f"one of {', '.join(get_args(expected))}"
+    return expected.__name__ if isinstance(expected, type) else str(expected)
+
+
+def _short(number: Any) -> str:
+    """Return a bound as it is read best: 1e+09, but every digit where fewer would be another number."""
+    return f"{number:g}" if float(f"{number:g}") == number else str(number)
+
+
+def _found(value: Any, error: ErrorDetails) -> str:
+    lone_text = isinstance(value, str) and error["type"] == "tuple_type"
+    return f"{value!r}; write ({value!r},)" if lone_text else repr(value)
