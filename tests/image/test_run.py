@@ -1,4 +1,4 @@
-"""The README's ``docker run``, by a user without a name, on a read-only root, without capabilities or a network."""
+"""The ``docker run`` of the docs, by a user without a name, on a read-only root, without capabilities or a network."""
 
 import json
 import re
@@ -33,13 +33,13 @@ def folder(flights: Path, image: Image, tmp_path_factory: pytest.TempPathFactory
     return folder
 
 
-def readme_command(image: Image, folder: Path) -> tuple[list[str], list[str]]:
-    """Return the README's line in two parts: up to the image, and the command in it."""
-    (line,) = re.findall(r"^docker (run .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+def documented_command(image: Image, folder: Path) -> tuple[list[str], list[str]]:
+    """Return the first ``docker run`` of docs/guides/docker.md in two parts: up to the image, and the command in it."""
+    line = re.findall(r"^docker (run .*)$", (ROOT / "docs/guides/docker.md").read_text(), re.MULTILINE)[0]
     name = f"dkan:{locked_version('dkan')}"
     changes = {"--gpus all": HARDENED, "$(id -u):$(id -g)": USER, "$PWD": str(folder), name: image.tag}
     for old, new in changes.items():
-        assert old in line, f"the README's line has no {old}"
+        assert old in line, f"the line has no {old}"
         line = line.replace(old, new)
     words = shlex.split(line)
     place = words.index(image.tag) + 1
@@ -47,12 +47,12 @@ def readme_command(image: Image, folder: Path) -> tuple[list[str], list[str]]:
 
 
 def run(image: Image, folder: Path, *command: str) -> str:
-    start, _ = readme_command(image, folder)
+    start, _ = documented_command(image, folder)
     return docker_output(*start, *command, seconds=280)
 
 
-def test_readme_line_trains_and_the_model_can_be_evaluated(image: Image, folder: Path) -> None:
-    start, command = readme_command(image, folder)
+def test_documented_line_trains_and_the_model_can_be_evaluated(image: Image, folder: Path) -> None:
+    start, command = documented_command(image, folder)
     docker_output(*start, *command, seconds=280)
     places = ("/data/run/model", "/data/prepared", "--out", "/data/eval")
     run(image, folder, "dkan", "evaluate", *places, "--split", "test")
@@ -62,7 +62,7 @@ def test_readme_line_trains_and_the_model_can_be_evaluated(image: Image, folder:
 
 
 def test_stopped_container_leaves_a_checkpoint_and_another_goes_on(image: Image, folder: Path) -> None:
-    start, _ = readme_command(image, folder)
+    start, _ = documented_command(image, folder)
     endless = (*PLAIN, "--epochs", "100000", "--patience", "1000000")
     train = ("dkan", "train", "/data/prepared", "--out", "/data/stopped", *endless)
     # Not removed when it ends: it is asked for its exit code.
