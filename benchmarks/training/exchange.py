@@ -27,7 +27,7 @@ from dkan_core.training.launcher.supervisor import process_names
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.parameter_store import start
 from dkan_core.training.state.process_spec import Job
-from dkan_core.training.state.shared_memory import Member, MemoryShape, create_memory
+from dkan_core.training.state.shared_memory import MemoryShape, WorkerGeneration, create_memory
 
 FORKED = multiprocessing.get_context("forkserver")
 """Forks from a process that has imported torch once and has done nothing else."""
@@ -148,8 +148,8 @@ def _parameter_server(seats: Sequence[Seat], total: int, stack: ExitStack) -> li
     shape = MemoryShape(parameters=parameter_count(model), workers=workers)
     memory = create_memory(shape)
     start(memory, flatten(model).numpy())
-    for member in memory.members:
-        member.write(Member(incarnation=1))
+    for record in memory.worker_generations:
+        record.write(WorkerGeneration(generation=1))
     # So many rows that there is one a worker and step; no evaluation and no restore point before the end.
     config = TrainConfig(
         device="cpu", workers=workers, batch_size=workers, epochs=1, hidden=(1,), checkpoint_steps=NEVER, patience=1

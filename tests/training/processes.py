@@ -16,7 +16,7 @@ from typing import Any
 from dkan_core import TrainConfig
 from dkan_core.training.launcher.fork_server import NAME
 
-SILENT_SECONDS = 240.0
+UNRESPONSIVE_SECONDS = 240.0
 """After so long without anything new a test has failed: less than pytest's limit, so that it can say what it saw."""
 
 LISTENS = "0A"
@@ -73,7 +73,7 @@ class Background:
         seen: object = None
         while self.process.poll() is None:
             if (signs := (len(self.lines), self.history(), self.children())) != seen:
-                seen, deadline = signs, time.monotonic() + SILENT_SECONDS
+                seen, deadline = signs, time.monotonic() + UNRESPONSIVE_SECONDS
             assert time.monotonic() < deadline, f"nothing happens: {''.join(self.lines)}"
             time.sleep(0.05)
         code = self.process.returncode
@@ -158,7 +158,7 @@ def alive(pid: int) -> bool:
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for something, and fail when it does not come, however slow the machine is."""
-    deadline = time.monotonic() + SILENT_SECONDS
+    deadline = time.monotonic() + UNRESPONSIVE_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)

@@ -144,12 +144,12 @@ def test_process_may_be_killed_at_every_line_that_it_comes_to(
     expected: npt.NDArray[np.float32],
     train_rows: int,
 ) -> None:
-    lives, killed = tmp_path / "lives", tmp_path / "killed"
+    records, killed = tmp_path / "records", tmp_path / "killed"
     killed.touch()
     names = {
         "ENTRY": (f"{role}.py", entry),
         "FILES": files,
-        "LIVES": str(lives),
+        "LIVES": str(records),
         "KILLED": str(killed),
         "CALM": calm_lines,
     }

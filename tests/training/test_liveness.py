@@ -56,7 +56,7 @@ def run_in_thread(rows: Path, run: Path) -> Iterator[list[TrainResult]]:
 
 
 def test_stopped_server_and_evaluator_are_replaced(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(liveness, "UNRESPONSIVE_SECONDS", 2.0)
     with run_in_thread(rows, tmp_path / "run") as results:
         wait_until(lambda: (tmp_path / "run" / "history.jsonl").exists() and "server" in children(os.getpid()))
         for name in ("server", "evaluator"):
@@ -104,7 +104,7 @@ def test_ctrl_c_ends_a_run_whose_server_and_evaluator_are_stopped(start: Callabl
     code, output = background.wait()
     assert code == 130 and facts(background.run)["ended"] == "interrupt", output
     for name in ("server", "evaluator"):
-        assert f"{name} does not move and is killed" in output
+        assert f"{name} is unresponsive; killing it" in output
     assert background.history()[-1]["step"] == facts(background.run)["steps"] < 1404
 
 
@@ -113,7 +113,7 @@ def test_advice_is_that_of_the_role_that_died(tmp_path: Path) -> None:
         "evaluator": "--eval-device",
         "server": "fewer --members",
         "worker": "--accumulate",
-        "member": "--accumulate",
+        "collective-worker": "--accumulate",
     }
     shape = MemoryShape(parameters=1, workers=1)
     facts = {"prepared": "", "run": "", "model": {}, "train_rows": 1, "decayed": (), "wakeups": {}}

@@ -138,7 +138,7 @@ def test_failed_job_is_named_with_its_pods_and_its_log_and_deleted(
     kubernetes: Kubernetes, go: Callable[..., TrainResult]
 ) -> None:
     kubernetes.conditions = [None, FAILED]
-    kubernetes.log = ["epoch 1", "error: member-0 died (exit code 75)"]
+    kubernetes.log = ["epoch 1", "error: rank-0 died (exit code 75)"]
     killed = container(restarts=2, terminated={"exitCode": 137, "reason": "OOMKilled"})
     kubernetes.pods = [pod(0), pod(1, "Failed", containerStatuses=[killed])]
     with pytest.raises(TrainingError) as caught:
@@ -146,7 +146,7 @@ def test_failed_job_is_named_with_its_pods_and_its_log_and_deleted(
     message = str(caught.value)
     assert "TrainJob team/dkan-run-" in message and "JobsFailed: jobset failed" in message
     assert "node 1 Failed, OOMKilled, exit code 137, restarts 2" in message
-    assert message.endswith("  epoch 1\n  error: member-0 died (exit code 75)")
+    assert message.endswith("  epoch 1\n  error: rank-0 died (exit code 75)")
     assert not kubernetes.jobs
 
 

@@ -142,10 +142,10 @@ def test_killed_rank_ends_both_nodes_and_the_rerun_goes_on(start: Start, one_nod
     run = tmp_path / "run"
     pair = start(run)
     wait_until(lambda: len(history(run)) >= 1)
-    os.kill(pair[1].members()["member-1"], signal.SIGKILL)
+    os.kill(pair[1].members()["rank-1"], signal.SIGKILL)
     said = failed(pair, GRACE_SECONDS)
-    assert "error: member-1 died (killed by signal 9" in said[1]
-    assert "error: member-0 died (exit code 75: it has lost the other members" in said[0]
+    assert "error: rank-1 died (killed by signal 9" in said[1]
+    assert "error: rank-0 died (exit code 75: it has lost the other ranks" in said[0]
     first, _ = finished(start(run))
     assert "resuming from step" in first
     check_same(run, one_node)
@@ -160,7 +160,7 @@ def test_cut_cable_ends_both_nodes_and_the_rerun_goes_on(
     nodes[1].link("down")
     said = failed(pair, CONFIG.exchange_timeout + GRACE_SECONDS)
     for node, text in enumerate(said):
-        assert f"member-{node} died (exit code 75: it has lost the other members" in text
+        assert f"rank-{node} died (exit code 75: it has lost the other ranks" in text
     nodes[1].link("up")
     first, _ = finished(start(run))
     assert "resuming from step" in first

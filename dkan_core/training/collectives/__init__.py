@@ -1,4 +1,4 @@
-"""How the members of a run without a server keep one set of parameters."""
+"""How the ranks of a run without a server keep one set of parameters."""
 
 from dkan_core.training.collectives.allreduce import AllReduce
 from dkan_core.training.collectives.base import Strategy

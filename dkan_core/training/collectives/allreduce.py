@@ -8,6 +8,6 @@ from dkan_core.training.collectives.base import GradientStrategy
 class AllReduce(GradientStrategy):
     """Gradients are summed by torch.distributed, with NCCL or gloo."""
 
-    def add_up(self, buffer_N: Tensor) -> None:
-        """Put the sum over all members in the place of each one's numbers."""
-        self.team.add_up(buffer_N)
+    def all_reduce(self, buffer_N: Tensor) -> None:
+        """Put the sum over all ranks in the place of each one's numbers."""
+        self.process_group.all_reduce(buffer_N)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dkan_core.data.loading.loader import SliceBatches
-from dkan_core.training.communication.process_group import Team
+from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.parameter_store import Rules
@@ -21,7 +21,7 @@ ROWS_UNIT = 1 << 12
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """What is added up over the members besides gradients or parameters, in float32: counts so that they are exact."""
+    """What is added up over the ranks besides gradients or parameters, in float32: counts so that they are exact."""
 
     weight: float = 0.0
     """Of the measured labels."""
@@ -36,17 +36,17 @@ class Sums:
     """Rows beside these."""
 
     ending: float = 0.0
-    """Why the run is to end after this round, by the first member's decision: an index of ``ENDINGS``."""
+    """Why the run is to end after this round, by the first rank's decision: an index of ``ENDINGS``."""
 
     proof: float = 0.0
-    """Something of the state at the last restore point, the same in every member unless one computes otherwise."""
+    """Something of the state at the last restore point, the same in every rank unless one computes otherwise."""
 
     square: float = 0.0
     """Of the proof."""
 
     @classmethod
     def of(cls, task: "Task", *, loss: float, weight: float, rows: int) -> "Sums":
-        """Return one member's part."""
+        """Return one rank's part."""
         thousands, ones = divmod(rows, ROWS_UNIT)
         return cls(
             weight=weight,
@@ -59,7 +59,7 @@ class Sums:
         )
 
     def is_proven(self, size: int) -> bool:
-        """Tell whether the proofs of so many members are all the same; each member finds the same answer."""
+        """Tell whether the proofs of so many ranks are all the same; each rank finds the same answer."""
         return int(self.proof) ** 2 == size * int(self.square)
 
     @property
@@ -69,7 +69,7 @@ class Sums:
 
     @property
     def rows(self) -> int:
-        """Rows of all members."""
+        """Rows of all ranks."""
         return int(self.thousands) * ROWS_UNIT + int(self.ones)
 
 
@@ -78,7 +78,7 @@ SUMS = len(fields(Sums))
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A round as every member begins it."""
+    """A round as every rank begins it."""
 
     state_KP: Float32
     """The state that counts."""
@@ -88,17 +88,17 @@ class Task:
     """Factor of the learning rate."""
 
     ending: int
-    """What this member knows about the end of the run, as an index of ``ENDINGS``."""
+    """What this rank knows about the end of the run, as an index of ``ENDINGS``."""
 
     proof: int = 0
     """See ``Sums``."""
 
 
 class Strategy(ABC):
-    """How the members of a run make their gradients, or their parameters, one.
+    """How the ranks of a run make their gradients, or their parameters, one.
 
     Args:
-        team: This member and the others.
+        process_group: This rank and the others.
         replica: Its model.
         batches: Its rows.
         rules: What changes of the parameters depend on.
@@ -107,18 +107,24 @@ class Strategy(ABC):
     arrays = 1
     """How many times P numbers a round merges."""
 
-    def __init__(self, team: Team, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
-        self.team, self.replica, self.batches, self.rules, self.config = team, replica, batches, rules, rules.config
+    def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+        self.process_group, self.replica, self.batches, self.rules, self.config = (
+            process_group,
+            replica,
+            batches,
+            rules,
+            rules.config,
+        )
         self.on_step: Callable[[], None] = lambda: None
         """Called after each step of a round that has several."""
 
         count = self.arrays * replica.values_P.numel()
-        self.buffer_N = torch.zeros(count + SUMS, device=team.device)
+        self.buffer_N = torch.zeros(count + SUMS, device=process_group.device)
         self.update_N, self._tail = self.buffer_N[:count], self.buffer_N[count:]
 
     @abstractmethod
     def round(self, task: Task) -> Sums:
-        """Leave the update of a round, the same in every member, in ``update_N``; return what was added up."""
+        """Leave the update of a round, the same in every rank, in ``update_N``; return what was added up."""
 
     def merged(self) -> Float32:
         """Return the update of the last round as an array, valid until the next one."""
@@ -126,7 +132,7 @@ class Strategy(ABC):
         return merged_N
 
     def write_tail(self, own: Sums) -> None:
-        """Put this member's part of the sums behind its numbers."""
+        """Put this rank's part of the sums behind its numbers."""
         self._tail.copy_(torch.tensor(astuple(own)))
 
     def read_tail(self) -> Sums:
@@ -137,26 +143,26 @@ class Strategy(ABC):
 class GradientStrategy(Strategy):
     """One gradient a step: that of the global batch, the mean over its measured labels."""
 
-    def __init__(self, team: Team, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
-        super().__init__(team, replica, batches, rules)
-        if replica.device == team.device:
+    def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+        super().__init__(process_group, replica, batches, rules)
+        if replica.device == process_group.device:
             replica.bind_gradients(self.update_N)
 
     @abstractmethod
-    def add_up(self, buffer_N: Tensor) -> None:
-        """Put the sum over all members in the place of each one's numbers."""
+    def all_reduce(self, buffer_N: Tensor) -> None:
+        """Put the sum over all ranks in the place of each one's numbers."""
 
     def round(self, task: Task) -> Sums:
-        """Compute this member's gradient and add up all, each weighted by its measured labels."""
+        """Compute this rank's gradient and add up all, each weighted by its measured labels."""
         (step,) = task.steps
-        arrays = self.batches.get(step, self.team.rank)
+        arrays = self.batches.get(step, self.process_group.rank)
         self.replica.load(task.state_KP[0])
         loss, weight = self.replica.gradient(arrays, self.config)
         if self.replica.gradients_P.data_ptr() != self.update_N.data_ptr():
             self.update_N.copy_(self.replica.gradients_P)
         self.update_N.mul_(weight)
         self.write_tail(Sums.of(task, loss=loss, weight=weight, rows=len(arrays["labels"])))
-        self.add_up(self.buffer_N)
+        self.all_reduce(self.buffer_N)
         sums = self.read_tail()
         if sums.weight:
             self.update_N.div_(sums.weight)

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.collectives.base import Strategy, Sums, Task
-from dkan_core.training.communication.process_group import Team
+from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import cell_weights, part_loss, to_tensors
 from dkan_core.training.state.parameter_store import Rules
@@ -21,28 +21,28 @@ from dkan_core.training.state.parameter_store import Rules
 class DistributedDataParallelism(Strategy):
     """Gradients are averaged by hooks, in buckets, while the rest is still being computed."""
 
-    def __init__(self, team: Team, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
-        super().__init__(team, replica, batches, rules)
+    def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+        super().__init__(process_group, replica, batches, rules)
         devices = [replica.device] if replica.device.type == "cuda" else None
-        with team.together():
+        with process_group.exit_on_peer_loss():
             self.model = DistributedDataParallel(_Logits(replica.model), device_ids=devices, init_sync=False)
 
     def round(self, task: Task) -> Sums:
-        """Compute the loss as this member's share of that of all, and let DDP average its gradient."""
+        """Compute the loss as this rank's share of that of all, and let DDP average its gradient."""
         (step,) = task.steps
-        arrays = self.batches.get(step, self.team.rank)
+        arrays = self.batches.get(step, self.process_group.rank)
         self.replica.load(task.state_KP[0])
         self.replica.gradients_P.zero_()
         batch = to_tensors(arrays, self.replica.device)
         weight = cell_weights(batch["labels"], batch.get("weight"), self.config.label_weights).sum()
-        total = weight.to(self.team.device, copy=True)
-        self.team.add_up(total)
-        # DDP takes the plain mean over members; divided by this, losses add up to the mean over the labels of all.
-        share = total.to(weight.device) / self.team.size
+        total = weight.to(self.process_group.device, copy=True)
+        self.process_group.all_reduce(total)
+        # DDP takes the plain mean over ranks; divided by this, losses add up to the mean over the labels of all.
+        share = total.to(weight.device) / self.process_group.size
         loss = self._backward(batch, share)
         mean = loss * share.item() / (weight.item() or 1.0)
         self.write_tail(Sums.of(task, loss=mean, weight=weight.item(), rows=len(arrays["labels"])))
-        self.team.add_up(self._tail)
+        self.process_group.all_reduce(self._tail)
         self.update_N.copy_(self.replica.gradients_P)
         return self.read_tail()
 
@@ -54,7 +54,7 @@ class DistributedDataParallelism(Strategy):
         for start in starts:
             part = {name: tensor[start : start + size] for name, tensor in batch.items()}
             waits = nullcontext() if start == starts[-1] else self.model.no_sync()
-            with waits, self.team.together():
+            with waits, self.process_group.exit_on_peer_loss():
                 part_of_loss = part_loss(self.model, part, self.config, share)
                 torch.autograd.backward(part_of_loss)
             loss += part_of_loss.item()

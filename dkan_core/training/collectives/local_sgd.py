@@ -1,7 +1,7 @@
-"""Local SGD (Stich 2019, arXiv:1805.09767) with AdamW: members walk alone and meet every ``sync_interval`` steps.
+"""Local SGD (Stich 2019, arXiv:1805.09767) with AdamW: ranks walk alone and meet every ``sync_interval`` steps.
 
 Each begins a round with the state that all have agreed on and has moments of its own until its end; then parameters and
-moments are averaged, weighted by rows. So nothing but that state has to be kept, and one member alone equals plain
+moments are averaged, weighted by rows. So nothing but that state has to be kept, and one rank alone equals plain
 training to the bit.
 
 Shape suffixes: P trained numbers, N numbers of a buffer.
@@ -12,7 +12,7 @@ import torch
 
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.collectives.base import Strategy, Sums, Task
-from dkan_core.training.communication.process_group import Team
+from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.local_steps import Walker
 from dkan_core.training.state.adamw import AdamState
@@ -24,20 +24,22 @@ class LocalSGD(Strategy):
 
     arrays = 3
 
-    def __init__(self, team: Team, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
-        super().__init__(team, replica, batches, rules)
+    def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+        super().__init__(process_group, replica, batches, rules)
         self.walker = Walker(replica, batches, rules, lambda: self.on_step())
         self.state_3P = np.zeros((self.arrays, replica.values_P.numel()), np.float32)
 
     def round(self, task: Task) -> Sums:
         """Take the steps of a round alone, then average."""
         np.copyto(self.state_3P, task.state_KP[: self.arrays])
-        loss, weight, rows = self.walker.walk(AdamState(*self.state_3P), task.steps, self.team.rank, task.rate_scale)
+        loss, weight, rows = self.walker.walk(
+            AdamState(*self.state_3P), task.steps, self.process_group.rank, task.rate_scale
+        )
         own = Sums.of(task, loss=loss, weight=weight, rows=rows)
         self.update_N.copy_(torch.from_numpy(self.state_3P.reshape(-1)))
         self.write_tail(own)
-        if self.team.size > 1:
+        if self.process_group.size > 1:
             self.update_N.mul_(own.rows)
-            self.team.add_up(self.buffer_N)
+            self.process_group.all_reduce(self.buffer_N)
             self.update_N.div_(self.read_tail().rows)
         return self.read_tail()

@@ -1,6 +1,6 @@
-"""A ring all-reduce written out: each member talks to its two neighbours alone.
+"""A ring all-reduce written out: each rank talks to its two neighbours alone.
 
-With W members each number is sent 2 (W - 1) / W times by each, whatever W, and every sum has one fixed order.
+With W ranks each number is sent 2 (W - 1) / W times by each, whatever W, and every sum has one fixed order.
 
 Shape suffixes: N numbers of a buffer.
 """
@@ -13,27 +13,29 @@ from torch import Tensor
 from dkan_core.training.collectives.base import GradientStrategy
 
 Exchange = Callable[[Tensor, Tensor], None]
-"""Sends the first to the next member and fills the second from the one before."""
+"""Sends the first to the next rank and fills the second from the one before."""
 
 
 class Ring(GradientStrategy):
     """Gradients are summed around a ring."""
 
-    def add_up(self, buffer_N: Tensor) -> None:
-        """Put the sum over all members in the place of each one's numbers."""
-        ring_all_reduce(buffer_N, self.team.rank, self.team.size, self.team.exchange)
+    def all_reduce(self, buffer_N: Tensor) -> None:
+        """Put the sum over all ranks in the place of each one's numbers."""
+        ring_all_reduce(
+            buffer_N, self.process_group.rank, self.process_group.size, self.process_group.exchange_with_neighbors
+        )
 
 
 def ring_all_reduce(buffer_N: Tensor, rank: int, size: int, exchange: Exchange) -> None:
-    """Put the sum over a ring of members in the place of each one's numbers.
+    """Put the sum over a ring of ranks in the place of each one's numbers.
 
-    The buffer is cut into as many chunks as there are members. First each chunk goes around and grows to a sum, which
-    is whole at one member; then the sums go around.
+    The buffer is cut into as many chunks as there are ranks. First each chunk goes around and grows to a sum, which
+    is whole at one rank; then the sums go around.
 
     Args:
-        buffer_N: One member's numbers.
+        buffer_N: One rank's numbers.
         rank: Its place in the ring.
-        size: Members of the ring.
+        size: Ranks of the ring.
         exchange: How it talks to its neighbours.
     """
     chunks = torch.tensor_split(buffer_N, size)

@@ -1,4 +1,4 @@
-"""One member, whose gradient is the whole one."""
+"""One rank, whose gradient is the whole one."""
 
 from torch import Tensor
 
@@ -16,5 +16,5 @@ class Single(GradientStrategy):
         loss, weight = self.replica.gradient(arrays, self.config)
         return Sums.of(task, loss=loss, weight=weight, rows=len(arrays["labels"]))
 
-    def add_up(self, buffer_N: Tensor) -> None:
+    def all_reduce(self, buffer_N: Tensor) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""The members of a run as one of them sees them: sums, exchanges and broadcasts over torch.distributed.
+"""The ranks of a run as one of them sees them: sums, exchanges and broadcasts over torch.distributed.
 
 Shape suffixes: N numbers of a buffer.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from dkan_core.config import TrainConfig
-from dkan_core.training.communication.rendezvous import LOST_PARTNER, Meeting
+from dkan_core.training.communication.rendezvous import PEER_LOST, Rendezvous
 from dkan_core.training.roles.stopwatch import Stopwatch
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -26,7 +26,7 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 logger = logging.getLogger(__name__)
 
 
-def open_store(host: str, port: int, timeout: float, *, is_master: bool, listening: int | None = None) -> TCPStore:
+def open_tcp_store(host: str, port: int, timeout: float, *, is_master: bool, listening: int | None = None) -> TCPStore:
     """Connect to a store, or keep one.
 
     Args:
@@ -48,8 +48,8 @@ def open_store(host: str, port: int, timeout: float, *, is_master: bool, listeni
     )
 
 
-def keep_store(timeout: float, address: str = "127.0.0.1", port: int = 0) -> TCPStore:
-    """Keep a store for members on this node: it has no password, so it listens on the loopback alone.
+def serve_loopback_store(timeout: float, address: str = "127.0.0.1", port: int = 0) -> TCPStore:
+    """Keep a store for ranks on this node: it has no password, so it listens on the loopback alone.
 
     Args:
         timeout: Seconds that its clients wait for it.
@@ -61,64 +61,68 @@ def keep_store(timeout: float, address: str = "127.0.0.1", port: int = 0) -> TCP
     """
     listener = socket.create_server((address, port))
     port = listener.getsockname()[1]
-    return open_store(address, port, timeout, is_master=True, listening=listener.detach())
+    return open_tcp_store(address, port, timeout, is_master=True, listening=listener.detach())
 
 
-def meeting_at(store: TCPStore, config: TrainConfig) -> Meeting:
-    """Return the meeting of members on this node."""
-    return Meeting(port=store.port, backend=backend_of(config.device.split(",")))
+def local_rendezvous(store: TCPStore, config: TrainConfig) -> Rendezvous:
+    """Return the rendezvous of ranks on this node."""
+    return Rendezvous(port=store.port, backend=backend_for_devices(config.device.split(",")))
 
 
-def backend_of(devices: Sequence[str]) -> str:
-    """Return what members on these devices of a node can talk with.
+def backend_for_devices(devices: Sequence[str]) -> str:
+    """Return what ranks on these devices of a node can talk with.
 
-    >>> backend_of(["cuda:0", "cuda:1"]), backend_of(["cuda:0", "cuda:0"])
+    >>> backend_for_devices(["cuda:0", "cuda:1"]), backend_for_devices(["cuda:0", "cuda:0"])
     ('cpu:gloo,cuda:nccl', 'gloo')
     """
     own = len(set(devices)) == len(devices) and "cpu" not in devices
     return "cpu:gloo,cuda:nccl" if own else "gloo"
 
 
-class Team:
-    """One member's line to the others.
+class ProcessGroup:
+    """One rank's line to the others.
 
     Args:
-        meeting: Where to meet them; None for a member that is alone.
-        rank: This member's number.
+        rendezvous: Where to meet them; None for a rank that is alone.
+        rank: This rank's number.
         size: How many there are.
         device: Where it computes.
         timeout: Seconds that it waits for the others before it gives them up for lost.
     """
 
-    def __init__(self, meeting: Meeting | None, rank: int, size: int, device: torch.device, timeout: float) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous | None, rank: int, size: int, device: torch.device, timeout: float
+    ) -> None:
         self.rank, self.size = rank, size
         self.stopwatch = Stopwatch()
-        """Told what the time between members went into; by default nobody's."""
+        """Told what the time between ranks went into; by default nobody's."""
 
-        self.device = device if meeting is None or meeting.backend != "gloo" else torch.device("cpu")
+        self.device = device if rendezvous is None or rendezvous.backend != "gloo" else torch.device("cpu")
         """Where buffers are summed."""
 
-        if meeting is None:
+        if rendezvous is None:
             return
-        if meeting.one_node:
+        if rendezvous.one_node:
             os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
-        with self.together():
-            members = timedelta(seconds=timeout)
-            store = PrefixStore(meeting.prefix, open_store(meeting.host, meeting.port, timeout, is_master=False))
-            dist.init_process_group(meeting.backend, store=store, rank=rank, world_size=size, timeout=members)
+        with self.exit_on_peer_loss():
+            patience = timedelta(seconds=timeout)
+            store = PrefixStore(
+                rendezvous.prefix, open_tcp_store(rendezvous.host, rendezvous.port, timeout, is_master=False)
+            )
+            dist.init_process_group(rendezvous.backend, store=store, rank=rank, world_size=size, timeout=patience)
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """End this process, with a code that says so, when another member is gone."""
+    def exit_on_peer_loss(self) -> Iterator[None]:
+        """End this process, with a code that says so, when another rank is gone."""
         try:
             yield
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
-            logger.exception("lost the other members")
+            logger.exception("lost the other ranks")
             sys.stderr.flush()
             # At once: what is left of the connections may wait for those that are gone.
-            os._exit(LOST_PARTNER)
+            os._exit(PEER_LOST)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -126,28 +130,28 @@ class Team:
         yield
         self.stopwatch.lap("exchange")
 
-    def add_up(self, buffer_N: Tensor) -> None:
-        """Put the sum over all members in the place of each one's numbers."""
-        with self._timed(), self.together():
+    def all_reduce(self, buffer_N: Tensor) -> None:
+        """Put the sum over all ranks in the place of each one's numbers."""
+        with self._timed(), self.exit_on_peer_loss():
             dist.all_reduce(buffer_N)
 
-    def exchange(self, out_N: Tensor, into_N: Tensor) -> None:
-        """Send numbers to the next member of the ring, and receive as many as fit from the one before."""
+    def exchange_with_neighbors(self, out_N: Tensor, into_N: Tensor) -> None:
+        """Send numbers to the next rank of the ring, and receive as many as fit from the one before."""
         after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         pairs = ((dist.isend, out_N, after), (dist.irecv, into_N, before))
         transfers = [dist.P2POp(way, part_N, peer) for way, part_N, peer in pairs if part_N.numel()]
-        with self._timed(), self.together():
+        with self._timed(), self.exit_on_peer_loss():
             for transfer in dist.batch_isend_irecv(transfers) if transfers else ():
                 transfer.wait()
 
-    def share(self, arrays: list[Tensor], facts: list[object]) -> None:
-        """Put what the first member has in the place of what the others have.
+    def broadcast(self, arrays: list[Tensor], facts: list[object]) -> None:
+        """Put what the first rank has in the place of what the others have.
 
         Args:
-            arrays: Of the same shapes in every member.
-            facts: What JSON can hold, which is all that a stranger could make a member believe.
+            arrays: Of the same shapes in every rank.
+            facts: What JSON can hold, which is all that a stranger could make a rank believe.
         """
-        with self.together():
+        with self.exit_on_peer_loss():
             text = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8).to(self.device)
             size = torch.tensor([len(text)], device=self.device)
             dist.broadcast(size, src=0)
@@ -160,9 +164,9 @@ class Team:
                 dist.broadcast(ours, src=0)
                 array.copy_(ours)
 
-    def part(self) -> None:
-        """Wait for the others and hang up."""
+    def close(self) -> None:
+        """Wait for the others and close the connections."""
         if dist.is_initialized():
-            with self.together():
+            with self.exit_on_peer_loss():
                 dist.barrier()
             dist.destroy_process_group()

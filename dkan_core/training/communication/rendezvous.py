@@ -1,32 +1,32 @@
-"""Where the members of a run without a server find each other; needs no torch."""
+"""Where the ranks of a run without a server find each other; needs no torch."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
-LOST_PARTNER = 75
-"""Exit code of a member that ends because another one is gone."""
+PEER_LOST = 75
+"""Exit code of a rank that ends because another one is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meeting:
-    """The store that a run's members meet at, and how they talk to each other from then on."""
+class Rendezvous:
+    """The store that a run's ranks meet at, and how they talk to each other from then on."""
 
     host: str = "127.0.0.1"
     port: int = 0
     prefix: str = ""
-    """Of this run's keys; members that take the place of others meet under another one."""
+    """Of this run's keys; ranks that take the place of others meet under another one."""
 
     backend: str = "gloo"
     """Of torch.distributed."""
 
     one_node: bool = True
-    """Whether one launcher has started all members: it can replace them, and they talk over the loopback."""
+    """Whether one launcher has started all ranks: it can replace them, and they talk over the loopback."""
 
-    def number(self, incarnation: int) -> Self:
-        """Return the meeting of the members that replace the first ones, or others."""
-        return replace(self, prefix=f"{self.prefix}/{incarnation}")
+    def for_generation(self, generation: int) -> Self:
+        """Return the rendezvous of the ranks that replace the first ones, or others."""
+        return replace(self, prefix=f"{self.prefix}/{generation}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -254,7 +254,7 @@ def _verified(content: bytes, where: str) -> tuple[_Header, memoryview]:
         wanted, is_old = metadata.pop("sha256", None), "dkan" in metadata
         found = _digest(header, [body])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(f"{where}: is no whole checkpoint of dkan ({error})") from None
+        raise DataError(f"{where}: is not a complete dkan checkpoint ({error})") from None
     if is_old:
         raise DataError(f"{where}: is of an earlier dkan; this one reads format {FORMAT}: train again")
     if found != wanted:

@@ -16,7 +16,7 @@ from typing import Self
 import dkan_core
 from dkan_core.errors import TrainingError
 from dkan_core.training.communication.messages import Channel, PeerLostError, channel_pair
-from dkan_core.training.communication.rendezvous import LOST_PARTNER
+from dkan_core.training.communication.rendezvous import PEER_LOST
 from dkan_core.training.launcher.backoff import pause_before_restart
 from dkan_core.training.launcher.fork_server import GO
 from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
@@ -224,8 +224,8 @@ class Child:
         text = self.log.read_bytes()[self._log_start :].decode(errors="replace")
         tail = "\n".join(f"  {line}" for line in text.splitlines()[-LOG_LINES_SHOWN:]) or "  (it wrote nothing)"
         hint, advice = "", f"what to change: {MEMORY_ADVICE.get(self.role, COMPUTING_ADVICE)}"
-        if code == LOST_PARTNER:
-            hint = ": it has lost the other members; one of them has died, or the network to it is cut"
+        if code == PEER_LOST:
+            hint = ": it has lost the other ranks; one of them has died, or the network to it is cut"
         elif code == -signal.SIGKILL:
             hint = f"; out of memory is the usual cause: {advice}"
         elif "out of memory" in text.lower() or "MemoryError" in text:

@@ -20,7 +20,7 @@ MAX_HANDLES = 250
 MODULES = {
     "worker": "roles.worker",
     "server": "roles.parameter_server",
-    "member": "roles.collective_worker",
+    "collective-worker": "roles.collective_worker",
     "evaluator": "roles.evaluator",
     "gradient-probe": "planning.probes.gradient",
     "exchange-probe": "planning.probes.exchange",
@@ -28,7 +28,7 @@ MODULES = {
 }
 """Role -> the module that does its work."""
 
-IMPORTED_AHEAD = ("worker", "server", "member", "evaluator")
+IMPORTED_AHEAD = ("worker", "server", "collective-worker", "evaluator")
 NAME = "forkserver"
 READY = b'{"ready": true}\n'
 GO = b"g"

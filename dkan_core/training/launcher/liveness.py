@@ -12,10 +12,10 @@ from dkan_core.training.launcher.child_processes import Child
 from dkan_core.training.state.process_spec import Job
 from dkan_core.training.state.shared_memory import SharedMemory
 
-SILENT_SECONDS = 30.0
+UNRESPONSIVE_SECONDS = 30.0
 """A process without a heartbeat for so long is killed and replaced."""
 
-INTERRUPTED_SILENT_SECONDS = 5.0
+INTERRUPTED_UNRESPONSIVE_SECONDS = 5.0
 """The same once Ctrl-C was pressed, and somebody waits for the end."""
 
 STARTING_SECONDS = 600.0
@@ -37,7 +37,7 @@ Progress = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Signs:
+class LivenessCounters:
     """What a process shows of itself: see ``dkan_core.training.roles.heartbeat``."""
 
     heartbeat: int
@@ -50,7 +50,7 @@ class Signs:
         return cls(int(memory.heartbeats_R[index]), int(memory.activity_R[index]))
 
 
-class Life:
+class ProcessRecord:
     """A process and those before it of its name.
 
     Args:
@@ -59,11 +59,11 @@ class Life:
 
     def __init__(self, job: Job) -> None:
         self.name, self.role, self.rank = job.name, job.role, job.rank
-        # A member waits so long for the others, and shows no activity meanwhile.
-        waits = 2 * job.config.exchange_timeout if job.role == "member" else 0.0
+        # A rank waits so long for the others, and shows no activity meanwhile.
+        waits = 2 * job.config.exchange_timeout if job.role == "collective-worker" else 0.0
         self._stuck_seconds = max(STUCK_SECONDS.get(job.role, DEFAULT_STUCK_SECONDS), waits)
         self.child: Child | None = None
-        self.incarnation = 1
+        self.generation = 1
         self.due: float | None = 0.0
         """When the next process is to start; None while there is one, or none is needed."""
 
@@ -73,44 +73,44 @@ class Life:
         self.first_death = ""
         self._deaths, self._dying_since = 0, 0.0
         self._progress: Progress = ()
-        self._signs, self._ready = Signs(0, 0), False
-        self._heard = self._acted = self._longest = 0.0
+        self._counters, self._ready = LivenessCounters(0, 0), False
+        self._last_seen = self._last_active = self._longest = 0.0
         self._tolerance = 1
 
-    def begin(self, child: Child, signs: Signs, now: float) -> None:
+    def record_start(self, child: Child, counters: LivenessCounters, now: float) -> None:
         """Take note of a process that has just started."""
         self.child, self.due, self._ready = child, None, False
-        self._signs, self._heard, self._acted = signs, now, now
+        self._counters, self._last_seen, self._last_active = counters, now, now
 
-    def observe(self, signs: Signs, now: float) -> None:
+    def record_counters(self, counters: LivenessCounters, now: float) -> None:
         """Take note of what the process shows."""
-        if signs.heartbeat != self._signs.heartbeat:
-            self._heard = now
-        if signs.activity != self._signs.activity:
+        if counters.heartbeat != self._counters.heartbeat:
+            self._last_seen = now
+        if counters.activity != self._counters.activity:
             if self._ready:
-                self._longest = max(self._longest, now - self._acted)
-            self._acted, self._ready, self.was_ready = now, True, True
-        self._signs = signs
+                self._longest = max(self._longest, now - self._last_active)
+            self._last_active, self._ready, self.was_ready = now, True, True
+        self._counters = counters
 
-    def forgive(self, now: float) -> None:
+    def reset_deadlines(self, now: float) -> None:
         """Begin to wait anew: the launcher itself did not run, so it cannot know."""
-        self._heard = self._acted = now
+        self._last_seen = self._last_active = now
 
-    def is_silent(self, now: float, *, interrupted: bool) -> bool:
+    def is_unresponsive(self, now: float, *, interrupted: bool) -> bool:
         """Tell whether the process is to be killed: each one that takes its place has twice as long."""
-        silence = INTERRUPTED_SILENT_SECONDS if interrupted else SILENT_SECONDS
+        silence = INTERRUPTED_UNRESPONSIVE_SECONDS if interrupted else UNRESPONSIVE_SECONDS
         stuck = max(self._stuck_seconds, STUCK_FACTOR * self._longest) if self._ready else STARTING_SECONDS
-        silent = now - self._heard > self._tolerance * silence or now - self._acted > self._tolerance * stuck
+        silent = now - self._last_seen > self._tolerance * silence or now - self._last_active > self._tolerance * stuck
         if silent:
             self._tolerance *= 2
-            self.forgive(now)
+            self.reset_deadlines(now)
         return silent
 
-    def bury(self, child: Child, progress: Progress, now: float) -> None:
+    def record_death(self, child: Child, progress: Progress, now: float) -> None:
         """Take note of a death.
 
         Args:
-            child: Whose: of members, which live and die together, the one that was the cause.
+            child: Whose: of ranks, which live and die together, the one that was the cause.
             progress: How far the run is.
             now: By the monotonic clock.
         """
@@ -118,10 +118,10 @@ class Life:
             self._deaths, self._dying_since, self._tolerance = 0, now, max(1, self._tolerance // 2)
             self.first_death = child.describe_death()
         self._deaths, self._progress = self._deaths + 1, progress
-        self.incarnation += 1
+        self.generation += 1
         self.due = now + pause_before_restart(self._deaths)
 
-    def is_hopeless(self, now: float) -> bool:
+    def should_give_up(self, now: float) -> bool:
         """Tell whether no process of this name will ever get on."""
         never_started = not self.was_ready and self._deaths > MAX_FAILED_STARTS
         return never_started or (self._deaths > 1 and now - self._dying_since > GIVE_UP_SECONDS)

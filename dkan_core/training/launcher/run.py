@@ -11,8 +11,8 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.training.communication.process_group import keep_store, meeting_at
-from dkan_core.training.communication.rendezvous import Meeting
+from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
+from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.compute.model_init import InitialModel, initial_model
@@ -108,21 +108,21 @@ class Run:
             best=str(best_path(folder, checkpoints)),
             shape=shape,
             memory=self.memory.handle,
-            meeting=self._meeting(),
-            wakeups={name: os.pipe() for name in process_names(config, members=1 if ranks else None)},
+            rendezvous=self._rendezvous(),
+            wakeups={name: os.pipe() for name in process_names(config, ranks=1 if ranks else None)},
         )
         self.facts = run_facts(manifest.fingerprint, self.architecture.to_dict(), config)
         self.where = checkpoints
         if ranks is not None:
-            ranks.tell("plan", self.template.model)
+            ranks.publish_value("plan", self.template.model)
 
-    def _meeting(self) -> Meeting | None:
+    def _rendezvous(self) -> Rendezvous | None:
         if self.ranks is not None:
-            return self.ranks.meeting(self.config)
+            return self.ranks.rendezvous(self.config)
         if self.config.strategy in ("parameter-server", "single"):
             return None
-        self._store = keep_store(self.config.exchange_timeout)
-        return meeting_at(self._store, self.config)
+        self._store = serve_loopback_store(self.config.exchange_timeout)
+        return local_rendezvous(self._store, self.config)
 
     def _architecture(self, data: Path, manifest: PreparedData, initial: InitialModel | None) -> ModelConfig:
         if self.checkpoint is not None:

@@ -25,7 +25,7 @@ METRICS, TENSORBOARD = "metrics.json", "tensorboard"
 WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, METRICS)
 OUTPUTS = (CHECKPOINTS, *WRITTEN)
 OWN_NAMES = {
-    LOGS: r"(server|evaluator|train|(worker|member)-\d+)\.log",
+    LOGS: r"(server|evaluator|train|(worker|rank|member)-\d+)\.log",
     TENSORBOARD: r"events\.out\.tfevents\..*",
     MODEL_FOLDER: "|".join(map(re.escape, {*MODEL_FILES, *(name for file in MODEL_FILES for name in leftovers(file))})),
 }

@@ -1,6 +1,6 @@
 """The launcher's watch over a run's processes: it starts them, replaces one that dies, and stops them all.
 
-No other process decides who lives; what each of them needs to go on stands in shared memory. What can take long is
+No other process decides who records; what each of them needs to go on stands in shared memory. What can take long is
 never waited for: a process starts when it is due and the fork server is ready.
 """
 
@@ -17,15 +17,15 @@ from pathlib import Path
 from dkan_core import errors
 from dkan_core.config import TrainConfig
 from dkan_core.errors import DkanError, TrainingError
-from dkan_core.training.communication.rendezvous import LOST_PARTNER
+from dkan_core.training.communication.rendezvous import PEER_LOST
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.launcher.checkpoint_writer import Saver
 from dkan_core.training.launcher.child_processes import Child, ForkServer
-from dkan_core.training.launcher.liveness import Life, Progress, Signs
+from dkan_core.training.launcher.liveness import LivenessCounters, ProcessRecord, Progress
 from dkan_core.training.launcher.reporting import Reporter
 from dkan_core.training.setup.defaults import Placement
-from dkan_core.training.state.process_spec import COMPUTING, Job, process_name
-from dkan_core.training.state.shared_memory import Control, Member, SharedMemory
+from dkan_core.training.state.process_spec import COMPUTING, Job, process_name, role_and_rank
+from dkan_core.training.state.shared_memory import Control, SharedMemory, WorkerGeneration
 from dkan_core.training.state.snapshots import newest_snapshot
 
 LOOK_SECONDS = 0.1
@@ -38,7 +38,7 @@ FREEZE_SECONDS = 1.0
 processes to be gone."""
 
 CAUSE_SECONDS = 2.0
-"""How long to wait, when a member ends because it has lost another, for that one's end."""
+"""How long to wait, when a rank ends because it has lost another, for that one's end."""
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +69,9 @@ class Supervisor:
         self.memory, self.template, self.placement, self.folder = memory, template, placement, folder
         self.fork_server, self.reporter, self.saver = fork_server, reporter, saver
         self.wakeups = {name: Wakeup(pair) for name, pair in template.wakeups.items()}
-        self.replaced = dict.fromkeys((name.partition("-")[0] for name in template.wakeups), 0)
-        self._lives = {name: Life(self._job(name)) for name in template.wakeups}
-        self._at_launch = {name: self._progress_of(life.role) for name, life in self._lives.items()}
+        self.replaced = dict.fromkeys((role_and_rank(name)[0] for name in template.wakeups), 0)
+        self._records = {name: ProcessRecord(self._job(name)) for name in template.wakeups}
+        self._at_launch = {name: self._progress_of(record.role) for name, record in self._records.items()}
         self._selector = selectors.DefaultSelector()
         self._looked = time.monotonic()
         self._interrupts = 0
@@ -86,13 +86,13 @@ class Supervisor:
         """
         try:
             with self._interruptible():
-                for life in self._lives.values():
-                    self._announce(life)
+                for record in self._records.values():
+                    self._announce_generation(record)
                 while not self._is_over():
-                    self._turn()
-                self._hear(self._children("evaluator")[0])
+                    self._run_iteration()
+                self._handle_messages(self._children("evaluator")[0])
         except (SystemExit, DkanError, OSError):
-            self._freeze()
+            self._stop_and_checkpoint()
             raise
         finally:
             for child in self._children():
@@ -102,105 +102,111 @@ class Supervisor:
 
     def _children(self, role: str = "") -> list[Child]:
         """Return the newest process of every name, of one role or of all."""
-        return [life.child for life in self._lives.values() if life.child and life.role in (role or life.role)]
+        return [
+            record.child for record in self._records.values() if record.child and record.role in (role or record.role)
+        ]
 
     def _is_over(self) -> bool:
         return any(child.exit_code == 0 for child in self._children("evaluator"))
 
-    def _turn(self) -> None:
+    def _run_iteration(self) -> None:
         """Start what is due, take what the children say, heal those that died, show progress."""
         self._start_due()
         for key, _ in self._selector.select(LOOK_SECONDS):
-            self._listen(key.data)
-        self._kill_silent()
+            self._handle_channel(key.data)
+        self._kill_unresponsive()
         self.reporter.progress(self.memory.ledger.read())
         self.saver.look()
 
     def _start_due(self) -> None:
-        for life in self._lives.values():
+        for record in self._records.values():
             if not self.fork_server.is_ready():
                 return
-            if life.due is not None and life.due <= time.monotonic():
-                self._start(life)
+            if record.due is not None and record.due <= time.monotonic():
+                self._start(record)
 
-    def _start(self, life: Life) -> None:
-        child = self.fork_server.try_spawn(self._job(life.name, life.incarnation), self.folder / f"{life.name}.log")
+    def _start(self, record: ProcessRecord) -> None:
+        child = self.fork_server.try_spawn(
+            self._job(record.name, record.generation), self.folder / f"{record.name}.log"
+        )
         if child is None:
             return
-        if life.child is not None:
-            life.child.end()
-        life.begin(child, Signs.read(self.memory, life.role, life.rank), time.monotonic())
+        if record.child is not None:
+            record.child.end()
+        record.record_start(child, LivenessCounters.read(self.memory, record.role, record.rank), time.monotonic())
         self._selector.register(child.channel, selectors.EVENT_READ, child)
 
-    def _job(self, name: str, incarnation: int = 1) -> Job:
-        role, _, rank = name.partition("-")
-        number = int(rank or 0)
+    def _job(self, name: str, generation: int = 1) -> Job:
+        role, rank = role_and_rank(name)
         return replace(
             self.template,
             role=role,
-            rank=number,
-            incarnation=incarnation,
-            device=self.placement.device_of(role, number),
+            rank=rank,
+            generation=generation,
+            device=self.placement.device_of(role, rank),
             threads=self.placement.threads if role in COMPUTING else 1,
-            meeting=self.template.meeting and self.template.meeting.number(incarnation),
+            rendezvous=self.template.rendezvous and self.template.rendezvous.for_generation(generation),
             history=tuple(self.reporter.confirmed) if role == "evaluator" else (),
         )
 
-    def _announce(self, life: Life) -> None:
+    def _announce_generation(self, record: ProcessRecord) -> None:
         """Tell the server which process of a worker's rank counts from now on, also before it has started."""
-        if life.role == "worker":
-            self.memory.members[life.rank].write(Member(incarnation=life.incarnation))
+        if record.role == "worker":
+            self.memory.worker_generations[record.rank].write(WorkerGeneration(generation=record.generation))
             self._notify("server")
 
-    def _listen(self, child: Child) -> None:
-        if self._lives[child.name].child is not child:
+    def _handle_channel(self, child: Child) -> None:
+        if self._records[child.name].child is not child:
             return
-        self._hear(child)
+        self._handle_messages(child)
         if child.channel.lost:
             self._selector.unregister(child.channel)
             if child.wait() != 0:
-                self._heal(child)
+                self._replace_dead(child)
 
-    def _hear(self, child: Child) -> None:
+    def _handle_messages(self, child: Child) -> None:
         for message in child.channel.waiting():
             if message["kind"] == "error":
                 raise getattr(errors, message["error"])(message["text"])
             self.reporter.take(message)
 
-    def _heal(self, child: Child) -> None:
+    def _replace_dead(self, child: Child) -> None:
         """Have another process take the place of one that died, unless that would lead nowhere."""
         if child.role == "worker" and self.memory.ledger.read().ended:
             return
-        lives = [self._lives[child.name]]
-        if child.role == "member":
-            # Members live and die together.
-            child, lives = self._end_members(child), [life for life in self._lives.values() if life.role == "member"]
+        records = [self._records[child.name]]
+        if child.role == "collective-worker":
+            # Ranks live and die together.
+            child, records = (
+                self._end_collective_workers(child),
+                [record for record in self._records.values() if record.role == "collective-worker"],
+            )
         now, progress = time.monotonic(), self._progress()
-        for life in lives:
-            life.observe(Signs.read(self.memory, life.role, life.rank), now)
-            life.bury(child, progress, now)
-        if self._cannot_work(child) or self._lives[child.name].is_hopeless(now):
-            raise TrainingError(self._lives[child.name].first_death)
+        for record in records:
+            record.record_counters(LivenessCounters.read(self.memory, record.role, record.rank), now)
+            record.record_death(child, progress, now)
+        if self._cannot_work(child) or self._records[child.name].should_give_up(now):
+            raise TrainingError(self._records[child.name].first_death)
         logger.warning("%s; a new one takes its place", child.describe_death().split(". The end of")[0])
         self.replaced[child.role] += 1
-        for life in lives:
-            self._announce(life)
+        for record in records:
+            self._announce_generation(record)
 
     def _cannot_work(self, child: Child) -> bool:
         """Tell whether a process has failed by itself before one of its role had done anything, or is no launcher's."""
-        alone = self.template.meeting is None or self.template.meeting.one_node
-        if child.role == "member" and not alone:
+        alone = self.template.rendezvous is None or self.template.rendezvous.one_node
+        if child.role == "collective-worker" and not alone:
             return True
-        failed = child.wait() > 0 and child.wait() != LOST_PARTNER
+        failed = child.wait() > 0 and child.wait() != PEER_LOST
         return failed and self._progress_of(child.role) == self._at_launch[child.name]
 
-    def _end_members(self, child: Child) -> Child:
-        """End all members; return the one whose death was the cause, not that of another."""
+    def _end_collective_workers(self, child: Child) -> Child:
+        """End all ranks; return the one whose death was the cause, not that of another."""
         # What waits to be started has died before.
-        lives = (life for life in self._lives.values() if life.role == child.role and life.due is None)
-        children = [life.child for life in lives if life.child]
+        records = (record for record in self._records.values() if record.role == child.role and record.due is None)
+        children = [record.child for record in records if record.child]
         deadline = time.monotonic() + CAUSE_SECONDS
-        while not (causes := [each for each in children if each.exit_code not in (None, 0, LOST_PARTNER)]):
+        while not (causes := [each for each in children if each.exit_code not in (None, 0, PEER_LOST)]):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.01)
@@ -208,7 +214,7 @@ class Supervisor:
             each.kill()
             each.wait()
             if each.channel in self._selector.get_map():
-                self._hear(each)
+                self._handle_messages(each)
                 self._selector.unregister(each.channel)
         return causes[0] if causes else child
 
@@ -222,19 +228,19 @@ class Supervisor:
         ledger = self.memory.ledger.read()
         return {"server": ledger.version, "evaluator": self.memory.evaluated.read().number}.get(role, ledger.units_done)
 
-    def _kill_silent(self) -> None:
+    def _kill_unresponsive(self) -> None:
         """Kill processes that do not live or do not get on; the next turn replaces them."""
         now, absent = time.monotonic(), time.monotonic() - self._looked > ABSENT_SECONDS
         self._looked = now
-        for life in self._lives.values():
-            if life.child is None or life.child.exit_code is not None:
+        for record in self._records.values():
+            if record.child is None or record.child.exit_code is not None:
                 continue
-            life.observe(Signs.read(self.memory, life.role, life.rank), now)
+            record.record_counters(LivenessCounters.read(self.memory, record.role, record.rank), now)
             if absent:
-                life.forgive(now)
-            if life.is_silent(now, interrupted=self._interrupts > 0):
-                logger.warning("%s does not move and is killed", life.name)
-                life.child.kill()
+                record.reset_deadlines(now)
+            if record.is_unresponsive(now, interrupted=self._interrupts > 0):
+                logger.warning("%s is unresponsive; killing it", record.name)
+                record.child.kill()
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -260,7 +266,7 @@ class Supervisor:
         if name in self.wakeups:
             self.wakeups[name].notify()
 
-    def _freeze(self) -> None:
+    def _stop_and_checkpoint(self) -> None:
         """Stop everything where it is, and write a checkpoint of that."""
         if self.memory.shape.local:
             self._ask_for_restore_point()
@@ -280,8 +286,8 @@ class Supervisor:
             time.sleep(0.01)
 
 
-def process_names(config: TrainConfig, *, members: int | None = None) -> list[str]:
-    """Return the processes of one launcher: with ``members``, so many of the first members alone."""
+def process_names(config: TrainConfig, *, ranks: int | None = None) -> list[str]:
+    """Return the processes of one launcher: with ``ranks``, so many of the first ones alone."""
     assert config.workers is not None
-    first, role = (["server"], "worker") if config.strategy == "parameter-server" else ([], "member")
-    return [*first, "evaluator", *(process_name(role, rank) for rank in range(members or config.workers))]
+    first, role = (["server"], "worker") if config.strategy == "parameter-server" else ([], "collective-worker")
+    return [*first, "evaluator", *(process_name(role, rank) for rank in range(ranks or config.workers))]

@@ -1,6 +1,6 @@
-"""Runs under torchrun, on one node or several: every rank's process is the launcher of one member.
+"""Runs under torchrun, on one node or several: every rank's process is the launcher of one rank.
 
-The process of rank 0 is the launcher that writes the run, with the evaluator beside its member. The others write
+The process of rank 0 is the launcher that writes the run, with the evaluator beside its rank. The others write
 nothing: they learn from it what to train, and at the end how it went.
 """
 
@@ -26,8 +26,8 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.training.communication.process_group import backend_of, keep_store, open_store
-from dkan_core.training.communication.rendezvous import Meeting, TorchRun
+from dkan_core.training.communication.process_group import backend_for_devices, open_tcp_store, serve_loopback_store
+from dkan_core.training.communication.rendezvous import Rendezvous, TorchRun
 from dkan_core.training.compute.gradient import decayed_ranges, parameter_count, untrained_model
 from dkan_core.training.launcher.child_processes import Child, ForkServer
 from dkan_core.training.setup.defaults import Placement
@@ -60,23 +60,23 @@ class Ranks:
         self._keeps_store = place.rank == 0 and not place.agent_has_store
         self._prefix = f"dkan/{place.attempt}/{next(_runs)}"
         try:
-            store = self._open_store()
+            store = self._open_rank_store()
         except (RuntimeError, OSError) as error:
             what = f"cannot listen at {place.host}:{place.port} for" if self._keeps_store else "lost"
             raise TrainingError(f"{what} the other ranks: {error}") from error
         self._store = PrefixStore(self._prefix, store)
 
-    def _open_store(self) -> TCPStore:
+    def _open_rank_store(self) -> TCPStore:
         """Connect to the store, or keep it: on the loopback alone where all ranks are on this node and meet there."""
         place = self.place
         if self._keeps_store and place.one_node:
             address = socket.gethostbyname(place.host)
             if ipaddress.ip_address(address).is_loopback:
-                return keep_store(self.timeout, address, place.port)
-        return open_store(place.host, place.port, self.timeout, is_master=self._keeps_store)
+                return serve_loopback_store(self.timeout, address, place.port)
+        return open_tcp_store(place.host, place.port, self.timeout, is_master=self._keeps_store)
 
-    def gather(self) -> None:
-        """Say that this rank has its data; rank 0 waits for all to say so, as members wait only shortly for each other.
+    def wait_until_ready(self) -> None:
+        """Say that this rank has its data; rank 0 waits for all to say so, as ranks wait only shortly for each other.
 
         A rank that dies before it has said so and is started again is waited for, too.
 
@@ -94,27 +94,27 @@ class Ranks:
                 patience = time.monotonic() + SILENCE_SECONDS
             time.sleep(LOOK_SECONDS)
 
-    def give_up(self, error: DkanError) -> None:
+    def report_failure(self, error: DkanError) -> None:
         """Tell rank 0, which waits for this rank, why it waits in vain."""
-        self.tell("failed", f"rank {self.place.rank}: {error}")
+        self.publish_value("failed", f"rank {self.place.rank}: {error}")
 
-    def meeting(self, config: TrainConfig) -> Meeting:
-        """Return where the members meet."""
-        backend = backend_of(config.device.split(",")[: self.place.local_size])
+    def rendezvous(self, config: TrainConfig) -> Rendezvous:
+        """Return where the ranks meet."""
+        backend = backend_for_devices(config.device.split(",")[: self.place.local_size])
         host, port = self.place.host, self.place.port
-        return Meeting(host=host, port=port, prefix=f"{self._prefix}/members", backend=backend, one_node=False)
+        return Rendezvous(host=host, port=port, prefix=f"{self._prefix}/ranks", backend=backend, one_node=False)
 
-    def tell(self, key: str, value: Any) -> None:
+    def publish_value(self, key: str, value: Any) -> None:
         """Tell the others something."""
         self._ask(lambda: self._store.set(key, json.dumps(value)))
 
-    def hear(self, key: str) -> Any:
+    def wait_for_value(self, key: str) -> Any:
         """Wait until rank 0 tells something."""
         while not self._has(key):
             time.sleep(LOOK_SECONDS)
         return json.loads(self._ask(lambda: self._store.get(key)))
 
-    def part(self) -> None:
+    def leave(self) -> None:
         """Say that nothing more is to be heard; whoever keeps the store waits for the others to say so."""
         deadline = time.monotonic() + FAREWELL_SECONDS
         count = self._ask(lambda: self._store.add("parted", 1))
@@ -151,15 +151,15 @@ class Ranks:
 
 
 def follow(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig) -> dict[str, Any]:
-    """Run this rank's member, if rank 0 wants to train, and return what it tells of the result.
+    """Run this rank's rank, if rank 0 wants to train, and return what it tells of the result.
 
     Raises:
-        UserError: The member found the data wrong.
-        TrainingError: The member died, or rank 0 is gone.
+        UserError: The rank found the data wrong.
+        TrainingError: The rank died, or rank 0 is gone.
     """
     with ForkServer() as fork_server, _uninterrupted():
-        ranks.gather()
-        model = ranks.hear("plan")
+        ranks.wait_until_ready()
+        model = ranks.wait_for_value("plan")
         if model is not None:
             job = _member(ranks, data, manifest, config, model)
             with tempfile.TemporaryDirectory(prefix="dkan-") as logs:
@@ -169,8 +169,8 @@ def follow(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig
                 finally:
                     child.end()
                     os.close(job.memory)
-        result: dict[str, Any] = ranks.hear("result")
-        ranks.part()
+        result: dict[str, Any] = ranks.wait_for_value("result")
+        ranks.leave()
         return result
 
 
@@ -180,9 +180,9 @@ def _member(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfi
     placement = Placement.of(config, ranks.place)
     shape = MemoryShape.of(config, parameter_count(untrained))
     return Job(
-        role="member",
+        role="collective-worker",
         rank=rank,
-        device=placement.device_of("member", rank),
+        device=placement.device_of("collective-worker", rank),
         threads=placement.threads,
         prepared=str(data),
         run="",
@@ -193,12 +193,12 @@ def _member(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfi
         shape=shape,
         memory=create_memory(shape).handle,
         wakeups={},
-        meeting=ranks.meeting(config).number(1),
+        rendezvous=ranks.rendezvous(config).for_generation(1),
     )
 
 
 def _watch(child: Child) -> None:
-    """Wait for the end of a member, and raise what it has to say."""
+    """Wait for the end of a rank, and raise what it has to say."""
     while not child.channel.lost:
         for message in child.channel.waiting():
             raise getattr(errors, message["error"])(message["text"])

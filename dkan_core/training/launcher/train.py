@@ -112,7 +112,7 @@ def train(
         checkpoint = _starting_point(run, where, config, manifest, overwrite=overwrite)
         log_plan(config, rate_is_default=asked.learning_rate is None)
         if ranks is not None:
-            ranks.gather()
+            ranks.wait_until_ready()
         with local_run_folder(run) as folder:
             make_ready(folder, checkpoint)
             write_log(folder / LOGS / LOG)
@@ -139,8 +139,8 @@ def train(
         checkpoint=end.checkpoint or None,
     )
     if ranks is not None:
-        ranks.tell("result", asdict(result))
-        ranks.part()
+        ranks.publish_value("result", asdict(result))
+        ranks.leave()
     return result
 
 
@@ -166,7 +166,7 @@ def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks |
     """Write what a finished run has left in its checkpoint; nothing is trained."""
     logger.info("%s is the end of a finished run: nothing to train; %s", checkpoint.source, TO_GO_ON[ending])
     if ranks is not None:
-        ranks.tell("plan", None)
+        ranks.publish_value("plan", None)
     lines = "".join(json.dumps(entry) + "\n" for entry in checkpoint.history)
     write_atomic(folder / HISTORY, lines)
     return Outcome(checkpoint.history, replace(checkpoint.ledger, ended=ENDINGS.index(ending)), {})
@@ -189,7 +189,7 @@ def _take_part(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> Train
             data, manifest = stack.enter_context(open_prepared(prepared, "train", "valid"))
             config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), ranks.place)
         except DkanError as error:
-            ranks.give_up(error)
+            ranks.report_failure(error)
             raise
         return TrainResult(**follow(ranks, data, manifest, config))
 

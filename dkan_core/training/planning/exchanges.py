@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from dkan_core.config import TrainConfig
-from dkan_core.training.communication.process_group import keep_store, meeting_at
-from dkan_core.training.communication.rendezvous import Meeting
+from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
+from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.planning.probes.processes import Crew, close_handles
 from dkan_core.training.state.parameter_store import start
 from dkan_core.training.state.process_spec import Job, process_name
-from dkan_core.training.state.shared_memory import Member, MemoryShape, create_memory
+from dkan_core.training.state.shared_memory import MemoryShape, WorkerGeneration, create_memory
 
 SERVER_SYNC, SERVER_AVERAGE = "parameter-server sync", "parameter-server average"
 EXCHANGES = {
@@ -45,9 +45,11 @@ def exchange_seconds(
         folder: For their logs.
     """
     config = _config(name, devices)
-    store = None if config.strategy == "parameter-server" else keep_store(config.exchange_timeout)
-    meeting = None if store is None else meeting_at(store, config)
-    job = _job(config, max(1, size // 4 // MemoryShape.of(config, 1).pushed), steps=WARM_UP + repeats, meeting=meeting)
+    store = None if config.strategy == "parameter-server" else serve_loopback_store(config.exchange_timeout)
+    rendezvous = None if store is None else local_rendezvous(store, config)
+    job = _job(
+        config, max(1, size // 4 // MemoryShape.of(config, 1).pushed), steps=WARM_UP + repeats, rendezvous=rendezvous
+    )
     role = "exchange-probe" if store is None else "allreduce-probe"
     try:
         with Crew(fork_server, folder) as crew:
@@ -75,14 +77,14 @@ def _config(name: str, devices: Sequence[str]) -> TrainConfig:
     )
 
 
-def _job(config: TrainConfig, parameters: int, *, steps: int, meeting: Meeting | None) -> Job:
+def _job(config: TrainConfig, parameters: int, *, steps: int, rendezvous: Rendezvous | None) -> Job:
     """Return the job of every process, but for role, rank and device."""
     assert config.workers is not None
     shape = MemoryShape.of(config, parameters)
     memory = create_memory(shape)
     start(memory, np.random.default_rng(0).standard_normal(parameters, np.float32))
-    for member in memory.members:
-        member.write(Member(incarnation=1))
+    for record in memory.worker_generations:
+        record.write(WorkerGeneration(generation=1))
     names = ["server", "evaluator", *(process_name("worker", rank) for rank in range(config.workers))]
     return Job(
         role="",
@@ -94,6 +96,6 @@ def _job(config: TrainConfig, parameters: int, *, steps: int, meeting: Meeting |
         decayed=((0, parameters, 1.0),),
         shape=shape,
         memory=memory.handle,
-        meeting=meeting,
+        rendezvous=rendezvous,
         wakeups={name: os.pipe() for name in names},
     )

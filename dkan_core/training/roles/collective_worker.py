@@ -1,7 +1,7 @@
-"""A member process of a run without a server: computes, merges with the others, and does what a server would do.
+"""A collective worker, which is a rank of a run without a server: it computes, reduces, and does a server's work.
 
-Every member holds the whole state and applies the same merged update to it by the same rules, so that all decide alike.
-The first one's state is that of the run: it stands in the launcher's shared memory, and whatever member is killed, all
+Every rank holds the whole state and applies the same merged update to it by the same rules, so that all decide alike.
+The first one's state is that of the run: it stands in the launcher's shared memory, and whatever rank is killed, all
 begin anew from its last commit.
 """
 
@@ -16,7 +16,7 @@ from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.training.collectives import STRATEGIES
 from dkan_core.training.collectives.base import Strategy, Sums, Task
-from dkan_core.training.communication.process_group import Team
+from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.post_step import FollowUp
@@ -29,7 +29,7 @@ from dkan_core.training.state.process_spec import Job
 from dkan_core.training.state.shared_memory import SharedMemory, create_memory
 
 PROOFS = 1 << 6
-"""So many different proofs: sums of their squares over thousands of members are exact in float32."""
+"""So many different proofs: sums of their squares over thousands of ranks are exact in float32."""
 
 logger = logging.getLogger(__name__)
 
@@ -42,41 +42,41 @@ def work(job: Job) -> None:
         torch.cuda.set_device(device)
     memory = job.open_memory()
     heartbeat = Heartbeat(memory, job.role, job.rank)
-    team = Team(job.meeting, job.rank, job.shape.workers, device, job.config.exchange_timeout)
+    process_group = ProcessGroup(job.rendezvous, job.rank, job.shape.workers, device, job.config.exchange_timeout)
     rules = Rules.of(job.config, job.train_rows, job.decayed)
     with open_split(folder, read_manifest(folder), "train") as reader:
-        stopwatch = team.stopwatch = Stopwatch(memory.worker_times[job.rank], peak_memory_of(device))
+        stopwatch = process_group.stopwatch = Stopwatch(memory.worker_times[job.rank], peak_memory_of(device))
         batches = TimedBatches(reader, job.config, job.rank, stopwatch)
         if job.rank:
             memory = create_memory(job.shape)
-        if team.size > 1:
-            share_state(memory, team)
-        strategy = STRATEGIES[job.config.strategy](team, Replica.of(job.model, device), batches, rules)
+        if process_group.size > 1:
+            broadcast_state(memory, process_group)
+        strategy = STRATEGIES[job.config.strategy](process_group, Replica.of(job.model, device), batches, rules)
         store = ParameterStore(memory, rules)
         follow_up = FollowUp(store, None if job.rank else job.wakeup("evaluator"))
-        MemberLoop(strategy, store, follow_up, heartbeat, stopwatch).run()
+        CollectiveLoop(strategy, store, follow_up, heartbeat, stopwatch).run()
         batches.close()
-    team.part()
+    process_group.close()
 
 
-def share_state(memory: SharedMemory, team: Team) -> None:
-    """Give every member the first one's ledger, state and restore points."""
+def broadcast_state(memory: SharedMemory, process_group: ProcessGroup) -> None:
+    """Give every rank the first one's ledger, state and restore points."""
     ledger, kept = memory.ledger.read(), [record.read() for record in memory.kept]
     facts: list[object] = [asdict(each) for each in (ledger, *kept)]
-    team.share([torch.from_numpy(array) for array in (memory.buffers_2KP, memory.kept_2KP)], facts)
-    if team.rank:
+    process_group.broadcast([torch.from_numpy(array) for array in (memory.buffers_2KP, memory.kept_2KP)], facts)
+    if process_group.rank:
         ledger, *kept = (Ledger(**each) for each in facts)  # type: ignore[arg-type]
         memory.ledger.write(ledger)
         for record, value in zip(memory.kept, kept, strict=True):
             record.write(value)
 
 
-class MemberLoop:
+class CollectiveLoop:
     """The loop over rounds.
 
     Args:
-        strategy: How the members' updates become one.
-        store: This member's copy of the state that counts.
+        strategy: How the ranks' updates become one.
+        store: This rank's copy of the state that counts.
         follow_up: What is due after a commit.
         heartbeat: Shows that rounds are made.
         stopwatch: Told what the time went into.
@@ -87,7 +87,7 @@ class MemberLoop:
     ) -> None:
         self.strategy, self.store, self.follow_up = strategy, store, follow_up
         self.heartbeat, self.stopwatch = heartbeat, stopwatch
-        strategy.on_step = heartbeat.tick
+        strategy.on_step = heartbeat.record_activity
 
     def run(self) -> None:
         """Run to the end, and see to what an earlier process did not come to."""
@@ -97,7 +97,7 @@ class MemberLoop:
         self.stopwatch.publish()
 
     def _round(self, ending: int) -> int:
-        """Take part in a round; return why the run ends after it, as all members know by then."""
+        """Take part in a round; return why the run ends after it, as all ranks know by then."""
         ledger, plan = self.store.ledger, self.store.rules.work_plan
         self.stopwatch.lap("other")
         sums = self.strategy.round(
@@ -109,12 +109,12 @@ class MemberLoop:
                 proof=self._proof(),
             )
         )
-        team = self.strategy.team
+        process_group = self.strategy.process_group
         # On a GPU the exchange ends when its sums are read.
-        self.stopwatch.lap("exchange" if team.size > 1 else "compute")
-        if not sums.is_proven(team.size):
-            logger.warning("the members' parameters differ before step %d; the first one's count", ledger.step)
-            share_state(self.store.memory, team)
+        self.stopwatch.lap("exchange" if process_group.size > 1 else "compute")
+        if not sums.is_proven(process_group.size):
+            logger.warning("parameters diverged across ranks at step %d; continuing with those of rank 0", ledger.step)
+            broadcast_state(self.store.memory, process_group)
             self.store.ledger = self.store.memory.ledger.read()
         self.store.merge([self._contribution(sums)])
         self.stopwatch.lap("update")
@@ -138,15 +138,15 @@ class MemberLoop:
         )
 
     def _follow_up(self, ending: int) -> int:
-        """Do what is due after a commit; return why the run is to end after the next round, by this member alone."""
-        self.heartbeat.tick()
+        """Do what is due after a commit; return why the run is to end after the next round, by this rank alone."""
+        self.heartbeat.record_activity()
         ledger = self.store.ledger
         if ledger.step == self.store.rules.schedule.steps:
             ending = ENDINGS.index("epochs")
         if ending and not ledger.ended:
             self.store.commit(replace(ledger, ended=ending))
         while not self.follow_up.publish():
-            self.heartbeat.tick()
+            self.heartbeat.record_activity()
             time.sleep(PATIENCE_SECONDS)
         self.follow_up.keep()
         return 0 if self.follow_up.evaluator is None else ENDINGS.index(self.follow_up.ending())

@@ -45,11 +45,11 @@ def work(job: Job) -> None:
     heartbeat, stopwatch = Heartbeat(memory, job.role), Stopwatch(memory.evaluator_time)
     evaluator = Evaluator(job, inherited(job.launcher), stopwatch)
     # A split is scored in many parts.
-    evaluator.judge.replica.model.register_forward_hook(lambda *_: heartbeat.tick())
+    evaluator.judge.replica.model.register_forward_hook(lambda *_: heartbeat.record_activity())
     stopwatch.lap("other")
     dealt_with = memory.evaluated.read().number
     while not is_over(memory, dealt_with):
-        heartbeat.tick()
+        heartbeat.record_activity()
         waiting = list(snapshots_beyond(memory, dealt_with))
         if not waiting:
             wakeup.wait(PATIENCE_SECONDS)

@@ -23,13 +23,13 @@ class Heartbeat:
 
     def __init__(self, memory: SharedMemory, role: str, rank: int = 0) -> None:
         self._memory, self._index = memory, memory.liveness_index(role, rank)
-        threading.Thread(target=self._beat, daemon=True, name="dkan-heartbeat").start()
+        threading.Thread(target=self._count_heartbeats, daemon=True, name="dkan-heartbeat").start()
 
-    def _beat(self) -> None:
+    def _count_heartbeats(self) -> None:
         while True:
             self._memory.heartbeats_R[self._index] += 1
             time.sleep(HEARTBEAT_SECONDS)
 
-    def tick(self) -> None:
+    def record_activity(self) -> None:
         """Show that the process has got on: at every turn of its loop, also while it has nothing to do."""
         self._memory.activity_R[self._index] += 1

@@ -44,7 +44,7 @@ class Server:
         """Serve to the end, and see to what an earlier server did not come to."""
         pauses = self._follow_up()
         while not self.store.ledger.ended:
-            self.heartbeat.tick()
+            self.heartbeat.record_activity()
             self.leases.hand_out(self.store.ledger, self.store.rate_scale, new=not pauses)
             contributions = self.leases.collect(self.store.ledger)
             self.stopwatch.lap("other")
@@ -59,7 +59,7 @@ class Server:
         self.leases.shut_down_workers(self.store.ledger)
         self.stopwatch.publish()
         while not self.follow_up.publish():
-            self.heartbeat.tick()
+            self.heartbeat.record_activity()
             self.wakeup.wait(PATIENCE_SECONDS)
 
     def _follow_up(self) -> bool:

@@ -16,36 +16,36 @@ from dkan_core.training.state.aggregation import Contribution
 from dkan_core.training.state.ledger import Ledger, WorkPlan
 from dkan_core.training.state.shared_memory import SHUTDOWN, WAIT, Lease, Push, SharedMemory
 
-SILENT_SECONDS = 1.0
+UNRESPONSIVE_SECONDS = 1.0
 """A worker whose heart has not beaten for so long has its work unit handed to another."""
 
 
-class Presence:
+class WorkerLiveness:
     """Which workers are there to work: started, ready, and with a beating heart."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
-        self._beats = memory.heartbeats_R[: memory.shape.workers].copy()
-        self._heard = np.full(len(self._beats), time.monotonic())
+        self._heartbeats = memory.heartbeats_R[: memory.shape.workers].copy()
+        self._last_seen = np.full(len(self._heartbeats), time.monotonic())
 
-    def listen(self) -> None:
+    def poll_heartbeats(self) -> None:
         """Notice whose heart has beaten since the last time."""
-        beats_W = self._memory.heartbeats_R[: len(self._beats)].copy()
-        self._heard[beats_W != self._beats] = time.monotonic()
-        self._beats = beats_W
+        heartbeats_W = self._memory.heartbeats_R[: len(self._heartbeats)].copy()
+        self._last_seen[heartbeats_W != self._heartbeats] = time.monotonic()
+        self._heartbeats = heartbeats_W
 
-    def is_present(self, rank: int) -> bool:
+    def is_alive(self, rank: int) -> bool:
         """Tell whether a worker can do something now."""
-        return self._is_ready(rank) and time.monotonic() - self._heard[rank] < SILENT_SECONDS
+        return self._is_ready(rank) and time.monotonic() - self._last_seen[rank] < UNRESPONSIVE_SECONDS
 
-    def is_awaited(self, rank: int) -> bool:
+    def should_be_awaited(self, rank: int) -> bool:
         """Tell whether to wait for a worker: it is there, or it is the first of its rank and starts."""
-        starts = self._memory.members[rank].read().incarnation == 1 and not self._is_ready(rank)
-        return starts or self.is_present(rank)
+        starts = self._memory.worker_generations[rank].read().generation == 1 and not self._is_ready(rank)
+        return starts or self.is_alive(rank)
 
     def _is_ready(self, rank: int) -> bool:
-        incarnation = self._memory.members[rank].read().incarnation
-        return incarnation > 0 and self._memory.pushes[rank].read().incarnation == incarnation
+        generation = self._memory.worker_generations[rank].read().generation
+        return generation > 0 and self._memory.pushes[rank].read().generation == generation
 
 
 class Leases:
@@ -70,7 +70,7 @@ class Leases:
     ) -> None:
         self.memory, self.work_plan, self.wakeups, self.max_staleness = memory, work_plan, wakeups, max_staleness
         self.by_round = max_staleness is None
-        self.presence = Presence(memory)
+        self.liveness = WorkerLiveness(memory)
         self.collected: dict[int, Contribution] = {}
         self.late, self.reassigned = ledger.late, ledger.reassigned
         self._held: dict[int, Lease] = {}
@@ -104,12 +104,12 @@ class Leases:
             rate_scale: Factor of the learning rate.
             new: Whether work units may be begun that nobody had; those of a round that is begun may in any case.
         """
-        self.presence.listen()
+        self.liveness.poll_heartbeats()
         for unit in list(self._wanted(ledger)):
             if unit >= self._next and not new and not self.by_round:
                 break
             holder = next((rank for rank, lease in self._held.items() if lease.unit == unit), None)
-            if holder is not None and self.presence.is_present(holder):
+            if holder is not None and self.liveness.is_alive(holder):
                 continue
             rank = self._choose(unit)
             if rank is None and unit >= self._next and not self.by_round:
@@ -185,10 +185,10 @@ class Leases:
         """Return the worker for a work unit: its own, else one that is free; None to wait."""
         owner = self.work_plan.slice_of_unit(unit)
         idle = (rank for rank in range(self.work_plan.workers) if rank not in self._held)
-        free = [rank for rank in idle if self.presence.is_present(rank)]
+        free = [rank for rank in idle if self.liveness.is_alive(rank)]
         if owner in free:
             return owner
-        if self.by_round and owner not in self._held and self.presence.is_awaited(owner):
+        if self.by_round and owner not in self._held and self.liveness.should_be_awaited(owner):
             return None
         return free[0] if free else None
 

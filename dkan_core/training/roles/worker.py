@@ -63,10 +63,10 @@ class Worker:
         self.wakeup, self.server = job.wakeup(f"worker-{job.rank}"), job.wakeup("server")
         self.lease, self.record = memory.leases[job.rank], memory.pushes[job.rank]
         self.push_N = memory.pushes_WN[job.rank]
-        self.push = replace(self.record.read(), incarnation=job.incarnation)
+        self.push = replace(self.record.read(), generation=job.generation)
         self.local = job.config.mode != "sync"
         if self.local:
-            self.walker = Walker(replica, batches, self.rules, heartbeat.tick)
+            self.walker = Walker(replica, batches, self.rules, heartbeat.record_activity)
             self.state_3P = np.empty((3, job.shape.parameters), np.float32)
         else:
             replica.push_to(self.push_N)
@@ -89,7 +89,7 @@ class Worker:
     def _next_lease(self) -> Lease:
         """Wait for a lease that is not done yet."""
         while True:
-            self.heartbeat.tick()
+            self.heartbeat.record_activity()
             lease = self.lease.read()
             if lease.unit == SHUTDOWN or (lease.unit >= 0 and lease.id != self.push.lease):
                 return lease

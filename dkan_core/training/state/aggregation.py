@@ -94,7 +94,7 @@ def add_difference(old: AdamState, new: AdamState, contributions: Sequence[Contr
 
 
 def take_over(_: AdamState, new: AdamState, contributions: Sequence[Contribution], __: Step) -> bool:
-    """``local-sgd``: take parameters and moments as they are; its members have averaged them."""
+    """``local-sgd``: take parameters and moments as they are; its ranks have averaged them."""
     (only,) = contributions
     for target_P, source_P in zip((new.values_P, new.first_P, new.second_P), np.split(only.array_P, 3), strict=True):
         np.copyto(target_P, source_P)

@@ -12,13 +12,13 @@ from typing import Any, Self
 from dkan_core.config import TrainConfig, build_config
 from dkan_core.errors import DkanError
 from dkan_core.training.communication.messages import inherited
-from dkan_core.training.communication.rendezvous import Meeting
+from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.state.adamw import Decayed
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory
 
-COMPUTING = ("worker", "member")
-"""Roles of which there may be several processes, each with a device."""
+COMPUTING = {"worker": "worker", "collective-worker": "rank"}
+"""Roles of which there may be several processes, each with a device, and what the names of these begin with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +26,12 @@ class Job:
     """A child's job. Handles are inherited file descriptors."""
 
     role: str
-    """"worker", "server", "member" or "evaluator": the module that does it."""
+    """"worker", "server", "collective-worker" or "evaluator": the module that does it."""
 
     rank: int = 0
-    """Of a worker or member."""
+    """Of a worker or collective worker."""
 
-    incarnation: int = 1
+    generation: int = 1
     """How many processes its name has had."""
 
     device: str = "cpu"
@@ -61,8 +61,8 @@ class Job:
     launcher: int = -1
     """Handle of the channel to the launcher."""
 
-    meeting: Meeting | None = None
-    """Where members meet each other; None where there is one."""
+    rendezvous: Rendezvous | None = None
+    """Where the ranks find each other; None where there is one."""
 
     history: tuple[dict[str, Any], ...] = field(default=())
     """Evaluations that an earlier evaluator has reported; of the evaluator's job alone."""
@@ -103,7 +103,7 @@ class Job:
         plain = json.loads(text)
         plain["config"] = build_config(TrainConfig, plain["config"])
         plain["shape"] = MemoryShape(**plain["shape"])
-        plain["meeting"] = Meeting(**plain["meeting"]) if plain["meeting"] else None
+        plain["rendezvous"] = Rendezvous(**plain["rendezvous"]) if plain["rendezvous"] else None
         plain["wakeups"] = {name: tuple(pair) for name, pair in plain["wakeups"].items()}
         plain["decayed"] = tuple(map(tuple, plain["decayed"]))
         plain["history"] = tuple(plain["history"])
@@ -113,10 +113,21 @@ class Job:
 def process_name(role: str, rank: int = 0) -> str:
     """Return what messages, log files and wake-ups call a process.
 
-    >>> process_name("worker", 1), process_name("server")
-    ('worker-1', 'server')
+    >>> process_name("worker", 1), process_name("collective-worker", 0), process_name("server")
+    ('worker-1', 'rank-0', 'server')
     """
-    return f"{role}-{rank}" if role in COMPUTING else role
+    return f"{COMPUTING[role]}-{rank}" if role in COMPUTING else role
+
+
+def role_and_rank(name: str) -> tuple[str, int]:
+    """Return what ``process_name`` was given.
+
+    >>> role_and_rank("rank-1"), role_and_rank("server")
+    (('collective-worker', 1), ('server', 0))
+    """
+    prefix, _, rank = name.partition("-")
+    roles = {prefix: role for role, prefix in COMPUTING.items()}
+    return roles.get(prefix, prefix), int(rank or 0)
 
 
 def run_job(job: Job, work: Callable[[Job], None]) -> int:

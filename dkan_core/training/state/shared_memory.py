@@ -4,8 +4,8 @@ It is an anonymous file (memfd), so a small /dev/shm is no limit and nothing is 
 There are no locks that a killed process could hold: a record is written twice in turn with a checksum, so that a
 reader finds the last whole one; an array is not read before a record says that it may be.
 
-Shape suffixes: P trained numbers, W workers, N numbers of a push, R processes that show life signs, S snapshot slots,
-K arrays of the state.
+Shape suffixes: P trained numbers, W workers, N numbers of a push, R processes that count heartbeats, S snapshot
+slots, K arrays of the state.
 """
 
 import mmap
@@ -51,10 +51,10 @@ class Control:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class WorkerGeneration:
     """A worker process, as the launcher knows it."""
 
-    incarnation: int = 0
+    generation: int = 0
     """1 for the first process of a rank, 2 for the one that replaced it, and so on; 0 while there is none."""
 
 
@@ -82,7 +82,7 @@ class Lease:
 class Push:
     """What a worker has to say about the update in its push buffer."""
 
-    incarnation: int = 0
+    generation: int = 0
     """Of the process that is ready to work, or has pushed."""
 
     lease: int = 0
@@ -260,7 +260,7 @@ class SharedMemory:
         workers = range(shape.workers)
         self.ledger = self._record(Ledger())
         self.control = self._record(Control())
-        self.members = [self._record(Member()) for _ in workers]
+        self.worker_generations = [self._record(WorkerGeneration()) for _ in workers]
         self.leases = [self._record(Lease()) for _ in workers]
         self.pushes = [self._record(Push()) for _ in workers]
         self.kept = [self._record(Ledger(version=-1)) for _ in range(2)]

@@ -17,7 +17,7 @@ from dkan_core.training.collectives.base import GradientStrategy, Sums, Task
 from dkan_core.training.collectives.ring import ring_all_reduce
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
-from dkan_core.training.roles.collective_worker import MemberLoop
+from dkan_core.training.roles.collective_worker import CollectiveLoop
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.post_step import FollowUp
 from dkan_core.training.roles.stopwatch import Stopwatch
@@ -26,7 +26,7 @@ from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import REFUSED_BEFORE_BACKOFF, ParameterStore, Rules, start
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
-from tests.training.processes import SILENT_SECONDS
+from tests.training.processes import UNRESPONSIVE_SECONDS
 
 TASK = Task(state_KP=np.zeros((3, 1), np.float32), steps=range(1), rate_scale=1.0, ending=0)
 
@@ -49,7 +49,7 @@ def test_ring_gives_every_member_the_sum(size: int, count: int) -> None:
     def work(rank: int) -> None:
         def exchange(out_N: torch.Tensor, into_N: torch.Tensor) -> None:
             links[(rank + 1) % size].put(out_N.clone())
-            into_N.copy_(links[rank].get(timeout=SILENT_SECONDS))
+            into_N.copy_(links[rank].get(timeout=UNRESPONSIVE_SECONDS))
 
         ring_all_reduce(buffers[rank], rank, size, exchange)
 
@@ -65,7 +65,7 @@ def test_rows_of_many_members_are_counted_exactly(rows: int) -> None:
     assert Sums(thousands=total[0].item(), ones=total[1].item()).rows == 3 * rows
 
 
-class ThreadTeam:
+class ThreadGroup:
     """Members that share memory."""
 
     size, device, shared = 2, torch.device("cpu"), 0
@@ -73,17 +73,17 @@ class ThreadTeam:
     def __init__(self, rank: int, barrier: threading.Barrier, parts: dict[int, Any]) -> None:
         self.rank, self.barrier, self.parts = rank, barrier, parts
 
-    def add_up(self, buffer_N: torch.Tensor) -> None:
+    def all_reduce(self, buffer_N: torch.Tensor) -> None:
         self.parts[self.rank] = buffer_N.clone()
-        self.barrier.wait(SILENT_SECONDS)
+        self.barrier.wait(UNRESPONSIVE_SECONDS)
         buffer_N.copy_(self.parts[0] + self.parts[1])
-        self.barrier.wait(SILENT_SECONDS)
+        self.barrier.wait(UNRESPONSIVE_SECONDS)
 
-    def share(self, arrays: list[torch.Tensor], facts: list[object]) -> None:
+    def broadcast(self, arrays: list[torch.Tensor], facts: list[object]) -> None:
         self.shared += 1
         if self.rank == 0:
             self.parts[-1] = ([array.clone() for array in arrays], list(facts))
-        self.barrier.wait(SILENT_SECONDS)
+        self.barrier.wait(UNRESPONSIVE_SECONDS)
         if self.rank:
             for array, first in zip(arrays, self.parts[-1][0], strict=True):
                 array.copy_(first)
@@ -97,16 +97,16 @@ class Spoilt(GradientStrategy):
 
     def round(self, task: Task) -> Sums:
         if self.drifts and self.rounds == 4:
-            task.state_KP[0] += 1e-3 * self.team.rank
+            task.state_KP[0] += 1e-3 * self.process_group.rank
         return super().round(task)
 
-    def add_up(self, buffer_N: torch.Tensor) -> None:
+    def all_reduce(self, buffer_N: torch.Tensor) -> None:
         self.rounds += 1
         if self.drifts:
-            return self.team.add_up(buffer_N)
-        if self.team.rank == 1 and 3 <= self.rounds < 3 + REFUSED_BEFORE_BACKOFF:
+            return self.process_group.all_reduce(buffer_N)
+        if self.process_group.rank == 1 and 3 <= self.rounds < 3 + REFUSED_BEFORE_BACKOFF:
             buffer_N[0] = torch.nan
-        self.team.add_up(buffer_N)
+        self.process_group.all_reduce(buffer_N)
 
 
 class Drifting(Spoilt):
@@ -115,7 +115,7 @@ class Drifting(Spoilt):
     drifts = True
 
 
-def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, ParameterStore], dict[int, ThreadTeam]]:
+def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, ParameterStore], dict[int, ThreadGroup]]:
     manifest = read_manifest(prepared)
     plain = TrainConfig(
         strategy="allreduce", epochs=2, hidden=(8,), workers=2, device="cpu", batch_size=64, dropout=0.0
@@ -126,23 +126,23 @@ def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, Para
     model = untrained_model(architecture, manifest, config)
     values_P = flatten(model).numpy()
     rules = Rules.of(config, readers[0].rows, decayed_ranges(model, config, readers[0].rows))
-    barrier, parts, stores, teams = threading.Barrier(2), {}, {}, {}
+    barrier, parts, stores, process_groups = threading.Barrier(2), {}, {}, {}
 
     def work(rank: int) -> None:
         memory = create_memory(MemoryShape(parameters=len(values_P), workers=2))
         start(memory, values_P)
         replica = Replica.of(architecture.to_dict(), torch.device("cpu"))
         batches = SliceBatches(readers[rank], config, rank)
-        team = teams[rank] = ThreadTeam(rank, barrier, parts)
-        stores[rank], heartbeat = ParameterStore(memory, rules), Heartbeat(memory, "member", rank)
-        strategy, follow_up = kind(team, replica, batches, rules), FollowUp(stores[rank], None)
-        MemberLoop(strategy, stores[rank], follow_up, heartbeat, Stopwatch()).run()
+        process_group = process_groups[rank] = ThreadGroup(rank, barrier, parts)
+        stores[rank], heartbeat = ParameterStore(memory, rules), Heartbeat(memory, "collective-worker", rank)
+        strategy, follow_up = kind(process_group, replica, batches, rules), FollowUp(stores[rank], None)
+        CollectiveLoop(strategy, stores[rank], follow_up, heartbeat, Stopwatch()).run()
         batches.close()
 
     in_threads(2, work)
     for reader in readers:
         reader.close()
-    return stores, teams
+    return stores, process_groups
 
 
 def test_update_that_is_no_number_is_refused_by_all(prepared: Path) -> None:
@@ -154,6 +154,6 @@ def test_update_that_is_no_number_is_refused_by_all(prepared: Path) -> None:
 
 
 def test_members_that_drift_apart_take_the_first_ones_state(prepared: Path) -> None:
-    stores, teams = train_in_threads(prepared, Drifting)
-    assert [teams[rank].shared for rank in range(2)] == [1, 1]
+    stores, process_groups = train_in_threads(prepared, Drifting)
+    assert [process_groups[rank].shared for rank in range(2)] == [1, 1]
     assert np.array_equal(stores[0].state_KP, stores[1].state_KP)

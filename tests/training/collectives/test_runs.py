@@ -45,7 +45,7 @@ def test_every_strategy_takes_the_same_steps(
     np.testing.assert_allclose(found.state_KP[0], reference.state_KP[0], rtol=1e-3, atol=1e-4)
     assert [entry["loss"] for entry in found.history] == pytest.approx([entry["loss"] for entry in reference.history])
     assert (found.ledger.step, found.ledger.rows) == (reference.ledger.step, reference.ledger.rows)
-    assert result.metrics["training"]["replaced"] == {"evaluator": 0, "member": 0}
+    assert result.metrics["training"]["replaced"] == {"evaluator": 0, "collective-worker": 0}
 
 
 def test_local_sgd_alone_is_plain_training_and_together_learns(prepared: Path, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def undisturbed(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Che
     return last_checkpoint(run)
 
 
-@pytest.mark.parametrize("name", ["member-0", "member-1"])
+@pytest.mark.parametrize("name", ["rank-0", "rank-1"])
 def test_killed_member_changes_nothing(name: str, undisturbed: Checkpoint, prepared: Path, tmp_path: Path) -> None:
     results: list[TrainResult] = []
     thread = threading.Thread(target=lambda: results.append(train(prepared, tmp_path / "run", LONG)))
@@ -106,4 +106,4 @@ def test_killed_member_changes_nothing(name: str, undisturbed: Checkpoint, prepa
     assert [entry["average_precision"] for entry in found.history] == [
         entry["average_precision"] for entry in undisturbed.history
     ]
-    assert results[0].metrics["training"]["replaced"] == {"evaluator": 0, "member": 1}
+    assert results[0].metrics["training"]["replaced"] == {"evaluator": 0, "collective-worker": 1}

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from dkan_core import ConfigError, TrainConfig, TrainingError, train
-from dkan_core.training.communication.process_group import keep_store
+from dkan_core.training.communication.process_group import serve_loopback_store
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.launcher import torchrun as torchrun_module
 from dkan_core.training.launcher.checkpoints import load_checkpoint
 from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.setup.defaults import resolve
-from tests.training.processes import LOOPBACKS, SILENT_SECONDS, children, listening, wait_until
+from tests.training.processes import LOOPBACKS, UNRESPONSIVE_SECONDS, children, listening, wait_until
 
 CONFIG = TrainConfig(
     strategy="allreduce", epochs=3, hidden=(8,), device="cpu", batch_size=50, learning_rate=0.02, dropout=0.0
@@ -40,7 +40,7 @@ def torchrun(prepared: Path, run: Path, config: TrainConfig, *options: str) -> s
 def test_two_ranks_equal_a_parameter_server_with_two_workers(prepared: Path, tmp_path: Path) -> None:
     process = torchrun(prepared, tmp_path / "ranks", CONFIG)
     train(prepared, tmp_path / "server", replace(CONFIG, strategy="parameter-server", workers=2))
-    _, output = process.communicate(timeout=SILENT_SECONDS)
+    _, output = process.communicate(timeout=UNRESPONSIVE_SECONDS)
     assert process.returncode == 0, output
     ranks, server = (load_checkpoint(str(tmp_path / name / "checkpoints")) for name in ("ranks", "server"))
     assert ranks is not None and server is not None
@@ -54,11 +54,11 @@ def test_killed_member_is_named_and_the_next_attempt_goes_on(prepared: Path, tmp
     process = torchrun(prepared, run, config, "--max-restarts=1")
     history = run / "history.jsonl"
     wait_until(lambda: history.exists() and len(history.read_text().splitlines()) > 2)
-    (pid,) = (found["member-1"] for launcher in _ranks(process.pid) if "member-1" in (found := children(launcher)))
+    (pid,) = (found["rank-1"] for launcher in _ranks(process.pid) if "rank-1" in (found := children(launcher)))
     os.kill(pid, 9)
-    _, output = process.communicate(timeout=SILENT_SECONDS)
+    _, output = process.communicate(timeout=UNRESPONSIVE_SECONDS)
     assert process.returncode == 0, output
-    assert "error: member-1 died (killed by signal 9" in output and "resuming from step" in output
+    assert "error: rank-1 died (killed by signal 9" in output and "resuming from step" in output
     steps = [json.loads(line)["step"] for line in history.read_text().splitlines()]
     assert len(steps) == 60 and steps == sorted(set(steps))
 
@@ -66,26 +66,26 @@ def test_killed_member_is_named_and_the_next_attempt_goes_on(prepared: Path, tmp
 def test_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """As over a network that was cut: nothing comes, not even the end of the connection."""
     code = (
-        "from dkan_core.training.communication.process_group import keep_store\n"
-        "store = keep_store(60); print(store.port, flush=True); input()"
+        "from dkan_core.training.communication.process_group import serve_loopback_store\n"
+        "store = serve_loopback_store(60); print(store.port, flush=True); input()"
     )
     keeper = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert keeper.stdout is not None
     try:
         place = replace(TWO, rank=1, port=int(keeper.stdout.readline()), agent_has_store=True)
         ranks = Ranks(place, 60)
-        ranks.gather()
+        ranks.wait_until_ready()
         monkeypatch.setattr(ranks, "timeout", 0.5)
         os.kill(keeper.pid, signal.SIGSTOP)
         with pytest.raises(TrainingError, match=r"lost the other ranks: no answer from localhost:\d+ for 0\.5 s"):
-            ranks.hear("plan")
+            ranks.wait_for_value("plan")
     finally:
         keeper.kill()
         keeper.communicate()
 
 
 def test_first_rank_waits_for_the_data_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    store = keep_store(60)
+    store = serve_loopback_store(60)
     first, second = (Ranks(replace(TWO, rank=rank, port=store.port), 60) for rank in range(2))
     second._store = first._store  # runs of one process have keys of their own
     with caplog.at_level("INFO"), ThreadPoolExecutor() as pool, pytest.MonkeyPatch.context() as patch:
@@ -94,7 +94,7 @@ def test_first_rank_waits_for_the_data_of_the_others(caplog: pytest.LogCaptureFi
         wait_until(lambda: "waiting for the data of ranks 1" in caplog.text)
         assert not waiting.done()
         second.gather()
-        waiting.result(timeout=SILENT_SECONDS)
+        waiting.result(timeout=UNRESPONSIVE_SECONDS)
 
 
 def test_store_that_the_first_rank_keeps_on_one_node_listens_on_the_loopback_alone() -> None:

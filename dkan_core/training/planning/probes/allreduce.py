@@ -1,4 +1,4 @@
-"""A process that sums a buffer with others, as the members of a run without a server do."""
+"""A process that sums a buffer with others, as the ranks of a run without a server do."""
 
 import time
 
@@ -6,7 +6,7 @@ import torch
 
 from dkan_core.training.collectives.ring import ring_all_reduce
 from dkan_core.training.communication.messages import inherited
-from dkan_core.training.communication.process_group import Team
+from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.planning.probes.processes import MEASURED
 from dkan_core.training.state.process_spec import Job
 
@@ -17,16 +17,16 @@ def work(job: Job) -> None:
     device = torch.device(job.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    team = Team(job.meeting, job.rank, job.shape.workers, device, job.config.exchange_timeout)
-    buffer_N = torch.zeros(job.shape.parameters, device=team.device)
+    process_group = ProcessGroup(job.rendezvous, job.rank, job.shape.workers, device, job.config.exchange_timeout)
+    buffer_N = torch.zeros(job.shape.parameters, device=process_group.device)
     times = []
     for _ in range(job.train_rows // job.shape.workers):
         if job.config.strategy == "ring":
-            ring_all_reduce(buffer_N, team.rank, team.size, team.exchange)
+            ring_all_reduce(buffer_N, process_group.rank, process_group.size, process_group.exchange_with_neighbors)
         else:
-            team.add_up(buffer_N)
-        if team.device.type == "cuda":
-            torch.cuda.synchronize(team.device)
+            process_group.all_reduce(buffer_N)
+        if process_group.device.type == "cuda":
+            torch.cuda.synchronize(process_group.device)
         times.append(time.monotonic())
-    team.part()
+    process_group.close()
     inherited(job.launcher).send(kind=MEASURED, times=times)

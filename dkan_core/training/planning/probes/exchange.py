@@ -20,7 +20,7 @@ def work(job: Job) -> None:
     pushed = job.shape.pushed
     target_NP = torch.from_numpy(memory.pushes_WN[job.rank]).view(pushed, -1)
     own_NP = torch.zeros(target_NP.shape, device=job.device)
-    record, push = memory.pushes[job.rank], replace(Push(), incarnation=job.incarnation, weight=1.0, rows=1)
+    record, push = memory.pushes[job.rank], replace(Push(), generation=job.generation, weight=1.0, rows=1)
     times = []
     record.write(push)
     server.notify()

@@ -43,7 +43,7 @@ class Probed:
 
     large: tuple[int, float]
     update: float
-    """The optimizer's step with one gradient, as server or member take it."""
+    """The optimizer's step with one gradient, as server or rank take it."""
 
     feed: float
     """Rows a second, read as training reads them, from files that the system has in memory."""

@@ -61,12 +61,12 @@ class Crew:
                 selector.register(child.channel, selectors.EVENT_READ, child)
             while len(found) < count:
                 for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
-                    self._listen(key.data, found, selector)
+                    self._handle_channel(key.data, found, selector)
                 if time.monotonic() > deadline:
                     raise TrainingError(f"no measurement within {PATIENCE_SECONDS:.0f} s")
         return [found[rank] for rank in sorted(found)]
 
-    def _listen(self, child: Child, found: dict[int, Message], selector: selectors.BaseSelector) -> None:
+    def _handle_channel(self, child: Child, found: dict[int, Message], selector: selectors.BaseSelector) -> None:
         for message in child.channel.waiting():
             if message["kind"] == "error":
                 raise getattr(errors, message["error"])(message["text"])
