@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 import yaml
@@ -53,7 +53,12 @@ def nodes_configuration() -> str:
 def _settings(kind: type) -> str:
     docs = attribute_docs(kind)
     rows = [
-        (f"`{name}`", type_text(parameter.annotation), _default(parameter.default), docs.get(name, ""))
+        (
+            f"`{name}`",
+            type_text(parameter.annotation) + bounds_text(parameter.annotation),
+            _default(parameter.default),
+            docs.get(name, ""),
+        )
         for name, parameter in inspect.signature(kind).parameters.items()
     ]
     return f"## {kind.__name__}\n\n{_summary(kind)}\n\n" + _table(("Setting", "Type", "Default", "Description"), rows)
@@ -226,6 +231,33 @@ def type_text(annotation: Any) -> str:
     if isinstance(annotation, type):
         return "object" if issubclass(annotation, BaseModel) else annotation.__name__
     return str(annotation).replace("typing.", "")
+
+
+def bounds_text(annotation: Any) -> str:
+    """Return the bounds in an annotation, as ``Annotated`` and ``Field`` hold them.
+
+    >>> from pydantic import Field
+    >>> bounds_text(Annotated[int | None, Field(ge=1, le=1024)]), bounds_text(int)
+    (', 1 to 1,024', '')
+    """
+    if get_origin(annotation) is not Annotated:
+        return next(filter(None, map(bounds_text, get_args(annotation))), "")
+    bounds = [bound for each in get_args(annotation)[1:] for bound in getattr(each, "metadata", [each])]
+    found = {
+        name: getattr(bound, name) for bound in bounds for name in ("ge", "gt", "le", "lt") if hasattr(bound, name)
+    }
+    low, high = (next((found[name] for name in names if name in found), None) for names in (("ge", "gt"), ("le", "lt")))
+    if low is None and high is None:
+        return bounds_text(get_args(annotation)[0])
+    if high is None:
+        return f", {'above' if 'gt' in found else 'at least'} {_number(low)}"
+    if low is None:
+        return f", {'below' if 'lt' in found else 'at most'} {_number(high)}"
+    return f", {_number(low)} to {_number(high)}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _default(value: Any) -> str:
