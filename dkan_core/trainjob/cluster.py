@@ -3,12 +3,12 @@
 import importlib.util
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from dkan_core.errors import ConfigError, TrainingError
 from dkan_core.trainjob.body import GROUP, NODE, PLURAL, VERSION
+from dkan_core.utils.retry import RetryPolicy, call_with_retries
 
 CALL_SECONDS = (10.0, 30.0)
 """How long a connection and an answer may take."""
@@ -16,7 +16,7 @@ CALL_SECONDS = (10.0, 30.0)
 SILENCE_SECONDS = 300.0
 """After so long without a line a log is asked for again: its connection may be dead."""
 
-RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0)
+RETRIES = RetryPolicy(first_pause=0.5, attempts=5)
 RULES = (
     "it needs create, get and delete on trainjobs.trainer.kubeflow.org, list on pods, and get on pods/log "
     "(docs/guides/multi-node.md has the Role)"
@@ -133,21 +133,25 @@ class Cluster:
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError
 
-        for pause in (*RETRY_SECONDS, None):
+        def attempt() -> Any:
             try:
                 return call()
             except ApiException as error:
                 if known and error.status in known:
                     return known[error.status]
-                if error.status not in (0, 429) and error.status < 500:
-                    raise ConfigError(f"cannot {what}: {_explain(error, self.namespace)}") from error
-                reason: Exception = error
-            except HTTPError as error:
-                reason = error
-            if pause is None:
-                raise UnreachableError(f"cannot {what}: the cluster does not answer ({reason})") from reason
-            time.sleep(pause)
-        raise AssertionError
+                raise
+
+        def may_pass(error: BaseException) -> bool:
+            if isinstance(error, ApiException):
+                return error.status in (0, 429) or error.status >= 500
+            return isinstance(error, HTTPError)
+
+        try:
+            return call_with_retries(attempt, RETRIES, may_pass)
+        except (ApiException, HTTPError) as error:
+            if may_pass(error):
+                raise UnreachableError(f"cannot {what}: the cluster does not answer ({error})") from error
+            raise ConfigError(f"cannot {what}: {_explain(error, self.namespace)}") from error
 
 
 def index_of(pod: Any) -> int:

@@ -3,7 +3,6 @@
 import json
 import logging
 import ssl
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import kfp
 import kfp_server_api
 import urllib3
 
+from dkan_core.utils.retry import RetryPolicy, call_with_retries
 from pipelines.submission.credentials import Credentials, RefusedError
 
 T = TypeVar("T")
@@ -24,6 +24,11 @@ REQUEST_TIMEOUT = (10, 60)
 
 PASSING = {408, 409, 425, 429}
 """Client errors that go away: 409 is another job that uploads the same version right now."""
+
+FAILURES = (kfp_server_api.OpenApiException, urllib3.exceptions.HTTPError, OSError)
+
+GROWTH = 1.5
+"""Of the pause between two questions: a busy server gets time, and its answer is still seen within seconds."""
 
 
 class UnreachableError(Exception):
@@ -48,7 +53,7 @@ class Pace:
 
     def next(self, delay: float) -> float:
         """Return the delay that follows ``delay``."""
-        return min(delay * 1.5, self.slowest)
+        return min(delay * GROWTH, self.slowest)
 
 
 class _Client(kfp.Client):  # type: ignore[misc]
@@ -139,17 +144,13 @@ class Server:
             RefusedError: It answers, and says no.
             UnreachableError: It did not answer for ``patience`` seconds.
         """
-        end = time.monotonic() + patience
-        delay = self.pace.first
-        while True:
-            try:
-                return action()
-            except (kfp_server_api.OpenApiException, urllib3.exceptions.HTTPError, OSError) as error:
-                problem = self._describe(error)
-                if _is_final(error) or time.monotonic() >= end:
-                    raise UnreachableError(problem) from None
-            time.sleep(max(0.0, min(delay, end - time.monotonic())))
-            delay = self.pace.next(delay)
+        policy = RetryPolicy(
+            first_pause=self.pace.first, growth=GROWTH, longest_pause=self.pace.slowest, patience=patience
+        )
+        try:
+            return call_with_retries(action, policy, _may_pass)
+        except FAILURES as error:
+            raise (RefusedError if _is_refusal(error) else UnreachableError)(self._describe(error)) from None
 
     def _ensure_version(self, package: Path, pipeline: str, version: str) -> tuple[str, str]:
         pipelines, uploads = self._client.pipelines, self._client.pipeline_uploads
@@ -186,7 +187,7 @@ class Server:
         return method(**arguments, _request_timeout=REQUEST_TIMEOUT)
 
     def _describe(self, error: Exception) -> str:
-        """Say what happened in one line; raise it where the server said no."""
+        """Say what happened in one line."""
         if not isinstance(error, kfp_server_api.ApiException) or not error.status:
             reason = getattr(error, "reason", None) or error
             return self.credentials.clean(f"{self.host}: {type(error).__name__}: {reason}")
@@ -197,10 +198,7 @@ class Server:
             text += f": {body.get('message') or body['error']}"
         except (ValueError, TypeError, KeyError, AttributeError):
             pass
-        text = self.credentials.clean(text)
-        if error.status < 500 and error.status not in PASSING:
-            raise RefusedError(text) from None
-        return text
+        return self.credentials.clean(text)
 
 
 def _address(host: str) -> str:
@@ -221,11 +219,18 @@ def _check_certificates(path: Path) -> None:
         raise RefusedError(f"{path}: expected certificates as PEM") from None
 
 
-def _is_final(error: Exception) -> bool:
-    """Tell whether the error is one of certificates, which waiting does not mend."""
+def _is_refusal(error: BaseException) -> bool:
+    """Tell whether the server answered, and said no."""
+    status: int = getattr(error, "status", None) or 0
+    return 0 < status < 500 and status not in PASSING
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Tell whether waiting may mend an error: not a refusal, and not one of certificates."""
     reason = getattr(error, "reason", None)
-    return (
-        isinstance(error, ssl.SSLError)
+    return isinstance(error, FAILURES) and not (
+        _is_refusal(error)
+        or isinstance(error, ssl.SSLError)
         or isinstance(reason, urllib3.exceptions.SSLError)
         or str(reason).startswith("SSLError")
     )

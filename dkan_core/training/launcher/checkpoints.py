@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -12,6 +11,7 @@ from dkan_core.config import TrainConfig
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.training.launcher.checkpoint_file import Checkpoint, decode, encode
 from dkan_core.training.launcher.resuming import PLACE_SETTINGS, check_fits, log_changes
+from dkan_core.utils.retry import RetryPolicy, call_with_retries
 from dkan_core.utils.storage.failures import readable, writable
 from dkan_core.utils.storage.paths import filesystem
 from dkan_core.utils.storage.staging import staged_file
@@ -23,7 +23,7 @@ BEST_FILE = "best.safetensors"
 """The checkpoint of the best evaluation's step, beside those of the newest steps."""
 
 KEPT_FILES = 2
-RETRY_SECONDS = (0.5, 1.0, 2.0)
+RETRIES = RetryPolicy(first_pause=0.5, attempts=4)
 
 logger = logging.getLogger(__name__)
 
@@ -55,16 +55,16 @@ def write_parts(uri: str, parts: Sequence[bytes | memoryview]) -> None:
     Raises:
         OutputError: It cannot be written; an earlier one stays.
     """
-    for attempt, pause in enumerate((*RETRY_SECONDS, None), start=1):
-        try:
-            with staged_file(uri) as aside, aside.open("wb") as file:
-                file.writelines(parts)
-            break
-        except OutputError as error:
-            if pause is None or "disk is full" in str(error):
-                raise
-            logger.warning("checkpoint, attempt %d: %s; next in %.1f s", attempt, error, pause)
-            time.sleep(pause)
+
+    def write() -> None:
+        with staged_file(uri) as aside, aside.open("wb") as file:
+            file.writelines(parts)
+
+    call_with_retries(write, RETRIES, _may_pass, name="checkpoint")
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, OutputError) and "disk is full" not in str(error)
 
 
 def _prune(folder: str, newest: str) -> None:
