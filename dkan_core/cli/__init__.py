@@ -13,6 +13,7 @@ from dkan_core.cli.results import fail
 from dkan_core.cli.workflow import app, drift, evaluate, explain, predict, prepare, train
 from dkan_core.errors import DkanError, redact
 from dkan_core.utils.progress import console, on_terminal
+from dkan_core.utils.signals import exit_once
 
 __all__ = ["app", "drift", "evaluate", "explain", "main", "plan", "predict", "prepare", "sync", "train", "tune_lr"]
 
@@ -54,8 +55,7 @@ def _hide_credentials(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     """Run the command; an error of ours is one message and its exit code."""
-    # So that a stopped pod unwinds: children are ended, staged files removed, the logs of a remote run uploaded.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, exit_once)
     try:
         app()
     except DkanError as error:

@@ -3,13 +3,8 @@
 import json
 import logging
 import signal
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from dkan_core.config import NodesConfig, TrainConfig
@@ -22,6 +17,7 @@ from dkan_core.trainjob.body import arguments, job_name, settle, train_job
 from dkan_core.trainjob.cluster import Cluster, UnreachableError, index_of
 from dkan_core.trainjob.logs import LogFollower
 from dkan_core.utils.schemas import parse_json
+from dkan_core.utils.signals import exit_once, handle_signal
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.files import read_if_there
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
@@ -150,7 +146,8 @@ class _JobRun:
 
     def execute(self) -> None:
         """Have it done."""
-        with _terminable():
+        # SIGTERM is how a cluster ends a launcher.
+        with handle_signal(signal.SIGTERM, exit_once):
             try:
                 if self._is_done():
                     return
@@ -271,22 +268,3 @@ def _describe(pod: Any) -> str:
         if container.restart_count:
             facts.append(f"restarts {container.restart_count}")
     return ", ".join(filter(None, facts))
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Have SIGTERM, by which a cluster ends a launcher, unwind this process instead of ending it at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        # Once: a second one is not to keep the first from cleaning up.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

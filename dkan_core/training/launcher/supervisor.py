@@ -7,10 +7,7 @@ never waited for: a process starts when it is due and the fork server is ready.
 import logging
 import selectors
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +24,7 @@ from dkan_core.training.setup.defaults import Placement
 from dkan_core.training.state.process_spec import COMPUTING, Job, process_name, role_and_rank
 from dkan_core.training.state.shared_memory import Control, SharedMemory, WorkerGeneration
 from dkan_core.training.state.snapshots import newest_snapshot
+from dkan_core.utils.signals import handle_signal
 
 LOOK_SECONDS = 0.1
 
@@ -85,7 +83,7 @@ class Supervisor:
             KeyboardInterrupt: Ctrl-C was pressed a second time; after the first the run ends in order.
         """
         try:
-            with self._interruptible():
+            with handle_signal(signal.SIGINT, lambda *_: self._interrupt()):
                 for record in self._records.values():
                     self._announce_generation(record)
                 while not self._is_over():
@@ -242,19 +240,8 @@ class Supervisor:
                 logger.warning("%s is unresponsive; killing it", record.name)
                 record.child.kill()
 
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Have the first Ctrl-C end the run in order, and the second at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGINT, lambda *_: self._interrupt())
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
     def _interrupt(self) -> None:
+        """Have the first Ctrl-C end the run in order, and the second at once."""
         self._interrupts += 1
         if self._interrupts > 1:
             raise KeyboardInterrupt

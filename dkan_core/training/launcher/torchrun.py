@@ -14,8 +14,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +32,7 @@ from dkan_core.training.launcher.child_processes import Child, ForkServer
 from dkan_core.training.setup.defaults import Placement
 from dkan_core.training.state.process_spec import Job
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+from dkan_core.utils.signals import handle_signal
 
 LOOK_SECONDS = 0.1
 SILENCE_SECONDS = 10.0
@@ -157,7 +157,8 @@ def follow(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig
         UserError: The rank found the data wrong.
         TrainingError: The rank died, or rank 0 is gone.
     """
-    with ForkServer() as fork_server, _uninterrupted():
+    # Ctrl-C is left to rank 0, which ends the run for all.
+    with ForkServer() as fork_server, handle_signal(signal.SIGINT, signal.SIG_IGN):
         ranks.wait_until_ready()
         model = ranks.wait_for_value("plan")
         if model is not None:
@@ -205,16 +206,3 @@ def _watch(child: Child) -> None:
         time.sleep(LOOK_SECONDS)
     if child.wait():
         raise TrainingError(child.describe_death())
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Leave Ctrl-C to rank 0, which ends the run for all."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,43 @@
+"""Signals in this process and in real ones."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+from dkan_core.utils.signals import handle_signal
+
+
+def test_handler_holds_for_the_block_alone() -> None:
+    before, seen = signal.getsignal(signal.SIGUSR1), []
+    with handle_signal(signal.SIGUSR1, lambda number, _: seen.append(number)):
+        signal.raise_signal(signal.SIGUSR1)
+    assert seen == [signal.SIGUSR1] and signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_other_threads_change_nothing() -> None:
+    found = []
+
+    def look() -> None:
+        with handle_signal(signal.SIGUSR1, signal.SIG_IGN):
+            found.append(signal.getsignal(signal.SIGUSR1))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [signal.getsignal(signal.SIGUSR1)] != [signal.SIG_IGN]
+
+
+def test_second_signal_does_not_keep_the_first_from_cleaning_up() -> None:
+    code = """
+import signal
+from dkan_core.utils.signals import exit_once
+signal.signal(signal.SIGTERM, exit_once)
+try:
+    signal.raise_signal(signal.SIGTERM)
+finally:
+    signal.raise_signal(signal.SIGTERM)
+    print("clean")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "clean\n", "")
