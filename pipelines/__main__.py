@@ -19,7 +19,7 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pret
 
 @app.command("compile")
 def compile_command(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail when a file is out of date.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")] = False,
 ) -> None:
     """Compile every pipeline to its pipeline.yaml."""
     for name in PIPELINES:
@@ -33,15 +33,19 @@ def compile_command(
 @app.command("run")
 def run_command(
     param: Annotated[
-        list[str] | None, typer.Option(metavar="FILE|NAME=VALUE", help="TOML, JSON or YAML; NAME=VALUE wins.")
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|NAME=VALUE",
+            help="Parameters: a TOML, JSON or YAML file, or NAME=VALUE, which overrides files; may be repeated.",
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the artifacts.")] = Path("local_outputs"),
-    pipeline: Annotated[str, typer.Option(help=f"One of {', '.join(PIPELINES)}.")] = DEFAULT,
-    image: Annotated[str, typer.Option(help="Run each step in a container of this image.")] = "",
+    out: Annotated[Path, typer.Option(help="Folder to write the artifacts to.")] = Path("local_outputs"),
+    pipeline: Annotated[str, typer.Option(help=f"Pipeline to run: {', '.join(PIPELINES)}.")] = DEFAULT,
+    image: Annotated[str, typer.Option(help="Image to run each step in as a container. Default: no containers.")] = "",
 ) -> None:
     """Run a compiled pipeline on this machine, without a cluster."""
     if pipeline not in PIPELINES:
-        _fail(f"unknown pipeline {pipeline!r}; known are {', '.join(PIPELINES)}", code=2)
+        _fail(f"unknown pipeline {pipeline!r}; expected one of {', '.join(PIPELINES)}", code=2)
     package = package_of(pipeline)
     try:
         arguments = read_parameters(inputs_of(package), param or [])
@@ -65,10 +69,11 @@ def run_command(
 @app.command("lint")
 def lint_command(
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="All committed ones by default.")
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Compiled pipelines to check. Default: all committed ones."),
     ] = None,
 ) -> None:
-    """Check compiled pipelines for what the SDK compiles and a cluster fails on."""
+    """Check compiled pipelines for mistakes that the SDK accepts but a cluster fails on."""
     findings = [finding for path in files or committed_files() for finding in lint(path)]
     for finding in findings:
         typer.echo(finding)
@@ -77,7 +82,7 @@ def lint_command(
 
 @app.command("readme")
 def readme_command(
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail when a README is out of date.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a README is out of date.")] = False,
 ) -> None:
     """Write the tables of inputs and outputs in the README of every component and pipeline."""
     outdated = write_tables(check=check)

@@ -58,7 +58,7 @@ def merged(*groups: Iterable[Parameter], changed: Mapping[str, Mapping[str, Any]
     order = dict.fromkeys(parameter.name for group in groups for parameter in group)
     for name, fields in (changed or {}).items():
         if name not in found:
-            raise ValueError(f"form: there is no parameter {name!r}; known are {', '.join(sorted(found))}")
+            raise ValueError(f"form: there is no parameter {name!r}; expected one of {', '.join(sorted(found))}")
         found[name] = replace(found[name], **fields)
     return sorted((found[name] for name in order), key=lambda parameter: parameter.default is not REQUIRED)
 

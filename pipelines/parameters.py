@@ -69,7 +69,7 @@ def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, A
         values[name] = _checked(inputs, name, value, "")
     missing = sorted(name for name, spec in inputs.items() if not spec.get("isOptional") and name not in values)
     if missing:
-        raise ArgumentError(f"missing parameter {', '.join(missing)}; known are {', '.join(sorted(inputs))}")
+        raise ArgumentError(f"missing parameter {', '.join(missing)}; the pipeline has {', '.join(sorted(inputs))}")
     return values
 
 
@@ -90,7 +90,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _spec(inputs: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     if name not in inputs:
-        raise ArgumentError(f"{where}unknown parameter {name!r}; known are {', '.join(sorted(inputs))}")
+        raise ArgumentError(f"{where}unknown parameter {name!r}; expected one of {', '.join(sorted(inputs))}")
     spec: dict[str, Any] = inputs[name]
     return spec
 

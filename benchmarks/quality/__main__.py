@@ -68,7 +68,7 @@ def _models(text: str, seeds: int) -> dict[str, int]:
     parts = [part.partition(":") for part in text.split(",") if part.strip()]
     unknown = [name.strip() for name, _, _ in parts if name.strip() not in MODELS]
     if unknown or not parts:
-        raise ConfigError(f"--models: unknown model {unknown[:1] or ''}; known are {', '.join(MODELS)}")
+        raise ConfigError(f"--models: unknown model {unknown[:1] or ''}; expected one of {', '.join(MODELS)}")
     wrong = [count for _, colon, count in parts if colon and not (count.isdecimal() and 1 <= int(count) <= seeds)]
     if wrong:
         raise ConfigError(f"--models: {wrong[0]!r} seeds; expected 1 to {seeds}")

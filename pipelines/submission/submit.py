@@ -21,8 +21,8 @@ from pipelines.submission.watch import Outcome, Watched, watch
 PACE = Pace()
 
 EXIT_CODES = """Exit codes: 0 succeeded (or, without --wait, submitted); 1 the run failed; 2 refused: bad options or
-parameters, or the server said no (401, 403, 404); 3 the run was cancelled; 4 no end within --timeout; 5 the server
-could not be reached. After 4 and 5 the run, where there is one, goes on."""
+parameters, or the server rejected the request (401, 403, 404); 3 the run was cancelled; 4 still running after
+--timeout; 5 the server could not be reached. After 4 and 5, a run that was started continues."""
 
 
 @dataclass(kw_only=True)
@@ -36,23 +36,42 @@ class Request:
 
 
 def submit_command(
-    host: Annotated[str, typer.Option(metavar="URL", help="The server: https://NAME/pipeline.")],
-    experiment: Annotated[str, typer.Option(help="Experiment of the run; created where there is none.")],
+    host: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Address of the Kubeflow Pipelines server, such as https://NAME/pipeline."),
+    ],
+    experiment: Annotated[str, typer.Option(help="Experiment to run in; created if it does not exist.")],
     params: Annotated[
-        list[str] | None, typer.Option(metavar="FILE|NAME=VALUE", help="TOML, JSON or YAML; NAME=VALUE wins.")
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|NAME=VALUE",
+            help="Parameters: a TOML, JSON or YAML file, or NAME=VALUE, which overrides files; may be repeated.",
+        ),
     ] = None,
-    pipeline: Annotated[str, typer.Option(help=f"One of {', '.join(PIPELINES)}.")] = DEFAULT,
-    version_name: Annotated[str, typer.Option(help="Reused where it is there. Default: hash of the file.")] = "",
-    run_name: Annotated[str, typer.Option(help="Default: pipeline, version and time.")] = "",
-    namespace: Annotated[str, typer.Option(help="Of a server with several users.")] = "",
-    token_file: Annotated[Path | None, typer.Option(help="Bearer token, read anew for each request.")] = None,
-    service_account: Annotated[bool, typer.Option("--service-account", help="The token of this pod.")] = False,
-    cookies_file: Annotated[Path | None, typer.Option(help="The text of a Cookie header.")] = None,
-    ca: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Certificates to trust, PEM.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Until the run ends.")] = False,
-    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds to wait at most; the run goes on.")] = None,
-    summary: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
-    junit: Annotated[Path | None, typer.Option(help="JUnit XML file to write: a test case a task.")] = None,
+    pipeline: Annotated[str, typer.Option(help=f"Pipeline to run: {', '.join(PIPELINES)}.")] = DEFAULT,
+    version_name: Annotated[
+        str, typer.Option(help="Version to upload the pipeline as, or to reuse. Default: the file's hash.")
+    ] = "",
+    run_name: Annotated[str, typer.Option(help="Name of the run. Default: pipeline, version and time.")] = "",
+    namespace: Annotated[
+        str, typer.Option(help="Namespace, on a server with several users. Default: the pod's, if any.")
+    ] = "",
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the bearer token; read again for each request.")
+    ] = None,
+    service_account: Annotated[
+        bool, typer.Option("--service-account", help="Authenticate with the service account token of this pod.")
+    ] = False,
+    cookies_file: Annotated[Path | None, typer.Option(help="File with the content of a Cookie header.")] = None,
+    ca: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="PEM file of certificates to trust.")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the run ends.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Maximum seconds to wait; the run continues. Default: no limit.")
+    ] = None,
+    summary: Annotated[Path | None, typer.Option(help="JSON file to write the outcome to.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="JUnit XML file to write, with one test case per task.")] = None,
 ) -> None:
     """Run a pipeline on a Kubeflow server."""
     credentials = None
@@ -81,7 +100,7 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
         ArgumentError: A parameter does not fit it.
     """
     if submission.pipeline not in PIPELINES:
-        raise RefusedError(f"unknown pipeline {submission.pipeline!r}; known are {', '.join(PIPELINES)}")
+        raise RefusedError(f"unknown pipeline {submission.pipeline!r}; expected one of {', '.join(PIPELINES)}")
     package = package_of(submission.pipeline)
     content = package.read_bytes()
     # A second document has what is specific to Kubernetes.

@@ -135,7 +135,10 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
 @pytest.mark.parametrize(
     ("assignments", "message"),
     [
-        ([*REQUIRED, "epoch=3"], "unknown parameter 'epoch'; known are batch_size, checkpoint_uri, config_map_name"),
+        (
+            [*REQUIRED, "epoch=3"],
+            "unknown parameter 'epoch'; expected one of batch_size, checkpoint_uri, config_map_name",
+        ),
         ([*REQUIRED, "epochs=few"], "parameter 'epochs' must be a whole number, got 'few'"),
         ([*REQUIRED, "dropout=low"], "parameter 'dropout' must be a number, got 'low'"),
         ([*REQUIRED, "epochs"], "expected NAME=VALUE or a .toml, .json, .yaml, .yml file, got 'epochs'"),

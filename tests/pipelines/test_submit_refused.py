@@ -78,12 +78,12 @@ def test_secrets_that_fit_no_header(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--params", "epoch=3"], "unknown parameter 'epoch'; known are batch_size, checkpoint_uri"),
+        (["--params", "epoch=3"], "unknown parameter 'epoch'; expected one of batch_size, checkpoint_uri"),
         (["--params", "epochs=few"], "parameter 'epochs' must be a whole number, got 'few'"),
         (["--params", "dropout=nan"], "parameter 'dropout' must be finite"),
         (["--params", "more"], "expected NAME=VALUE or a .toml, .json, .yaml, .yml file, got 'more'"),
         (["--params", "none.toml"], "none.toml: No such file or directory"),
-        (["--pipeline", "other"], "unknown pipeline 'other'; known are single-node, single-node-pvc"),
+        (["--pipeline", "other"], "unknown pipeline 'other'; expected one of single-node, single-node-pvc"),
         (["--timeout", "3"], "--timeout and --junit need --wait"),
         (["--token-file", "none"], "none: No such file or directory"),
         (["--token-file", "a", "--service-account"], "give one of"),
@@ -102,7 +102,7 @@ def test_wrong_options_are_refused_before_anything_is_sent(
 
 def test_missing_parameter(kubeflow: Kubeflow) -> None:
     result = CliRunner().invoke(app, ["submit", "--host", kubeflow.host, "--experiment", "flights"])
-    assert result.exit_code == 2 and "missing parameter data_uri, label; known are" in result.stderr
+    assert result.exit_code == 2 and "missing parameter data_uri, label; the pipeline has" in result.stderr
     assert not kubeflow.requests
 
 
@@ -132,7 +132,7 @@ def test_files_of_parameters(
         ("epochs = 1.5", "parameter 'epochs' must be a whole number, got 1.5"),
         ("epochs = true", "parameter 'epochs' must be a whole number, got True"),
         ("dropout = inf", "parameter 'dropout' must be finite"),
-        ("gpus = 4", "unknown parameter 'gpus'; known are"),
+        ("gpus = 4", "unknown parameter 'gpus'; expected one of"),
         ("epochs", "settings.toml: Expected '=' after a key"),
     ],
 )
