@@ -81,7 +81,7 @@ def test_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     found = load_checkpoint(str(tmp_path))
     assert found is not None and found[1].ledger.step == 1
     first.write_bytes(b"nonsense" * 100)
-    with pytest.raises(DataError, match=r"step-0+1\.safetensors: is no whole checkpoint"):
+    with pytest.raises(DataError, match=r"step-0+1\.safetensors: is not a complete dkan checkpoint"):
         load_checkpoint(str(tmp_path))
 
 

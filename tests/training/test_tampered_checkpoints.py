@@ -197,7 +197,7 @@ def resealed(header: dict[str, Any], body: bytes) -> bytes:
     + [len(text).to_bytes(8, "little") + text for text in (b"{}", b"[" * 100_000, b'{"__metadata__": 3}', b"\xff\xff")],
 )
 def test_what_is_no_checkpoint_is_refused(content: bytes) -> None:
-    with pytest.raises(DataError, match=r"^file: is no whole checkpoint"):
+    with pytest.raises(DataError, match=r"^file: is not a complete dkan checkpoint"):
         decode(content, "file")
 
 
