@@ -25,8 +25,8 @@ from dkan_core import FastKAN, TrainConfig
 from dkan_core.training.compute.gradient import flatten, parameter_count
 from dkan_core.training.launcher.supervisor import process_names
 from dkan_core.training.setup.defaults import resolve
-from dkan_core.training.state.parameter_store import start
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.parameter_store import initialize_store
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, WorkerGeneration, create_memory
 
 FORKED = multiprocessing.get_context("forkserver")
@@ -147,7 +147,7 @@ def _parameter_server(seats: Sequence[Seat], total: int, stack: ExitStack) -> li
     model = seats[0].model()
     shape = MemoryShape(parameters=parameter_count(model), workers=workers)
     memory = create_memory(shape)
-    start(memory, flatten(model).numpy())
+    initialize_store(memory, flatten(model).numpy())
     for record in memory.worker_generations:
         record.write(WorkerGeneration(generation=1))
     # So many rows that there is one a worker and step; no evaluation and no restore point before the end.
@@ -158,7 +158,7 @@ def _parameter_server(seats: Sequence[Seat], total: int, stack: ExitStack) -> li
     wakeups = {name: os.pipe() for name in process_names(config)}
     for handle in (memory.handle, *itertools.chain(*wakeups.values())):
         stack.callback(os.close, handle)
-    job = Job(
+    spec = ProcessSpec(
         role="server",
         prepared="",
         run="",
@@ -170,9 +170,9 @@ def _parameter_server(seats: Sequence[Seat], total: int, stack: ExitStack) -> li
         memory=memory.handle,
         wakeups=wakeups,
     )
-    worker_jobs = [Handed(replace(job, role="worker", rank=seat.rank)) for seat in seats]
+    worker_jobs = [Handed(replace(spec, role="worker", rank=seat.rank)) for seat in seats]
     return _started(
-        (schemes.serve, Handed(job), seats[0].optimizer),
+        (schemes.serve, Handed(spec), seats[0].optimizer),
         *((schemes.work, handed, seat) for handed, seat in zip(worker_jobs, seats, strict=True)),
     )
 

@@ -31,7 +31,7 @@ from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.parameter_server import Server
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.worker import Worker
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.process_spec import ProcessSpec
 
 RATE = 1e-3
 
@@ -84,22 +84,22 @@ def seated(work: Callable[..., None], *args: Any) -> None:
 
 
 class Handed:
-    """A job on its way to a process that is being spawned, with its handles."""
+    """A spec on its way to a process that is being spawned, with its handles."""
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.spec = spec
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"text": self.job.to_json(), "handles": [DupFd(handle) for handle in self.job.handles()]}
+        return {"text": self.spec.to_json(), "handles": [DupFd(handle) for handle in self.spec.handles()]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         handles = [handle.detach() for handle in state["handles"]]
-        self.job = Job.from_json(state["text"]).with_handles(-1, handles)
+        self.spec = ProcessSpec.from_json(state["text"]).with_handles(-1, handles)
 
 
 def serve(handed: Handed, optimizer: bool) -> None:
     """Be the parameter server: the real one, in its real loop."""
-    server = Server(handed.job)
+    server = Server(handed.spec)
     if not optimizer:
         server.store.optimizer.step = lambda *_, **__: True  # type: ignore[method-assign]
     server.run()
@@ -107,11 +107,11 @@ def serve(handed: Handed, optimizer: bool) -> None:
 
 def work(handed: Handed, seat: Seat) -> None:
     """Be a worker of the parameter server: the real one, in its real loop, but for the gradient."""
-    job = handed.job
-    memory = job.open_memory()
+    spec = handed.spec
+    memory = spec.open_memory()
     replica = _Given(seat.model(), torch.device("cpu"))  # type: ignore[arg-type]
-    heartbeat = Heartbeat(memory, job.role, job.rank)
-    worker = Worker(job, memory, replica, _Gated(seat), heartbeat, Stopwatch())  # type: ignore[arg-type]
+    heartbeat = Heartbeat(memory, spec.role, spec.rank)
+    worker = Worker(spec, memory, replica, _Gated(seat), heartbeat, Stopwatch())  # type: ignore[arg-type]
     torch.from_numpy(worker.push_N).normal_()
     worker.run()
 

@@ -70,7 +70,7 @@ def test_snapshot_where_a_run_happened_to_stop_is_not_scored(last: int, waiting:
     pending = [waiting_at(step) for step in (30, 40, last)]
     ended = replace(checkpoint_of(last).ledger, ended=ENDINGS.index("patience"))
     stopped = checkpoint_of(last, history=[evaluation(10), evaluation(20)], pending=pending, ledger=ended)
-    schedule = Schedule.of(replace(CONFIG, learning_rate=0.1), ROWS)
+    schedule = Schedule.from_config(replace(CONFIG, learning_rate=0.1), ROWS)
     assert [each.snapshot.step for each in waiting_snapshots(stopped, schedule)] == waiting
     assert len(waiting_snapshots(replace(stopped, ledger=replace(ended, ended=0)), schedule)) == 3
 

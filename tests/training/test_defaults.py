@@ -57,7 +57,7 @@ def test_settings_that_exclude_each_other_are_named(
 
 
 def test_workers_and_evaluator_each_have_a_device_and_the_cores_are_shared() -> None:
-    placement = Placement.of(resolve(TrainConfig(device="cpu,cpu", workers=2), 1000))
+    placement = Placement.from_config(resolve(TrainConfig(device="cpu,cpu", workers=2), 1000))
     assert placement.workers == ("cpu", "cpu") and placement.evaluator == "cpu"
     assert placement.threads == max(1, available_cores() // 2)
 
@@ -135,6 +135,6 @@ def test_tensorboard_without_its_extra_is_refused_at_once(monkeypatch: pytest.Mo
 def test_capped_learning_rate_is_said(rate: float | None, said: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     config = resolve(TrainConfig(device="cpu", batch_size=8192, learning_rate=rate), 100_000)
-    log_plan(config, rate_is_default=rate is None)
+    log_plan(config, lr_is_default=rate is None)
     expected = "learning rate capped: sqrt scaling to batches of 8192 rows would give 0.016; the limit is 0.01"
     assert (expected in caplog.text) == said

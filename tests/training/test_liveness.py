@@ -17,7 +17,7 @@ from dkan_core import TrainResult, train
 from dkan_core.training.launcher import liveness
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.processes import Background, children, wait_until
 from tests.training.torture import CONFIG, check_nothing_lost, facts, inject, ledger_of, memory_of
@@ -120,12 +120,12 @@ def test_advice_is_that_of_the_role_that_died(tmp_path: Path) -> None:
     said = {}
     with ForkServer() as fork_server:
         for role in advice:
-            job = Job(role=role, config=CONFIG, shape=shape, memory=create_memory(shape).handle, **facts)  # type: ignore[arg-type]
-            child = fork_server.spawn(job, tmp_path / role)
+            spec = ProcessSpec(role=role, config=CONFIG, shape=shape, memory=create_memory(shape).handle, **facts)  # type: ignore[arg-type]
+            child = fork_server.spawn(spec, tmp_path / role)
             child.kill()
             # It may have been faster, and have failed: there is no data.
             (tmp_path / role).write_text("MemoryError")
             said[role] = child.describe_death()
-            os.close(job.memory)
+            os.close(spec.memory)
     assert all(text in said[role] for role, text in advice.items()), said
     assert "--batch-size" not in said["evaluator"] + said["server"]

@@ -9,7 +9,7 @@ import pytest
 
 from dkan_core import ConfigError, TrainConfig, TrainingError, TuneResult, tune_learning_rate
 from dkan_core.training.planning import lr_sweep
-from dkan_core.training.planning.lr_sweep import Trial, _judge
+from dkan_core.training.planning.lr_sweep import Trial, _recommend
 from tests.command import check, dkan
 
 SMALL = TrainConfig(model="fastkan", hidden=(4,), device="cpu", batch_size=64, seed=3)
@@ -65,31 +65,31 @@ def test_every_rate_diverging_is_an_error(prepared: Path) -> None:
 
 
 def test_clear_winner_is_recommended_without_a_note() -> None:
-    chosen, noise, notes = _judge(trials((0.6, 0.61), (0.8, 0.81), (0.7, 0.71)), 100, 100)
+    chosen, noise, notes = _recommend(trials((0.6, 0.61), (0.8, 0.81), (0.7, 0.71)), 100, 100)
     assert chosen.factor == 1 and not notes
     assert noise == pytest.approx(2 * math.sqrt(2 / 2 * np.var([0.6, 0.61], ddof=1)))
 
 
 def test_rate_of_now_stays_within_noise() -> None:
-    chosen, _, (note,) = _judge(trials((0.2, 0.3), (0.70, 0.72), (0.71, 0.73)), 100, 100)
+    chosen, _, (note,) = _recommend(trials((0.2, 0.3), (0.70, 0.72), (0.71, 0.73)), 100, 100)
     assert chosen.factor == 1 and "0.01, 0.02 are as good" in note
 
 
 @pytest.mark.parametrize(("scores", "end"), [((0.9, 0.7, 0.6), "lowest"), ((0.6, 0.7, 0.9), "highest")])
 def test_best_at_the_edge_is_said(scores: tuple[float, ...], end: str) -> None:
-    chosen, _, notes = _judge(trials(*((score, score) for score in scores)), 100, 100)
+    chosen, _, notes = _recommend(trials(*((score, score) for score in scores)), 100, 100)
     assert chosen.mean == 0.9 and len(notes) == 1 and f"the {end} of the sweep" in notes[0]
 
 
 def test_rate_above_one_that_diverges_is_no_edge() -> None:
-    chosen, _, notes = _judge(trials((0.6, 0.6), (0.7, 0.7), (0.9, None)), 100, 100)
+    chosen, _, notes = _recommend(trials((0.6, 0.6), (0.7, 0.7), (0.9, None)), 100, 100)
     assert chosen.factor == 1 and not notes
 
 
 def test_short_runs_do_not_raise_the_rate_but_lower_it() -> None:
-    chosen, _, (note,) = _judge(trials((0.6, 0.6), (0.7, 0.7), (0.9, 0.9)), 100, 1000)
+    chosen, _, (note,) = _recommend(trials((0.6, 0.6), (0.7, 0.7), (0.9, 0.9)), 100, 1000)
     assert chosen.factor == 1 and "--steps 1000" in note
-    chosen, _, notes = _judge(trials((0.4, 0.4), (0.9, 0.9), (0.7, 0.7), (0.6, 0.6)), 100, 1000)
+    chosen, _, notes = _recommend(trials((0.4, 0.4), (0.9, 0.9), (0.7, 0.7), (0.6, 0.6)), 100, 1000)
     assert chosen.factor == 0.5 and not notes
 
 

@@ -8,14 +8,14 @@ import numpy.typing as npt
 import pytest
 
 from dkan_core import TrainConfig, TrainingError
-from dkan_core.training.state.aggregation import Contribution
+from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import (
     MAX_BACKOFFS,
     REFUSED_BEFORE_BACKOFF,
     ParameterStore,
     Rules,
-    keep,
-    start,
+    initialize_store,
+    save_restore_point,
 )
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 
@@ -26,91 +26,91 @@ CONFIG = TrainConfig(epochs=10, batch_size=10, learning_rate=0.1, workers=2, syn
 def store_of(config: TrainConfig = CONFIG) -> ParameterStore:
     memory = create_memory(MemoryShape(parameters=P, workers=2, average=config.ema_decay > 0))
     os.close(memory.handle)
-    start(memory, np.linspace(-1, 1, P, dtype=np.float32))
-    return ParameterStore(memory, Rules.of(config, 1000, []))
+    initialize_store(memory, np.linspace(-1, 1, P, dtype=np.float32))
+    return ParameterStore(memory, Rules.from_config(config, 1000, []))
 
 
-def push(index: int, values: float | npt.NDArray[np.float32], **facts: float) -> Contribution:
+def push(index: int, values: float | npt.NDArray[np.float32], **facts: float) -> WorkerUpdate:
     array = np.full(P, values, np.float32) if isinstance(values, float) else values
     defaults = {"rank": index % 2, "lease": index, "loss": 0.5, "weight": 1.0, "rows": 5, "staleness": 0}
-    return Contribution(unit=index, array_P=array, **{**defaults, **facts})  # type: ignore[arg-type]
+    return WorkerUpdate(unit=index, array_P=array, **{**defaults, **facts})  # type: ignore[arg-type]
 
 
-def gradients(step: int, *values: float, **facts: float) -> list[Contribution]:
+def gradients(step: int, *values: float, **facts: float) -> list[WorkerUpdate]:
     return [push(2 * step + rank, value, **facts) for rank, value in enumerate(values)]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e30])
 def test_update_that_is_not_finite_is_refused_and_counted(bad: float) -> None:
     store = store_of()
-    store.merge(gradients(0, 1.0, 2.0))
+    store.apply_updates(gradients(0, 1.0, 2.0))
     before = store.state_KP.copy()
-    store.merge(gradients(1, 1.0, bad))
+    store.apply_updates(gradients(1, 1.0, bad))
     assert np.array_equal(store.state_KP, before)
     assert store.ledger.refused == 1 and store.ledger.step == 2 and store.ledger.rows == 20
-    store.merge(gradients(2, 1.0, 1.0))
+    store.apply_updates(gradients(2, 1.0, 1.0))
     assert not np.array_equal(store.state_KP, before) and np.isfinite(store.state_KP).all()
-    assert store.ledger.refused_in_a_row == 0 and store.rate_scale == 1
+    assert store.ledger.refused_in_a_row == 0 and store.lr_scale == 1
 
 
 def test_loss_that_is_not_finite_refuses_the_update_and_stays_out_of_the_mean() -> None:
     store = store_of()
-    store.merge(gradients(0, 1.0, 1.0, loss=float("nan")))
+    store.apply_updates(gradients(0, 1.0, 1.0, loss=float("nan")))
     assert store.ledger.refused == 1 and store.ledger.facts(10)["loss"] == 0
 
 
 def test_refused_again_and_again_goes_back_and_halves_the_rate_then_ends() -> None:
     store = store_of()
-    store.merge(gradients(0, 1.0, 1.0))
-    keep(store.memory, store.ledger)
+    store.apply_updates(gradients(0, 1.0, 1.0))
+    save_restore_point(store.memory, store.ledger)
     kept = store.state_KP.copy()
-    store.merge(gradients(1, 5.0, 5.0))
+    store.apply_updates(gradients(1, 5.0, 5.0))
     step = 2
     for backoff in range(1, MAX_BACKOFFS + 1):
         for _ in range(REFUSED_BEFORE_BACKOFF):
-            store.merge(gradients(step, 1.0, float("nan")))
+            store.apply_updates(gradients(step, 1.0, float("nan")))
             step += 1
-        assert np.array_equal(store.state_KP, kept) and store.rate_scale == 0.5**backoff
+        assert np.array_equal(store.state_KP, kept) and store.lr_scale == 0.5**backoff
     for _ in range(REFUSED_BEFORE_BACKOFF - 1):
-        store.merge(gradients(step, 1.0, float("nan")))
+        store.apply_updates(gradients(step, 1.0, float("nan")))
         step += 1
     with pytest.raises(TrainingError, match="no finite number at step"):
-        store.merge(gradients(step, 1.0, float("nan")))
+        store.apply_updates(gradients(step, 1.0, float("nan")))
 
 
 def test_step_whose_result_overflows_is_refused() -> None:
     store = store_of(replace(CONFIG, learning_rate=1e3, weight_decay=1e3))
     store.optimizer.decayed = [(0, P, 1e37)]
-    store.merge(gradients(0, 1.0, 1.0))
+    store.apply_updates(gradients(0, 1.0, 1.0))
     assert store.ledger.refused == 1 and np.isfinite(store.state_KP).all()
 
 
 def test_gradients_count_by_their_measured_labels_and_one_that_has_none_not_at_all() -> None:
     weighted, alone = store_of(), store_of()
     pushes = gradients(0, 3.0, 7.0)
-    weighted.merge([replace(pushes[0], weight=4.0), replace(pushes[1], weight=0.0)])
-    alone.merge(gradients(0, 3.0, 3.0))
+    weighted.apply_updates([replace(pushes[0], weight=4.0), replace(pushes[1], weight=0.0)])
+    alone.apply_updates(gradients(0, 3.0, 3.0))
     assert np.array_equal(weighted.state_KP, alone.state_KP)
-    alone.merge(gradients(1, 1.0, 1.0, weight=0.0))
+    alone.apply_updates(gradients(1, 1.0, 1.0, weight=0.0))
     assert np.array_equal(weighted.state_KP, alone.state_KP) and alone.ledger.step == 2
 
 
 def test_long_gradient_is_scaled_down_to_the_largest_norm() -> None:
     clipped, short = store_of(replace(CONFIG, clip_norm=1.0)), store_of()
-    clipped.merge(gradients(0, 3.0, 3.0))
-    short.merge(gradients(0, 1 / P**0.5, 1 / P**0.5))
+    clipped.apply_updates(gradients(0, 3.0, 3.0))
+    short.apply_updates(gradients(0, 1 / P**0.5, 1 / P**0.5))
     np.testing.assert_allclose(clipped.state_KP, short.state_KP, rtol=1e-5, atol=1e-9)
 
 
 def test_parameters_and_moments_are_averaged_by_rows() -> None:
     store = store_of(replace(CONFIG, mode="average", sync_interval=4))
     first, second = (np.random.default_rng(seed).normal(size=3 * P).astype(np.float32) for seed in range(2))
-    store.merge([push(0, first, rows=30), push(1, second, rows=10)])
+    store.apply_updates([push(0, first, rows=30), push(1, second, rows=10)])
     expected = (0.75 * first + 0.25 * second).reshape(3, P)
     np.testing.assert_allclose(store.state_KP, expected, rtol=1e-5, atol=1e-6)
     assert store.ledger.step == 4
     second[-1] = np.inf
-    store.merge([push(2, first), push(3, second)])
+    store.apply_updates([push(2, first), push(3, second)])
     np.testing.assert_allclose(store.state_KP, expected, rtol=1e-5, atol=1e-6)
     assert store.ledger.refused == 1
 
@@ -118,8 +118,8 @@ def test_parameters_and_moments_are_averaged_by_rows() -> None:
 def test_stale_difference_counts_less() -> None:
     store = store_of(replace(CONFIG, mode="async", sync_interval=4))
     before = store.state_KP[0].copy()
-    store.merge([push(0, 1.0)])
-    store.merge([push(1, 1.0, staleness=1)])
+    store.apply_updates([push(0, 1.0)])
+    store.apply_updates([push(1, 1.0, staleness=1)])
     np.testing.assert_allclose(store.state_KP[0] - before, 1.5, rtol=1e-5)
 
 
@@ -128,7 +128,7 @@ def test_moving_average_follows_the_parameters() -> None:
     expected = store.state_KP[0].copy()
     assert np.array_equal(store.state_KP[3], expected)
     for step in range(6):
-        store.merge(gradients(step, 1.0, -2.0))
+        store.apply_updates(gradients(step, 1.0, -2.0))
         decay = min(0.5, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * store.state_KP[0]
     np.testing.assert_allclose(store.state_KP[3], expected, rtol=1e-5, atol=1e-6)

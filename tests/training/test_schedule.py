@@ -14,7 +14,7 @@ SHAPES = ("cosine", "constant", "exponential")
 
 def rates(epochs: int = 10, **settings: Any) -> list[float]:
     config = TrainConfig(epochs=epochs, batch_size=ROWS // PER_EPOCH, learning_rate=0.1, **settings)
-    schedule = Schedule.of(config, ROWS)
+    schedule = Schedule.from_config(config, ROWS)
     return [schedule.learning_rate(step) for step in range(schedule.steps)]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
-from dkan_core.training.state.parameter_store import newest_kept, start
+from dkan_core.training.state.parameter_store import initialize_store, newest_restore_point
 from dkan_core.training.state.shared_memory import (
     RECORD_BYTES,
     WAIT,
@@ -21,7 +21,13 @@ from dkan_core.training.state.shared_memory import (
     SharedMemory,
     create_memory,
 )
-from dkan_core.training.state.snapshots import newest_snapshot, publish, put_back, snapshots_after, snapshots_beyond
+from dkan_core.training.state.snapshots import (
+    newest_snapshot,
+    publish_snapshot,
+    republish_snapshot,
+    snapshots_after,
+    snapshots_beyond,
+)
 
 
 @pytest.fixture
@@ -56,7 +62,7 @@ def test_half_written_record_leaves_the_one_before(cut: int, seed: int) -> None:
 
 
 def test_every_array_has_its_own_place(memory: SharedMemory) -> None:
-    arrays = [memory.buffers_2KP, memory.pushes_WN, memory.moments_W2P, memory.kept_2KP, memory.snapshots_SKP]
+    arrays = [memory.buffers_2KP, memory.pushes_WN, memory.moments_W2P, memory.restore_points_2KP, memory.snapshots_SKP]
     for number, array in enumerate(arrays, start=1):
         array[:] = number
     memory.heartbeats_R[:] = 99
@@ -102,9 +108,9 @@ def test_snapshots_wait_in_order_and_one_slot_is_kept_for_the_last(memory: Share
     slots = len(memory.snapshots)
     for step in range(1, slots):
         state[0], state[3] = step, -step
-        assert publish(memory, Ledger(step=step), steps_per_epoch=10, time_is_up=False)
-    assert not publish(memory, Ledger(step=slots), steps_per_epoch=10, time_is_up=False)
-    assert publish(memory, Ledger(step=slots + 1, ended=1), steps_per_epoch=10, time_is_up=False)
+        assert publish_snapshot(memory, Ledger(step=step), steps_per_epoch=10, time_is_up=False)
+    assert not publish_snapshot(memory, Ledger(step=slots), steps_per_epoch=10, time_is_up=False)
+    assert publish_snapshot(memory, Ledger(step=slots + 1, ended=1), steps_per_epoch=10, time_is_up=False)
     waiting = list(snapshots_beyond(memory, 0))
     assert [each.snapshot.step for each in waiting] == [*range(1, slots), slots + 1]
     assert all((each.state_KP[0] == each.snapshot.step).all() for each in waiting[:-1])
@@ -113,13 +119,13 @@ def test_snapshots_wait_in_order_and_one_slot_is_kept_for_the_last(memory: Share
 
 def test_damaged_snapshot_is_not_taken_for_a_whole_one(memory: SharedMemory) -> None:
     memory.buffers_2KP[0] = 1
-    publish(memory, Ledger(step=5, rows=50, digest=7), steps_per_epoch=10, time_is_up=False)
+    publish_snapshot(memory, Ledger(step=5, rows=50, digest=7), steps_per_epoch=10, time_is_up=False)
     (found,) = snapshots_after(memory, -1, 5)
     assert (found.ledger.step, found.ledger.rows, found.ledger.digest, found.ledger.published) == (5, 50, 7, 5)
-    assert found.state_KP.shape == memory.kept_2KP[0].shape and (found.state_KP[:4] == 1).all()
-    put_back(memory, found)
+    assert found.state_KP.shape == memory.restore_points_2KP[0].shape and (found.state_KP[:4] == 1).all()
+    republish_snapshot(memory, found)
     memory.buffers_2KP[0, 0] = 2
-    publish(memory, Ledger(step=6), steps_per_epoch=10, time_is_up=False)
+    publish_snapshot(memory, Ledger(step=6), steps_per_epoch=10, time_is_up=False)
     # Of two of one step the first counts.
     assert [each.snapshot.number for each in snapshots_after(memory, -1, 6)] == [1, 3]
     assert not snapshots_after(memory, 6, 9)
@@ -128,7 +134,7 @@ def test_damaged_snapshot_is_not_taken_for_a_whole_one(memory: SharedMemory) -> 
 
 
 def test_restore_point_that_was_half_written_is_not_taken(memory: SharedMemory) -> None:
-    start(memory, np.ones(1000, np.float32))
-    memory.kept[1].write(Ledger(version=-1, step=9))
-    found = newest_kept(memory)
+    initialize_store(memory, np.ones(1000, np.float32))
+    memory.restore_points[1].write(Ledger(version=-1, step=9))
+    found = newest_restore_point(memory)
     assert found is not None and found[0].step == 0 and (found[1][0] == 1).all()

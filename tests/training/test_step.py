@@ -69,7 +69,7 @@ def test_bound_model_computes_the_same_and_writes_its_gradient_into_the_buffer()
     gradients = np.zeros_like(values)
     replica = Replica(model, torch.device("cpu"))
     replica.load(values)
-    replica.push_to(gradients)
+    replica.bind_gradient_array(gradients)
     assert torch.equal(model(**inputs), before)
     model(**inputs).sum().backward()
     assert gradients.any() and np.array_equal(flatten(model).numpy(), values)
@@ -118,11 +118,11 @@ def test_optimizer_equals_torch() -> None:
     states = [AdamState.starting_at(start.copy()) for _ in range(2)]
     for step in range(50):
         gradient = rng.normal(size=100).astype(np.float32)
-        rate = 0.01 * (1 - step / 50)
+        lr = 0.01 * (1 - step / 50)
         decayed.grad, plain.grad = torch.tensor(gradient[:60]), torch.tensor(gradient[60:])
         for group in theirs.param_groups:
-            group["lr"] = rate
+            group["lr"] = lr
         theirs.step()
-        assert ours.step(*states, gradient, rate=rate, count=step + 1)
+        assert ours.step(*states, gradient, lr=lr, count=step + 1)
         states.reverse()
     np.testing.assert_allclose(states[0].values_P, torch.cat([decayed, plain]).detach().numpy(), rtol=1e-5, atol=1e-6)

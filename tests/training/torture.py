@@ -79,7 +79,7 @@ def memory_of(background: Background) -> Iterator[SharedMemory]:
 
     wait_until(look)
     with found[0].open("r+b", buffering=0) as file:
-        yield SharedMemory(file.fileno(), MemoryShape.of(CONFIG, parameters=1))
+        yield SharedMemory(file.fileno(), MemoryShape.from_config(CONFIG, parameters=1))
 
 
 def is_busy(background: Background, rank: int) -> bool:

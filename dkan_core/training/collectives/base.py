@@ -20,7 +20,7 @@ ROWS_UNIT = 1 << 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sums:
+class RoundTotals:
     """What is added up over the ranks besides gradients or parameters, in float32: counts so that they are exact."""
 
     weight: float = 0.0
@@ -45,7 +45,7 @@ class Sums:
     """Of the proof."""
 
     @classmethod
-    def of(cls, task: "Task", *, loss: float, weight: float, rows: int) -> "Sums":
+    def for_round(cls, inputs: "RoundInputs", *, loss: float, weight: float, rows: int) -> "RoundTotals":
         """Return one rank's part."""
         thousands, ones = divmod(rows, ROWS_UNIT)
         return cls(
@@ -53,9 +53,9 @@ class Sums:
             loss=loss * weight,
             thousands=thousands,
             ones=ones,
-            ending=task.ending,
-            proof=task.proof,
-            square=task.proof**2,
+            ending=inputs.ending,
+            proof=inputs.proof,
+            square=inputs.proof**2,
         )
 
     def is_proven(self, size: int) -> bool:
@@ -73,25 +73,25 @@ class Sums:
         return int(self.thousands) * ROWS_UNIT + int(self.ones)
 
 
-SUMS = len(fields(Sums))
+SUMS = len(fields(RoundTotals))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class RoundInputs:
     """A round as every rank begins it."""
 
     state_KP: Float32
     """The state that counts."""
 
     steps: range
-    rate_scale: float
+    lr_scale: float
     """Factor of the learning rate."""
 
     ending: int
     """What this rank knows about the end of the run, as an index of ``ENDINGS``."""
 
     proof: int = 0
-    """See ``Sums``."""
+    """See ``RoundTotals``."""
 
 
 class Strategy(ABC):
@@ -123,21 +123,21 @@ class Strategy(ABC):
         self.update_N, self._tail = self.buffer_N[:count], self.buffer_N[count:]
 
     @abstractmethod
-    def round(self, task: Task) -> Sums:
+    def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Leave the update of a round, the same in every rank, in ``update_N``; return what was added up."""
 
-    def merged(self) -> Float32:
+    def reduced_update(self) -> Float32:
         """Return the update of the last round as an array, valid until the next one."""
         merged_N: Float32 = self.update_N.cpu().numpy()
         return merged_N
 
-    def write_tail(self, own: Sums) -> None:
+    def write_tail(self, own: RoundTotals) -> None:
         """Put this rank's part of the sums behind its numbers."""
         self._tail.copy_(torch.tensor(astuple(own)))
 
-    def read_tail(self) -> Sums:
+    def read_tail(self) -> RoundTotals:
         """Return what stands there, once it is added up."""
-        return Sums(**dict(zip((field.name for field in fields(Sums)), self._tail.tolist(), strict=True)))
+        return RoundTotals(**dict(zip((field.name for field in fields(RoundTotals)), self._tail.tolist(), strict=True)))
 
 
 class GradientStrategy(Strategy):
@@ -152,16 +152,16 @@ class GradientStrategy(Strategy):
     def all_reduce(self, buffer_N: Tensor) -> None:
         """Put the sum over all ranks in the place of each one's numbers."""
 
-    def round(self, task: Task) -> Sums:
+    def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Compute this rank's gradient and add up all, each weighted by its measured labels."""
-        (step,) = task.steps
+        (step,) = inputs.steps
         arrays = self.batches.get(step, self.process_group.rank)
-        self.replica.load(task.state_KP[0])
-        loss, weight = self.replica.gradient(arrays, self.config)
+        self.replica.load(inputs.state_KP[0])
+        loss, weight = self.replica.compute_gradient(arrays, self.config)
         if self.replica.gradients_P.data_ptr() != self.update_N.data_ptr():
             self.update_N.copy_(self.replica.gradients_P)
         self.update_N.mul_(weight)
-        self.write_tail(Sums.of(task, loss=loss, weight=weight, rows=len(arrays["labels"])))
+        self.write_tail(RoundTotals.for_round(inputs, loss=loss, weight=weight, rows=len(arrays["labels"])))
         self.all_reduce(self.buffer_N)
         sums = self.read_tail()
         if sums.weight:

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.collectives.base import Strategy, Sums, Task
+from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import cell_weights, part_loss, to_tensors
@@ -27,11 +27,11 @@ class DistributedDataParallelism(Strategy):
         with process_group.exit_on_peer_loss():
             self.model = DistributedDataParallel(_Logits(replica.model), device_ids=devices, init_sync=False)
 
-    def round(self, task: Task) -> Sums:
+    def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Compute the loss as this rank's share of that of all, and let DDP average its gradient."""
-        (step,) = task.steps
+        (step,) = inputs.steps
         arrays = self.batches.get(step, self.process_group.rank)
-        self.replica.load(task.state_KP[0])
+        self.replica.load(inputs.state_KP[0])
         self.replica.gradients_P.zero_()
         batch = to_tensors(arrays, self.replica.device)
         weight = cell_weights(batch["labels"], batch.get("weight"), self.config.label_weights).sum()
@@ -41,7 +41,7 @@ class DistributedDataParallelism(Strategy):
         share = total.to(weight.device) / self.process_group.size
         loss = self._backward(batch, share)
         mean = loss * share.item() / (weight.item() or 1.0)
-        self.write_tail(Sums.of(task, loss=mean, weight=weight.item(), rows=len(arrays["labels"])))
+        self.write_tail(RoundTotals.for_round(inputs, loss=mean, weight=weight.item(), rows=len(arrays["labels"])))
         self.process_group.all_reduce(self._tail)
         self.update_N.copy_(self.replica.gradients_P)
         return self.read_tail()

@@ -1,4 +1,4 @@
-"""Local SGD (Stich 2019, arXiv:1805.09767) with AdamW: ranks walk alone and meet every ``sync_interval`` steps.
+"""Local SGD (Stich 2019, arXiv:1805.09767) with AdamW: ranks take local steps and meet every ``sync_interval`` steps.
 
 Each begins a round with the state that all have agreed on and has moments of its own until its end; then parameters and
 moments are averaged, weighted by rows. So nothing but that state has to be kept, and one rank alone equals plain
@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from dkan_core.data.loading.loader import SliceBatches
-from dkan_core.training.collectives.base import Strategy, Sums, Task
+from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.local_steps import Walker
+from dkan_core.training.compute.local_steps import LocalSteps
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import Rules
 
@@ -26,16 +26,16 @@ class LocalSGD(Strategy):
 
     def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
         super().__init__(process_group, replica, batches, rules)
-        self.walker = Walker(replica, batches, rules, lambda: self.on_step())
+        self.local_steps = LocalSteps(replica, batches, rules, lambda: self.on_step())
         self.state_3P = np.zeros((self.arrays, replica.values_P.numel()), np.float32)
 
-    def round(self, task: Task) -> Sums:
+    def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Take the steps of a round alone, then average."""
-        np.copyto(self.state_3P, task.state_KP[: self.arrays])
-        loss, weight, rows = self.walker.walk(
-            AdamState(*self.state_3P), task.steps, self.process_group.rank, task.rate_scale
+        np.copyto(self.state_3P, inputs.state_KP[: self.arrays])
+        loss, weight, rows = self.local_steps.take(
+            AdamState(*self.state_3P), inputs.steps, self.process_group.rank, inputs.lr_scale
         )
-        own = Sums.of(task, loss=loss, weight=weight, rows=rows)
+        own = RoundTotals.for_round(inputs, loss=loss, weight=weight, rows=rows)
         self.update_N.copy_(torch.from_numpy(self.state_3P.reshape(-1)))
         self.write_tail(own)
         if self.process_group.size > 1:

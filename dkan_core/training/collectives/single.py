@@ -2,19 +2,19 @@
 
 from torch import Tensor
 
-from dkan_core.training.collectives.base import GradientStrategy, Sums, Task
+from dkan_core.training.collectives.base import GradientStrategy, RoundInputs, RoundTotals
 
 
 class Single(GradientStrategy):
     """Nothing to merge."""
 
-    def round(self, task: Task) -> Sums:
+    def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Compute the gradient of the global batch, to the bit what one worker of a parameter server computes."""
-        (step,) = task.steps
+        (step,) = inputs.steps
         arrays = self.batches.get(step, 0)
-        self.replica.load(task.state_KP[0])
-        loss, weight = self.replica.gradient(arrays, self.config)
-        return Sums.of(task, loss=loss, weight=weight, rows=len(arrays["labels"]))
+        self.replica.load(inputs.state_KP[0])
+        loss, weight = self.replica.compute_gradient(arrays, self.config)
+        return RoundTotals.for_round(inputs, loss=loss, weight=weight, rows=len(arrays["labels"]))
 
     def all_reduce(self, buffer_N: Tensor) -> None:
         """Do nothing."""

@@ -35,7 +35,7 @@ class Replica:
         self._bind()
 
     @classmethod
-    def of(cls, architecture: dict[str, object], device: torch.device) -> "Replica":
+    def from_architecture(cls, architecture: dict[str, object], device: torch.device) -> "Replica":
         """Return a replica of a model with parameters yet to come."""
         return cls(TabularFastKAN(ModelConfig.from_dict(architecture)), device)
 
@@ -48,8 +48,8 @@ class Replica:
         else:
             self.values_P.copy_(source)
 
-    def push_to(self, gradients_P: Float32) -> None:
-        """Have later gradients put into an array ``(P,)``: on the CPU directly, on CUDA by ``store``."""
+    def bind_gradient_array(self, gradients_P: Float32) -> None:
+        """Have later gradients put into an array ``(P,)``: on the CPU directly, on CUDA by ``copy_buffer``."""
         if self.device.type == "cpu":
             self.bind_gradients(torch.from_numpy(gradients_P))
 
@@ -58,13 +58,13 @@ class Replica:
         self.gradients_P = buffer_P
         self._bind()
 
-    def store(self, buffer_P: Tensor, array_P: Float32) -> None:
+    def copy_buffer(self, buffer_P: Tensor, array_P: Float32) -> None:
         """Copy one of the buffers into an array ``(P,)``, unless it is that array."""
         target = torch.from_numpy(array_P)
         if target.data_ptr() != buffer_P.data_ptr():
             target.copy_(buffer_P)
 
-    def gradient(self, arrays: Arrays, config: TrainConfig) -> tuple[float, float]:
+    def compute_gradient(self, arrays: Arrays, config: TrainConfig) -> tuple[float, float]:
         """Put the gradient of a slice of a step into the gradients; return its mean loss, and the weight of that.
 
         It is a function of parameters and rows alone, whichever process computes it.

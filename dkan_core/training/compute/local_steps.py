@@ -14,7 +14,7 @@ from dkan_core.training.state.aggregation import clip
 from dkan_core.training.state.parameter_store import Rules
 
 
-class Walker:
+class LocalSteps:
     """A worker with an optimizer of its own.
 
     Args:
@@ -30,29 +30,29 @@ class Walker:
         self.replica, self.batches, self.rules, self.on_step = replica, batches, rules, on_step
         self._optimizer = FlatAdamW(rules.decayed)
         self._gradient_P = np.zeros(replica.values_P.numel(), np.float32)
-        replica.push_to(self._gradient_P)
+        replica.bind_gradient_array(self._gradient_P)
 
-    def walk(self, state: AdamState, steps: range, part: int, rate_scale: float) -> tuple[float, float, int]:
+    def take(self, state: AdamState, steps: range, part: int, lr_scale: float) -> tuple[float, float, int]:
         """Take steps on one slice of their batches; return the mean loss, the weight of that, and the rows.
 
         Args:
             state: Changed in place.
             steps: Of the run.
             part: The slice.
-            rate_scale: Factor of the learning rate.
+            lr_scale: Factor of the learning rate.
         """
         config, losses, weights, rows = self.rules.config, [], [], 0
         for step in steps:
             arrays = self.batches.get(step, part)
             self.replica.load(state.values_P)
-            loss, weight = self.replica.gradient(arrays, config)
+            loss, weight = self.replica.compute_gradient(arrays, config)
             losses.append(loss * weight)
             weights.append(weight)
             rows += len(arrays["labels"])
             if weight:
-                self.replica.store(self.replica.gradients_P, self._gradient_P)
+                self.replica.copy_buffer(self.replica.gradients_P, self._gradient_P)
                 clip(self._gradient_P, float(np.linalg.norm(self._gradient_P)), config.clip_norm)
-                rate = self.rules.schedule.learning_rate(step) * rate_scale
-                self._optimizer.step(state, state, self._gradient_P, rate=rate, count=step + 1)
+                lr = self.rules.schedule.learning_rate(step) * lr_scale
+                self._optimizer.step(state, state, self._gradient_P, lr=lr, count=step + 1)
             self.on_step()
         return sum(losses) / (sum(weights) or 1.0), sum(weights), rows

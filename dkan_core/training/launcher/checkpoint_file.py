@@ -52,7 +52,7 @@ class Checkpoint:
     """The resolved config."""
 
     ledger: Ledger
-    """Its clock stands still: see ``Ledger.stopped``."""
+    """Its clock stands still: see ``Ledger.with_stopped_clock``."""
 
     state_KP: Float32
     """Parameters, moments, moving average; then the workers' own moments."""

@@ -13,7 +13,7 @@ from dkan_core.training.launcher.checkpoints import save_checkpoint, write_parts
 from dkan_core.training.launcher.reporting import Reporter
 from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.ledger import Ledger
-from dkan_core.training.state.parameter_store import newest_kept
+from dkan_core.training.state.parameter_store import newest_restore_point
 from dkan_core.training.state.shared_memory import SharedMemory
 from dkan_core.training.state.snapshots import snapshots_after
 from dkan_core.training.validation.best_state import read_model
@@ -22,7 +22,7 @@ from dkan_core.utils.storage.paths import is_remote
 logger = logging.getLogger(__name__)
 
 
-class Saver:
+class CheckpointWriter:
     """Writes a checkpoint when there is a new restore point, one at a time.
 
     Args:
@@ -40,22 +40,22 @@ class Saver:
         self.memory, self.reporter, self.model, self.where, self.facts = memory, reporter, model, where, facts
         self.best = best
         self._brought = 0
-        self._saved = max(record.read().version for record in memory.kept)
+        self._saved = max(record.read().version for record in memory.restore_points)
         self.newest = ""
         """Path or URI of the last checkpoint that was written."""
 
         self._thread: threading.Thread | None = None
-        self._copy_KP = np.empty_like(memory.kept_2KP[0])
+        self._copy_KP = np.empty_like(memory.restore_points_2KP[0])
 
-    def look(self) -> None:
+    def write_if_due(self) -> None:
         """Begin to write a checkpoint if there is something new, and the last one is written."""
-        newest = max(record.read().version for record in self.memory.kept)
+        newest = max(record.read().version for record in self.memory.restore_points)
         if newest <= self._saved or (self._thread is not None and self._thread.is_alive()):
             return
-        kept = newest_kept(self.memory, self._copy_KP)
+        kept = newest_restore_point(self.memory, self._copy_KP)
         if kept is not None and kept[0].version > self._saved:
             self._saved = kept[0].version
-            self._thread = threading.Thread(target=self._write, args=(self._gather(*kept),), name="dkan-saver")
+            self._thread = threading.Thread(target=self._write, args=(self._gather(*kept),), name="dkan-checkpoint")
             self._thread.start()
 
     def wait(self) -> None:
@@ -63,11 +63,11 @@ class Saver:
         if self._thread is not None:
             self._thread.join()
 
-    def save_now(self) -> None:
+    def write_now(self) -> None:
         """Write a checkpoint of the last commit; all other processes have ended."""
         self.wait()
         ledger = self.memory.ledger.read()
-        kept = newest_kept(self.memory)
+        kept = newest_restore_point(self.memory)
         if self.memory.shape.local:
             if kept is None:
                 return
@@ -82,7 +82,7 @@ class Saver:
         reported = max((entry["step"] for entry in history), default=-1)
         return Checkpoint(
             **self.facts,
-            ledger=ledger.stopped(),
+            ledger=ledger.with_stopped_clock(),
             state_KP=state_KP,
             history=history,
             pending=snapshots_after(self.memory, reported, ledger.step),

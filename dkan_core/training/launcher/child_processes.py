@@ -20,7 +20,7 @@ from dkan_core.training.communication.rendezvous import PEER_LOST
 from dkan_core.training.launcher.backoff import pause_before_restart
 from dkan_core.training.launcher.fork_server import GO
 from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import anonymous_file
 
 LOG_LINES_SHOWN = 40
@@ -96,22 +96,22 @@ class ForkServer:
             self._process, self._link, self._channel = self._begin()
         return self._ready
 
-    def spawn(self, job: Job, log: Path) -> "Child":
-        """Start a process that does a job, as soon as it can be; its output is added to ``log``."""
-        while (child := self.try_spawn(job, log)) is None:
+    def spawn(self, spec: ProcessSpec, log: Path) -> "Child":
+        """Start a process that runs a spec, as soon as it can be; its output is added to ``log``."""
+        while (child := self.try_spawn(spec, log)) is None:
             time.sleep(LOOK_SECONDS)
         return child
 
-    def try_spawn(self, job: Job, log: Path) -> "Child | None":
-        """Start a process that does a job, if that can be done now."""
+    def try_spawn(self, spec: ProcessSpec, log: Path) -> "Child | None":
+        """Start a process that runs a spec, if that can be done now."""
         if not self.is_ready():
             return None
         ours, theirs = channel_pair()
-        channel, text = Channel(ours), anonymous_file("dkan-job")
+        channel, text = Channel(ours), anonymous_file("dkan-spec")
         with theirs, log.open("ab") as output:
             start = output.tell()
-            os.pwrite(text, job.to_json().encode(), 0)
-            handles = [text, output.fileno(), theirs.fileno(), *job.handles()]
+            os.pwrite(text, spec.to_json().encode(), 0)
+            handles = [text, output.fileno(), theirs.fileno(), *spec.handles()]
             with suppress(OSError):
                 socket.send_fds(self._link, [b"j"], handles)
         pid = _first_message(channel)
@@ -122,7 +122,7 @@ class ForkServer:
             channel.close()
             os.close(text)
             return None
-        child = Child(job, channel, pid, text, log, start)
+        child = Child(spec, channel, pid, text, log, start)
         self._children = [*(each for each in self._children if each.exit_code is None), child]
         self._deaths = 0
         with suppress(OSError):
@@ -165,7 +165,7 @@ class Child:
     """A running process of ours.
 
     Args:
-        job: What it does.
+        spec: What it does.
         channel: To it.
         pid: Its number.
         report: Handle of the file that it writes its exit code to.
@@ -173,8 +173,8 @@ class Child:
         log_start: Where in the log its lines begin.
     """
 
-    def __init__(self, job: Job, channel: Channel, pid: int, report: int, log: Path, log_start: int) -> None:
-        self.name, self.role, self.rank = job.name, job.role, job.rank
+    def __init__(self, spec: ProcessSpec, channel: Channel, pid: int, report: int, log: Path, log_start: int) -> None:
+        self.name, self.role, self.rank = spec.name, spec.role, spec.rank
         self.channel, self.log = channel, log
         self._pid, self._report, self._log_start = pid, report, log_start
         self._code: int | None = None

@@ -37,7 +37,7 @@ ADOPTION_SECONDS = 0.001
 
 
 def main() -> None:
-    """Fork a process for every job that comes over a socket."""
+    """Fork a process for every spec that comes over a socket."""
     launcher = int(sys.argv[2])
     # Before the imports: they take seconds, and the launcher may die meanwhile.
     die_with_parent(launcher)
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _start_child(handles: list[int], link: socket.socket, launcher: int) -> None:
-    """Start a process that does a job; on Linux from one in between, whose end makes it the launcher's child."""
+    """Start a process that runs a spec; on Linux from one in between, whose end makes it the launcher's child."""
     if sys.platform != "linux":
         _fork_child(handles, link, launcher)
     elif os.fork() == 0:
@@ -72,7 +72,7 @@ def _start_child(handles: list[int], link: socket.socket, launcher: int) -> None
 
 
 def _fork_child(handles: list[int], link: socket.socket, launcher: int) -> None:
-    """Fork a process that does a job, and tell the launcher its number."""
+    """Fork a process that runs a spec, and tell the launcher its number."""
     parent, pid = os.getpid(), os.fork()
     if pid:
         os.write(handles[2], b'{"pid": %d}\n' % pid)
@@ -91,19 +91,19 @@ def _fork_child(handles: list[int], link: socket.socket, launcher: int) -> None:
 
 
 def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> int:
-    """Do a job once the launcher knows of this process; return the exit code, which is written to ``text``, too."""
+    """Run a spec once the launcher knows of this process; return the exit code, which is written to ``text``, too."""
     with socket.socket(fileno=os.dup(launcher)) as channel:
         if channel.recv(1) != GO:
             return 1
-    from dkan_core.training.state.process_spec import Job, run_job
+    from dkan_core.training.state.process_spec import ProcessSpec, run_process
 
     os.dup2(log, 1)
     os.dup2(log, 2)
     content = os.pread(text, os.fstat(text).st_size, 0)
     os.ftruncate(text, 0)
-    job = Job.from_json(content.decode()).with_handles(launcher, inherited_handles)
-    name_process(f"dkan {job.name}")
-    code = run_job(job, importlib.import_module(f"dkan_core.training.{MODULES[job.role]}").work)
+    spec = ProcessSpec.from_json(content.decode()).with_handles(launcher, inherited_handles)
+    name_process(f"dkan {spec.name}")
+    code = run_process(spec, importlib.import_module(f"dkan_core.training.{MODULES[spec.role]}").main)
     os.pwrite(text, str(code).encode(), 0)
     return code
 

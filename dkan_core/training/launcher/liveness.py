@@ -9,7 +9,7 @@ from typing import Self
 
 from dkan_core.training.launcher.backoff import pause_before_restart
 from dkan_core.training.launcher.child_processes import Child
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SharedMemory
 
 UNRESPONSIVE_SECONDS = 30.0
@@ -54,14 +54,14 @@ class ProcessRecord:
     """A process and those before it of its name.
 
     Args:
-        job: What they all do.
+        spec: What they all do.
     """
 
-    def __init__(self, job: Job) -> None:
-        self.name, self.role, self.rank = job.name, job.role, job.rank
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.name, self.role, self.rank = spec.name, spec.role, spec.rank
         # A rank waits so long for the others, and shows no activity meanwhile.
-        waits = 2 * job.config.exchange_timeout if job.role == "collective-worker" else 0.0
-        self._stuck_seconds = max(STUCK_SECONDS.get(job.role, DEFAULT_STUCK_SECONDS), waits)
+        waits = 2 * spec.config.exchange_timeout if spec.role == "collective-worker" else 0.0
+        self._stuck_seconds = max(STUCK_SECONDS.get(spec.role, DEFAULT_STUCK_SECONDS), waits)
         self.child: Child | None = None
         self.generation = 1
         self.due: float | None = 0.0

@@ -16,7 +16,7 @@ from dkan_core.training.state.ledger import ENDINGS, Ledger, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work, rows_after_units
 from dkan_core.training.state.shared_memory import MemoryShape
 from dkan_core.training.state.snapshots import StateSnapshot
-from dkan_core.training.validation.early_stopping import Selection
+from dkan_core.training.validation.early_stopping import EarlyStopping
 
 PLACE_SETTINGS = (
     "device",
@@ -138,12 +138,12 @@ def ending_of(checkpoint: Checkpoint, config: TrainConfig, rows: int) -> str:
         config: Resolved settings.
         rows: Rows of the train split.
     """
-    selection = Selection(config.patience)
-    selection.replay(entry["average_precision"] for entry in checkpoint.history)
+    early_stopping = EarlyStopping(config.patience)
+    early_stopping.replay(entry["average_precision"] for entry in checkpoint.history)
     plan, ledger = plan_work(config, rows), checkpoint.ledger
     if ledger.step == plan.epochs * plan.steps_per_epoch and checkpoint.history and not checkpoint.pending:
         return "epochs"
-    if selection.exhausted:
+    if early_stopping.exhausted:
         return "patience"
     return "time" if ENDINGS[ledger.ended] == "time" and has_no_time_left(checkpoint, config) else ""
 
@@ -174,7 +174,7 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: T
         if value != expected[name]:
             raise DataError(f"{where}.{name}: expected {expected[name]} for this data and settings, got {value}")
     parameters = count_trained(architecture)
-    shape = MemoryShape.of(config, parameters)
+    shape = MemoryShape.from_config(config, parameters)
     size = (shape.whole_state, parameters)
     arrays = {"state": checkpoint.state_KP}
     arrays |= {f"pending.{index}": each.state_KP for index, each in enumerate(checkpoint.pending)}

@@ -17,7 +17,7 @@ from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.compute.model_init import InitialModel, initial_model
 from dkan_core.training.launcher.checkpoint_file import Checkpoint, run_facts
-from dkan_core.training.launcher.checkpoint_writer import Saver
+from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.reporting import Reporter
 from dkan_core.training.launcher.resuming import check_architecture, waiting_snapshots
@@ -29,11 +29,11 @@ from dkan_core.training.roles.stopwatch import TimeReader
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import Placement
 from dkan_core.training.state.ledger import Ledger, add_to_digest
-from dkan_core.training.state.parameter_store import keep, start
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.parameter_store import initialize_store, save_restore_point
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, create_memory
-from dkan_core.training.state.snapshots import put_back
+from dkan_core.training.state.snapshots import republish_snapshot
 from dkan_core.training.validation.best_state import best_path
 from dkan_core.utils.resources import available_memory
 
@@ -90,14 +90,14 @@ class Run:
         self.architecture = self._architecture(data, manifest, initial)
         model = initial_model(self.architecture, manifest, config, initial)
         values_P = flatten(model).numpy()
-        shape = MemoryShape.of(config, len(values_P))
+        shape = MemoryShape.from_config(config, len(values_P))
         check_fits(shape)
         self.memory = create_memory(shape)
         if checkpoint is None:
-            start(self.memory, values_P)
+            initialize_store(self.memory, values_P)
         else:
-            restore(self.memory, checkpoint, Schedule.of(config, self.rows))
-        self.template = Job(
+            restore(self.memory, checkpoint, Schedule.from_config(config, self.rows))
+        self.template = ProcessSpec(
             role="",
             prepared=str(data),
             run=str(folder),
@@ -134,21 +134,23 @@ class Run:
 
     def execute(self) -> Outcome:
         """Run to the end."""
-        schedule = Schedule.of(self.config, self.rows)
+        schedule = Schedule.from_config(self.config, self.rows)
         history = self.checkpoint.history if self.checkpoint else ()
         try:
             times = TimeReader(self.memory, has_server=self.config.strategy == "parameter-server")
             with Reporter(self.folder, self.config, schedule, times, history) as reporter:
                 model, best = self.folder / MODEL_FOLDER, Path(self.template.best)
-                saver = Saver(self.memory, reporter, model, best, self.where, self.facts)
-                placement = Placement.of(self.config, self.ranks.place if self.ranks else None)
+                checkpoint_writer = CheckpointWriter(self.memory, reporter, model, best, self.where, self.facts)
+                placement = Placement.from_config(self.config, self.ranks.place if self.ranks else None)
                 logs = self.folder / LOGS
-                supervisor = Supervisor(self.memory, self.template, placement, logs, self.fork_server, reporter, saver)
+                supervisor = Supervisor(
+                    self.memory, self.template, placement, logs, self.fork_server, reporter, checkpoint_writer
+                )
                 try:
                     supervisor.run()
-                    saver.save_now()
+                    checkpoint_writer.write_now()
                 finally:
-                    self.ending.checkpoint = saver.newest or self.ending.checkpoint
+                    self.ending.checkpoint = checkpoint_writer.newest or self.ending.checkpoint
                 ledger = self.memory.ledger.read()
                 self._check(ledger, schedule)
                 return Outcome(reporter.history, ledger, supervisor.replaced)
@@ -184,9 +186,11 @@ def restore(memory: SharedMemory, checkpoint: Checkpoint, schedule: Schedule) ->
     memory.buffers_2KP[0] = state_KP[:own]
     memory.moments_W2P[:] = state_KP[own:].reshape(memory.moments_W2P.shape)
     # The clock starts with the first step: what the processes need to get ready is no time of training.
-    ledger = replace(checkpoint.ledger.stopped(), active_buffer=0, ended=0, acked_rank=-1, acked_lease=0, checksum=0)
+    ledger = replace(
+        checkpoint.ledger.with_stopped_clock(), active_buffer=0, ended=0, acked_rank=-1, acked_lease=0, checksum=0
+    )
     memory.ledger.write(ledger)
-    keep(memory, ledger)
+    save_restore_point(memory, ledger)
     for each in waiting_snapshots(checkpoint, schedule):
-        put_back(memory, each)
+        republish_snapshot(memory, each)
     logger.info("resuming from step %d", ledger.step)

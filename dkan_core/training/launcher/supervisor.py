@@ -16,12 +16,12 @@ from dkan_core.config import TrainConfig
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.training.communication.rendezvous import PEER_LOST
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.launcher.checkpoint_writer import Saver
+from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
 from dkan_core.training.launcher.child_processes import Child, ForkServer
 from dkan_core.training.launcher.liveness import LivenessCounters, ProcessRecord, Progress
 from dkan_core.training.launcher.reporting import Reporter
 from dkan_core.training.setup.defaults import Placement
-from dkan_core.training.state.process_spec import COMPUTING, Job, process_name, role_and_rank
+from dkan_core.training.state.process_spec import COMPUTING, ProcessSpec, process_name, role_and_rank
 from dkan_core.training.state.shared_memory import Control, SharedMemory, WorkerGeneration
 from dkan_core.training.state.snapshots import newest_snapshot
 from dkan_core.utils.signals import handle_signal
@@ -46,29 +46,29 @@ class Supervisor:
 
     Args:
         memory: Shared memory with the state to begin with.
-        template: The job of every child, but for what differs.
+        template: The spec of every child, but for what differs.
         placement: Devices and threads.
         folder: For logs.
         fork_server: Where the processes come from.
         reporter: Told of everything.
-        saver: Writes checkpoints.
+        checkpoint_writer: Writes checkpoints.
     """
 
     def __init__(
         self,
         memory: SharedMemory,
-        template: Job,
+        template: ProcessSpec,
         placement: Placement,
         folder: Path,
         fork_server: ForkServer,
         reporter: Reporter,
-        saver: Saver,
+        checkpoint_writer: CheckpointWriter,
     ) -> None:
         self.memory, self.template, self.placement, self.folder = memory, template, placement, folder
-        self.fork_server, self.reporter, self.saver = fork_server, reporter, saver
+        self.fork_server, self.reporter, self.checkpoint_writer = fork_server, reporter, checkpoint_writer
         self.wakeups = {name: Wakeup(pair) for name, pair in template.wakeups.items()}
         self.replaced = dict.fromkeys((role_and_rank(name)[0] for name in template.wakeups), 0)
-        self._records = {name: ProcessRecord(self._job(name)) for name in template.wakeups}
+        self._records = {name: ProcessRecord(self._process_spec(name)) for name in template.wakeups}
         self._at_launch = {name: self._progress_of(record.role) for name, record in self._records.items()}
         self._selector = selectors.DefaultSelector()
         self._looked = time.monotonic()
@@ -96,7 +96,7 @@ class Supervisor:
             for child in self._children():
                 child.end()
             self._selector.close()
-            self.saver.wait()
+            self.checkpoint_writer.wait()
 
     def _children(self, role: str = "") -> list[Child]:
         """Return the newest process of every name, of one role or of all."""
@@ -114,7 +114,7 @@ class Supervisor:
             self._handle_channel(key.data)
         self._kill_unresponsive()
         self.reporter.progress(self.memory.ledger.read())
-        self.saver.look()
+        self.checkpoint_writer.write_if_due()
 
     def _start_due(self) -> None:
         for record in self._records.values():
@@ -125,7 +125,7 @@ class Supervisor:
 
     def _start(self, record: ProcessRecord) -> None:
         child = self.fork_server.try_spawn(
-            self._job(record.name, record.generation), self.folder / f"{record.name}.log"
+            self._process_spec(record.name, record.generation), self.folder / f"{record.name}.log"
         )
         if child is None:
             return
@@ -134,7 +134,7 @@ class Supervisor:
         record.record_start(child, LivenessCounters.read(self.memory, record.role, record.rank), time.monotonic())
         self._selector.register(child.channel, selectors.EVENT_READ, child)
 
-    def _job(self, name: str, generation: int = 1) -> Job:
+    def _process_spec(self, name: str, generation: int = 1) -> ProcessSpec:
         role, rank = role_and_rank(name)
         return replace(
             self.template,
@@ -262,14 +262,17 @@ class Supervisor:
             for message in child.channel.waiting():
                 if message["kind"] == "evaluation":
                     self.reporter.take(message)
-        self.saver.save_now()
+        self.checkpoint_writer.write_now()
 
     def _ask_for_restore_point(self) -> None:
-        before = max(record.read().version for record in self.memory.kept)
+        before = max(record.read().version for record in self.memory.restore_points)
         self.memory.control.write(Control(save=1))
         self._notify("server")
         deadline = time.monotonic() + FREEZE_SECONDS
-        while max(record.read().version for record in self.memory.kept) == before and time.monotonic() < deadline:
+        while (
+            max(record.read().version for record in self.memory.restore_points) == before
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
 
 

@@ -30,7 +30,7 @@ from dkan_core.training.communication.rendezvous import Rendezvous, TorchRun
 from dkan_core.training.compute.gradient import decayed_ranges, parameter_count, untrained_model
 from dkan_core.training.launcher.child_processes import Child, ForkServer
 from dkan_core.training.setup.defaults import Placement
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.signals import handle_signal
 
@@ -162,25 +162,27 @@ def follow(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig
         ranks.wait_until_ready()
         model = ranks.wait_for_value("plan")
         if model is not None:
-            job = _member(ranks, data, manifest, config, model)
+            spec = _member(ranks, data, manifest, config, model)
             with tempfile.TemporaryDirectory(prefix="dkan-") as logs:
-                child = fork_server.spawn(job, Path(logs) / f"{job.name}.log")
+                child = fork_server.spawn(spec, Path(logs) / f"{spec.name}.log")
                 try:
                     _watch(child)
                 finally:
                     child.end()
-                    os.close(job.memory)
+                    os.close(spec.memory)
         result: dict[str, Any] = ranks.wait_for_value("result")
         ranks.leave()
         return result
 
 
-def _member(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig, model: dict[str, Any]) -> Job:
+def _member(
+    ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig, model: dict[str, Any]
+) -> ProcessSpec:
     untrained = untrained_model(ModelConfig.from_dict(model), manifest, config)
     rank, rows = ranks.place.rank, manifest.splits["train"].rows
-    placement = Placement.of(config, ranks.place)
-    shape = MemoryShape.of(config, parameter_count(untrained))
-    return Job(
+    placement = Placement.from_config(config, ranks.place)
+    shape = MemoryShape.from_config(config, parameter_count(untrained))
+    return ProcessSpec(
         role="collective-worker",
         rank=rank,
         device=placement.device_of("collective-worker", rank),

@@ -39,7 +39,7 @@ from dkan_core.training.launcher.run_folder import (
 from dkan_core.training.launcher.run_log import LOG, Ending, kept_log
 from dkan_core.training.launcher.torchrun import Ranks, follow
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
-from dkan_core.training.setup.defaults import MAX_RATE, describe_strategy, resolve, scaled_learning_rate
+from dkan_core.training.setup.defaults import MAX_LR, describe_strategy, resolve, scaled_learning_rate
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.staging import output_lock
@@ -110,7 +110,7 @@ def train(
         asked, config = config, resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
         where = checkpoint_folder(config, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
         checkpoint = _starting_point(run, where, config, manifest, overwrite=overwrite)
-        log_plan(config, rate_is_default=asked.learning_rate is None)
+        log_plan(config, lr_is_default=asked.learning_rate is None)
         if ranks is not None:
             ranks.wait_until_ready()
         with local_run_folder(run) as folder:
@@ -194,12 +194,12 @@ def _take_part(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> Train
         return TrainResult(**follow(ranks, data, manifest, config))
 
 
-def log_plan(config: TrainConfig, *, rate_is_default: bool) -> None:
+def log_plan(config: TrainConfig, *, lr_is_default: bool) -> None:
     """Log what a resolved config comes to, and whether the limit of the learning rate was reached.
 
     Args:
         config: Resolved settings.
-        rate_is_default: Whether the learning rate was chosen by rule.
+        lr_is_default: Whether the learning rate was chosen by rule.
     """
     logger.info("strategy %s: %s", config.strategy, describe_strategy(config))
     logger.info(
@@ -212,14 +212,14 @@ def log_plan(config: TrainConfig, *, rate_is_default: bool) -> None:
     )
     assert config.batch_size is not None
     by_rule = scaled_learning_rate(config.batch_size, config.lr_scaling)
-    if rate_is_default and by_rule > MAX_RATE:
+    if lr_is_default and by_rule > MAX_LR:
         logger.info(
             "learning rate capped: %s scaling to batches of %d rows would give %.2g; the limit is %.2g, and "
             "--learning-rate sets another",
             config.lr_scaling,
             config.batch_size,
             by_rule,
-            MAX_RATE,
+            MAX_LR,
         )
 
 

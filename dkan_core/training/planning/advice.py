@@ -174,7 +174,7 @@ def advise(
         mode=scheme.mode,
         workers=chosen.workers,
         batch_size=batch_size,
-        interval=interval if scheme.walks else 1,
+        interval=interval if scheme.has_local_steps else 1,
         accumulate=config.accumulate * (parts or 1),
         device_memory=memory,
         steps=case.steps(batch_size),
@@ -203,8 +203,8 @@ def _notes(case: Case, before: int, after: int) -> list[str]:
     launch = case.machine.step(case.workers, 0) / case.machine.step(case.workers, after / case.workers)
     if launch > LAUNCH_SHARE:
         notes.append(f"{launch:.0%} of a gradient's time does not depend on its rows; larger batches would cost little")
-    if case.scheme.walks:
-        notes.append("workers that walk alone do not learn what one process would; compare AP")
+    if case.scheme.has_local_steps:
+        notes.append("workers that take local steps do not learn what one process would; compare AP")
     return notes
 
 

@@ -54,7 +54,7 @@ def check_plan(
             workers=each.workers,
             device=devices,
             eval_device="auto",
-            sync_interval=interval if scheme.walks else 1,
+            sync_interval=interval if scheme.has_local_steps else 1,
             epochs=-(-MIN_STEPS // steps_per_epoch(rows, config.batch_size or 1)),
             evaluations_per_epoch=1,
             patience=MIN_STEPS,

@@ -14,9 +14,9 @@ from dkan_core.config import TrainConfig
 from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.launcher.child_processes import ForkServer
-from dkan_core.training.planning.probes.processes import Crew, close_handles
-from dkan_core.training.state.parameter_store import start
-from dkan_core.training.state.process_spec import Job, process_name
+from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
+from dkan_core.training.state.parameter_store import initialize_store
+from dkan_core.training.state.process_spec import ProcessSpec, process_name
 from dkan_core.training.state.shared_memory import MemoryShape, WorkerGeneration, create_memory
 
 SERVER_SYNC, SERVER_AVERAGE = "parameter-server sync", "parameter-server average"
@@ -47,19 +47,22 @@ def exchange_seconds(
     config = _config(name, devices)
     store = None if config.strategy == "parameter-server" else serve_loopback_store(config.exchange_timeout)
     rendezvous = None if store is None else local_rendezvous(store, config)
-    job = _job(
-        config, max(1, size // 4 // MemoryShape.of(config, 1).pushed), steps=WARM_UP + repeats, rendezvous=rendezvous
+    spec = _process_spec(
+        config,
+        max(1, size // 4 // MemoryShape.from_config(config, 1).pushed),
+        steps=WARM_UP + repeats,
+        rendezvous=rendezvous,
     )
     role = "exchange-probe" if store is None else "allreduce-probe"
     try:
-        with Crew(fork_server, folder) as crew:
+        with ProbeProcesses(fork_server, folder) as processes:
             if store is None:
-                crew.start(replace(job, role="server"))
+                processes.start_process(replace(spec, role="server"))
             for rank, device in enumerate(devices):
-                crew.start(replace(job, role=role, rank=rank, device=device))
-            reports = crew.reports(len(devices))
+                processes.start_process(replace(spec, role=role, rank=rank, device=device))
+            reports = processes.wait_for_reports(len(devices))
     finally:
-        close_handles(job)
+        close_handles(spec)
     return float(np.median([np.diff(report["times"][WARM_UP - 1 :]) for report in reports]))
 
 
@@ -77,16 +80,16 @@ def _config(name: str, devices: Sequence[str]) -> TrainConfig:
     )
 
 
-def _job(config: TrainConfig, parameters: int, *, steps: int, rendezvous: Rendezvous | None) -> Job:
-    """Return the job of every process, but for role, rank and device."""
+def _process_spec(config: TrainConfig, parameters: int, *, steps: int, rendezvous: Rendezvous | None) -> ProcessSpec:
+    """Return the spec of every process, but for role, rank and device."""
     assert config.workers is not None
-    shape = MemoryShape.of(config, parameters)
+    shape = MemoryShape.from_config(config, parameters)
     memory = create_memory(shape)
-    start(memory, np.random.default_rng(0).standard_normal(parameters, np.float32))
+    initialize_store(memory, np.random.default_rng(0).standard_normal(parameters, np.float32))
     for record in memory.worker_generations:
         record.write(WorkerGeneration(generation=1))
     names = ["server", "evaluator", *(process_name("worker", rank) for rank in range(config.workers))]
-    return Job(
+    return ProcessSpec(
         role="",
         prepared="",
         run="",

@@ -117,7 +117,7 @@ class Scheme:
     name: str
     strategy: Strategy
     mode: Literal["sync", "average"] = "sync"
-    walks: bool = False
+    has_local_steps: bool = False
     """Whether workers take several steps between two exchanges."""
 
     arrays: int = 1
@@ -127,9 +127,11 @@ class Scheme:
 
 
 SYNC = Scheme(name="parameter-server sync", strategy="parameter-server")
-AVERAGE = Scheme(name="parameter-server average", strategy="parameter-server", mode="average", walks=True, arrays=3)
+AVERAGE = Scheme(
+    name="parameter-server average", strategy="parameter-server", mode="average", has_local_steps=True, arrays=3
+)
 ALLREDUCE = Scheme(name="allreduce", strategy="allreduce")
-LOCAL_SGD = Scheme(name="local-sgd", strategy="local-sgd", walks=True, arrays=3)
+LOCAL_SGD = Scheme(name="local-sgd", strategy="local-sgd", has_local_steps=True, arrays=3)
 SINGLE = Scheme(name="single", strategy="single", most_workers=1)
 SCHEMES = (SYNC, ALLREDUCE, SINGLE, AVERAGE, LOCAL_SGD)
 """In the order of preference where they are about as fast: first those that equal one process with the global batch."""
@@ -187,10 +189,10 @@ def predict(
         interval: Steps between two exchanges, for a scheme that has them.
         train_rows: Rows of the train split.
     """
-    interval = interval if scheme.walks else 1
+    interval = interval if scheme.has_local_steps else 1
     rows = batch_size / workers
     compute = machine.step(workers, rows)
-    beside = machine.exchange(scheme, workers) + (interval * machine.update(workers) if scheme.walks else 0.0)
+    beside = machine.exchange(scheme, workers) + (interval * machine.update(workers) if scheme.has_local_steps else 0.0)
     feed = machine.feed(workers)
     share = efficiency(compute, beside, interval, rows=rows, feed=feed)
     busy = compute + beside / interval

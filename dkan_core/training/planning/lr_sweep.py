@@ -141,12 +141,12 @@ def tune_learning_rate(
         alone = replace(config or TrainConfig(), workers=1, resume="never")
         alone, initial = take_initial(alone, manifest, prepared, "")
         base = resolve(alone, train.rows, len(manifest.labels))
-        full_steps = Schedule.of(base, train.rows).steps
+        full_steps = Schedule.from_config(base, train.rows).steps
         head, base = _shortened(train, base, steps)
         train_once = partial(_run, head, valid, manifest, initial=initial)
         trials = _sweep(train_once, base, sorted(set(factors)), repeats)
-    steps = Schedule.of(base, head.rows).steps
-    chosen, noise, notes = _judge(trials, steps, full_steps)
+    steps = Schedule.from_config(base, head.rows).steps
+    chosen, noise, notes = _recommend(trials, steps, full_steps)
     assert base.batch_size is not None
     return TuneResult(
         learning_rate=chosen.learning_rate,
@@ -215,7 +215,7 @@ def _run(
     return float(result.metrics["average_precision"]), float(result.metrics["log_loss"])
 
 
-def _judge(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Trial, float | None, list[str]]:
+def _recommend(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Trial, float | None, list[str]]:
     """Return the rate to train with, how large a difference chance makes, and what to keep in mind.
 
     Args:

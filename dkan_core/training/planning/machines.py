@@ -32,7 +32,7 @@ class Cores:
         merged = self.exchanges[scheme.name].at(workers) if scheme.name in self.exchanges and workers > 1 else 0.0
         if scheme.strategy == "parameter-server":
             return self.exchanges[scheme.name].at(workers)
-        return merged + (0.0 if scheme.walks else self.update(workers))
+        return merged + (0.0 if scheme.has_local_steps else self.update(workers))
 
     def update(self, workers: int) -> float:
         """Return the time of an optimizer's step that each worker takes alone."""
@@ -66,7 +66,7 @@ class Gpus:
 
     def exchange(self, scheme: Scheme, workers: int) -> float:
         """Return the time of an exchange; the optimizer's step runs on the host, in the server or in each worker."""
-        own = 0.0 if scheme.walks else self.update_seconds
+        own = 0.0 if scheme.has_local_steps else self.update_seconds
         if scheme.strategy == "parameter-server":
             return server_exchange(workers, self.size, self.copy_bandwidth, scheme.arrays) + own
         size = scheme.arrays * self.size

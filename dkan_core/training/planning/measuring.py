@@ -30,11 +30,11 @@ from dkan_core.training.planning.formulas import (
 )
 from dkan_core.training.planning.machines import Cores, Gpus
 from dkan_core.training.planning.probes.gradient import Probed
-from dkan_core.training.planning.probes.processes import Crew, close_handles
+from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import Placement
-from dkan_core.training.state.parameter_store import start
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.parameter_store import initialize_store
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.resources import available_cores, available_memory
 
@@ -118,20 +118,20 @@ def measure(
         cpu_workers: Whether they share the cores of this machine.
     """
     cores = available_cores()
-    job = _job(data, manifest, config)
+    spec = _process_spec(data, manifest, config)
     try:
         with tempfile.TemporaryDirectory(prefix="dkan-") as folder, ForkServer() as fork_server:
             together = [count for count in counts if count <= cores] if cpu_workers else [1]
             rounds = []
             for _ in range(ROUNDS):
-                probes = {count: _probe(job, count, cores // count, fork_server, Path(folder)) for count in together}
-                size = 4 * job.shape.parameters
+                probes = {count: _probe(spec, count, cores // count, fork_server, Path(folder)) for count in together}
+                size = 4 * spec.shape.parameters
                 rounds.append((probes, _exchanges(size, max(counts), fork_server, Path(folder)) if cpu_workers else {}))
     finally:
-        close_handles(job)
+        close_handles(spec)
     return Measured(
-        parameters=job.shape.parameters,
-        train_rows=job.train_rows,
+        parameters=spec.shape.parameters,
+        train_rows=spec.train_rows,
         probes={count: min((probes[count] for probes, _ in rounds), key=_slowness) for count in together},
         exchanges={
             name: {count: min(found[name][count] for _, found in rounds) for count in seconds}
@@ -148,8 +148,8 @@ def _device_memory(device: str) -> int:
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 
-def _job(data: Path, manifest: PreparedData, config: TrainConfig) -> Job:
-    """Return the job of a process that measures the model that ``train`` would choose."""
+def _process_spec(data: Path, manifest: PreparedData, config: TrainConfig) -> ProcessSpec:
+    """Return the spec of a process that measures the model that ``train`` would choose."""
     rows = manifest.splits["train"].rows
     with open_split(data, manifest, "train") as reader:
         architecture = choose_architecture(reader, manifest, config)
@@ -157,8 +157,8 @@ def _job(data: Path, manifest: PreparedData, config: TrainConfig) -> Job:
     values_P = flatten(model).numpy()
     shape = MemoryShape(parameters=len(values_P), workers=1)
     memory = create_memory(shape)
-    start(memory, values_P)
-    return Job(
+    initialize_store(memory, values_P)
+    return ProcessSpec(
         role="gradient-probe",
         prepared=str(data.resolve()),
         run="",
@@ -173,19 +173,21 @@ def _job(data: Path, manifest: PreparedData, config: TrainConfig) -> Job:
     )
 
 
-def _probe(job: Job, workers: int, threads: int, fork_server: ForkServer, folder: Path) -> Probed:
+def _probe(spec: ProcessSpec, workers: int, threads: int, fork_server: ForkServer, folder: Path) -> Probed:
     """Return what the slowest of some processes that measure at the same time finds."""
-    return max(_probe_each(job, [job.device] * workers, threads, fork_server, folder), key=_slowness)
+    return max(_probe_each(spec, [spec.device] * workers, threads, fork_server, folder), key=_slowness)
 
 
-def _probe_each(job: Job, devices: Sequence[str], threads: int, fork_server: ForkServer, folder: Path) -> list[Probed]:
+def _probe_each(
+    spec: ProcessSpec, devices: Sequence[str], threads: int, fork_server: ForkServer, folder: Path
+) -> list[Probed]:
     """Return what processes find that measure at the same time, one on each device, with even slices."""
-    assert job.config.batch_size is not None
-    config = replace(job.config, batch_size=max(1, job.config.batch_size // len(devices)))
-    with Crew(fork_server, folder) as crew:
+    assert spec.config.batch_size is not None
+    config = replace(spec.config, batch_size=max(1, spec.config.batch_size // len(devices)))
+    with ProbeProcesses(fork_server, folder) as processes:
         for rank, device in enumerate(devices):
-            crew.start(replace(job, rank=rank, device=device, threads=threads, config=config))
-        reports = crew.reports(len(devices))
+            processes.start_process(replace(spec, rank=rank, device=device, threads=threads, config=config))
+        reports = processes.wait_for_reports(len(devices))
     return [
         Probed(**{**report, "small": tuple(report["small"]), "large": tuple(report["large"])})
         for report in ({key: value for key, value in report.items() if key != "kind"} for report in reports)
@@ -200,15 +202,16 @@ def measure_devices(data: Path, manifest: PreparedData, config: TrainConfig) -> 
         manifest: What is in it.
         config: Resolved settings of the run.
     """
-    placement = Placement.of(config)
-    job = _job(data, manifest, replace(config, workers=1, slice_weights=()))
+    placement = Placement.from_config(config)
+    spec = _process_spec(data, manifest, replace(config, workers=1, slice_weights=()))
     try:
         with tempfile.TemporaryDirectory(prefix="dkan-") as folder, ForkServer() as fork_server:
             rounds = [
-                _probe_each(job, placement.workers, placement.threads, fork_server, Path(folder)) for _ in range(ROUNDS)
+                _probe_each(spec, placement.workers, placement.threads, fork_server, Path(folder))
+                for _ in range(ROUNDS)
             ]
     finally:
-        close_handles(job)
+        close_handles(spec)
     return [min(found, key=_slowness) for found in zip(*rounds, strict=True)]
 
 

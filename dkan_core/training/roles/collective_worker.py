@@ -15,17 +15,17 @@ import torch
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.training.collectives import STRATEGIES
-from dkan_core.training.collectives.base import Strategy, Sums, Task
+from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.roles.heartbeat import Heartbeat
-from dkan_core.training.roles.post_step import FollowUp
+from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.stopwatch import Stopwatch, TimedBatches
 from dkan_core.training.roles.worker import PATIENCE_SECONDS, peak_memory_of
-from dkan_core.training.state.aggregation import Contribution
+from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.ledger import ENDINGS, Ledger
 from dkan_core.training.state.parameter_store import ParameterStore, Rules
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SharedMemory, create_memory
 
 PROOFS = 1 << 6
@@ -34,40 +34,44 @@ PROOFS = 1 << 6
 logger = logging.getLogger(__name__)
 
 
-def work(job: Job) -> None:
+def main(spec: ProcessSpec) -> None:
     """Take part in every round until the run ends."""
-    torch.set_num_threads(job.threads)
-    device, folder = torch.device(job.device), Path(job.prepared)
+    torch.set_num_threads(spec.threads)
+    device, folder = torch.device(spec.device), Path(spec.prepared)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    memory = job.open_memory()
-    heartbeat = Heartbeat(memory, job.role, job.rank)
-    process_group = ProcessGroup(job.rendezvous, job.rank, job.shape.workers, device, job.config.exchange_timeout)
-    rules = Rules.of(job.config, job.train_rows, job.decayed)
+    memory = spec.open_memory()
+    heartbeat = Heartbeat(memory, spec.role, spec.rank)
+    process_group = ProcessGroup(spec.rendezvous, spec.rank, spec.shape.workers, device, spec.config.exchange_timeout)
+    rules = Rules.from_config(spec.config, spec.train_rows, spec.decayed)
     with open_split(folder, read_manifest(folder), "train") as reader:
-        stopwatch = process_group.stopwatch = Stopwatch(memory.worker_times[job.rank], peak_memory_of(device))
-        batches = TimedBatches(reader, job.config, job.rank, stopwatch)
-        if job.rank:
-            memory = create_memory(job.shape)
+        stopwatch = process_group.stopwatch = Stopwatch(memory.worker_times[spec.rank], peak_memory_of(device))
+        batches = TimedBatches(reader, spec.config, spec.rank, stopwatch)
+        if spec.rank:
+            memory = create_memory(spec.shape)
         if process_group.size > 1:
             broadcast_state(memory, process_group)
-        strategy = STRATEGIES[job.config.strategy](process_group, Replica.of(job.model, device), batches, rules)
+        strategy = STRATEGIES[spec.config.strategy](
+            process_group, Replica.from_architecture(spec.model, device), batches, rules
+        )
         store = ParameterStore(memory, rules)
-        follow_up = FollowUp(store, None if job.rank else job.wakeup("evaluator"))
-        CollectiveLoop(strategy, store, follow_up, heartbeat, stopwatch).run()
+        hooks = PostStepHooks(store, None if spec.rank else spec.wakeup("evaluator"))
+        CollectiveLoop(strategy, store, hooks, heartbeat, stopwatch).run()
         batches.close()
     process_group.close()
 
 
 def broadcast_state(memory: SharedMemory, process_group: ProcessGroup) -> None:
     """Give every rank the first one's ledger, state and restore points."""
-    ledger, kept = memory.ledger.read(), [record.read() for record in memory.kept]
+    ledger, kept = memory.ledger.read(), [record.read() for record in memory.restore_points]
     facts: list[object] = [asdict(each) for each in (ledger, *kept)]
-    process_group.broadcast([torch.from_numpy(array) for array in (memory.buffers_2KP, memory.kept_2KP)], facts)
+    process_group.broadcast(
+        [torch.from_numpy(array) for array in (memory.buffers_2KP, memory.restore_points_2KP)], facts
+    )
     if process_group.rank:
         ledger, *kept = (Ledger(**each) for each in facts)  # type: ignore[arg-type]
         memory.ledger.write(ledger)
-        for record, value in zip(memory.kept, kept, strict=True):
+        for record, value in zip(memory.restore_points, kept, strict=True):
             record.write(value)
 
 
@@ -77,34 +81,39 @@ class CollectiveLoop:
     Args:
         strategy: How the ranks' updates become one.
         store: This rank's copy of the state that counts.
-        follow_up: What is due after a commit.
+        hooks: What is due after a commit.
         heartbeat: Shows that rounds are made.
         stopwatch: Told what the time went into.
     """
 
     def __init__(
-        self, strategy: Strategy, store: ParameterStore, follow_up: FollowUp, heartbeat: Heartbeat, stopwatch: Stopwatch
+        self,
+        strategy: Strategy,
+        store: ParameterStore,
+        hooks: PostStepHooks,
+        heartbeat: Heartbeat,
+        stopwatch: Stopwatch,
     ) -> None:
-        self.strategy, self.store, self.follow_up = strategy, store, follow_up
+        self.strategy, self.store, self.hooks = strategy, store, hooks
         self.heartbeat, self.stopwatch = heartbeat, stopwatch
         strategy.on_step = heartbeat.record_activity
 
     def run(self) -> None:
         """Run to the end, and see to what an earlier process did not come to."""
-        ending = self._follow_up(0)
+        ending = self._run_hooks(0)
         while not self.store.ledger.ended:
-            ending = self._follow_up(self._round(ending))
+            ending = self._run_hooks(self._run_sync_round(ending))
         self.stopwatch.publish()
 
-    def _round(self, ending: int) -> int:
+    def _run_sync_round(self, ending: int) -> int:
         """Take part in a round; return why the run ends after it, as all ranks know by then."""
         ledger, plan = self.store.ledger, self.store.rules.work_plan
         self.stopwatch.lap("other")
-        sums = self.strategy.round(
-            Task(
+        sums = self.strategy.run_sync_round(
+            RoundInputs(
                 state_KP=self.store.state_KP,
                 steps=plan.steps_of_unit(ledger.units_done),
-                rate_scale=self.store.rate_scale,
+                lr_scale=self.store.lr_scale,
                 ending=ending,
                 proof=self._proof(),
             )
@@ -116,28 +125,28 @@ class CollectiveLoop:
             logger.warning("parameters diverged across ranks at step %d; continuing with those of rank 0", ledger.step)
             broadcast_state(self.store.memory, process_group)
             self.store.ledger = self.store.memory.ledger.read()
-        self.store.merge([self._contribution(sums)])
+        self.store.apply_updates([self._worker_update(sums)])
         self.stopwatch.lap("update")
         return int(sums.ending)
 
     def _proof(self) -> int:
-        newest = max((record.read() for record in self.store.memory.kept), key=lambda ledger: ledger.step)
+        newest = max((record.read() for record in self.store.memory.restore_points), key=lambda ledger: ledger.step)
         return newest.checksum % PROOFS
 
-    def _contribution(self, sums: Sums) -> Contribution:
-        return Contribution(
+    def _worker_update(self, sums: RoundTotals) -> WorkerUpdate:
+        return WorkerUpdate(
             rank=-1,
             lease=0,
             unit=self.store.ledger.units_done,
             units=self.store.rules.work_plan.workers,
-            array_P=self.strategy.merged(),
+            array_P=self.strategy.reduced_update(),
             loss=sums.mean_loss,
             weight=sums.weight,
             rows=sums.rows,
             staleness=0,
         )
 
-    def _follow_up(self, ending: int) -> int:
+    def _run_hooks(self, ending: int) -> int:
         """Do what is due after a commit; return why the run is to end after the next round, by this rank alone."""
         self.heartbeat.record_activity()
         ledger = self.store.ledger
@@ -145,8 +154,8 @@ class CollectiveLoop:
             ending = ENDINGS.index("epochs")
         if ending and not ledger.ended:
             self.store.commit(replace(ledger, ended=ending))
-        while not self.follow_up.publish():
+        while not self.hooks.publish_snapshot_if_due():
             self.heartbeat.record_activity()
             time.sleep(PATIENCE_SECONDS)
-        self.follow_up.keep()
-        return 0 if self.follow_up.evaluator is None else ENDINGS.index(self.follow_up.ending())
+        self.hooks.save_restore_point_if_due()
+        return 0 if self.hooks.evaluator is None else ENDINGS.index(self.hooks.ending_reason())

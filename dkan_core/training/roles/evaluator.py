@@ -21,12 +21,12 @@ from dkan_core.training.communication.messages import Channel, inherited
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.stopwatch import Stopwatch
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import Evaluated, SharedMemory, Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot, newest_snapshot, scored_values, snapshots_beyond
 from dkan_core.training.validation.best_state import write_best
-from dkan_core.training.validation.early_stopping import Selection, describe_best
-from dkan_core.training.validation.scorer import Best, Judge
+from dkan_core.training.validation.early_stopping import EarlyStopping, describe_best
+from dkan_core.training.validation.scorer import Best, Scorer
 
 MODEL_FOLDER = "model"
 MAX_BACKLOG = 16
@@ -38,14 +38,14 @@ FACTS = ("epoch", "step", "seconds", "loss", "rows_per_second")
 logger = logging.getLogger(__name__)
 
 
-def work(job: Job) -> None:
+def main(spec: ProcessSpec) -> None:
     """Evaluate snapshots until the final one."""
-    torch.set_num_threads(job.threads)
-    memory, wakeup = job.open_memory(), job.wakeup("evaluator")
-    heartbeat, stopwatch = Heartbeat(memory, job.role), Stopwatch(memory.evaluator_time)
-    evaluator = Evaluator(job, inherited(job.launcher), stopwatch)
+    torch.set_num_threads(spec.threads)
+    memory, wakeup = spec.open_memory(), spec.wakeup("evaluator")
+    heartbeat, stopwatch = Heartbeat(memory, spec.role), Stopwatch(memory.evaluator_time)
+    evaluator = Evaluator(spec, inherited(spec.launcher), stopwatch)
     # A split is scored in many parts.
-    evaluator.judge.replica.model.register_forward_hook(lambda *_: heartbeat.record_activity())
+    evaluator.scorer.replica.model.register_forward_hook(lambda *_: heartbeat.record_activity())
     stopwatch.lap("other")
     dealt_with = memory.evaluated.read().number
     while not is_over(memory, dealt_with):
@@ -65,7 +65,7 @@ def work(job: Job) -> None:
             evaluator.save()
         # What is the best but not on disk is to be scored again, should this process die.
         number = dealt_with if evaluator.unsaved is None else evaluator.unsaved.snapshot.number - 1
-        memory.evaluated.write(Evaluated(number=number, exhausted=int(evaluator.judge.selection.exhausted)))
+        memory.evaluated.write(Evaluated(number=number, exhausted=int(evaluator.scorer.early_stopping.exhausted)))
 
 
 def is_over(memory: SharedMemory, dealt_with: int) -> bool:
@@ -83,21 +83,21 @@ class Evaluator:
     """Scores snapshots and writes the best model.
 
     Args:
-        job: The process's job.
+        spec: The process's spec.
         launcher: Told of every evaluation.
         stopwatch: Told what the time went into.
     """
 
-    def __init__(self, job: Job, launcher: Channel, stopwatch: Stopwatch) -> None:
-        folder = Path(job.prepared)
-        self.job, self.launcher, self.stopwatch = job, launcher, stopwatch
+    def __init__(self, spec: ProcessSpec, launcher: Channel, stopwatch: Stopwatch) -> None:
+        folder = Path(spec.prepared)
+        self.spec, self.launcher, self.stopwatch = spec, launcher, stopwatch
         self.prepared = read_manifest(folder)
-        self.architecture = ModelConfig.from_dict(job.model)
-        selection = Selection(job.config.patience)
-        selection.replay(entry["average_precision"] for entry in job.history)
-        self.history = list(job.history)
+        self.architecture = ModelConfig.from_dict(spec.model)
+        early_stopping = EarlyStopping(spec.config.patience)
+        early_stopping.replay(entry["average_precision"] for entry in spec.history)
+        self.history = list(spec.history)
         reader = open_split(folder, self.prepared, "valid")
-        self.judge = Judge(Replica.of(job.model, torch.device(job.device)), reader, selection)
+        self.scorer = Scorer(Replica.from_architecture(spec.model, torch.device(spec.device)), reader, early_stopping)
         self.best: Best | None = None
         self.unsaved: StateSnapshot | None = None
         """What ``best`` was made of, while that is not on disk: its slot is not written to before."""
@@ -105,14 +105,14 @@ class Evaluator:
     def take(self, each: StateSnapshot) -> None:
         """Score a snapshot, unless an earlier process has, and save it if it is the best."""
         snapshot, reported = each.snapshot, self.history[-1]["step"] if self.history else -1
-        if snapshot.step <= reported or self.judge.selection.exhausted:
+        if snapshot.step <= reported or self.scorer.early_stopping.exhausted:
             return
         if not each.is_whole:
             logger.warning("the snapshot of step %d is damaged and is skipped", snapshot.step)
             return
         plain = asdict(snapshot)
-        values_VP = scored_values(each.state_KP, self.job.shape)
-        entry, best = self.judge.judge(values_VP, {name: plain[name] for name in FACTS})
+        values_VP = scored_values(each.state_KP, self.spec.shape)
+        entry, best = self.scorer.score_parameters(values_VP, {name: plain[name] for name in FACTS})
         self.stopwatch.lap("score")
         if best is not None:
             self.best, self.unsaved = best, each
@@ -135,14 +135,14 @@ class Evaluator:
         best = self.best
         if best is None or self.unsaved is None:
             return
-        config, replica = self.job.config, self.judge.replica
+        config, replica = self.spec.config, self.scorer.replica
         calibration, metrics = describe_best(
             best.scored, self.prepared.labels, config, epoch=best.facts["epoch"], step=best.facts["step"]
         )
         metrics["data"] = self.prepared.fingerprint
         replica.load(best.values_P)
         replica.model.calibrate(*calibration)
-        folder = Path(self.job.run) / MODEL_FOLDER
+        folder = Path(self.spec.run) / MODEL_FOLDER
         save_model(folder, replica.model, self.architecture, self.prepared.preprocessor, metrics)
         replica.model.calibrate()
         self._write_state(self.unsaved, folder)
@@ -151,7 +151,7 @@ class Evaluator:
     def _write_state(self, each: StateSnapshot, model: Path) -> None:
         """Write the state of the best model, to resume from; training does not need it."""
         try:
-            write_best(self.job, self.prepared.fingerprint, each, self.history, model)
+            write_best(self.spec, self.prepared.fingerprint, each, self.history, model)
         except OutputError as error:
             text = (
                 f"{error}; --resume best will resume from an earlier evaluation than that of step {each.snapshot.step}"

@@ -23,11 +23,11 @@ from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.compute.model_init import InitialModel, initial_model
 from dkan_core.training.setup.architecture import choose_architecture
-from dkan_core.training.state.aggregation import Contribution
-from dkan_core.training.state.parameter_store import ParameterStore, Rules, keep, start
+from dkan_core.training.state.aggregation import WorkerUpdate
+from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store, save_restore_point
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
-from dkan_core.training.validation.early_stopping import Selection, describe_best
-from dkan_core.training.validation.scorer import Best, Judge
+from dkan_core.training.validation.early_stopping import EarlyStopping, describe_best
+from dkan_core.training.validation.scorer import Best, Scorer
 
 logger = logging.getLogger(__name__)
 
@@ -93,13 +93,13 @@ class _Single:
         values_P = flatten(model).numpy()
         self.memory = create_memory(MemoryShape(parameters=len(values_P), workers=1, average=config.ema_decay > 0))
         os.close(self.memory.handle)
-        start(self.memory, values_P)
-        rules = Rules.of(config, train.rows, decayed_ranges(model, config, train.rows))
+        initialize_store(self.memory, values_P)
+        rules = Rules.from_config(config, train.rows, decayed_ranges(model, config, train.rows))
         self.schedule, self.store = rules.schedule, ParameterStore(self.memory, rules)
         self.replica = Replica(model, torch.device(config.device))
         self.gradient_P = self.memory.pushes_WN[0]
-        self.replica.push_to(self.gradient_P)
-        self.judge = Judge(self.replica, valid, Selection(config.patience))
+        self.replica.bind_gradient_array(self.gradient_P)
+        self.scorer = Scorer(self.replica, valid, EarlyStopping(config.patience))
         self.best: Best | None = None
         self.history: list[dict[str, Any]] = []
 
@@ -112,18 +112,18 @@ class _Single:
             time_is_up = limit is not None and ledger.seconds >= limit
             if time_is_up or ledger.step == self.schedule.steps or due(ledger.step) > due(step):
                 self._evaluate()
-                keep(self.memory, ledger)
-                self.store.commit(ledger.recounted())
-            if time_is_up or self.judge.selection.exhausted:
+                save_restore_point(self.memory, ledger)
+                self.store.commit(ledger.with_reset_counters())
+            if time_is_up or self.scorer.early_stopping.exhausted:
                 break
         return self._result()
 
     def _step(self, step: int, arrays: Arrays) -> None:
         """Take one step, as worker and server would."""
         self.replica.load(self.store.state_KP[0])
-        loss, weight = self.replica.gradient(arrays, self.config)
-        self.replica.store(self.replica.gradients_P, self.gradient_P)
-        contribution = Contribution(
+        loss, weight = self.replica.compute_gradient(arrays, self.config)
+        self.replica.copy_buffer(self.replica.gradients_P, self.gradient_P)
+        update = WorkerUpdate(
             rank=0,
             lease=step,
             unit=step,
@@ -133,12 +133,12 @@ class _Single:
             rows=len(arrays["labels"]),
             staleness=0,
         )
-        self.store.merge([contribution])
+        self.store.apply_updates([update])
 
     def _evaluate(self) -> None:
         """Score the validation rows; keep the parameters if they are the best."""
         facts = self.store.ledger.facts(self.schedule.steps_per_epoch)
-        entry, best = self.judge.judge(self.store.state_KP[::3], facts)
+        entry, best = self.scorer.score_parameters(self.store.state_KP[::3], facts)
         self.best = best or self.best
         self.history.append(entry)
         logger.info(

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.state.parameter_store import ParameterStore, keep
-from dkan_core.training.state.snapshots import newest_snapshot, publish
+from dkan_core.training.state.parameter_store import ParameterStore, save_restore_point
+from dkan_core.training.state.snapshots import newest_snapshot, publish_snapshot
 
 
-class FollowUp:
+class PostStepHooks:
     """Does what is due. Done again by a successor, it does no harm.
 
     Args:
@@ -19,9 +19,9 @@ class FollowUp:
         self.store, self.memory, self.evaluator = store, store.memory, evaluator
         self.schedule, self.limit = store.rules.schedule, store.rules.config.max_seconds
         self.published = max(store.ledger.published, newest_snapshot(self.memory).step)
-        self.kept = max(record.read().step for record in self.memory.kept)
+        self.restore_point_step = max(record.read().step for record in self.memory.restore_points)
 
-    def ending(self) -> str:
+    def ending_reason(self) -> str:
         """Return why training ends now, or nothing."""
         control, ledger = self.memory.control.read(), self.store.ledger
         if ledger.step == self.schedule.steps:
@@ -36,7 +36,7 @@ class FollowUp:
         return self.limit is not None and self.store.ledger.seconds >= self.limit
 
     @property
-    def publishes(self) -> bool:
+    def snapshot_is_due(self) -> bool:
         """Whether an evaluation is due."""
         ledger, due = self.store.ledger, self.schedule.evaluations_due
         if self.evaluator is None:
@@ -45,33 +45,33 @@ class FollowUp:
             return not newest_snapshot(self.memory).final
         return due(ledger.step) != due(self.published)
 
-    def publish(self) -> bool:
+    def publish_snapshot_if_due(self) -> bool:
         """Hand the parameters to the evaluator if an evaluation is due; False where there was no room for the last."""
         ledger = self.store.ledger
-        if not self.publishes:
+        if not self.snapshot_is_due:
             return True
         assert self.evaluator is not None, "nothing is published to nobody"
-        done = publish(
+        done = publish_snapshot(
             self.memory,
             ledger,
             steps_per_epoch=self.schedule.steps_per_epoch,
             time_is_up=self._time_is_up(),
         )
         self.published = ledger.step
-        self.store.commit(replace(ledger.recounted(), published=ledger.step))
+        self.store.commit(replace(ledger.with_reset_counters(), published=ledger.step))
         self.evaluator.notify()
         return done
 
     @property
-    def keeps(self) -> bool:
+    def restore_point_is_due(self) -> bool:
         """Whether a restore point is due."""
         ledger, due = self.store.ledger, self.schedule.restore_points_due
-        if self.kept == ledger.step:
+        if self.restore_point_step == ledger.step:
             return False
-        return bool(ledger.ended or due(ledger.step) > due(self.kept) or self.memory.control.read().save)
+        return bool(ledger.ended or due(ledger.step) > due(self.restore_point_step) or self.memory.control.read().save)
 
-    def keep(self) -> None:
+    def save_restore_point_if_due(self) -> None:
         """Make a restore point if one is due."""
-        if self.keeps:
-            keep(self.memory, self.store.ledger)
-            self.kept = self.store.ledger.step
+        if self.restore_point_is_due:
+            save_restore_point(self.memory, self.store.ledger)
+            self.restore_point_step = self.store.ledger.step

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.state.aggregation import Contribution
+from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.ledger import Ledger, WorkPlan
 from dkan_core.training.state.shared_memory import SHUTDOWN, WAIT, Lease, Push, SharedMemory
 
@@ -71,7 +71,7 @@ class Leases:
         self.memory, self.work_plan, self.wakeups, self.max_staleness = memory, work_plan, wakeups, max_staleness
         self.by_round = max_staleness is None
         self.liveness = WorkerLiveness(memory)
-        self.collected: dict[int, Contribution] = {}
+        self.collected: dict[int, WorkerUpdate] = {}
         self.late, self.reassigned = ledger.late, ledger.reassigned
         self._held: dict[int, Lease] = {}
         leases = [record.read() for record in memory.leases]
@@ -96,12 +96,12 @@ class Leases:
         """Whether no work unit is begun and not merged."""
         return not self._held and not self.collected
 
-    def hand_out(self, ledger: Ledger, rate_scale: float, *, new: bool) -> None:
+    def hand_out(self, ledger: Ledger, lr_scale: float, *, new: bool) -> None:
         """Give every worker that has nothing to do a work unit, first those whose worker is gone.
 
         Args:
             ledger: What counts.
-            rate_scale: Factor of the learning rate.
+            lr_scale: Factor of the learning rate.
             new: Whether work units may be begun that nobody had; those of a round that is begun may in any case.
         """
         self.liveness.poll_heartbeats()
@@ -117,12 +117,12 @@ class Leases:
             if rank is None:
                 continue
             self._stage(rank)
-            self._held[rank] = self._write(rank, unit, ledger, rate_scale)
+            self._held[rank] = self._write(rank, unit, ledger, lr_scale)
             if holder is not None:
                 self._revoke(holder, ledger)
             self._next = max(self._next, unit + 1)
 
-    def collect(self, ledger: Ledger) -> list[Contribution]:
+    def collect(self, ledger: Ledger) -> list[WorkerUpdate]:
         """Return the updates that can be merged now: those of a whole round, or one; else none."""
         for rank in range(self.work_plan.workers):
             push = self.memory.pushes[rank].read()
@@ -132,30 +132,30 @@ class Leases:
             lease = self._held.get(rank)
             if lease is None or push.lease != lease.id:
                 continue
-            contribution = self._contribution(rank, lease, push, ledger)
+            update = self._worker_update(rank, lease, push, ledger)
             if self.by_round:
                 del self._held[rank]
-                self.collected[lease.unit] = contribution
-            elif contribution.staleness > (self.max_staleness or 0):
+                self.collected[lease.unit] = update
+            elif update.staleness > (self.max_staleness or 0):
                 self.late += 1
-                self._held[rank] = self._write(rank, lease.unit, ledger, lease.rate_scale)
+                self._held[rank] = self._write(rank, lease.unit, ledger, lease.lr_scale)
             else:
-                return [contribution]
+                return [update]
         if len(self.collected) < self.work_plan.workers:
             return []
         taken = [self.collected[unit] for unit in sorted(self.collected)]
         self.collected.clear()
         return taken
 
-    def release(self, contributions: Iterable[Contribution], ledger: Ledger) -> None:
+    def release(self, updates: Iterable[WorkerUpdate], ledger: Ledger) -> None:
         """Free the workers whose updates were just merged, before the next commit acknowledges another's."""
         if not self.by_round:
-            for each in contributions:
+            for each in updates:
                 del self._held[each.rank]
                 self._write(each.rank, WAIT, ledger)
 
-    def _contribution(self, rank: int, lease: Lease, push: Push, ledger: Ledger) -> Contribution:
-        return Contribution(
+    def _worker_update(self, rank: int, lease: Lease, push: Push, ledger: Ledger) -> WorkerUpdate:
+        return WorkerUpdate(
             rank=rank,
             lease=lease.id,
             unit=lease.unit,
@@ -192,13 +192,13 @@ class Leases:
             return None
         return free[0] if free else None
 
-    def _write(self, rank: int, unit: int, ledger: Ledger, rate_scale: float = 1.0) -> Lease:
+    def _write(self, rank: int, unit: int, ledger: Ledger, lr_scale: float = 1.0) -> Lease:
         lease = Lease(
             id=next(self._ids),
             unit=unit,
             units_done=ledger.units_done,
             active_buffer=ledger.active_buffer,
-            rate_scale=rate_scale,
+            lr_scale=lr_scale,
         )
         self.memory.leases[rank].write(lease)
         self.wakeups[rank].notify()
@@ -206,9 +206,9 @@ class Leases:
 
     def _stage(self, rank: int) -> None:
         """Copy what a worker has pushed and nobody has merged, before it pushes something else."""
-        for unit, contribution in self.collected.items():
-            if contribution.rank == rank:
-                self.collected[unit] = replace(contribution, array_P=contribution.array_P.copy(), rank=-1)
+        for unit, update in self.collected.items():
+            if update.rank == rank:
+                self.collected[unit] = replace(update, array_P=update.array_P.copy(), rank=-1)
 
     def _revoke(self, rank: int, ledger: Ledger) -> None:
         self.reassigned += 1

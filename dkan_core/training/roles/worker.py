@@ -11,12 +11,12 @@ import torch
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import SliceBatches, open_split
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.local_steps import Walker
+from dkan_core.training.compute.local_steps import LocalSteps
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.stopwatch import Stopwatch, TimedBatches
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import Rules
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SHUTDOWN, Lease, SharedMemory
 from dkan_core.utils.resources import peak_resident_memory
 
@@ -24,18 +24,18 @@ PATIENCE_SECONDS = 0.5
 """How often to look for a lease that no wake-up has told of: the server may have died before it notified."""
 
 
-def work(job: Job) -> None:
+def main(spec: ProcessSpec) -> None:
     """Do work units until the server shuts the workers down."""
-    torch.set_num_threads(job.threads)
-    device = torch.device(job.device)
+    torch.set_num_threads(spec.threads)
+    device = torch.device(spec.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    memory, folder = job.open_memory(), Path(job.prepared)
-    heartbeat = Heartbeat(memory, job.role, job.rank)
+    memory, folder = spec.open_memory(), Path(spec.prepared)
+    heartbeat = Heartbeat(memory, spec.role, spec.rank)
     with open_split(folder, read_manifest(folder), "train") as reader:
-        stopwatch = Stopwatch(memory.worker_times[job.rank], peak_memory_of(device))
-        batches = TimedBatches(reader, job.config, job.rank, stopwatch)
-        Worker(job, memory, Replica.of(job.model, device), batches, heartbeat, stopwatch).run()
+        stopwatch = Stopwatch(memory.worker_times[spec.rank], peak_memory_of(device))
+        batches = TimedBatches(reader, spec.config, spec.rank, stopwatch)
+        Worker(spec, memory, Replica.from_architecture(spec.model, device), batches, heartbeat, stopwatch).run()
         batches.close()
 
 
@@ -49,7 +49,7 @@ class Worker:
 
     def __init__(
         self,
-        job: Job,
+        spec: ProcessSpec,
         memory: SharedMemory,
         replica: Replica,
         batches: SliceBatches,
@@ -57,19 +57,25 @@ class Worker:
         stopwatch: Stopwatch,
     ) -> None:
         self.stopwatch = stopwatch
-        self.config, self.memory, self.replica, self.batches, self.rank = job.config, memory, replica, batches, job.rank
+        self.config, self.memory, self.replica, self.batches, self.rank = (
+            spec.config,
+            memory,
+            replica,
+            batches,
+            spec.rank,
+        )
         self.heartbeat = heartbeat
-        self.rules = Rules.of(job.config, job.train_rows, job.decayed)
-        self.wakeup, self.server = job.wakeup(f"worker-{job.rank}"), job.wakeup("server")
-        self.lease, self.record = memory.leases[job.rank], memory.pushes[job.rank]
-        self.push_N = memory.pushes_WN[job.rank]
-        self.push = replace(self.record.read(), generation=job.generation)
-        self.local = job.config.mode != "sync"
+        self.rules = Rules.from_config(spec.config, spec.train_rows, spec.decayed)
+        self.wakeup, self.server = spec.wakeup(f"worker-{spec.rank}"), spec.wakeup("server")
+        self.lease, self.record = memory.leases[spec.rank], memory.pushes[spec.rank]
+        self.push_N = memory.pushes_WN[spec.rank]
+        self.push = replace(self.record.read(), generation=spec.generation)
+        self.local = spec.config.mode != "sync"
         if self.local:
-            self.walker = Walker(replica, batches, self.rules, heartbeat.record_activity)
-            self.state_3P = np.empty((3, job.shape.parameters), np.float32)
+            self.local_steps = LocalSteps(replica, batches, self.rules, heartbeat.record_activity)
+            self.state_3P = np.empty((3, spec.shape.parameters), np.float32)
         else:
-            replica.push_to(self.push_N)
+            replica.bind_gradient_array(self.push_N)
 
     def run(self) -> None:
         """Work to the end."""
@@ -99,18 +105,18 @@ class Worker:
     def _update(self, lease: Lease) -> tuple[float, float, int]:
         """Put a work unit's update into the push buffer; return its mean loss, the weight of that, and its rows."""
         if self.local:
-            return self._walk(lease)
+            return self._take_local_steps(lease)
         (step,) = self.rules.work_plan.steps_of_unit(lease.unit)
         part = self.rules.work_plan.slice_of_unit(lease.unit)
         arrays = self.batches.get(step, part)
         self.replica.load(self.memory.buffers_2KP[lease.active_buffer, 0])
         self.stopwatch.lap("exchange")
-        loss, weight = self.replica.gradient(arrays, self.config)
+        loss, weight = self.replica.compute_gradient(arrays, self.config)
         self.stopwatch.lap("compute")
-        self.replica.store(self.replica.gradients_P, self.push_N)
+        self.replica.copy_buffer(self.replica.gradients_P, self.push_N)
         return loss, weight, len(arrays["labels"])
 
-    def _walk(self, lease: Lease) -> tuple[float, float, int]:
+    def _take_local_steps(self, lease: Lease) -> tuple[float, float, int]:
         """Take the steps of a work unit alone, from the shared state on; push where they lead, or the difference."""
         self._copy_state()
         self.stopwatch.lap("exchange")
@@ -123,7 +129,7 @@ class Worker:
         start_P = self.state_3P[0].copy()
         facts = self._take_steps(lease)
         np.subtract(self.state_3P[0], start_P, out=self.push_N)
-        # Only now, and only if they are numbers: a work unit that is walked again begins with about the same moments.
+        # Only now, and only if they are numbers: a work unit that is computed again begins with about the same moments.
         if np.isfinite(self.state_3P).all():
             moments_2P[:] = self.state_3P[1:]
         return facts
@@ -131,7 +137,7 @@ class Worker:
     def _take_steps(self, lease: Lease) -> tuple[float, float, int]:
         plan, state = self.rules.work_plan, AdamState(*self.state_3P)
         steps, part = plan.steps_of_unit(lease.unit), plan.slice_of_unit(lease.unit)
-        facts = self.walker.walk(state, steps, part, lease.rate_scale)
+        facts = self.local_steps.take(state, steps, part, lease.lr_scale)
         self.stopwatch.lap("compute")
         return facts
 

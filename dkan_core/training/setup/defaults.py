@@ -14,7 +14,7 @@ from dkan_core.utils.resources import available_cores
 
 BATCH_PER_ROOT = 2.8
 MIN_BATCH, MAX_BATCH = 128, 65_536
-BASE_BATCH, BASE_RATE, MAX_RATE = 512, 4e-3, 1e-2
+BASE_BATCH, BASE_LR, MAX_LR = 512, 4e-3, 1e-2
 EXPONENTS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 """Of the batch size, by ``lr_scaling``."""
 ROWS_TO_SEE, STEPS_TO_TAKE = 1_500_000, 800
@@ -97,7 +97,7 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
         workers=workers,
         batch_size=batch_size,
         batch_size_per_worker=None,
-        learning_rate=config.learning_rate or min(MAX_RATE, scaled_learning_rate(batch_size, config.lr_scaling)),
+        learning_rate=config.learning_rate or min(MAX_LR, scaled_learning_rate(batch_size, config.lr_scaling)),
         epochs=config.epochs or _epochs(rows, batch_size),
     )
 
@@ -109,7 +109,7 @@ def scaled_learning_rate(batch_size: int, lr_scaling: str) -> float:
     [0.004, 0.016, 0.064]
     """
     growth: float = max(1.0, batch_size / BASE_BATCH) ** EXPONENTS[lr_scaling]
-    return BASE_RATE * growth
+    return BASE_LR * growth
 
 
 def _check_slice_weights(weights: Sequence[float], workers: int, batch_size: int) -> None:
@@ -141,7 +141,7 @@ class Placement:
     threads: int
 
     @classmethod
-    def of(cls, config: TrainConfig, torchrun: TorchRun | None = None) -> "Placement":
+    def from_config(cls, config: TrainConfig, torchrun: TorchRun | None = None) -> "Placement":
         """Return the placement of a resolved config."""
         workers = tuple(config.device.split(","))
         on_cpu = workers[: torchrun.local_size if torchrun else None].count("cpu")

@@ -85,7 +85,7 @@ def choose_indicators(preprocessor: Preprocessor, sample: Arrays, train_rows: in
     columns = [
         _column(codes, feature.cardinality) for codes, feature in zip(sample["categorical"].T, coded, strict=True)
     ]
-    residuals = Residuals.of(_smooth(preprocessor, sample, columns), sample)
+    residuals = Residuals.from_rows(_smooth(preprocessor, sample, columns), sample)
     values = _choose_values(residuals, columns, values, train_rows)
     crosses = _choose_crosses(residuals, columns) if len(coded) <= MAX_CROSSED else []
     return tuple(sorted([*categories, *values]) + crosses)
@@ -131,7 +131,7 @@ class Residuals:
         self._update()
 
     @classmethod
-    def of(cls, smooth: list[Column], sample: Arrays) -> list["Residuals"]:
+    def from_rows(cls, smooth: list[Column], sample: Arrays) -> list["Residuals"]:
         """Fit the additive model of each label that has both classes."""
         fitted = []
         for target_N in sample["labels"].T:

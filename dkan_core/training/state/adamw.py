@@ -13,7 +13,7 @@ import numpy.typing as npt
 Float32 = npt.NDArray[np.float32]
 Decayed = tuple[int, int, float]
 
-FIRST_DECAY, SECOND_DECAY, EPSILON = 0.9, 0.999, 1e-8
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 BLOCK = 1 << 14
 """Numbers updated at a time: six arrays of so many stay in a core's cache between the passes over them."""
 
@@ -23,8 +23,8 @@ class AdamState:
     """Parameters and their moments, each ``(P,)``."""
 
     values_P: Float32
-    first_P: Float32
-    second_P: Float32
+    exp_avg_P: Float32
+    exp_avg_sq_P: Float32
 
     @classmethod
     def starting_at(cls, values_P: Float32) -> "AdamState":
@@ -40,7 +40,7 @@ class FlatAdamW:
             learning rate multiplies.
 
     >>> state = AdamState.starting_at(np.ones(2, np.float32))
-    >>> FlatAdamW([(1, 2, 0.5)]).step(state, state, np.ones(2, np.float32), rate=0.1, count=1)
+    >>> FlatAdamW([(1, 2, 0.5)]).step(state, state, np.ones(2, np.float32), lr=0.1, count=1)
     True
     >>> state.values_P.round(2).tolist()
     [0.8999999761581421, 0.8500000238418579]
@@ -50,47 +50,47 @@ class FlatAdamW:
         self.decayed = decayed
         self._scratch, self._scaled = np.empty((2, BLOCK), np.float32)
 
-    def step(self, old: AdamState, new: AdamState, gradient_P: Float32, *, rate: float, count: int) -> bool:
+    def step(self, old: AdamState, new: AdamState, gradient_P: Float32, *, lr: float, count: int) -> bool:
         """Write the state after a step into ``new``, which may be ``old`` itself; tell whether it is all finite.
 
         Args:
             old: State before the step.
             new: State after it.
             gradient_P: Left as it is.
-            rate: Learning rate.
+            lr: Learning rate.
             count: Steps so far, this one included.
         """
         squares = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, len(gradient_P), BLOCK):
                 block = slice(start, min(start + BLOCK, len(gradient_P)))
-                self._decay(old, new, block, rate)
-                self._step_block(old, new, gradient_P[block], block, rate, count)
+                self._decay(old, new, block, lr)
+                self._step_block(old, new, gradient_P[block], block, lr, count)
                 squares += float(np.dot(new.values_P[block], new.values_P[block]))
         return math.isfinite(squares)
 
-    def _decay(self, old: AdamState, new: AdamState, block: slice, rate: float) -> None:
+    def _decay(self, old: AdamState, new: AdamState, block: slice, lr: float) -> None:
         if new is not old:
             new.values_P[block] = old.values_P[block]
         for start, stop, decay in self.decayed:
             if start < block.stop and stop > block.start:
-                new.values_P[max(start, block.start) : min(stop, block.stop)] *= 1 - rate * decay
+                new.values_P[max(start, block.start) : min(stop, block.stop)] *= 1 - lr * decay
 
     def _step_block(
-        self, old: AdamState, new: AdamState, gradient: Float32, block: slice, rate: float, count: int
+        self, old: AdamState, new: AdamState, gradient: Float32, block: slice, lr: float, count: int
     ) -> None:
-        first, second = new.first_P[block], new.second_P[block]
+        exp_avg, exp_avg_sq = new.exp_avg_P[block], new.exp_avg_sq_P[block]
         scratch, scaled = self._scratch[: len(gradient)], self._scaled[: len(gradient)]
         np.multiply(gradient, gradient, out=scratch)
-        scratch *= 1 - SECOND_DECAY
-        np.multiply(old.second_P[block], SECOND_DECAY, out=second)
-        second += scratch
-        np.multiply(gradient, 1 - FIRST_DECAY, out=scaled)
-        np.multiply(old.first_P[block], FIRST_DECAY, out=first)
-        first += scaled
-        np.sqrt(second, out=scratch)
-        scratch *= 1 / math.sqrt(1 - SECOND_DECAY**count)
+        scratch *= 1 - BETA2
+        np.multiply(old.exp_avg_sq_P[block], BETA2, out=exp_avg_sq)
+        exp_avg_sq += scratch
+        np.multiply(gradient, 1 - BETA1, out=scaled)
+        np.multiply(old.exp_avg_P[block], BETA1, out=exp_avg)
+        exp_avg += scaled
+        np.sqrt(exp_avg_sq, out=scratch)
+        scratch *= 1 / math.sqrt(1 - BETA2**count)
         scratch += EPSILON
-        np.divide(first, scratch, out=scratch)
-        scratch *= rate / (1 - FIRST_DECAY**count)
+        np.divide(exp_avg, scratch, out=scratch)
+        scratch *= lr / (1 - BETA1**count)
         new.values_P[block] -= scratch

@@ -14,7 +14,7 @@ from dkan_core.training.state.adamw import BLOCK, AdamState, FlatAdamW, Float32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contribution:
+class WorkerUpdate:
     """An update that a worker has pushed for a work unit."""
 
     rank: int
@@ -40,73 +40,75 @@ class Contribution:
 
 
 @dataclass(frozen=True)
-class Step:
+class OptimizerStep:
     """What a mode needs to know besides the updates."""
 
     optimizer: FlatAdamW
-    rate: float
+    lr: float
     count: int
     """Steps so far, this one included."""
 
     clip_norm: float | None
 
 
-Merge = Callable[[AdamState, AdamState, Sequence[Contribution], Step], bool]
+Aggregation = Callable[[AdamState, AdamState, Sequence[WorkerUpdate], OptimizerStep], bool]
 """Writes the state after the updates into the second of two; False where it is not all finite."""
 
 
-def average_gradients(old: AdamState, new: AdamState, contributions: Sequence[Contribution], step: Step) -> bool:
+def average_gradients(old: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], step: OptimizerStep) -> bool:
     """``sync``: take an AdamW step with the mean gradient, summed in the order of the slices.
 
     Weighted by measured labels, it is the gradient of the global batch.
     """
     gradient_P = np.empty_like(old.values_P)
-    norm = mean_into(gradient_P, [each.array_P for each in contributions], [each.weight for each in contributions])
+    norm = mean_into(gradient_P, [each.array_P for each in updates], [each.weight for each in updates])
     if not math.isfinite(norm):
         return False
     clip(gradient_P, norm, step.clip_norm)
-    return step.optimizer.step(old, new, gradient_P, rate=step.rate, count=step.count)
+    return step.optimizer.step(old, new, gradient_P, lr=step.lr, count=step.count)
 
 
-def average_values(_: AdamState, new: AdamState, contributions: Sequence[Contribution], __: Step) -> bool:
+def average_values(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], __: OptimizerStep) -> bool:
     """``average``: take the mean of the workers' parameters and moments, weighted by their rows.
 
     Nobody keeps moments of his own: what a work unit leads to is a function of the state that counts, whoever takes it.
     """
-    rows = [each.rows for each in contributions]
-    pushed = zip(*(np.split(each.array_P, 3) for each in contributions), strict=True)
-    targets = (new.values_P, new.first_P, new.second_P)
+    rows = [each.rows for each in updates]
+    pushed = zip(*(np.split(each.array_P, 3) for each in updates), strict=True)
+    targets = (new.values_P, new.exp_avg_P, new.exp_avg_sq_P)
     return all(
         math.isfinite(mean_into(target_P, arrays, rows)) for target_P, arrays in zip(targets, pushed, strict=True)
     )
 
 
-def add_difference(old: AdamState, new: AdamState, contributions: Sequence[Contribution], _: Step) -> bool:
+def add_difference(old: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], _: OptimizerStep) -> bool:
     """``async``: add one worker's difference, the less the staler it is.
 
     A share of 1 / (1 + staleness) takes the whole where one worker is alone, and an even share of each where all are
     equally fast.
     """
-    (only,) = contributions
+    (only,) = updates
     values_P = np.multiply(only.array_P, 1 / (1 + only.staleness), out=new.values_P)
     values_P += old.values_P
     return math.isfinite(float(np.dot(values_P, values_P)))
 
 
-def take_over(_: AdamState, new: AdamState, contributions: Sequence[Contribution], __: Step) -> bool:
+def take_over(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], __: OptimizerStep) -> bool:
     """``local-sgd``: take parameters and moments as they are; its ranks have averaged them."""
-    (only,) = contributions
-    for target_P, source_P in zip((new.values_P, new.first_P, new.second_P), np.split(only.array_P, 3), strict=True):
+    (only,) = updates
+    for target_P, source_P in zip(
+        (new.values_P, new.exp_avg_P, new.exp_avg_sq_P), np.split(only.array_P, 3), strict=True
+    ):
         np.copyto(target_P, source_P)
     return math.isfinite(float(np.dot(new.values_P, new.values_P)))
 
 
-MERGES: dict[str, Merge] = {"sync": average_gradients, "average": average_values, "async": add_difference}
+AGGREGATIONS: dict[str, Aggregation] = {"sync": average_gradients, "average": average_values, "async": add_difference}
 
 
-def merge_of(config: TrainConfig) -> Merge:
+def aggregation_for(config: TrainConfig) -> Aggregation:
     """Return how the updates of a run become one."""
-    return take_over if config.strategy == "local-sgd" else MERGES[config.mode]
+    return take_over if config.strategy == "local-sgd" else AGGREGATIONS[config.mode]
 
 
 def clip(gradient_P: Float32, norm: float, limit: float | None) -> None:

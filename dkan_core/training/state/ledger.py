@@ -75,7 +75,7 @@ class Ledger:
     checksum: int = 0
     """CRC-32 of the state that belongs to a restore point; 0 elsewhere."""
 
-    def counted(self, *, loss: float, weight: float, rows: int) -> Self:
+    def with_update(self, *, loss: float, weight: float, rows: int) -> Self:
         """Return the ledger with one gradient more counted: its mean loss, the weight of that, and its rows."""
         return replace(
             self,
@@ -85,12 +85,12 @@ class Ledger:
             since_weight=self.since_weight + weight,
         )
 
-    def clocked(self) -> Self:
+    def with_running_clock(self) -> Self:
         """Return the ledger with its clock running, from now on unless it already does."""
         now = time.monotonic()
         return self if self.started else replace(self, started=now, since=now, since_rows=0)
 
-    def recounted(self) -> Self:
+    def with_reset_counters(self) -> Self:
         """Return the ledger with loss and speed counted from now on."""
         since = time.monotonic() if self.started else 0.0
         return replace(self, since=since, since_rows=0, since_loss=0.0, since_weight=0.0)
@@ -100,7 +100,7 @@ class Ledger:
         """Time of training: since the first step of this launch, and before it."""
         return self.used + (time.monotonic() - self.started if self.started else 0.0)
 
-    def stopped(self) -> Self:
+    def with_stopped_clock(self) -> Self:
         """Return the ledger with its clock standing still: what a checkpoint holds."""
         return replace(self, used=self.seconds, started=0.0, since=0.0)
 

@@ -17,7 +17,7 @@ import numpy as np
 from dkan_core.config import TrainConfig
 from dkan_core.errors import TrainingError
 from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float32
-from dkan_core.training.state.aggregation import Contribution, Step, merge_of
+from dkan_core.training.state.aggregation import OptimizerStep, WorkerUpdate, aggregation_for
 from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import SharedMemory
@@ -37,27 +37,27 @@ class Rules:
     decayed: Sequence[Decayed]
 
     @classmethod
-    def of(cls, config: TrainConfig, train_rows: int, decayed: Sequence[Decayed]) -> "Rules":
+    def from_config(cls, config: TrainConfig, train_rows: int, decayed: Sequence[Decayed]) -> "Rules":
         """Return the rules of a resolved config."""
-        schedule = Schedule.of(config, train_rows)
+        schedule = Schedule.from_config(config, train_rows)
         return cls(config, schedule, plan_work(config, train_rows), decayed)
 
 
-def start(memory: SharedMemory, values_P: Float32) -> None:
+def initialize_store(memory: SharedMemory, values_P: Float32) -> None:
     """Begin with these parameters."""
     memory.buffers_2KP[0, 0] = values_P
     memory.buffers_2KP[0, 3:] = values_P
     memory.ledger.write(Ledger())
-    keep(memory, Ledger())
+    save_restore_point(memory, Ledger())
 
 
-def keep(memory: SharedMemory, ledger: Ledger) -> None:
+def save_restore_point(memory: SharedMemory, ledger: Ledger) -> None:
     """Copy the state that counts, and the workers' own moments, to where no further step changes them."""
-    oldest = min(range(2), key=lambda index: memory.kept[index].read().version)
-    memory.kept[oldest].write(Ledger(version=-1))
-    kept_KP = memory.kept_2KP[oldest]
+    oldest = min(range(2), key=lambda index: memory.restore_points[index].read().version)
+    memory.restore_points[oldest].write(Ledger(version=-1))
+    kept_KP = memory.restore_points_2KP[oldest]
     copy_state(memory, ledger, kept_KP)
-    memory.kept[oldest].write(replace(ledger, checksum=checksum(kept_KP)))
+    memory.restore_points[oldest].write(replace(ledger, checksum=checksum(kept_KP)))
 
 
 def copy_state(memory: SharedMemory, ledger: Ledger, out_KP: Float32) -> None:
@@ -67,14 +67,14 @@ def copy_state(memory: SharedMemory, ledger: Ledger, out_KP: Float32) -> None:
     out_KP[len(state_KP) :] = memory.moments_W2P.reshape(-1, memory.shape.parameters)
 
 
-def newest_kept(memory: SharedMemory, out_KP: Float32 | None = None) -> tuple[Ledger, Float32] | None:
+def newest_restore_point(memory: SharedMemory, out_KP: Float32 | None = None) -> tuple[Ledger, Float32] | None:
     """Return a copy of the newest restore point, in ``out_KP`` where given; None where there is none that is whole."""
-    kept_KP = np.empty_like(memory.kept_2KP[0]) if out_KP is None else out_KP
-    for index in sorted(range(2), key=lambda index: -memory.kept[index].read().version):
-        ledger = memory.kept[index].read()
-        np.copyto(kept_KP, memory.kept_2KP[index])
+    kept_KP = np.empty_like(memory.restore_points_2KP[0]) if out_KP is None else out_KP
+    for index in sorted(range(2), key=lambda index: -memory.restore_points[index].read().version):
+        ledger = memory.restore_points[index].read()
+        np.copyto(kept_KP, memory.restore_points_2KP[index])
         # Whoever writes it says first that it is none, and last that it is one.
-        if ledger.version >= 0 and memory.kept[index].read() == ledger:
+        if ledger.version >= 0 and memory.restore_points[index].read() == ledger:
             return ledger, kept_KP
     return None
 
@@ -110,22 +110,22 @@ class ParameterStore:
         return standby_KP
 
     @property
-    def rate_scale(self) -> float:
+    def lr_scale(self) -> float:
         """Factor of the learning rate, below 1 after updates that were no finite numbers."""
         return 0.5**self.ledger.backoffs
 
-    def merge(self, contributions: Sequence[Contribution]) -> None:
+    def apply_updates(self, updates: Sequence[WorkerUpdate]) -> None:
         """Take updates in together, or refuse them together, and commit.
 
         Raises:
             TrainingError: Too many were refused, whatever the learning rate.
         """
-        ledger = self._entered(contributions)
-        if not all(math.isfinite(each.loss) for each in contributions):
+        ledger = self._entered(updates)
+        if not all(math.isfinite(each.loss) for each in updates):
             self._refuse(ledger)
-        elif sum(each.weight for each in contributions) == 0:
+        elif sum(each.weight for each in updates) == 0:
             self.commit(replace(ledger, refused_in_a_row=0))
-        elif self._aggregate_into_standby(contributions):
+        elif self._aggregate_into_standby(updates):
             self.commit(replace(ledger, active_buffer=1 - ledger.active_buffer, refused_in_a_row=0))
         else:
             self._refuse(ledger)
@@ -135,36 +135,36 @@ class ParameterStore:
         self.ledger = replace(ledger, version=self.ledger.version + 1)
         self.memory.ledger.write(self.ledger)
 
-    def _entered(self, contributions: Sequence[Contribution]) -> Ledger:
+    def _entered(self, updates: Sequence[WorkerUpdate]) -> Ledger:
         """Return the ledger with the work units, rows and losses of updates in it."""
         ledger = self.ledger
-        for each in contributions:
+        for each in updates:
             finite = math.isfinite(each.loss)
-            ledger = ledger.counted(
+            ledger = ledger.with_update(
                 loss=each.loss if finite else 0.0, weight=each.weight if finite else 0.0, rows=each.rows
             )
-        done = ledger.units_done + sum(each.units for each in contributions)
-        units = [each.unit + more for each in contributions for more in range(each.units)]
+        done = ledger.units_done + sum(each.units for each in updates)
+        units = [each.unit + more for each in updates for more in range(each.units)]
         return replace(
-            ledger.clocked(),
+            ledger.with_running_clock(),
             units_done=done,
             step=self.rules.work_plan.step_after_units(done),
             digest=add_to_digest(ledger.digest, units),
             next_unit=max(ledger.next_unit, 1 + max(units)),
-            acked_rank=contributions[-1].rank,
-            acked_lease=contributions[-1].lease,
+            acked_rank=updates[-1].rank,
+            acked_lease=updates[-1].lease,
         )
 
-    def _aggregate_into_standby(self, contributions: Sequence[Contribution]) -> bool:
+    def _aggregate_into_standby(self, updates: Sequence[WorkerUpdate]) -> bool:
         """Compute the state after an update into the copy that does not count; tell whether it is all finite."""
         config = self.rules.config
-        done = self.rules.work_plan.steps_of_unit(contributions[0].unit).start
-        rate = self.rules.schedule.learning_rate(done) * self.rate_scale
-        step = Step(self.optimizer, rate, done + 1, config.clip_norm)
+        done = self.rules.work_plan.steps_of_unit(updates[0].unit).start
+        lr = self.rules.schedule.learning_rate(done) * self.lr_scale
+        step = OptimizerStep(self.optimizer, lr, done + 1, config.clip_norm)
         old_KP, new_KP = self.state_KP, self.standby_KP
-        finite = merge_of(config)(AdamState(*old_KP[:3]), AdamState(*new_KP[:3]), contributions, step)
+        finite = aggregation_for(config)(AdamState(*old_KP[:3]), AdamState(*new_KP[:3]), updates, step)
         if finite and config.ema_decay:
-            share = sum(each.units for each in contributions) / self.rules.work_plan.workers
+            share = sum(each.units for each in updates) / self.rules.work_plan.workers
             decay = min(config.ema_decay, (1 + done) / (10 + done)) ** (self.rules.work_plan.interval * share)
             np.multiply(old_KP[3], decay, out=new_KP[3])
             new_KP[3] += (1 - decay) * new_KP[0]
@@ -184,7 +184,7 @@ class ParameterStore:
                 f"loss is no finite number at step {ledger.step}, even with 1/{2**MAX_BACKOFFS} of the learning rate; "
                 "check the row weights, or lower learning_rate or weight_decay"
             )
-        kept = newest_kept(self.memory)
+        kept = newest_restore_point(self.memory)
         assert kept is not None, "there is a restore point from the start"
         self.standby_KP[:] = kept[1][: len(self.standby_KP)]
         logger.warning("back to the parameters of step %d, with half the learning rate", kept[0].step)

@@ -1,4 +1,4 @@
-"""What a child process is told: its job."""
+"""What a child process is told: its specification."""
 
 import json
 import logging
@@ -22,8 +22,8 @@ COMPUTING = {"worker": "worker", "collective-worker": "rank"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """A child's job. Handles are inherited file descriptors."""
+class ProcessSpec:
+    """A child process's specification. Handles are inherited file descriptors."""
 
     role: str
     """"worker", "server", "collective-worker" or "evaluator": the module that does it."""
@@ -65,7 +65,7 @@ class Job:
     """Where the ranks find each other; None where there is one."""
 
     history: tuple[dict[str, Any], ...] = field(default=())
-    """Evaluations that an earlier evaluator has reported; of the evaluator's job alone."""
+    """Evaluations that an earlier evaluator has reported; of the evaluator's spec alone."""
 
     best: str = ""
     """File that the evaluator writes the best state to."""
@@ -88,7 +88,7 @@ class Job:
         return Wakeup(self.wakeups[name])
 
     def with_handles(self, launcher: int, handles: Sequence[int]) -> Self:
-        """Return the job with the numbers that its handles have in another process: as ``handles`` gives them."""
+        """Return the spec with the numbers that its handles have in another process: as ``handles`` gives them."""
         memory, *wakeups = handles
         pairs = zip(wakeups[::2], wakeups[1::2], strict=True)
         return replace(self, launcher=launcher, memory=memory, wakeups=dict(zip(self.wakeups, pairs, strict=True)))
@@ -98,7 +98,7 @@ class Job:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> "Job":
+    def from_json(cls, text: str) -> "ProcessSpec":
         """Read what ``to_json`` has written."""
         plain = json.loads(text)
         plain["config"] = build_config(TrainConfig, plain["config"])
@@ -130,17 +130,17 @@ def role_and_rank(name: str) -> tuple[str, int]:
     return roles.get(prefix, prefix), int(rank or 0)
 
 
-def run_job(job: Job, work: Callable[[Job], None]) -> int:
-    """Do a job; return the exit code.
+def run_process(spec: ProcessSpec, main: Callable[[ProcessSpec], None]) -> int:
+    """Run a spec; return the exit code.
 
     An error of ours that would come again in another process (a damaged shard, a full disk, a loss that is no number)
     goes to the launcher, which raises it.
     """
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {job.name} %(message)s")
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {spec.name} %(message)s")
     try:
-        work(job)
+        main(spec)
     except DkanError as error:
-        inherited(job.launcher).send(kind="error", error=type(error).__name__, text=str(error))
+        inherited(spec.launcher).send(kind="error", error=type(error).__name__, text=str(error))
         _print_trace()
         return error.exit_code
     except Exception:

@@ -74,7 +74,7 @@ class Lease:
     active_buffer: int = 0
     """Where the parameters to begin with stand."""
 
-    rate_scale: float = 1.0
+    lr_scale: float = 1.0
     """Factor of the learning rate."""
 
 
@@ -198,7 +198,7 @@ class MemoryShape:
     """Arrays of P numbers in a push: parameters and two moments where the server averages them, else one."""
 
     @classmethod
-    def of(cls, config: TrainConfig, parameters: int) -> Self:
+    def from_config(cls, config: TrainConfig, parameters: int) -> Self:
         """Return the shape of a run with a resolved config."""
         assert config.workers is not None
         return cls(
@@ -240,7 +240,7 @@ class MemoryShape:
             "buffers": (2, self.state),
             "pushes": (self.workers, self.pushed),
             "moments": (self.workers if self.local else 0, 2),
-            "kept": (2, self.whole_state),
+            "restore_points": (2, self.whole_state),
             "snapshots": (self.snapshot_slots, self.whole_state),
         }
 
@@ -263,7 +263,7 @@ class SharedMemory:
         self.worker_generations = [self._record(WorkerGeneration()) for _ in workers]
         self.leases = [self._record(Lease()) for _ in workers]
         self.pushes = [self._record(Push()) for _ in workers]
-        self.kept = [self._record(Ledger(version=-1)) for _ in range(2)]
+        self.restore_points = [self._record(Ledger(version=-1)) for _ in range(2)]
         self.snapshots = [self._record(Snapshot()) for _ in range(shape.snapshot_slots)]
         self.snapshot_ledgers = [self._record(Ledger()) for _ in range(shape.snapshot_slots)]
         self.evaluated = self._record(Evaluated())
@@ -274,7 +274,7 @@ class SharedMemory:
         self.activity_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used + 8 * count)
         arrays = self._arrays()
         self.buffers_2KP, self.pushes_WN, self.moments_W2P = arrays["buffers"], arrays["pushes"], arrays["moments"]
-        self.kept_2KP, self.snapshots_SKP = arrays["kept"], arrays["snapshots"]
+        self.restore_points_2KP, self.snapshots_SKP = arrays["restore_points"], arrays["snapshots"]
 
     def liveness_index(self, role: str, rank: int) -> int:
         """Return where in ``heartbeats_R`` and ``activity_R`` a process counts."""

@@ -43,7 +43,7 @@ def newest_snapshot(memory: SharedMemory) -> Snapshot:
     return max((record.read() for record in memory.snapshots), key=lambda snapshot: snapshot.number)
 
 
-def publish(memory: SharedMemory, ledger: Ledger, *, steps_per_epoch: int, time_is_up: bool) -> bool:
+def publish_snapshot(memory: SharedMemory, ledger: Ledger, *, steps_per_epoch: int, time_is_up: bool) -> bool:
     """Hand the state that counts to the evaluator; tell whether there was a free slot.
 
     Args:
@@ -59,7 +59,7 @@ def publish(memory: SharedMemory, ledger: Ledger, *, steps_per_epoch: int, time_
         return False
     slot = number % len(memory.snapshots)
     copy_state(memory, ledger, memory.snapshots_SKP[slot])
-    memory.snapshot_ledgers[slot].write(replace(ledger.recounted(), published=ledger.step))
+    memory.snapshot_ledgers[slot].write(replace(ledger.with_reset_counters(), published=ledger.step))
     facts = ledger.facts(steps_per_epoch)
     memory.snapshots[slot].write(
         Snapshot(
@@ -106,7 +106,7 @@ def snapshots_after(memory: SharedMemory, after: int, until: int) -> list[StateS
     return list(found.values())
 
 
-def put_back(memory: SharedMemory, each: StateSnapshot) -> None:
+def republish_snapshot(memory: SharedMemory, each: StateSnapshot) -> None:
     """Publish a snapshot of an earlier process again."""
     number = newest_snapshot(memory).number + 1
     slot = number % len(memory.snapshots)

@@ -6,7 +6,7 @@ from typing import Any
 from dkan_core.model.model_folder import MODEL_FILES, read_files
 from dkan_core.training.launcher.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.launcher.checkpoints import BEST_FILE, CHECKPOINTS, write_checkpoint
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.snapshots import StateSnapshot
 from dkan_core.utils.storage.paths import is_remote, local_path
 
@@ -21,11 +21,11 @@ def best_path(folder: Path, checkpoints: str) -> Path:
     return (folder / CHECKPOINTS if is_remote(checkpoints) else local_path(checkpoints)) / BEST_FILE
 
 
-def write_best(job: Job, data: str, each: StateSnapshot, history: list[dict[str, Any]], model: Path) -> None:
+def write_best(spec: ProcessSpec, data: str, each: StateSnapshot, history: list[dict[str, Any]], model: Path) -> None:
     """Write the state that was scored best as a checkpoint.
 
     Args:
-        job: Of the evaluator.
+        spec: Of the evaluator.
         data: Fingerprint of the prepared data.
         each: The snapshot that was scored.
         history: Evaluations so far.
@@ -36,13 +36,13 @@ def write_best(job: Job, data: str, each: StateSnapshot, history: list[dict[str,
     """
     step = each.snapshot.step
     checkpoint = Checkpoint(
-        **run_facts(data, job.model, job.config),
+        **run_facts(data, spec.model, spec.config),
         ledger=each.ledger,
         state_KP=each.state_KP,
         history=[entry for entry in history if entry["step"] <= step],
         model=read_model(model),
     )
-    write_checkpoint(job.best, checkpoint)
+    write_checkpoint(spec.best, checkpoint)
 
 
 def read_model(folder: Path) -> dict[str, bytes]:

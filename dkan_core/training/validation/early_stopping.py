@@ -14,11 +14,11 @@ from dkan_core.evaluation.prediction import ScoredSplit, to_probability
 from dkan_core.model.calibration import Calibration, fit_calibration
 
 
-class Selection:
+class EarlyStopping:
     """Remembers the best validation AP, and how many evaluations ago that was.
 
-    >>> selection = Selection(patience=2)
-    >>> [selection.take(value) for value in (0.5, 0.7, 0.6, 0.7)], selection.exhausted
+    >>> early_stopping = EarlyStopping(patience=2)
+    >>> [early_stopping.take(value) for value in (0.5, 0.7, 0.6, 0.7)], early_stopping.exhausted
     ([True, True, False, False], True)
     """
 

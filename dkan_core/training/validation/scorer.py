@@ -15,7 +15,7 @@ from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.evaluation.prediction import ScoredSplit, score_split
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.adamw import Float32
-from dkan_core.training.validation.early_stopping import Selection
+from dkan_core.training.validation.early_stopping import EarlyStopping
 
 logger = logging.getLogger(__name__)
 
@@ -29,19 +29,19 @@ class Best:
     facts: dict[str, Any]
 
 
-class Judge:
+class Scorer:
     """Scores parameters and remembers the best value.
 
     Args:
         replica: A model to score with; its parameters are replaced.
         reader: The validation split.
-        selection: What came before.
+        early_stopping: What came before.
     """
 
-    def __init__(self, replica: Replica, reader: RowReader, selection: Selection) -> None:
-        self.replica, self.reader, self.selection = replica, reader, selection
+    def __init__(self, replica: Replica, reader: RowReader, early_stopping: EarlyStopping) -> None:
+        self.replica, self.reader, self.early_stopping = replica, reader, early_stopping
 
-    def judge(self, values_VP: Float32, facts: dict[str, Any]) -> tuple[dict[str, Any], Best | None]:
+    def score_parameters(self, values_VP: Float32, facts: dict[str, Any]) -> tuple[dict[str, Any], Best | None]:
         """Score parameters; return a line of history, and the best of them if they are better than all before.
 
         Args:
@@ -51,8 +51,8 @@ class Judge:
         scores = [self._score(values_P) for values_P in values_VP]
         values = [value for value, _ in scores]
         winner = int(np.argmax(values))
-        better = self.selection.take(values[winner])
-        named = {"average_precision": values[winner], "best_average_precision": self.selection.best}
+        better = self.early_stopping.take(values[winner])
+        named = {"average_precision": values[winner], "best_average_precision": self.early_stopping.best}
         if len(values) > 1:
             named |= {"average_precision_raw": values[0], "average_precision_ema": values[1]}
         entry = {**facts, **{name: max(0.0, value) for name, value in named.items()}, "best": better}

@@ -13,22 +13,22 @@ import torch
 from dkan_core import TrainConfig
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import SliceBatches, open_split
-from dkan_core.training.collectives.base import GradientStrategy, Sums, Task
+from dkan_core.training.collectives.base import GradientStrategy, RoundInputs, RoundTotals
 from dkan_core.training.collectives.ring import ring_all_reduce
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
 from dkan_core.training.roles.collective_worker import CollectiveLoop
 from dkan_core.training.roles.heartbeat import Heartbeat
-from dkan_core.training.roles.post_step import FollowUp
+from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.ledger import Ledger
-from dkan_core.training.state.parameter_store import REFUSED_BEFORE_BACKOFF, ParameterStore, Rules, start
+from dkan_core.training.state.parameter_store import REFUSED_BEFORE_BACKOFF, ParameterStore, Rules, initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.processes import UNRESPONSIVE_SECONDS
 
-TASK = Task(state_KP=np.zeros((3, 1), np.float32), steps=range(1), rate_scale=1.0, ending=0)
+TASK = RoundInputs(state_KP=np.zeros((3, 1), np.float32), steps=range(1), lr_scale=1.0, ending=0)
 
 
 def in_threads(size: int, work) -> None:
@@ -60,9 +60,9 @@ def test_ring_gives_every_member_the_sum(size: int, count: int) -> None:
 
 @pytest.mark.parametrize("rows", [0, 5, 4096, 123_456_789])
 def test_rows_of_many_members_are_counted_exactly(rows: int) -> None:
-    parts = [Sums.of(TASK, loss=0.5, weight=2.0, rows=rows) for _ in range(3)]
+    parts = [RoundTotals.for_round(TASK, loss=0.5, weight=2.0, rows=rows) for _ in range(3)]
     total = torch.tensor([[part.thousands, part.ones] for part in parts]).sum(0)
-    assert Sums(thousands=total[0].item(), ones=total[1].item()).rows == 3 * rows
+    assert RoundTotals(thousands=total[0].item(), ones=total[1].item()).rows == 3 * rows
 
 
 class ThreadGroup:
@@ -95,10 +95,10 @@ class Spoilt(GradientStrategy):
 
     rounds, drifts = 0, False
 
-    def round(self, task: Task) -> Sums:
+    def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         if self.drifts and self.rounds == 4:
-            task.state_KP[0] += 1e-3 * self.process_group.rank
-        return super().round(task)
+            inputs.state_KP[0] += 1e-3 * self.process_group.rank
+        return super().run_sync_round(inputs)
 
     def all_reduce(self, buffer_N: torch.Tensor) -> None:
         self.rounds += 1
@@ -125,18 +125,18 @@ def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, Para
     architecture = choose_architecture(readers[0], manifest, config)
     model = untrained_model(architecture, manifest, config)
     values_P = flatten(model).numpy()
-    rules = Rules.of(config, readers[0].rows, decayed_ranges(model, config, readers[0].rows))
+    rules = Rules.from_config(config, readers[0].rows, decayed_ranges(model, config, readers[0].rows))
     barrier, parts, stores, process_groups = threading.Barrier(2), {}, {}, {}
 
     def work(rank: int) -> None:
         memory = create_memory(MemoryShape(parameters=len(values_P), workers=2))
-        start(memory, values_P)
-        replica = Replica.of(architecture.to_dict(), torch.device("cpu"))
+        initialize_store(memory, values_P)
+        replica = Replica.from_architecture(architecture.to_dict(), torch.device("cpu"))
         batches = SliceBatches(readers[rank], config, rank)
         process_group = process_groups[rank] = ThreadGroup(rank, barrier, parts)
         stores[rank], heartbeat = ParameterStore(memory, rules), Heartbeat(memory, "collective-worker", rank)
-        strategy, follow_up = kind(process_group, replica, batches, rules), FollowUp(stores[rank], None)
-        CollectiveLoop(strategy, stores[rank], follow_up, heartbeat, Stopwatch()).run()
+        strategy, hooks = kind(process_group, replica, batches, rules), PostStepHooks(stores[rank], None)
+        CollectiveLoop(strategy, stores[rank], hooks, heartbeat, Stopwatch()).run()
         batches.close()
 
     in_threads(2, work)

@@ -114,8 +114,8 @@ def test_store_that_the_first_rank_keeps_on_one_node_listens_on_the_loopback_alo
 
 
 def _ranks(agent: int) -> list[int]:
-    tasks = Path(f"/proc/{agent}/task").glob("*/children")
-    return [int(pid) for task in tasks for pid in task.read_text().split()]
+    tasks = Path(f"/proc/{agent}/inputs").glob("*/children")
+    return [int(pid) for inputs in tasks for pid in inputs.read_text().split()]
 
 
 @pytest.mark.parametrize(

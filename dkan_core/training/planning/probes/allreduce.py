@@ -8,20 +8,20 @@ from dkan_core.training.collectives.ring import ring_all_reduce
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.planning.probes.processes import MEASURED
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.process_spec import ProcessSpec
 
 
-def work(job: Job) -> None:
+def main(spec: ProcessSpec) -> None:
     """Sum as often as the run has steps; report when each sum was there, in seconds."""
-    torch.set_num_threads(job.threads)
-    device = torch.device(job.device)
+    torch.set_num_threads(spec.threads)
+    device = torch.device(spec.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    process_group = ProcessGroup(job.rendezvous, job.rank, job.shape.workers, device, job.config.exchange_timeout)
-    buffer_N = torch.zeros(job.shape.parameters, device=process_group.device)
+    process_group = ProcessGroup(spec.rendezvous, spec.rank, spec.shape.workers, device, spec.config.exchange_timeout)
+    buffer_N = torch.zeros(spec.shape.parameters, device=process_group.device)
     times = []
-    for _ in range(job.train_rows // job.shape.workers):
-        if job.config.strategy == "ring":
+    for _ in range(spec.train_rows // spec.shape.workers):
+        if spec.config.strategy == "ring":
             ring_all_reduce(buffer_N, process_group.rank, process_group.size, process_group.exchange_with_neighbors)
         else:
             process_group.all_reduce(buffer_N)
@@ -29,4 +29,4 @@ def work(job: Job) -> None:
             torch.cuda.synchronize(process_group.device)
         times.append(time.monotonic())
     process_group.close()
-    inherited(job.launcher).send(kind=MEASURED, times=times)
+    inherited(spec.launcher).send(kind=MEASURED, times=times)

@@ -8,23 +8,23 @@ import torch
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.planning.probes.processes import MEASURED
 from dkan_core.training.roles.heartbeat import Heartbeat
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SHUTDOWN, Push
 
 
-def work(job: Job) -> None:
+def main(spec: ProcessSpec) -> None:
     """Exchange until the server shuts the workers down; report when each exchange was done, in seconds."""
-    torch.set_num_threads(job.threads)
-    memory, wakeup, server = job.open_memory(), job.wakeup(f"worker-{job.rank}"), job.wakeup("server")
-    Heartbeat(memory, job.role, job.rank)
-    pushed = job.shape.pushed
-    target_NP = torch.from_numpy(memory.pushes_WN[job.rank]).view(pushed, -1)
-    own_NP = torch.zeros(target_NP.shape, device=job.device)
-    record, push = memory.pushes[job.rank], replace(Push(), generation=job.generation, weight=1.0, rows=1)
+    torch.set_num_threads(spec.threads)
+    memory, wakeup, server = spec.open_memory(), spec.wakeup(f"worker-{spec.rank}"), spec.wakeup("server")
+    Heartbeat(memory, spec.role, spec.rank)
+    pushed = spec.shape.pushed
+    target_NP = torch.from_numpy(memory.pushes_WN[spec.rank]).view(pushed, -1)
+    own_NP = torch.zeros(target_NP.shape, device=spec.device)
+    record, push = memory.pushes[spec.rank], replace(Push(), generation=spec.generation, weight=1.0, rows=1)
     times = []
     record.write(push)
     server.notify()
-    while (lease := memory.leases[job.rank].read()).unit != SHUTDOWN:
+    while (lease := memory.leases[spec.rank].read()).unit != SHUTDOWN:
         if lease.unit < 0 or lease.id == push.lease:
             wakeup.wait()
             continue
@@ -34,4 +34,4 @@ def work(job: Job) -> None:
         push = replace(push, lease=lease.id)
         record.write(push)
         server.notify()
-    inherited(job.launcher).send(kind=MEASURED, times=times)
+    inherited(spec.launcher).send(kind=MEASURED, times=times)

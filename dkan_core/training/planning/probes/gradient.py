@@ -23,9 +23,9 @@ from dkan_core.data.loading.loader import PREFETCH, open_split, run_batches
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.planning.probes.processes import MEASURED
-from dkan_core.training.state.aggregation import Contribution
-from dkan_core.training.state.parameter_store import ParameterStore, Rules, start
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.aggregation import WorkerUpdate
+from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
+from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 
 SECONDS, FEED_SECONDS, UPDATE_SECONDS, PRECISION_SECONDS = 0.6, 0.15, 0.15, 0.3
@@ -62,38 +62,38 @@ class Probed:
     """How many times as fast as in float32 the larger slice's gradient is in bfloat16; None where not measured."""
 
 
-def work(job: Job) -> None:
+def main(spec: ProcessSpec) -> None:
     """Measure, and report."""
-    torch.set_num_threads(job.threads)
-    device, folder = torch.device(job.device), Path(job.prepared)
+    torch.set_num_threads(spec.threads)
+    device, folder = torch.device(spec.device), Path(spec.prepared)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     with open_split(folder, read_manifest(folder), "train") as reader:
-        probed = Probe(job, reader, device).measure()
-    inherited(job.launcher).send(kind=MEASURED, **asdict(probed))
+        probed = Probe(spec, reader, device).measure()
+    inherited(spec.launcher).send(kind=MEASURED, **asdict(probed))
 
 
 class Probe:
     """The measurements of one process.
 
     Args:
-        job: Its config's batch is the larger slice; its memory holds the parameters.
+        spec: Its config's batch is the larger slice; its memory holds the parameters.
         reader: The train split.
         device: Where to compute.
     """
 
-    def __init__(self, job: Job, reader: ShardReader, device: torch.device) -> None:
-        assert job.config.batch_size is not None
-        self.config, self.reader, self.device = job.config, reader, device
-        self.values_P = job.open_memory().buffers_2KP[0, 0]
+    def __init__(self, spec: ProcessSpec, reader: ShardReader, device: torch.device) -> None:
+        assert spec.config.batch_size is not None
+        self.config, self.reader, self.device = spec.config, reader, device
+        self.values_P = spec.open_memory().buffers_2KP[0, 0]
         self.memory = create_memory(MemoryShape(parameters=len(self.values_P), workers=1))
         os.close(self.memory.handle)
-        start(self.memory, self.values_P)
-        self.store = ParameterStore(self.memory, Rules.of(job.config, job.train_rows, job.decayed))
-        self.replica = Replica.of(job.model, device)
-        self.replica.push_to(self.memory.pushes_WN[0])
+        initialize_store(self.memory, self.values_P)
+        self.store = ParameterStore(self.memory, Rules.from_config(spec.config, spec.train_rows, spec.decayed))
+        self.replica = Replica.from_architecture(spec.model, device)
+        self.replica.bind_gradient_array(self.memory.pushes_WN[0])
         self.replica.load(self.values_P)
-        self.large = job.config.batch_size
+        self.large = spec.config.batch_size
         self.small = max(1, self.large // 8)
 
     def measure(self) -> Probed:
@@ -131,13 +131,13 @@ class Probe:
         """Compute a gradient, as a worker does whose parameters have just changed; on CUDA, they are there already."""
         if self.device.type == "cpu":
             self.replica.load(self.values_P)
-        self.replica.gradient(arrays, config or self.config)
+        self.replica.compute_gradient(arrays, config or self.config)
 
     def _update(self) -> None:
         step = self.store.ledger.units_done
         gradient_P = self.memory.pushes_WN[0]
-        self.store.merge(
-            [Contribution(rank=0, lease=step, unit=step, array_P=gradient_P, loss=0, weight=1, rows=1, staleness=0)]
+        self.store.apply_updates(
+            [WorkerUpdate(rank=0, lease=step, unit=step, array_P=gradient_P, loss=0, weight=1, rows=1, staleness=0)]
         )
 
     def _feed(self) -> float:
@@ -177,7 +177,7 @@ class Probe:
     def _copy_bandwidth(self) -> float:
         """Return the bytes a second of a copy from the GPU into the memory that processes share."""
         seconds = median_seconds(
-            lambda: self.replica.store(self.replica.gradients_P, self.memory.pushes_WN[0]), UPDATE_SECONDS
+            lambda: self.replica.copy_buffer(self.replica.gradients_P, self.memory.pushes_WN[0]), UPDATE_SECONDS
         )
         return float(self.values_P.nbytes / seconds)
 

@@ -13,7 +13,7 @@ from dkan_core.errors import TrainingError
 from dkan_core.training.communication.messages import Message
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.launcher.child_processes import Child, ForkServer
-from dkan_core.training.state.process_spec import Job
+from dkan_core.training.state.process_spec import ProcessSpec
 
 MEASURED = "measured"
 """Kind of the message that a process reports with."""
@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 300.0
 
 
 @dataclass
-class Crew:
+class ProbeProcesses:
     """The processes of one measurement; they are gone when the block ends.
 
     Args:
@@ -43,11 +43,11 @@ class Crew:
         for child in self.children:
             child.end()
 
-    def start(self, job: Job) -> None:
+    def start_process(self, spec: ProcessSpec) -> None:
         """Start one of them."""
-        self.children.append(self.fork_server.spawn(job, self.folder / f"{job.role}-{job.rank}.log"))
+        self.children.append(self.fork_server.spawn(spec, self.folder / f"{spec.role}-{spec.rank}.log"))
 
-    def reports(self, count: int) -> list[Message]:
+    def wait_for_reports(self, count: int) -> list[Message]:
         """Wait for so many of them to report, and return that, by rank.
 
         Raises:
@@ -78,8 +78,8 @@ class Crew:
                 raise TrainingError(child.describe_death())
 
 
-def close_handles(job: Job) -> None:
-    """Close this process's handles of a job's memory and wake-ups."""
-    os.close(job.memory)
-    for pair in job.wakeups.values():
+def close_handles(spec: ProcessSpec) -> None:
+    """Close this process's handles of a spec's memory and wake-ups."""
+    os.close(spec.memory)
+    for pair in spec.wakeups.values():
         Wakeup(pair).close()
