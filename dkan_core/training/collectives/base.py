@@ -108,19 +108,18 @@ class Strategy(ABC):
     """How many times P numbers a round merges."""
 
     def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
-        self.process_group, self.replica, self.batches, self.rules, self.config = (
-            process_group,
-            replica,
-            batches,
-            rules,
-            rules.config,
-        )
+        self.process_group = process_group
+        self.replica = replica
+        self.batches = batches
+        self.rules = rules
+        self.config = rules.config
         self.on_step: Callable[[], None] = lambda: None
         """Called after each step of a round that has several."""
 
         count = self.arrays * replica.values_P.numel()
         self.buffer_N = torch.zeros(count + SUMS, device=process_group.device)
-        self.update_N, self._tail = self.buffer_N[:count], self.buffer_N[count:]
+        self.update_N = self.buffer_N[:count]
+        self._tail = self.buffer_N[count:]
 
     @abstractmethod
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:

@@ -49,7 +49,8 @@ class DistributedDataParallelism(Strategy):
     def _backward(self, batch: dict[str, Tensor], share: Tensor) -> float:
         """Have the gradients of a batch's parts averaged, the last one's while it is computed; return the loss."""
         rows = len(batch["labels"])
-        size, loss = max(1, -(-rows // self.config.accumulate)), 0.0
+        size = max(1, -(-rows // self.config.accumulate))
+        loss = 0.0
         starts = range(0, max(1, rows), size)
         for start in starts:
             part = {name: tensor[start : start + size] for name, tensor in batch.items()}

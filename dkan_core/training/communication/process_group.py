@@ -93,7 +93,8 @@ class ProcessGroup:
     def __init__(
         self, rendezvous: Rendezvous | None, rank: int, size: int, device: torch.device, timeout: float
     ) -> None:
-        self.rank, self.size = rank, size
+        self.rank = rank
+        self.size = size
         self.stopwatch = Stopwatch()
         """Told what the time between ranks went into; by default nobody's."""
 
@@ -137,7 +138,8 @@ class ProcessGroup:
 
     def exchange_with_neighbors(self, out_N: Tensor, into_N: Tensor) -> None:
         """Send numbers to the next rank of the ring, and receive as many as fit from the one before."""
-        after, before = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+        after = (self.rank + 1) % self.size
+        before = (self.rank - 1) % self.size
         pairs = ((dist.isend, out_N, after), (dist.irecv, into_N, before))
         transfers = [dist.P2POp(way, part_N, peer) for way, part_N, peer in pairs if part_N.numel()]
         with self._timed(), self.exit_on_peer_loss():

@@ -22,7 +22,9 @@ from dkan_core.training.state.adamw import Decayed
 Logits = Callable[[Tensor | None, Tensor | None, Tensor], Tensor]
 """From numeric and categorical columns and the rows' keys for dropout to the logits ``(M, B, L)``."""
 
-MIN_CODE_DECAY, MAX_CODE_DECAY, EVEN_CODE_ROWS = 0.1, 3.0, 540
+MIN_CODE_DECAY = 0.1
+MAX_CODE_DECAY = 3.0
+EVEN_CODE_ROWS = 540
 
 
 def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: TrainConfig) -> TabularFastKAN:

@@ -27,7 +27,10 @@ class LocalSteps:
     def __init__(
         self, replica: Replica, batches: SliceBatches, rules: Rules, on_step: Callable[[], None] = lambda: None
     ) -> None:
-        self.replica, self.batches, self.rules, self.on_step = replica, batches, rules, on_step
+        self.replica = replica
+        self.batches = batches
+        self.rules = rules
+        self.on_step = on_step
         self._optimizer = FlatAdamW(rules.decayed)
         self._gradient_P = np.zeros(replica.values_P.numel(), np.float32)
         replica.bind_gradient_array(self._gradient_P)
@@ -41,7 +44,10 @@ class LocalSteps:
             part: The slice.
             lr_scale: Factor of the learning rate.
         """
-        config, losses, weights, rows = self.rules.config, [], [], 0
+        config = self.rules.config
+        losses = []
+        weights = []
+        rows = 0
         for step in steps:
             arrays = self.batches.get(step, part)
             self.replica.load(state.values_P)

@@ -190,7 +190,8 @@ def encode_parts(facts: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any,
     header: dict[str, Any] = {"__metadata__": {"format": FORMAT, "facts": json.dumps(facts)}}
     end = 0
     for name, array in arrays.items():
-        start, end = end, end + array.nbytes
+        start = end
+        end = end + array.nbytes
         kind = "F32" if array.dtype == np.float32 else "U8"
         header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [start, end]}
     bodies = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
@@ -251,7 +252,8 @@ def _verified(content: bytes, where: str) -> tuple[_Header, memoryview]:
     try:
         header = json.loads(content[LENGTH_BYTES:start])
         metadata = header["__metadata__"]
-        wanted, is_old = metadata.pop("sha256", None), "dkan" in metadata
+        wanted = metadata.pop("sha256", None)
+        is_old = "dkan" in metadata
         found = _digest(header, [body])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{where}: is not a complete dkan checkpoint ({error})") from None
@@ -267,7 +269,8 @@ def _arrays(header: _Header, body: memoryview, where: str) -> dict[str, "np.ndar
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     end = 0
     for name, tensor in header.__pydantic_extra__.items():
-        start, end = end, end + math.prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
+        start = end
+        end = end + math.prod(tensor.shape) * ITEM_BYTES[tensor.dtype]
         if tensor.data_offsets != (start, end) or end > len(body):
             raise DataError(
                 f"{where}: {name}.data_offsets: {tensor.data_offsets} does not fit {tensor.dtype} of shape "

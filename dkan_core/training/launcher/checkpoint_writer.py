@@ -37,7 +37,11 @@ class CheckpointWriter:
     def __init__(
         self, memory: SharedMemory, reporter: Reporter, model: Path, best: Path, where: str, facts: dict[str, Any]
     ) -> None:
-        self.memory, self.reporter, self.model, self.where, self.facts = memory, reporter, model, where, facts
+        self.memory = memory
+        self.reporter = reporter
+        self.model = model
+        self.where = where
+        self.facts = facts
         self.best = best
         self._brought = 0
         self._saved = max(record.read().version for record in memory.restore_points)

@@ -107,7 +107,8 @@ class ForkServer:
         if not self.is_ready():
             return None
         ours, theirs = channel_pair()
-        channel, text = Channel(ours), anonymous_file("dkan-spec")
+        channel = Channel(ours)
+        text = anonymous_file("dkan-spec")
         with theirs, log.open("ab") as output:
             start = output.tell()
             os.pwrite(text, spec.to_json().encode(), 0)
@@ -174,9 +175,14 @@ class Child:
     """
 
     def __init__(self, spec: ProcessSpec, channel: Channel, pid: int, report: int, log: Path, log_start: int) -> None:
-        self.name, self.role, self.rank = spec.name, spec.role, spec.rank
-        self.channel, self.log = channel, log
-        self._pid, self._report, self._log_start = pid, report, log_start
+        self.name = spec.name
+        self.role = spec.role
+        self.rank = spec.rank
+        self.channel = channel
+        self.log = log
+        self._pid = pid
+        self._report = report
+        self._log_start = log_start
         self._code: int | None = None
 
     @property
@@ -223,7 +229,8 @@ class Child:
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         text = self.log.read_bytes()[self._log_start :].decode(errors="replace")
         tail = "\n".join(f"  {line}" for line in text.splitlines()[-LOG_LINES_SHOWN:]) or "  (it wrote nothing)"
-        hint, advice = "", f"what to change: {MEMORY_ADVICE.get(self.role, COMPUTING_ADVICE)}"
+        hint = ""
+        advice = f"what to change: {MEMORY_ADVICE.get(self.role, COMPUTING_ADVICE)}"
         if code == PEER_LOST:
             hint = ": it has lost the other ranks; one of them has died, or the network to it is cut"
         elif code == -signal.SIGKILL:

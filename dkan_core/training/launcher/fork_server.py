@@ -73,7 +73,8 @@ def _start_child(handles: list[int], link: socket.socket, launcher: int) -> None
 
 def _fork_child(handles: list[int], link: socket.socket, launcher: int) -> None:
     """Fork a process that runs a spec, and tell the launcher its number."""
-    parent, pid = os.getpid(), os.fork()
+    parent = os.getpid()
+    pid = os.fork()
     if pid:
         os.write(handles[2], b'{"pid": %d}\n' % pid)
         return

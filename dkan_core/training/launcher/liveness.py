@@ -58,7 +58,9 @@ class ProcessRecord:
     """
 
     def __init__(self, spec: ProcessSpec) -> None:
-        self.name, self.role, self.rank = spec.name, spec.role, spec.rank
+        self.name = spec.name
+        self.role = spec.role
+        self.rank = spec.rank
         # A rank waits so long for the others, and shows no activity meanwhile.
         waits = 2 * spec.config.exchange_timeout if spec.role == "collective-worker" else 0.0
         self._stuck_seconds = max(STUCK_SECONDS.get(spec.role, DEFAULT_STUCK_SECONDS), waits)
@@ -71,16 +73,22 @@ class ProcessRecord:
         """Whether one of them has begun with its work."""
 
         self.first_death = ""
-        self._deaths, self._dying_since = 0, 0.0
+        self._deaths = 0
+        self._dying_since = 0.0
         self._progress: Progress = ()
-        self._counters, self._ready = LivenessCounters(0, 0), False
+        self._counters = LivenessCounters(0, 0)
+        self._ready = False
         self._last_seen = self._last_active = self._longest = 0.0
         self._tolerance = 1
 
     def record_start(self, child: Child, counters: LivenessCounters, now: float) -> None:
         """Take note of a process that has just started."""
-        self.child, self.due, self._ready = child, None, False
-        self._counters, self._last_seen, self._last_active = counters, now, now
+        self.child = child
+        self.due = None
+        self._ready = False
+        self._counters = counters
+        self._last_seen = now
+        self._last_active = now
 
     def record_counters(self, counters: LivenessCounters, now: float) -> None:
         """Take note of what the process shows."""
@@ -89,7 +97,9 @@ class ProcessRecord:
         if counters.activity != self._counters.activity:
             if self._ready:
                 self._longest = max(self._longest, now - self._last_active)
-            self._last_active, self._ready, self.was_ready = now, True, True
+            self._last_active = now
+            self._ready = True
+            self.was_ready = True
         self._counters = counters
 
     def reset_deadlines(self, now: float) -> None:
@@ -115,9 +125,12 @@ class ProcessRecord:
             now: By the monotonic clock.
         """
         if not self._deaths or (self._ready and progress != self._progress):
-            self._deaths, self._dying_since, self._tolerance = 0, now, max(1, self._tolerance // 2)
+            self._deaths = 0
+            self._dying_since = now
+            self._tolerance = max(1, self._tolerance // 2)
             self.first_death = child.describe_death()
-        self._deaths, self._progress = self._deaths + 1, progress
+        self._deaths = self._deaths + 1
+        self._progress = progress
         self.generation += 1
         self.due = now + pause_before_restart(self._deaths)
 

@@ -48,7 +48,10 @@ class Reporter:
     ) -> None:
         self._times = times
         self.history: list[dict[str, Any]] = []
-        self._folder, self._config, self._schedule, self._earlier = folder, config, schedule, history
+        self._folder = folder
+        self._config = config
+        self._schedule = schedule
+        self._earlier = history
         self._shown = 0
         self._unsaved_step: float | None = None
         self._stack = ExitStack()
@@ -112,9 +115,11 @@ class Reporter:
             return
         entry["time"] = self._times.since_last()
         self._write(entry)
-        last, best = entry["average_precision"], entry["best_average_precision"]
+        last = entry["average_precision"]
+        best = entry["best_average_precision"]
         # Speed and loss, too: a run may be over before anybody has looked at how far it is.
-        speed, loss = f"{entry['rows_per_second']:,.0f} rows/s", f"{entry['loss']:.4f}"
+        speed = f"{entry['rows_per_second']:,.0f} rows/s"
+        loss = f"{entry['loss']:.4f}"
         self._bar.update(self._task, speed=speed, loss=loss, last=f"{last:.4f}", best=f"{best:.4f}")
         if self._board is not None:
             self._board.add_scalar("valid/average_precision", last, entry["step"])

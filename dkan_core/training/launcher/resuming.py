@@ -60,7 +60,8 @@ def check_fits(checkpoint: Checkpoint, config: TrainConfig, data: str, rows: int
             "--init-from"
         )
     # One that did not exist when the checkpoint was written had its default.
-    theirs, ours = {**_plain(TrainConfig()), **checkpoint.settings}, _plain(config)
+    theirs = {**_plain(TrainConfig()), **checkpoint.settings}
+    ours = _plain(config)
     for name, value in theirs.items():
         if name not in FREE_SETTINGS and ours.get(name) != value:
             raise ConfigError(
@@ -140,7 +141,8 @@ def ending_of(checkpoint: Checkpoint, config: TrainConfig, rows: int) -> str:
     """
     early_stopping = EarlyStopping(config.patience)
     early_stopping.replay(entry["average_precision"] for entry in checkpoint.history)
-    plan, ledger = plan_work(config, rows), checkpoint.ledger
+    plan = plan_work(config, rows)
+    ledger = checkpoint.ledger
     if ledger.step == plan.epochs * plan.steps_per_epoch and checkpoint.history and not checkpoint.pending:
         return "epochs"
     if early_stopping.exhausted:

@@ -83,8 +83,12 @@ class Run:
         ranks: Ranks | None = None,
         initial: InitialModel | None = None,
     ) -> None:
-        self.ranks, self.ending = ranks, ending
-        self.folder, self.config, self.checkpoint, self.fork_server = folder, config, checkpoint, fork_server
+        self.ranks = ranks
+        self.ending = ending
+        self.folder = folder
+        self.config = config
+        self.checkpoint = checkpoint
+        self.fork_server = fork_server
         self.rows = manifest.splits["train"].rows
         initial = initial if checkpoint is None else None
         self.architecture = self._architecture(data, manifest, initial)
@@ -139,7 +143,8 @@ class Run:
         try:
             times = TimeReader(self.memory, has_server=self.config.strategy == "parameter-server")
             with Reporter(self.folder, self.config, schedule, times, history) as reporter:
-                model, best = self.folder / MODEL_FOLDER, Path(self.template.best)
+                model = self.folder / MODEL_FOLDER
+                best = Path(self.template.best)
                 checkpoint_writer = CheckpointWriter(self.memory, reporter, model, best, self.where, self.facts)
                 placement = Placement.from_config(self.config, self.ranks.place if self.ranks else None)
                 logs = self.folder / LOGS
@@ -182,7 +187,8 @@ def check_fits(shape: MemoryShape) -> None:
 
 def restore(memory: SharedMemory, checkpoint: Checkpoint, schedule: Schedule) -> None:
     """Put a checkpoint's state into fresh memory."""
-    state_KP, own = checkpoint.state_KP, memory.shape.state
+    state_KP = checkpoint.state_KP
+    own = memory.shape.state
     memory.buffers_2KP[0] = state_KP[:own]
     memory.moments_W2P[:] = state_KP[own:].reshape(memory.moments_W2P.shape)
     # The clock starts with the first step: what the processes need to get ready is no time of training.

@@ -21,7 +21,8 @@ from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_f
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
 
-METRICS, TENSORBOARD = "metrics.json", "tensorboard"
+METRICS = "metrics.json"
+TENSORBOARD = "tensorboard"
 WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, METRICS)
 OUTPUTS = (CHECKPOINTS, *WRITTEN)
 OWN_NAMES = {

@@ -38,7 +38,10 @@ class Ending:
     """
 
     def __init__(self, run: str, model: Path, checkpoint: str, options: str) -> None:
-        self.run, self.model, self.checkpoint, self.options = run, model, checkpoint, options
+        self.run = run
+        self.model = model
+        self.checkpoint = checkpoint
+        self.options = options
         self.reason = ""
         """A key of ``REASONS``, set by the one that knows."""
 
@@ -91,7 +94,8 @@ class _Forward(logging.Handler):
         shown = package.getEffectiveLevel()
         super().__init__(shown if shown > logging.INFO else logging.NOTSET)
         self._before = logging.Logger(package.name)
-        self._before.handlers, self._before.propagate = package.handlers, package.propagate
+        self._before.handlers = package.handlers
+        self._before.propagate = package.propagate
         self._before.parent = package.parent
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -105,7 +109,8 @@ def kept_log() -> Iterator[Callable[[Path], None]]:
 
     A script that has not set up logging has the same file, and sees no more than without it.
     """
-    package, buffer = logging.getLogger("dkan_core"), MemoryHandler(sys.maxsize, flushLevel=sys.maxsize)
+    package = logging.getLogger("dkan_core")
+    buffer = MemoryHandler(sys.maxsize, flushLevel=sys.maxsize)
     files: list[logging.Handler] = []
 
     def write_to(path: Path) -> None:
@@ -116,13 +121,17 @@ def kept_log() -> Iterator[Callable[[Path], None]]:
         buffer.flush()
         buffer.capacity = 1
 
-    handlers, level, propagate = package.handlers, package.level, package.propagate
-    package.handlers, package.propagate = [_Forward(package), buffer], False
+    handlers = package.handlers
+    level = package.level
+    propagate = package.propagate
+    package.handlers = [_Forward(package), buffer]
+    package.propagate = False
     package.setLevel(min(package.getEffectiveLevel(), logging.INFO))
     try:
         yield write_to
     finally:
-        package.handlers, package.propagate = handlers, propagate
+        package.handlers = handlers
+        package.propagate = propagate
         package.setLevel(level)
         for handler in (buffer, *files):
             handler.close()

@@ -64,8 +64,13 @@ class Supervisor:
         reporter: Reporter,
         checkpoint_writer: CheckpointWriter,
     ) -> None:
-        self.memory, self.template, self.placement, self.folder = memory, template, placement, folder
-        self.fork_server, self.reporter, self.checkpoint_writer = fork_server, reporter, checkpoint_writer
+        self.memory = memory
+        self.template = template
+        self.placement = placement
+        self.folder = folder
+        self.fork_server = fork_server
+        self.reporter = reporter
+        self.checkpoint_writer = checkpoint_writer
         self.wakeups = {name: Wakeup(pair) for name, pair in template.wakeups.items()}
         self.replaced = dict.fromkeys((role_and_rank(name)[0] for name in template.wakeups), 0)
         self._records = {name: ProcessRecord(self._process_spec(name)) for name in template.wakeups}
@@ -175,11 +180,10 @@ class Supervisor:
         records = [self._records[child.name]]
         if child.role == "collective-worker":
             # Ranks live and die together.
-            child, records = (
-                self._end_collective_workers(child),
-                [record for record in self._records.values() if record.role == "collective-worker"],
-            )
-        now, progress = time.monotonic(), self._progress()
+            child = self._end_collective_workers(child)
+            records = [record for record in self._records.values() if record.role == "collective-worker"]
+        now = time.monotonic()
+        progress = self._progress()
         for record in records:
             record.record_counters(LivenessCounters.read(self.memory, record.role, record.rank), now)
             record.record_death(child, progress, now)
@@ -228,7 +232,8 @@ class Supervisor:
 
     def _kill_unresponsive(self) -> None:
         """Kill processes that do not live or do not get on; the next turn replaces them."""
-        now, absent = time.monotonic(), time.monotonic() - self._looked > ABSENT_SECONDS
+        now = time.monotonic()
+        absent = time.monotonic() - self._looked > ABSENT_SECONDS
         self._looked = now
         for record in self._records.values():
             if record.child is None or record.child.exit_code is not None:

@@ -56,7 +56,8 @@ class Ranks:
     """
 
     def __init__(self, place: TorchRun, timeout: float) -> None:
-        self.place, self.timeout = place, timeout
+        self.place = place
+        self.timeout = timeout
         self._keeps_store = place.rank == 0 and not place.agent_has_store
         self._prefix = f"dkan/{place.attempt}/{next(_runs)}"
         try:
@@ -101,7 +102,8 @@ class Ranks:
     def rendezvous(self, config: TrainConfig) -> Rendezvous:
         """Return where the ranks meet."""
         backend = backend_for_devices(config.device.split(",")[: self.place.local_size])
-        host, port = self.place.host, self.place.port
+        host = self.place.host
+        port = self.place.port
         return Rendezvous(host=host, port=port, prefix=f"{self._prefix}/ranks", backend=backend, one_node=False)
 
     def publish_value(self, key: str, value: Any) -> None:
@@ -145,7 +147,8 @@ class Ranks:
         thread.join(self.timeout)
         if answers:
             return answers[0]
-        host, port = self.place.host, self.place.port
+        host = self.place.host
+        port = self.place.port
         reason = reasons[0] if reasons else f"no answer from {host}:{port} for {self.timeout:g} s"
         raise TrainingError(f"lost the other ranks: {reason}") from (reasons[0] if reasons else None)
 
@@ -179,7 +182,8 @@ def _member(
     ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig, model: dict[str, Any]
 ) -> ProcessSpec:
     untrained = untrained_model(ModelConfig.from_dict(model), manifest, config)
-    rank, rows = ranks.place.rank, manifest.splits["train"].rows
+    rank = ranks.place.rank
+    rows = manifest.splits["train"].rows
     placement = Placement.from_config(config, ranks.place)
     shape = MemoryShape.from_config(config, parameter_count(untrained))
     return ProcessSpec(

@@ -107,7 +107,8 @@ def train(
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         config, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
-        asked, config = config, resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
+        asked = config
+        config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
         where = checkpoint_folder(config, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
         checkpoint = _starting_point(run, where, config, manifest, overwrite=overwrite)
         log_plan(config, lr_is_default=asked.learning_rate is None)
@@ -116,7 +117,8 @@ def train(
         with local_run_folder(run) as folder:
             make_ready(folder, checkpoint)
             write_log(folder / LOGS / LOG)
-            source, options = checkpoint.source if checkpoint else "", resume_options(config, where)
+            source = checkpoint.source if checkpoint else ""
+            options = resume_options(config, where)
             with Ending(str(run), folder / MODEL_FOLDER, source, options) as end:
                 ending = "" if checkpoint is None else ending_of(checkpoint, config, manifest.splits["train"].rows)
                 if checkpoint is not None and ending:
@@ -155,7 +157,8 @@ def _starting_point(
             # What came after it is gone from here on, also for a run that is stopped before it writes another.
             save_checkpoint(where, checkpoint)
         if has_no_time_left(checkpoint, config):
-            used, limit = checkpoint.ledger.used, config.max_seconds
+            used = checkpoint.ledger.used
+            limit = config.max_seconds
             logger.warning("no time is left: %.1f s of --max-seconds %g are used; no step is taken", used, limit)
     if checkpoint is None or config.resume not in OWN_CHECKPOINTS:
         check_replaceable(run, where, config, overwrite=overwrite)
@@ -224,7 +227,8 @@ def log_plan(config: TrainConfig, *, lr_is_default: bool) -> None:
 
 
 def _training_facts(config: TrainConfig, outcome: Outcome) -> dict[str, Any]:
-    last, ledger = outcome.history[-1], outcome.ledger
+    last = outcome.history[-1]
+    ledger = outcome.ledger
     return {
         "strategy": config.strategy,
         "mode": config.mode,

@@ -167,7 +167,8 @@ def advise(
     batch_size = case.best_batch(config.batch_size)
     alone = max(each.rows_per_second for each in predictions if each.workers == 1)
     found = case.predict(batch_size)
-    rows, memory = batch_size / chosen.workers, device.memory_of(chosen.workers)
+    rows = batch_size / chosen.workers
+    memory = device.memory_of(chosen.workers)
     parts = 1 if memory is None else parts_that_fit(device.need, rows, memory)
     return Advice(
         strategy=scheme.strategy,

@@ -21,7 +21,10 @@ from dkan_core.utils.resources import available_cores
 
 FLOAT_BYTES = 4
 SIZES = ("64KB", "256KB", "1MB", "4MB", "16MB", "64MB")
-WORKERS, REPEATS, ROUNDS, MAX_WORKERS = 2, 10, 3, 64
+WORKERS = 2
+REPEATS = 10
+ROUNDS = 3
+MAX_WORKERS = 64
 CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -133,7 +136,8 @@ def _measure(
 
 
 def _cost(name: str, size: int, seconds: Mapping[tuple[str, int], Sequence[float]]) -> Cost:
-    own, reference = np.array(seconds[name, size]), np.array(seconds[SERVER_SYNC, size])
+    own = np.array(seconds[name, size])
+    reference = np.array(seconds[SERVER_SYNC, size])
     return Cost(exchange=name, size=size, seconds=float(np.median(own)), ratio=float(np.median(own / reference)))
 
 

@@ -19,7 +19,8 @@ from dkan_core.training.state.parameter_store import initialize_store
 from dkan_core.training.state.process_spec import ProcessSpec, process_name
 from dkan_core.training.state.shared_memory import MemoryShape, WorkerGeneration, create_memory
 
-SERVER_SYNC, SERVER_AVERAGE = "parameter-server sync", "parameter-server average"
+SERVER_SYNC = "parameter-server sync"
+SERVER_AVERAGE = "parameter-server average"
 EXCHANGES = {
     SERVER_SYNC: TrainConfig(strategy="parameter-server", mode="sync"),
     SERVER_AVERAGE: TrainConfig(strategy="parameter-server", mode="average"),

@@ -23,7 +23,8 @@ from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.progress import progress
 
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-STEPS, REPEATS = 150, 2
+STEPS = 150
+REPEATS = 2
 
 logger = logging.getLogger(__name__)
 

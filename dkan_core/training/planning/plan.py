@@ -144,7 +144,8 @@ class Plan:
         return "\n".join([*self._facts(), "", *self._table(), *checked, "", str(self.advice), *notes])
 
     def _facts(self) -> list[str]:
-        measured, one = self.measured, self.measured.probes[1]
+        measured = self.measured
+        one = self.measured.probes[1]
         facts = [
             f"device: {self.device}",
             f"model: {measured.parameters:,} parameters, {show_size(measured.size)} an exchange; a worker needs "

@@ -67,7 +67,8 @@ def balance_slices(costs: Sequence[StepCost], batch_size: int) -> tuple[int, ...
     >>> balance_slices([StepCost(launch=0.0, rate=3e6), StepCost(launch=0.0, rate=1e6)], 1000)
     (750, 250)
     """
-    rows, busy = [1] * len(costs), list(range(len(costs)))
+    rows = [1] * len(costs)
+    busy = list(range(len(costs)))
     while True:
         left = batch_size - (len(costs) - len(busy))
         launches = sum(costs[rank].rate * costs[rank].launch for rank in busy)

@@ -37,7 +37,8 @@ logger = logging.getLogger(__name__)
 def main(spec: ProcessSpec) -> None:
     """Take part in every round until the run ends."""
     torch.set_num_threads(spec.threads)
-    device, folder = torch.device(spec.device), Path(spec.prepared)
+    device = torch.device(spec.device)
+    folder = Path(spec.prepared)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     memory = spec.open_memory()
@@ -63,7 +64,8 @@ def main(spec: ProcessSpec) -> None:
 
 def broadcast_state(memory: SharedMemory, process_group: ProcessGroup) -> None:
     """Give every rank the first one's ledger, state and restore points."""
-    ledger, kept = memory.ledger.read(), [record.read() for record in memory.restore_points]
+    ledger = memory.ledger.read()
+    kept = [record.read() for record in memory.restore_points]
     facts: list[object] = [asdict(each) for each in (ledger, *kept)]
     process_group.broadcast(
         [torch.from_numpy(array) for array in (memory.buffers_2KP, memory.restore_points_2KP)], facts
@@ -94,8 +96,11 @@ class CollectiveLoop:
         heartbeat: Heartbeat,
         stopwatch: Stopwatch,
     ) -> None:
-        self.strategy, self.store, self.hooks = strategy, store, hooks
-        self.heartbeat, self.stopwatch = heartbeat, stopwatch
+        self.strategy = strategy
+        self.store = store
+        self.hooks = hooks
+        self.heartbeat = heartbeat
+        self.stopwatch = stopwatch
         strategy.on_step = heartbeat.record_activity
 
     def run(self) -> None:
@@ -107,7 +112,8 @@ class CollectiveLoop:
 
     def _run_sync_round(self, ending: int) -> int:
         """Take part in a round; return why the run ends after it, as all ranks know by then."""
-        ledger, plan = self.store.ledger, self.store.rules.work_plan
+        ledger = self.store.ledger
+        plan = self.store.rules.work_plan
         self.stopwatch.lap("other")
         sums = self.strategy.run_sync_round(
             RoundInputs(

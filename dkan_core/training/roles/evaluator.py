@@ -41,8 +41,10 @@ logger = logging.getLogger(__name__)
 def main(spec: ProcessSpec) -> None:
     """Evaluate snapshots until the final one."""
     torch.set_num_threads(spec.threads)
-    memory, wakeup = spec.open_memory(), spec.wakeup("evaluator")
-    heartbeat, stopwatch = Heartbeat(memory, spec.role), Stopwatch(memory.evaluator_time)
+    memory = spec.open_memory()
+    wakeup = spec.wakeup("evaluator")
+    heartbeat = Heartbeat(memory, spec.role)
+    stopwatch = Stopwatch(memory.evaluator_time)
     evaluator = Evaluator(spec, inherited(spec.launcher), stopwatch)
     # A split is scored in many parts.
     evaluator.scorer.replica.model.register_forward_hook(lambda *_: heartbeat.record_activity())
@@ -90,7 +92,9 @@ class Evaluator:
 
     def __init__(self, spec: ProcessSpec, launcher: Channel, stopwatch: Stopwatch) -> None:
         folder = Path(spec.prepared)
-        self.spec, self.launcher, self.stopwatch = spec, launcher, stopwatch
+        self.spec = spec
+        self.launcher = launcher
+        self.stopwatch = stopwatch
         self.prepared = read_manifest(folder)
         self.architecture = ModelConfig.from_dict(spec.model)
         early_stopping = EarlyStopping(spec.config.patience)
@@ -104,7 +108,8 @@ class Evaluator:
 
     def take(self, each: StateSnapshot) -> None:
         """Score a snapshot, unless an earlier process has, and save it if it is the best."""
-        snapshot, reported = each.snapshot, self.history[-1]["step"] if self.history else -1
+        snapshot = each.snapshot
+        reported = self.history[-1]["step"] if self.history else -1
         if snapshot.step <= reported or self.scorer.early_stopping.exhausted:
             return
         if not each.is_whole:
@@ -115,7 +120,8 @@ class Evaluator:
         entry, best = self.scorer.score_parameters(values_VP, {name: plain[name] for name in FACTS})
         self.stopwatch.lap("score")
         if best is not None:
-            self.best, self.unsaved = best, each
+            self.best = best
+            self.unsaved = each
         self.history.append(entry)
         try:
             self.save()
@@ -135,7 +141,8 @@ class Evaluator:
         best = self.best
         if best is None or self.unsaved is None:
             return
-        config, replica = self.spec.config, self.scorer.replica
+        config = self.spec.config
+        replica = self.scorer.replica
         calibration, metrics = describe_best(
             best.scored, self.prepared.labels, config, epoch=best.facts["epoch"], step=best.facts["step"]
         )

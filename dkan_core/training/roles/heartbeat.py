@@ -22,7 +22,8 @@ class Heartbeat:
     """
 
     def __init__(self, memory: SharedMemory, role: str, rank: int = 0) -> None:
-        self._memory, self._index = memory, memory.liveness_index(role, rank)
+        self._memory = memory
+        self._index = memory.liveness_index(role, rank)
         threading.Thread(target=self._count_heartbeats, daemon=True, name="dkan-heartbeat").start()
 
     def _count_heartbeats(self) -> None:

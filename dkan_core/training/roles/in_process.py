@@ -87,7 +87,8 @@ class _Single:
         config: TrainConfig,
         initial: InitialModel | None,
     ) -> None:
-        self.train, self.config = train, config
+        self.train = train
+        self.config = config
         self.architecture = initial.architecture if initial else choose_architecture(train, prepared, config)
         model = initial_model(self.architecture, prepared, config, initial)
         values_P = flatten(model).numpy()
@@ -95,7 +96,8 @@ class _Single:
         os.close(self.memory.handle)
         initialize_store(self.memory, values_P)
         rules = Rules.from_config(config, train.rows, decayed_ranges(model, config, train.rows))
-        self.schedule, self.store = rules.schedule, ParameterStore(self.memory, rules)
+        self.schedule = rules.schedule
+        self.store = ParameterStore(self.memory, rules)
         self.replica = Replica(model, torch.device(config.device))
         self.gradient_P = self.memory.pushes_WN[0]
         self.replica.bind_gradient_array(self.gradient_P)
@@ -105,7 +107,8 @@ class _Single:
 
     def run(self) -> SingleResult:
         """Run every step, or until patience or time is used up."""
-        limit, due = self.config.max_seconds, self.schedule.evaluations_due
+        limit = self.config.max_seconds
+        due = self.schedule.evaluations_due
         for step, arrays in enumerate(run_batches(self.train, self.config)):
             self._step(step, arrays)
             ledger = self.store.ledger

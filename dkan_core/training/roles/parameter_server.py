@@ -30,7 +30,8 @@ class Server:
     """The loop over updates."""
 
     def __init__(self, spec: ProcessSpec) -> None:
-        self.memory, self.wakeup = spec.open_memory(), spec.wakeup("server")
+        self.memory = spec.open_memory()
+        self.wakeup = spec.wakeup("server")
         self.heartbeat = Heartbeat(self.memory, spec.role)
         rules = Rules.from_config(spec.config, spec.train_rows, spec.decayed)
         self.store = ParameterStore(self.memory, rules)

@@ -16,14 +16,18 @@ class PostStepHooks:
     """
 
     def __init__(self, store: ParameterStore, evaluator: Wakeup | None) -> None:
-        self.store, self.memory, self.evaluator = store, store.memory, evaluator
-        self.schedule, self.limit = store.rules.schedule, store.rules.config.max_seconds
+        self.store = store
+        self.memory = store.memory
+        self.evaluator = evaluator
+        self.schedule = store.rules.schedule
+        self.limit = store.rules.config.max_seconds
         self.published = max(store.ledger.published, newest_snapshot(self.memory).step)
         self.restore_point_step = max(record.read().step for record in self.memory.restore_points)
 
     def ending_reason(self) -> str:
         """Return why training ends now, or nothing."""
-        control, ledger = self.memory.control.read(), self.store.ledger
+        control = self.memory.control.read()
+        ledger = self.store.ledger
         if ledger.step == self.schedule.steps:
             return "epochs"
         if self.memory.evaluated.read().exhausted:
@@ -38,7 +42,8 @@ class PostStepHooks:
     @property
     def snapshot_is_due(self) -> bool:
         """Whether an evaluation is due."""
-        ledger, due = self.store.ledger, self.schedule.evaluations_due
+        ledger = self.store.ledger
+        due = self.schedule.evaluations_due
         if self.evaluator is None:
             return False
         if ledger.ended:
@@ -65,7 +70,8 @@ class PostStepHooks:
     @property
     def restore_point_is_due(self) -> bool:
         """Whether a restore point is due."""
-        ledger, due = self.store.ledger, self.schedule.restore_points_due
+        ledger = self.store.ledger
+        due = self.schedule.restore_points_due
         if self.restore_point_step == ledger.step:
             return False
         return bool(ledger.ended or due(ledger.step) > due(self.restore_point_step) or self.memory.control.read().save)

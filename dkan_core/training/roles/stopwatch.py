@@ -32,7 +32,8 @@ class Stopwatch:
     def __init__(
         self, record: Record[TimeSpent] | None = None, peak_memory: Callable[[], int] = peak_resident_memory
     ) -> None:
-        self._record, self._peak_memory = record, peak_memory
+        self._record = record
+        self._peak_memory = peak_memory
         spent = asdict(TimeSpent() if record is None else record.read())
         self._earlier_peak: int = spent.pop("peak_memory")
         self._seconds: dict[Part, float] = spent  # type: ignore[assignment]
@@ -78,13 +79,17 @@ class TimeReader:
     """
 
     def __init__(self, memory: SharedMemory, *, has_server: bool) -> None:
-        self._memory, self._has_server = memory, has_server
-        self._since, self._before = time.perf_counter(), self._read()
+        self._memory = memory
+        self._has_server = has_server
+        self._since = time.perf_counter()
+        self._before = self._read()
 
     def since_last(self) -> dict[str, Any]:
         """Return the seconds of all processes since the last call, as ``dkan_core.training.breakdown`` has them."""
-        since, before = self._since, self._before
-        self._since, self._before = time.perf_counter(), self._read()
+        since = self._since
+        before = self._before
+        self._since = time.perf_counter()
+        self._before = self._read()
         spent = {
             name: [
                 _difference(part, earlier, later)

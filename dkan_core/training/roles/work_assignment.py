@@ -68,11 +68,15 @@ class Leases:
         wakeups: list[Wakeup],
         max_staleness: int | None,
     ) -> None:
-        self.memory, self.work_plan, self.wakeups, self.max_staleness = memory, work_plan, wakeups, max_staleness
+        self.memory = memory
+        self.work_plan = work_plan
+        self.wakeups = wakeups
+        self.max_staleness = max_staleness
         self.by_round = max_staleness is None
         self.liveness = WorkerLiveness(memory)
         self.collected: dict[int, WorkerUpdate] = {}
-        self.late, self.reassigned = ledger.late, ledger.reassigned
+        self.late = ledger.late
+        self.reassigned = ledger.reassigned
         self._held: dict[int, Lease] = {}
         leases = [record.read() for record in memory.leases]
         self._ids = itertools.count(1 + max(lease.id for lease in leases))

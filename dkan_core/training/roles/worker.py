@@ -30,7 +30,8 @@ def main(spec: ProcessSpec) -> None:
     device = torch.device(spec.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    memory, folder = spec.open_memory(), Path(spec.prepared)
+    memory = spec.open_memory()
+    folder = Path(spec.prepared)
     heartbeat = Heartbeat(memory, spec.role, spec.rank)
     with open_split(folder, read_manifest(folder), "train") as reader:
         stopwatch = Stopwatch(memory.worker_times[spec.rank], peak_memory_of(device))
@@ -57,17 +58,17 @@ class Worker:
         stopwatch: Stopwatch,
     ) -> None:
         self.stopwatch = stopwatch
-        self.config, self.memory, self.replica, self.batches, self.rank = (
-            spec.config,
-            memory,
-            replica,
-            batches,
-            spec.rank,
-        )
+        self.config = spec.config
+        self.memory = memory
+        self.replica = replica
+        self.batches = batches
+        self.rank = spec.rank
         self.heartbeat = heartbeat
         self.rules = Rules.from_config(spec.config, spec.train_rows, spec.decayed)
-        self.wakeup, self.server = spec.wakeup(f"worker-{spec.rank}"), spec.wakeup("server")
-        self.lease, self.record = memory.leases[spec.rank], memory.pushes[spec.rank]
+        self.wakeup = spec.wakeup(f"worker-{spec.rank}")
+        self.server = spec.wakeup("server")
+        self.lease = memory.leases[spec.rank]
+        self.record = memory.pushes[spec.rank]
         self.push_N = memory.pushes_WN[spec.rank]
         self.push = replace(self.record.read(), generation=spec.generation)
         self.local = spec.config.mode != "sync"
@@ -135,8 +136,10 @@ class Worker:
         return facts
 
     def _take_steps(self, lease: Lease) -> tuple[float, float, int]:
-        plan, state = self.rules.work_plan, AdamState(*self.state_3P)
-        steps, part = plan.steps_of_unit(lease.unit), plan.slice_of_unit(lease.unit)
+        plan = self.rules.work_plan
+        state = AdamState(*self.state_3P)
+        steps = plan.steps_of_unit(lease.unit)
+        part = plan.slice_of_unit(lease.unit)
         facts = self.local_steps.take(state, steps, part, lease.lr_scale)
         self.stopwatch.lap("compute")
         return facts

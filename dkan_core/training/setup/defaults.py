@@ -13,12 +13,17 @@ from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.utils.resources import available_cores
 
 BATCH_PER_ROOT = 2.8
-MIN_BATCH, MAX_BATCH = 128, 65_536
-BASE_BATCH, BASE_LR, MAX_LR = 512, 4e-3, 1e-2
+MIN_BATCH = 128
+MAX_BATCH = 65_536
+BASE_BATCH = 512
+BASE_LR = 4e-3
+MAX_LR = 1e-2
 EXPONENTS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 """Of the batch size, by ``lr_scaling``."""
-ROWS_TO_SEE, STEPS_TO_TAKE = 1_500_000, 800
-MIN_EPOCHS, MAX_EPOCHS = 3, 20
+ROWS_TO_SEE = 1_500_000
+STEPS_TO_TAKE = 800
+MIN_EPOCHS = 3
+MAX_EPOCHS = 20
 DEFAULT_INTERVAL = 8
 MAX_WORKERS = 100
 """Each process is handed two descriptors for every other one, and a message takes 253."""
@@ -66,7 +71,8 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
         raise ConfigError(f"label_weights: {len(config.label_weights)} numbers; the data has {labels} labels")
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("tensorboard is not installed; run: pip install 'dkan[tensorboard]'")
-    strategy, mode = _strategy(config, torchrun), config.mode
+    strategy = _strategy(config, torchrun)
+    mode = config.mode
     devices = worker_devices(config) if torchrun is None else _rank_devices(config, torchrun)
     workers = len(devices)
     if strategy == "single" and workers > 1:

@@ -105,9 +105,11 @@ def _column(codes: npt.NDArray[np.int32], size: int) -> Column:
 
 
 def _joint(columns: list[Column], group: Group) -> Column:
-    codes, size = columns[group[0]].codes, columns[group[0]].size
+    codes = columns[group[0]].codes
+    size = columns[group[0]].size
     for index in group[1:]:
-        codes, size = codes * columns[index].size + columns[index].codes, size * columns[index].size
+        codes = codes * columns[index].size + columns[index].codes
+        size = size * columns[index].size
     return Column(codes, size)
 
 
@@ -125,7 +127,8 @@ class Residuals:
     """What an additive model, fitted on the other half of the rows, leaves unexplained in each half."""
 
     def __init__(self, target_N: Float64, weight_N: Float64) -> None:
-        self.target_N, self.weight_N = target_N, weight_N
+        self.target_N = target_N
+        self.weight_N = weight_N
         self.half_N: Int64 = np.arange(len(target_N)) % 2
         self.unseen_N = np.zeros(len(target_N))
         self._update()

@@ -13,7 +13,9 @@ import numpy.typing as npt
 Float32 = npt.NDArray[np.float32]
 Decayed = tuple[int, int, float]
 
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+BETA1 = 0.9
+BETA2 = 0.999
+EPSILON = 1e-8
 BLOCK = 1 << 14
 """Numbers updated at a time: six arrays of so many stay in a core's cache between the passes over them."""
 
@@ -79,8 +81,10 @@ class FlatAdamW:
     def _step_block(
         self, old: AdamState, new: AdamState, gradient: Float32, block: slice, lr: float, count: int
     ) -> None:
-        exp_avg, exp_avg_sq = new.exp_avg_P[block], new.exp_avg_sq_P[block]
-        scratch, scaled = self._scratch[: len(gradient)], self._scaled[: len(gradient)]
+        exp_avg = new.exp_avg_P[block]
+        exp_avg_sq = new.exp_avg_sq_P[block]
+        scratch = self._scratch[: len(gradient)]
+        scaled = self._scaled[: len(gradient)]
         np.multiply(gradient, gradient, out=scratch)
         scratch *= 1 - BETA2
         np.multiply(old.exp_avg_sq_P[block], BETA2, out=exp_avg_sq)

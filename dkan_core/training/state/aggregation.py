@@ -119,7 +119,8 @@ def clip(gradient_P: Float32, norm: float, limit: float | None) -> None:
 
 def mean_into(target_P: Float32, arrays: Sequence[Float32], weights: Sequence[float]) -> float:
     """Put the weighted mean of arrays ``(P,)`` into ``target_P``, summed in their order; return its Euclidean norm."""
-    total, squares = sum(weights), 0.0
+    total = sum(weights)
+    squares = 0.0
     shares = [weight / total for weight in weights]
     scratch = np.empty(BLOCK, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -22,7 +22,8 @@ from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import SharedMemory
 
-REFUSED_BEFORE_BACKOFF, MAX_BACKOFFS = 3, 10
+REFUSED_BEFORE_BACKOFF = 3
+MAX_BACKOFFS = 10
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,8 @@ class ParameterStore:
     """
 
     def __init__(self, memory: SharedMemory, rules: Rules) -> None:
-        self.memory, self.rules = memory, rules
+        self.memory = memory
+        self.rules = rules
         self.optimizer = FlatAdamW(rules.decayed)
         self.ledger = memory.ledger.read()
 
@@ -161,7 +163,8 @@ class ParameterStore:
         done = self.rules.work_plan.steps_of_unit(updates[0].unit).start
         lr = self.rules.schedule.learning_rate(done) * self.lr_scale
         step = OptimizerStep(self.optimizer, lr, done + 1, config.clip_norm)
-        old_KP, new_KP = self.state_KP, self.standby_KP
+        old_KP = self.state_KP
+        new_KP = self.standby_KP
         finite = aggregation_for(config)(AdamState(*old_KP[:3]), AdamState(*new_KP[:3]), updates, step)
         if finite and config.ema_decay:
             share = sum(each.units for each in updates) / self.rules.work_plan.workers

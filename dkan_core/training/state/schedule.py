@@ -91,7 +91,8 @@ def rows_after_units(plan: WorkPlan, done: int, *, rows: int, config: TrainConfi
     [0, 2, 4, 9, 10, 12]
     """
     assert config.batch_size is not None
-    begun, batch_size = plan.steps_of_unit(done), config.batch_size
+    begun = plan.steps_of_unit(done)
+    batch_size = config.batch_size
     epochs, step = divmod(begun.start, plan.steps_per_epoch)
     share = 0
     for place in range(step, step + len(begun)):

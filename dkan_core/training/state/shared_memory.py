@@ -28,7 +28,8 @@ MIN_SLOTS, MAX_SLOTS = 4, 32
 or more, so that there are no more of them than needed where the state is large."""
 
 RECORD_BYTES = 512
-WAIT, SHUTDOWN = -1, -2
+WAIT = -1
+SHUTDOWN = -2
 READ_TRIES = 100
 
 SINGLE_ROLES = ("server", "evaluator")
@@ -144,7 +145,8 @@ class Record(Generic[ValueT]):
     """A frozen dataclass of numbers in shared memory, with one writer; readers never see half of it."""
 
     def __init__(self, view: memoryview, empty: ValueT) -> None:
-        self._view, self._empty = view, empty
+        self._view = view
+        self._empty = empty
         self._names = [field.name for field in fields(empty)]  # type: ignore[arg-type]
         kinds = "".join("d" if isinstance(value, float) else "q" for value in astuple(empty))  # type: ignore[call-overload]
         self._format = struct.Struct(f"<q{kinds}")
@@ -173,7 +175,8 @@ class Record(Generic[ValueT]):
     def _read_half(self, half: int) -> tuple[Any, ...] | None:
         start = half * self._half
         part = bytes(self._view[start : start + self._format.size + 4])
-        payload, checksum = part[:-4], int.from_bytes(part[-4:], "little")
+        payload = part[:-4]
+        checksum = int.from_bytes(part[-4:], "little")
         values = self._format.unpack(payload)
         return values if values[0] and zlib.crc32(payload) == checksum else None
 
@@ -254,7 +257,8 @@ class SharedMemory:
     """
 
     def __init__(self, handle: int, shape: MemoryShape) -> None:
-        self.handle, self.shape = handle, shape
+        self.handle = handle
+        self.shape = shape
         self._map = mmap.mmap(handle, _size(shape))
         self._used = 0
         workers = range(shape.workers)
@@ -268,13 +272,17 @@ class SharedMemory:
         self.snapshot_ledgers = [self._record(Ledger()) for _ in range(shape.snapshot_slots)]
         self.evaluated = self._record(Evaluated())
         self.worker_times = [self._record(TimeSpent()) for _ in workers]
-        self.server_time, self.evaluator_time = self._record(TimeSpent()), self._record(TimeSpent())
+        self.server_time = self._record(TimeSpent())
+        self.evaluator_time = self._record(TimeSpent())
         count = shape.workers + len(SINGLE_ROLES)
         self.heartbeats_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used)
         self.activity_R: Int64 = np.frombuffer(self._map, np.int64, count, self._used + 8 * count)
         arrays = self._arrays()
-        self.buffers_2KP, self.pushes_WN, self.moments_W2P = arrays["buffers"], arrays["pushes"], arrays["moments"]
-        self.restore_points_2KP, self.snapshots_SKP = arrays["restore_points"], arrays["snapshots"]
+        self.buffers_2KP = arrays["buffers"]
+        self.pushes_WN = arrays["pushes"]
+        self.moments_W2P = arrays["moments"]
+        self.restore_points_2KP = arrays["restore_points"]
+        self.snapshots_SKP = arrays["snapshots"]
 
     def liveness_index(self, role: str, rank: int) -> int:
         """Return where in ``heartbeats_R`` and ``activity_R`` a process counts."""
@@ -286,7 +294,8 @@ class SharedMemory:
         return Record(memoryview(self._map)[start : start + RECORD_BYTES], empty)
 
     def _arrays(self) -> dict[str, Float32]:
-        offset, padded = _control_bytes(self.shape), _padded(self.shape.parameters)
+        offset = _control_bytes(self.shape)
+        padded = _padded(self.shape.parameters)
         views = {}
         for name, lead in self.shape.sizes().items():
             count = int(np.prod(lead)) * padded

@@ -79,7 +79,8 @@ def publish_snapshot(memory: SharedMemory, ledger: Ledger, *, steps_per_epoch: i
 
 def _in_slot(memory: SharedMemory, slot: int) -> StateSnapshot:
     """Return what a slot holds; its clock stands still at the moment of the snapshot."""
-    snapshot, ledger = memory.snapshots[slot].read(), memory.snapshot_ledgers[slot].read()
+    snapshot = memory.snapshots[slot].read()
+    ledger = memory.snapshot_ledgers[slot].read()
     ledger = replace(ledger, used=snapshot.seconds, started=0.0, since=0.0)
     return StateSnapshot(snapshot, ledger, memory.snapshots_SKP[slot])
 

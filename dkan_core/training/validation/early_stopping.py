@@ -24,7 +24,8 @@ class EarlyStopping:
 
     def __init__(self, patience: int) -> None:
         self.patience = patience
-        self.best, self.without_gain = -math.inf, 0
+        self.best = -math.inf
+        self.without_gain = 0
 
     def take(self, value: float) -> bool:
         """Take in an evaluation; True when it is the best so far."""

@@ -39,7 +39,9 @@ class Scorer:
     """
 
     def __init__(self, replica: Replica, reader: RowReader, early_stopping: EarlyStopping) -> None:
-        self.replica, self.reader, self.early_stopping = replica, reader, early_stopping
+        self.replica = replica
+        self.reader = reader
+        self.early_stopping = early_stopping
 
     def score_parameters(self, values_VP: Float32, facts: dict[str, Any]) -> tuple[dict[str, Any], Best | None]:
         """Score parameters; return a line of history, and the best of them if they are better than all before.

@@ -15,12 +15,15 @@ from dkan_core.training.state.shared_memory import SHUTDOWN, Push
 def main(spec: ProcessSpec) -> None:
     """Exchange until the server shuts the workers down; report when each exchange was done, in seconds."""
     torch.set_num_threads(spec.threads)
-    memory, wakeup, server = spec.open_memory(), spec.wakeup(f"worker-{spec.rank}"), spec.wakeup("server")
+    memory = spec.open_memory()
+    wakeup = spec.wakeup(f"worker-{spec.rank}")
+    server = spec.wakeup("server")
     Heartbeat(memory, spec.role, spec.rank)
     pushed = spec.shape.pushed
     target_NP = torch.from_numpy(memory.pushes_WN[spec.rank]).view(pushed, -1)
     own_NP = torch.zeros(target_NP.shape, device=spec.device)
-    record, push = memory.pushes[spec.rank], replace(Push(), generation=spec.generation, weight=1.0, rows=1)
+    record = memory.pushes[spec.rank]
+    push = replace(Push(), generation=spec.generation, weight=1.0, rows=1)
     times = []
     record.write(push)
     server.notify()

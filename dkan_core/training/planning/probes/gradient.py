@@ -31,7 +31,10 @@ from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 SECONDS, FEED_SECONDS, UPDATE_SECONDS, PRECISION_SECONDS = 0.6, 0.15, 0.15, 0.3
 """How long to measure."""
 
-MIN_TURNS, MAX_TURNS, WARM_UP, KEPT_BATCHES = 4, 500, 2, 4
+MIN_TURNS = 4
+MAX_TURNS = 500
+WARM_UP = 2
+KEPT_BATCHES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +68,8 @@ class Probed:
 def main(spec: ProcessSpec) -> None:
     """Measure, and report."""
     torch.set_num_threads(spec.threads)
-    device, folder = torch.device(spec.device), Path(spec.prepared)
+    device = torch.device(spec.device)
+    folder = Path(spec.prepared)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     with open_split(folder, read_manifest(folder), "train") as reader:
@@ -84,7 +88,9 @@ class Probe:
 
     def __init__(self, spec: ProcessSpec, reader: ShardReader, device: torch.device) -> None:
         assert spec.config.batch_size is not None
-        self.config, self.reader, self.device = spec.config, reader, device
+        self.config = spec.config
+        self.reader = reader
+        self.device = device
         self.values_P = spec.open_memory().buffers_2KP[0, 0]
         self.memory = create_memory(MemoryShape(parameters=len(self.values_P), workers=1))
         os.close(self.memory.handle)
@@ -145,7 +151,8 @@ class Probe:
         batches = run_batches(self.reader, replace(self.config, epochs=1_000_000, workers=1))
         for _ in turns(FEED_SECONDS):
             next(batches)
-        began, rows = time.perf_counter(), 0
+        began = time.perf_counter()
+        rows = 0
         for _ in turns(FEED_SECONDS):
             rows += len(next(batches)["labels"])
         return rows / (time.perf_counter() - began)
