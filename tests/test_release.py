@@ -6,6 +6,8 @@ import tomllib
 from itertools import chain
 from pathlib import Path
 
+import pytest
+
 import dkan_core
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +54,13 @@ def test_one_repository_is_named() -> None:
     named = {url for path in TEXTS for url in own.findall(path.read_text())}
     assert named == {PROJECT["urls"]["Repository"]}
     assert all(url.startswith("https://") for url in PROJECT["urls"].values())
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_nothing_that_is_ignored_is_tracked() -> None:
+    """An environment that is tracked, be it as a link, takes the place of the real one wherever it is checked out."""
+    command = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    assert not subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def test_package_says_that_it_is_typed() -> None:
