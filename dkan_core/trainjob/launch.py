@@ -59,8 +59,9 @@ def train_on_nodes(
     config = settle(config, nodes)
     name = job_name(out, _fingerprint(data), config, nodes)
     out = out.replace("{run}", name)
+    cluster = Cluster(nodes.namespace)
     body = train_job(name, arguments(data, out, config), nodes)
-    _JobRun(Cluster(nodes.namespace), body, out, nodes.timeout_seconds).execute()
+    _JobRun(cluster, body, out, nodes.timeout_seconds).execute()
     result = _result(out)
     if copy_to is not None:
         _copy(out, copy_to)

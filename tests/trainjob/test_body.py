@@ -168,6 +168,22 @@ def test_setting_out_of_range_is_named(change: dict[str, Any], message: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("toleration", "message"),
+    [
+        ('{"key": 3}', "toleration: key: Input should be a valid string, got 3"),
+        ('{"key": "gpu", "effect": "Never"}', "toleration: effect: .*NoSchedule.*, got 'Never'"),
+        (
+            '{"key": "gpu", "operatr": "Exists"}',
+            "tolerations: one has a field that Kubernetes does not .*operatr",
+        ),
+    ],
+)
+def test_toleration_that_kubernetes_would_refuse_is_named(toleration: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        body_of(NodesConfig(image="dkan", tolerations=f"[{toleration}]"))
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"strategy": "parameter-server"}, "strategy parameter-server: is for one node; choose auto, allreduce"),
