@@ -275,3 +275,12 @@ def test_file_formats_have_the_keys_that_are_written(folder: Path) -> None:
 def test_modules_that_pages_name_exist(page: str) -> None:
     names = re.findall(r"`([\w/]+\.py)`", (DOCS / page).read_text())
     assert not [name for name in names if not any(source.endswith(f"/{name}") for source in SOURCES)]
+
+
+def test_glossary_names_what_the_code_holds() -> None:
+    rows = re.findall(r"^\| (.*) \|$", (DOCS / "concepts/glossary.md").read_text(), re.MULTILINE)
+    entries = [row.split(" | ") for row in rows if not row.startswith(("---", "term "))]
+    terms = {term: (identifier.strip("`"), module.strip("`")) for term, _, identifier, module in entries}
+    assert len(terms) == len(entries) > 50
+    for term, (identifier, module) in terms.items():
+        assert re.search(rf"\b{identifier}\b", (ROOT / "dkan_core" / module).read_text()), f"{term}: {identifier}"
