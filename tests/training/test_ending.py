@@ -9,13 +9,13 @@ import pytest
 SCRIPT = """
 import logging, sys
 from pathlib import Path
-from dkan_core.training.launcher.run_log import kept_log
+from dkan_core.training.launcher.run_log import capture_log
 exec(sys.argv[2])
 logger = logging.getLogger("dkan_core.training.launcher.train")
 def speak(when):
     logger.info("%s: reading s3://key:secret@bucket/model", when)
     logger.warning("%s: a worker died", when)
-with kept_log() as write_to:
+with capture_log() as write_to:
     speak("early")
     write_to(Path(sys.argv[1]))
     speak("late")

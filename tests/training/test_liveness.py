@@ -78,7 +78,7 @@ sys.settrace(trace)
 
 
 def test_hung_server_and_evaluator_are_replaced(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their hearts beat, as that is a thread's matter, and they do nothing."""
+    """They have heartbeats, as those are a thread's matter, and they do nothing."""
     entries = {"server": "hand_out", "evaluator": "snapshots_beyond"}
     body = HANG_ONCE.replace("ENTRIES", repr(tuple(entries.values()))).replace("MARK", repr(str(tmp_path / "hung-")))
     for name, value in inject(tmp_path, body).items():

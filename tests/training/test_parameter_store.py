@@ -1,4 +1,4 @@
-"""Updates that are no finite numbers are refused; the others are merged as their mode says."""
+"""Updates that are no finite numbers are refused; the others are aggregated as their mode says."""
 
 import os
 from dataclasses import replace

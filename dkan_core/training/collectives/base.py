@@ -1,4 +1,4 @@
-"""The interface of a strategy, and what those that merge gradients have in common.
+"""The interface of a strategy, and what those that aggregate gradients have in common.
 
 Shape suffixes: P trained numbers, K arrays of the state, N numbers of a buffer.
 """
@@ -21,7 +21,7 @@ ROWS_UNIT = 1 << 12
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTotals:
-    """What is added up over the ranks besides gradients or parameters, in float32: counts so that they are exact."""
+    """What is summed over the ranks besides gradients or parameters, in float32: counts so that they are exact."""
 
     weight: float = 0.0
     """Of the measured labels."""
@@ -105,7 +105,7 @@ class Strategy(ABC):
     """
 
     arrays = 1
-    """How many times P numbers a round merges."""
+    """How many times P numbers a round aggregates."""
 
     def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
         self.process_group = process_group
@@ -123,7 +123,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
-        """Leave the update of a round, the same in every rank, in ``update_N``; return what was added up."""
+        """Leave the update of a round, the same in every rank, in ``update_N``; return what was summed."""
 
     def reduced_update(self) -> Float32:
         """Return the update of the last round as an array, valid until the next one."""
@@ -135,7 +135,7 @@ class Strategy(ABC):
         self._tail.copy_(torch.tensor(astuple(own)))
 
     def read_tail(self) -> RoundTotals:
-        """Return what stands there, once it is added up."""
+        """Return what stands there, once it is summed."""
         return RoundTotals(**dict(zip((field.name for field in fields(RoundTotals)), self._tail.tolist(), strict=True)))
 
 
@@ -152,7 +152,7 @@ class GradientStrategy(Strategy):
         """Put the sum over all ranks in the place of each one's numbers."""
 
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
-        """Compute this rank's gradient and add up all, each weighted by its measured labels."""
+        """Compute this rank's gradient and sum all, each weighted by its measured labels."""
         (step,) = inputs.steps
         arrays = self.batches.get(step, self.process_group.rank)
         self.replica.load(inputs.state_KP[0])

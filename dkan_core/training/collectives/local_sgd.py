@@ -1,4 +1,4 @@
-"""Local SGD (Stich 2019, arXiv:1805.09767) with AdamW: ranks take local steps and meet every ``sync_interval`` steps.
+"""Local SGD (Stich 2019, arXiv:1805.09767) with AdamW: local steps, and an average every ``sync_interval``.
 
 Each begins a round with the state that all have agreed on and has moments of its own until its end; then parameters and
 moments are averaged, weighted by rows. So nothing but that state has to be kept, and one rank alone equals plain

@@ -6,7 +6,7 @@ from dkan_core.training.collectives.base import GradientStrategy, RoundInputs, R
 
 
 class Single(GradientStrategy):
-    """Nothing to merge."""
+    """Nothing to aggregate."""
 
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Compute the gradient of the global batch, to the bit what one worker of a parameter server computes."""

@@ -83,7 +83,7 @@ class ProcessGroup:
     """One rank's line to the others.
 
     Args:
-        rendezvous: Where to meet them; None for a rank that is alone.
+        rendezvous: Where the ranks find each other; None for a rank that is alone.
         rank: This rank's number.
         size: How many there are.
         device: Where it computes.

@@ -11,12 +11,12 @@ PEER_LOST = 75
 
 @dataclass(frozen=True, kw_only=True)
 class Rendezvous:
-    """The store that a run's ranks meet at, and how they talk to each other from then on."""
+    """The store that a run's ranks connect to, and how they talk to each other from then on."""
 
     host: str = "127.0.0.1"
     port: int = 0
     prefix: str = ""
-    """Of this run's keys; ranks that take the place of others meet under another one."""
+    """Of this run's keys; ranks that take the place of others use another one."""
 
     backend: str = "gloo"
     """Of torch.distributed."""

@@ -25,6 +25,7 @@ Logits = Callable[[Tensor | None, Tensor | None, Tensor], Tensor]
 MIN_CODE_DECAY = 0.1
 MAX_CODE_DECAY = 3.0
 EVEN_CODE_ROWS = 540
+"""Rows per code at which a code's weights decay as all others do; the root of the ratio lies within the two bounds."""
 
 
 def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: TrainConfig) -> TabularFastKAN:

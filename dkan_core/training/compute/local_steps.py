@@ -1,4 +1,4 @@
-"""Steps that a worker takes alone, between two merges of parameters.
+"""Steps that a worker takes alone, between two exchanges of parameters.
 
 Shape suffixes: P trained numbers of the model.
 """

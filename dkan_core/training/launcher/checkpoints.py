@@ -23,6 +23,7 @@ BEST_FILE = "best.safetensors"
 """The checkpoint of the best evaluation's step, beside those of the newest steps."""
 
 KEPT_FILES = 2
+"""The newest, and the one before it in case the newest turns out to be damaged."""
 RETRIES = RetryPolicy(first_pause=0.5, attempts=4)
 
 logger = logging.getLogger(__name__)

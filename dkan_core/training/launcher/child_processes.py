@@ -24,6 +24,7 @@ from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import anonymous_file
 
 LOG_LINES_SHOWN = 40
+"""Of the log of a process that died, in the error: enough for a traceback."""
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 """Settings of glibc: arrays are freed and wanted again every step, and fresh pages are slow. The first is the largest
@@ -41,6 +42,7 @@ REPLY_SECONDS = 30.0
 """A fork server that has not forked for so long is stopped or hangs: forking takes hundredths of a second."""
 
 LOOK_SECONDS = 0.01
+"""Between two polls of a process that ends or starts: short beside both, which take hundredths of a second."""
 
 logger = logging.getLogger(__name__)
 

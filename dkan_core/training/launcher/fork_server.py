@@ -17,6 +17,7 @@ import time
 from dkan_core.training.launcher.prctl import die_with_parent, name_process
 
 MAX_HANDLES = 250
+"""The kernel passes at most 253 descriptors in one message (SCM_MAX_FD)."""
 MODULES = {
     "worker": "roles.worker",
     "server": "roles.parameter_server",

@@ -108,13 +108,16 @@ class ProcessRecord:
 
     def is_unresponsive(self, now: float, *, interrupted: bool) -> bool:
         """Tell whether the process is to be killed: each one that takes its place has twice as long."""
-        silence = INTERRUPTED_UNRESPONSIVE_SECONDS if interrupted else UNRESPONSIVE_SECONDS
+        heartbeat_timeout = INTERRUPTED_UNRESPONSIVE_SECONDS if interrupted else UNRESPONSIVE_SECONDS
         stuck = max(self._stuck_seconds, STUCK_FACTOR * self._longest) if self._ready else STARTING_SECONDS
-        silent = now - self._last_seen > self._tolerance * silence or now - self._last_active > self._tolerance * stuck
-        if silent:
+        unresponsive = (
+            now - self._last_seen > self._tolerance * heartbeat_timeout
+            or now - self._last_active > self._tolerance * stuck
+        )
+        if unresponsive:
             self._tolerance *= 2
             self.reset_deadlines(now)
-        return silent
+        return unresponsive
 
     def record_death(self, child: Child, progress: Progress, now: float) -> None:
         """Take note of a death.

@@ -104,7 +104,7 @@ class _Forward(logging.Handler):
 
 
 @contextmanager
-def kept_log() -> Iterator[Callable[[Path], None]]:
+def capture_log() -> Iterator[Callable[[Path], None]]:
     """Keep what dkan logs inside the block; the function that is yielded says in which file, once there is one.
 
     A script that has not set up logging has the same file, and sees no more than without it.

@@ -27,6 +27,7 @@ from dkan_core.training.state.snapshots import newest_snapshot
 from dkan_core.utils.signals import handle_signal
 
 LOOK_SECONDS = 0.1
+"""How long a turn of the loop waits for messages: the delay until a process that is due is started."""
 
 ABSENT_SECONDS = 5.0
 """A launcher that has not looked for so long was stopped itself, and blames nobody for silence."""

@@ -35,6 +35,7 @@ from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.signals import handle_signal
 
 LOOK_SECONDS = 0.1
+"""Between two looks into the store, which is over the network."""
 SILENCE_SECONDS = 10.0
 """After so long rank 0 says whom it waits for, and again."""
 
@@ -68,7 +69,7 @@ class Ranks:
         self._store = PrefixStore(self._prefix, store)
 
     def _open_rank_store(self) -> TCPStore:
-        """Connect to the store, or keep it: on the loopback alone where all ranks are on this node and meet there."""
+        """Connect to the store, or serve it: on the loopback alone where every rank is on this node."""
         place = self.place
         if self._keeps_store and place.one_node:
             address = socket.gethostbyname(place.host)
@@ -100,7 +101,7 @@ class Ranks:
         self.publish_value("failed", f"rank {self.place.rank}: {error}")
 
     def rendezvous(self, config: TrainConfig) -> Rendezvous:
-        """Return where the ranks meet."""
+        """Return where the ranks find each other."""
         backend = backend_for_devices(config.device.split(",")[: self.place.local_size])
         host = self.place.host
         port = self.place.port
@@ -117,7 +118,7 @@ class Ranks:
         return json.loads(self._ask(lambda: self._store.get(key)))
 
     def leave(self) -> None:
-        """Say that nothing more is to be heard; whoever keeps the store waits for the others to say so."""
+        """Say that this rank has read everything; whoever keeps the store waits for the others to say so."""
         deadline = time.monotonic() + FAREWELL_SECONDS
         count = self._ask(lambda: self._store.add("parted", 1))
         while self._keeps_store and count < self.place.size and time.monotonic() < deadline:
@@ -153,7 +154,7 @@ class Ranks:
         raise TrainingError(f"lost the other ranks: {reason}") from (reasons[0] if reasons else None)
 
 
-def follow(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig) -> dict[str, Any]:
+def run_following_rank(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig) -> dict[str, Any]:
     """Run this rank's rank, if rank 0 wants to train, and return what it tells of the result.
 
     Raises:
@@ -165,7 +166,7 @@ def follow(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig
         ranks.wait_until_ready()
         model = ranks.wait_for_value("plan")
         if model is not None:
-            spec = _member(ranks, data, manifest, config, model)
+            spec = _collective_worker_spec(ranks, data, manifest, config, model)
             with tempfile.TemporaryDirectory(prefix="dkan-") as logs:
                 child = fork_server.spawn(spec, Path(logs) / f"{spec.name}.log")
                 try:
@@ -178,7 +179,7 @@ def follow(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig
         return result
 
 
-def _member(
+def _collective_worker_spec(
     ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig, model: dict[str, Any]
 ) -> ProcessSpec:
     untrained = untrained_model(ModelConfig.from_dict(model), manifest, config)

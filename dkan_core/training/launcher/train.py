@@ -36,8 +36,8 @@ from dkan_core.training.launcher.run_folder import (
     local_run_folder,
     make_ready,
 )
-from dkan_core.training.launcher.run_log import LOG, Ending, kept_log
-from dkan_core.training.launcher.torchrun import Ranks, follow
+from dkan_core.training.launcher.run_log import LOG, Ending, capture_log
+from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.defaults import MAX_LR, describe_strategy, resolve, scaled_learning_rate
 from dkan_core.training.state.ledger import ENDINGS
@@ -103,7 +103,7 @@ def train(
     if ranks is not None and ranks.place.rank:
         return _take_part(prepared, config, ranks)
     check_run_folder(run, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
-    with output_lock(run), kept_log() as write_log, open_prepared(prepared, "train", "valid") as (data, manifest):
+    with output_lock(run), capture_log() as write_log, open_prepared(prepared, "train", "valid") as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         config, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
@@ -194,7 +194,7 @@ def _take_part(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> Train
         except DkanError as error:
             ranks.report_failure(error)
             raise
-        return TrainResult(**follow(ranks, data, manifest, config))
+        return TrainResult(**run_following_rank(ranks, data, manifest, config))
 
 
 def log_plan(config: TrainConfig, *, lr_is_default: bool) -> None:

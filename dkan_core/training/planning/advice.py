@@ -17,7 +17,9 @@ WORTH = 1.2
 """Factor of the speed that makes it worth to double the batch."""
 
 FEW_STEPS = 300
+"""Steps below which a plan warns, and halves the batches where it can."""
 LAUNCH_SHARE = 0.5
+"""Share of a gradient's time without rows from which on larger batches are suggested: they would cost little."""
 LIMITS = {
     "compute": "the gradient limits it: only more or faster devices help",
     "exchange": "the exchange limits it: larger batches, or an average every few steps, help",

@@ -25,6 +25,7 @@ WORKERS = 2
 REPEATS = 10
 ROUNDS = 3
 MAX_WORKERS = 64
+"""Exchanges are for the processes of one node; more than this is a mistyped number."""
 CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -44,7 +45,7 @@ class Cost:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes of one worker merged a second."""
+        """Bytes of one worker aggregated a second."""
         return self.size / self.seconds
 
 
@@ -86,8 +87,8 @@ def bench_sync(
     """Measure what it costs workers to make one of their parameters, by the number of bytes.
 
     Every figure is taken from processes that do nothing else: with a parameter server they write to its memory, it
-    merges and steps the optimizer, and they read; the others sum by torch.distributed, with NCCL where each worker has
-    a GPU of its own.
+    aggregates and steps the optimizer, and they read; the others sum by torch.distributed, with NCCL where each worker
+    has a GPU of its own.
 
     Args:
         sizes: Bytes of the parameters, such as "64KB" (1 KB is 1024 bytes).

@@ -30,6 +30,7 @@ EXCHANGES = {
 """What is measured, by the settings that a run would have."""
 
 WARM_UP = 3
+"""Exchanges that are not counted: pages are touched and connections made in them."""
 
 
 def exchange_seconds(

@@ -14,7 +14,7 @@ from dkan_core.config import Strategy
 from dkan_core.data.loading.loader import steps_per_epoch
 
 HOST_BANDWIDTH, SERVER_LATENCY = 60e9, 60e-6
-"""Of a parameter server that merges what GPUs have copied to it; assumed."""
+"""Of a parameter server that aggregates what GPUs have copied to it; assumed."""
 
 ASSUMED_LAUNCH = 1e-3
 """Seconds of a GPU's step without rows where no GPU was measured: some hundred kernels, each launched in 5 to 10 us."""
@@ -79,13 +79,13 @@ LINKS = {"nvlink": Link(latency=24e-6, bandwidth=280e9), "pcie4": Link(latency=4
 
 
 def server_exchange(workers: int, size: float, copy_bandwidth: float, arrays: int = 1) -> float:
-    """Return the time of merging ``size`` bytes of each GPU in the host's memory, without the optimizer's step.
+    """Return the time of aggregating ``size`` bytes of each GPU in the host's memory, without the optimizer's step.
 
     Args:
         workers: GPUs.
         size: Bytes of the parameters.
         copy_bandwidth: Of a copy between a GPU and the host.
-        arrays: How many times ``size`` is merged; the moments are in the host's memory already.
+        arrays: How many times ``size`` is aggregated; the moments are in the host's memory already.
     """
     return 2 * size / copy_bandwidth + 3 * workers * arrays * size / HOST_BANDWIDTH + SERVER_LATENCY
 
@@ -121,7 +121,7 @@ class Scheme:
     """Whether workers take several steps between two exchanges."""
 
     arrays: int = 1
-    """How many times the parameters' bytes an exchange merges."""
+    """How many times the parameters' bytes an exchange aggregates."""
 
     most_workers: int = 1024
 

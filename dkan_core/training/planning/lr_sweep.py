@@ -23,6 +23,7 @@ from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.progress import progress
 
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Multiples of the learning rate that ``train`` would take: powers of two, up to 8 times either way."""
 STEPS = 150
 REPEATS = 2
 

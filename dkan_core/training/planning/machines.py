@@ -29,10 +29,10 @@ class Cores:
 
     def exchange(self, scheme: Scheme, workers: int) -> float:
         """Return the time of an exchange, with the optimizer's step where each worker takes that itself."""
-        merged = self.exchanges[scheme.name].at(workers) if scheme.name in self.exchanges and workers > 1 else 0.0
+        exchanged = self.exchanges[scheme.name].at(workers) if scheme.name in self.exchanges and workers > 1 else 0.0
         if scheme.strategy == "parameter-server":
             return self.exchanges[scheme.name].at(workers)
-        return merged + (0.0 if scheme.has_local_steps else self.update(workers))
+        return exchanged + (0.0 if scheme.has_local_steps else self.update(workers))
 
     def update(self, workers: int) -> float:
         """Return the time of an optimizer's step that each worker takes alone."""

@@ -34,6 +34,7 @@ from dkan_core.utils.resources import available_cores
 
 WORKERS = (1, 2, 4, 8, 10)
 MAX_GPUS = 1024
+"""The formulas are for one node with a fast link; more is taken for a mistyped number."""
 MOST_MEMORY = 1 << 50
 """Bytes of one device, at most: a mistyped unit is noticed."""
 
@@ -102,7 +103,7 @@ class Plan:
         speed = f"{1e6 * link.latency:.0f} us and {link.bandwidth / 1e9:.0f} GB/s"
         return [
             f"assumed, not measured: an all-reduce over {self.asked.link} takes {speed}",
-            f"assumed, not measured: the server merges {HOST_BANDWIDTH / 1e9:.0f} GB/s in the host's memory, after "
+            f"assumed, not measured: the server aggregates {HOST_BANDWIDTH / 1e9:.0f} GB/s in the host's memory, after "
             f"{1e6 * SERVER_LATENCY:.0f} us",
             "assumed, not measured: all GPUs are equally fast, and no two share a way to the host",
             *self._assumed_of_gpu(),

@@ -1,6 +1,6 @@
 """A collective worker, which is a rank of a run without a server: it computes, reduces, and does a server's work.
 
-Every rank holds the whole state and applies the same merged update to it by the same rules, so that all decide alike.
+Every rank holds the whole state and applies the same reduced update to it by the same rules, so that all decide alike.
 The first one's state is that of the run: it stands in the launcher's shared memory, and whatever rank is killed, all
 begin anew from its last commit.
 """

@@ -30,6 +30,7 @@ from dkan_core.training.validation.scorer import Best, Scorer
 
 MODEL_FOLDER = "model"
 MAX_BACKLOG = 16
+"""Snapshots that may wait; half of ``MAX_SLOTS``, so that stale ones are skipped before the slots run out."""
 PATIENCE_SECONDS = 0.5
 """How often to look for a snapshot that no wake-up has told of: the server may have died before it notified."""
 

@@ -10,6 +10,7 @@ import time
 from dkan_core.training.state.shared_memory import SharedMemory
 
 HEARTBEAT_SECONDS = 0.1
+"""A tenth of the time after which a worker's work is handed to another: a few late ones do not matter."""
 
 
 class Heartbeat:

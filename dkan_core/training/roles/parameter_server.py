@@ -1,4 +1,4 @@
-"""The parameter server: hands out work units, merges what the workers make of them, steps the optimizer.
+"""The parameter server: hands out work units, aggregates what the workers make of them, steps the optimizer.
 
 It can be killed at any moment: what counts stands in shared memory, and the next server goes on from there. It hands
 snapshots to the evaluator and restore points to the launcher, and never waits for either.
@@ -64,7 +64,7 @@ class Server:
             self.wakeup.wait(PATIENCE_SECONDS)
 
     def _run_hooks(self) -> bool:
-        """Do what is due; return whether something waits until no work unit is begun and not merged.
+        """Do what is due; return whether something waits until no work unit is begun and not aggregated.
 
         A restore point with work units in progress would lose them, and so would a snapshot, which can be resumed from
         as well.

@@ -17,11 +17,11 @@ from dkan_core.training.state.ledger import Ledger, WorkPlan
 from dkan_core.training.state.shared_memory import SHUTDOWN, WAIT, Lease, Push, SharedMemory
 
 UNRESPONSIVE_SECONDS = 1.0
-"""A worker whose heart has not beaten for so long has its work unit handed to another."""
+"""A worker without a heartbeat for so long has its work unit handed to another."""
 
 
 class WorkerLiveness:
-    """Which workers are there to work: started, ready, and with a beating heart."""
+    """Which workers are there to work: started, ready, and with a recent heartbeat."""
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
@@ -29,7 +29,7 @@ class WorkerLiveness:
         self._last_seen = np.full(len(self._heartbeats), time.monotonic())
 
     def poll_heartbeats(self) -> None:
-        """Notice whose heart has beaten since the last time."""
+        """Note the workers whose heartbeats have advanced since the last call."""
         heartbeats_W = self._memory.heartbeats_R[: len(self._heartbeats)].copy()
         self._last_seen[heartbeats_W != self._heartbeats] = time.monotonic()
         self._heartbeats = heartbeats_W
@@ -56,8 +56,8 @@ class Leases:
             ledger: What counts.
     work_plan: How the work is cut up.
             wakeups: A worker's each.
-            max_staleness: Work units merged since one was handed out, after which its update is too old; None where a
-                round is merged as a whole before the next one begins.
+            max_staleness: Work units aggregated since one was handed out, after which its update is too old; None where
+                a round is aggregated as a whole before the next one begins.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Leases:
 
     @property
     def are_idle(self) -> bool:
-        """Whether no work unit is begun and not merged."""
+        """Whether no work unit is begun and not aggregated."""
         return not self._held and not self.collected
 
     def hand_out(self, ledger: Ledger, lr_scale: float, *, new: bool) -> None:
@@ -127,7 +127,7 @@ class Leases:
             self._next = max(self._next, unit + 1)
 
     def collect(self, ledger: Ledger) -> list[WorkerUpdate]:
-        """Return the updates that can be merged now: those of a whole round, or one; else none."""
+        """Return the updates that can be aggregated now: those of a whole round, or one; else none."""
         for rank in range(self.work_plan.workers):
             push = self.memory.pushes[rank].read()
             if push.lease in self._revoked:
@@ -152,7 +152,7 @@ class Leases:
         return taken
 
     def release(self, updates: Iterable[WorkerUpdate], ledger: Ledger) -> None:
-        """Free the workers whose updates were just merged, before the next commit acknowledges another's."""
+        """Free the workers whose updates were just aggregated, before the next commit acknowledges another's."""
         if not self.by_round:
             for each in updates:
                 del self._held[each.rank]
@@ -209,7 +209,7 @@ class Leases:
         return lease
 
     def _stage(self, rank: int) -> None:
-        """Copy what a worker has pushed and nobody has merged, before it pushes something else."""
+        """Copy what a worker has pushed and nobody has aggregated, before it pushes something else."""
         for unit, update in self.collected.items():
             if update.rank == rank:
                 self.collected[unit] = replace(update, array_P=update.array_P.copy(), rank=-1)

@@ -13,6 +13,7 @@ from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.utils.resources import available_cores
 
 BATCH_PER_ROOT = 2.8
+"""Rows of a batch over the root of the train split's rows: see ``resolve``."""
 MIN_BATCH = 128
 MAX_BATCH = 65_536
 BASE_BATCH = 512
@@ -25,19 +26,26 @@ STEPS_TO_TAKE = 800
 MIN_EPOCHS = 3
 MAX_EPOCHS = 20
 DEFAULT_INTERVAL = 8
+"""Steps between two exchanges where parameters are averaged."""
 MAX_WORKERS = 100
 """Each process is handed two descriptors for every other one, and a message takes 253."""
 
 STRATEGY_REASONS = {
-    ("parameter-server", "sync"): "gradients merged every step, equal to one process with the global batch; one node, "
+    (
+        "parameter-server",
+        "sync",
+    ): "gradients aggregated every step, equal to one process with the global batch; one node, "
     "survives the death of any process",
-    ("parameter-server", "average"): "parameters merged every sync interval, weighted by rows",
-    ("parameter-server", "async"): "differences merged as they come, the stale ones less: no worker waits for another",
+    ("parameter-server", "average"): "parameters aggregated every sync interval, weighted by rows",
+    (
+        "parameter-server",
+        "async",
+    ): "differences aggregated as they come, the stale ones less: no worker waits for another",
     ("allreduce", "sync"): "gradients summed by torch.distributed every step; several nodes",
     ("ddp", "sync"): "torch's DistributedDataParallel, for reference",
     ("ring", "sync"): "gradients summed around a ring of workers, for comparison",
     ("local-sgd", "sync"): "parameters averaged by torch.distributed every sync interval",
-    ("single", "sync"): "one worker, nothing to merge",
+    ("single", "sync"): "one worker, nothing to aggregate",
 }
 SIZES = ((16_000, 4, 128), (128_000, 2, 128))
 """Rows below which there are so many members of so many hidden units."""
@@ -53,7 +61,7 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
     - device: CUDA where there is one; in the result, one device per worker.
     - workers: one per GPU; one on the CPU; under torchrun, one per rank.
     - eval_device: a GPU that no worker has, else the first worker's device.
-    - sync_interval: 1 where gradients are merged, 8 where parameters are.
+    - sync_interval: 1 where gradients are aggregated, 8 where parameters are.
     - batch_size: batch_size_per_worker times the workers where that is given, else the power of two at or below 2.8
       times the root of the rows, from 128 to 65,536.
     - members and hidden: 4 of one layer of 128 units below 16,000 rows, 2 of 128 below 128,000, then 1 of 256: the more
@@ -81,7 +89,9 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
         raise ConfigError(f"mode {mode}: only strategy parameter-server has modes, not {strategy}")
     alone = mode != "sync" or strategy == "local-sgd"
     if config.sync_interval not in (None, 1) and not alone:
-        raise ConfigError(f"sync_interval {config.sync_interval}: gradients are merged every step; choose mode average")
+        raise ConfigError(
+            f"sync_interval {config.sync_interval}: gradients are aggregated every step; choose mode average"
+        )
     if workers > rows:
         raise ConfigError(f"workers {workers}: the train split has only {rows} rows")
     per_worker = config.batch_size_per_worker

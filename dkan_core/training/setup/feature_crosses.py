@@ -33,9 +33,12 @@ SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000
 """How many labels (rows times labels), and values (rows times columns), are looked at."""
 
 MAX_CROSSED = 64
+"""Coded columns up to which all pairs are looked at: their number grows with the square."""
 MAX_SHORTLIST = 24
+"""Best pairs that are looked at again after each one that is taken."""
 MAX_CROSSES = 4
 MAX_ORDER = 3
+"""Columns of a cross, at most."""
 MIN_VALUE_GAIN, MIN_CROSS_GAIN = 3.0, 10.0
 """Log-likelihood, in nats over the sample, that exact values and a cross must save on unseen rows."""
 
@@ -45,6 +48,7 @@ PLENTIFUL_ROWS = 5_000
 BINS = 32
 ROUNDS = 8
 SHRINKAGE = 5.0
+"""Curvature added to each code's, which draws the effect of codes with few rows towards 0."""
 LEARNING_RATE = 0.5
 
 Int64 = npt.NDArray[np.int64]

@@ -33,7 +33,7 @@ class WorkerUpdate:
 
     rows: int
     staleness: int
-    """Work units merged since the worker was handed this one."""
+    """Work units aggregated since the worker was handed this one."""
 
     units: int = 1
     """How many it covers, from ``unit`` on."""

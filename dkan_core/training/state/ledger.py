@@ -25,7 +25,7 @@ class Ledger:
     """Global batches done."""
 
     units_done: int = 0
-    """Work units done: merged, or refused because they held no finite numbers."""
+    """Work units done: aggregated, or refused because they held no finite numbers."""
 
     digest: int = 0
     """Sum of ``unit_digest`` over these, modulo 2**63: a proof that each was taken once."""

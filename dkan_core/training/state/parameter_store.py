@@ -23,7 +23,9 @@ from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import SharedMemory
 
 REFUSED_BEFORE_BACKOFF = 3
+"""Refused updates in a row: a single bad batch is skipped without a change of the learning rate."""
 MAX_BACKOFFS = 10
+"""Halved so often the learning rate is a thousandth: what diverges still is no matter of the rate."""
 
 logger = logging.getLogger(__name__)
 

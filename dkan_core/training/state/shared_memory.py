@@ -28,9 +28,12 @@ MIN_SLOTS, MAX_SLOTS = 4, 32
 or more, so that there are no more of them than needed where the state is large."""
 
 RECORD_BYTES = 512
+"""Of both copies of a record; the largest, the ledger, takes less than half of it (asserted in ``Record``)."""
 WAIT = -1
 SHUTDOWN = -2
+"""In the place of a work unit in a lease: there is nothing to do yet, or nothing any more."""
 READ_TRIES = 100
+"""A reader meets two half-written copies only while both are being written; so often in a row never happens."""
 
 SINGLE_ROLES = ("server", "evaluator")
 """Roles that have one process; of the others there is one a rank."""
@@ -300,7 +303,7 @@ class SharedMemory:
         for name, lead in self.shape.sizes().items():
             count = int(np.prod(lead)) * padded
             flat = np.frombuffer(self._map, np.float32, count, offset)
-            # What a push holds lies in one piece, as the strategies without a server merge it.
+            # What a push holds lies in one piece, as the strategies without a server aggregate it.
             rows = (self.shape.workers, -1) if name == "pushes" else (*lead, padded)
             numbers = self.shape.parameters * (self.shape.pushed if name == "pushes" else 1)
             views[name] = flat.reshape(rows)[..., :numbers]

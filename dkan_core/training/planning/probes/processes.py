@@ -19,6 +19,7 @@ MEASURED = "measured"
 """Kind of the message that a process reports with."""
 
 PATIENCE_SECONDS = 300.0
+"""After so long without a report a measurement has failed."""
 
 
 @dataclass
