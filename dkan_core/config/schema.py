@@ -113,6 +113,7 @@ def _config_error(kind: type, values: Mapping[str, Any], errors: list[ErrorDetai
         assert isinstance(cause, ConfigError), cause
         return cause
     name = str(first["loc"][0])
+    value = values.get(name)
     if first["type"] == "missing":
         return ConfigError(f"{name} is not given: {field_docs(kind)[name]}")
     metadata = kind.__pydantic_fields__[name].metadata  # type: ignore[attr-defined]
@@ -120,8 +121,8 @@ def _config_error(kind: type, values: Mapping[str, Any], errors: list[ErrorDetai
     if first["type"] == "too_long":
         most, items = first["ctx"]["max_length"], words.items if words else "values"
         return ConfigError(f"{name} must have at most {most} {items}, got {len(values[name])}")
-    wanted = _expected(field_types(kind)[name], metadata, first["type"], values[name])
-    return ConfigError(f"{name} must be {wanted}, got {_found(values[name], first)}")
+    wanted = _expected(field_types(kind)[name], metadata, first["type"], value)
+    return ConfigError(f"{name} must be {wanted}, got {_found(value, first)}")
 
 
 def _expected(expected: Any, metadata: list[Any], error: str, value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dkan_core.config import TrainConfig, field_types
+from dkan_core.config import ResolvedTrainConfig, TrainConfig, field_types
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
@@ -89,14 +89,13 @@ class ModelConfig(Schema):
     def for_data(
         cls,
         prepared: PreparedData,
-        config: TrainConfig,
+        config: ResolvedTrainConfig,
         *,
         indicators: Sequence[tuple[int, ...]] = (),
         missing: Sequence[int] = (),
     ) -> "ModelConfig":
         """Return the architecture for a prepared data set and a resolved config."""
         plain = config.model == "fastkan"
-        assert config.hidden is not None and config.members is not None
         return cls(
             labels=tuple(prepared.labels),
             model=config.model,

@@ -1,12 +1,13 @@
 """What is left open is chosen by rule; what the machine cannot do is refused."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 import torch
 
 from dkan_core import ConfigError, TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.launcher.train import log_plan
 from dkan_core.training.setup import defaults
 from dkan_core.training.setup.defaults import Placement, resolve
@@ -21,6 +22,23 @@ def test_everything_is_filled_in(rows: int) -> None:
     assert config.batch_size <= rows
 
 
+@pytest.mark.parametrize(
+    "name", ["workers", "members", "hidden", "epochs", "batch_size", "learning_rate", "sync_interval"]
+)
+def test_nothing_is_left_open_in_resolved_settings(name: str) -> None:
+    resolved = resolve(TrainConfig(device="cpu"), 1000)
+    with pytest.raises(ConfigError, match=f"{name} must be .*got None"):
+        replace(resolved, **{name: None})
+    settings = {key: value for key, value in vars(resolved).items() if key != name}
+    with pytest.raises(ConfigError, match=f"{name} must be .*got None"):
+        ResolvedTrainConfig(**settings)
+
+
+def test_resolved_settings_have_the_bounds_of_those_given() -> None:
+    with pytest.raises(ConfigError, match=r"epochs must be from 1 to 1e.09, got 0"):
+        replace(resolve(TrainConfig(device="cpu"), 1000), epochs=0)
+
+
 def test_more_rows_give_larger_batches_and_fewer_epochs() -> None:
     sizes = [5_000, 50_000, 500_000, 5_000_000, 50_000_000]
     resolved = [resolve(TrainConfig(device="cpu"), rows) for rows in sizes]
@@ -31,9 +49,9 @@ def test_more_rows_give_larger_batches_and_fewer_epochs() -> None:
 def test_what_the_user_sets_stays() -> None:
     config = TrainConfig(device="cpu", workers=3, epochs=7, batch_size=99, learning_rate=0.5, members=5, hidden=(3, 2))
     resolved = resolve(config, 1000)
-    assert resolved.device == "cpu,cpu,cpu" and resolved == replace(
-        config, device=resolved.device, eval_device="cpu", strategy="parameter-server", sync_interval=1
-    )
+    by_rule = {"device": "cpu,cpu,cpu", "eval_device": "cpu", "strategy": "parameter-server", "sync_interval": 1}
+    assert list(asdict(resolved).items()) == list({**asdict(config), **by_rule}.items())
+    assert resolved.devices == ("cpu", "cpu", "cpu")
     assert resolve(resolved, 1000) == resolved
 
 

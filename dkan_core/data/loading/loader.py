@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays
@@ -197,9 +197,8 @@ def dropout_keys(seed: int, first: int, rows: int) -> Int32:
     return (mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)
 
 
-def run_batches(reader: RowReader, config: TrainConfig, rank: int = 0, *, first: int = 0) -> Iterator[Arrays]:
+def run_batches(reader: RowReader, config: ResolvedTrainConfig, rank: int = 0, *, first: int = 0) -> Iterator[Arrays]:
     """Yield a worker's part of each global batch of a run from step ``first`` on; ``config`` is resolved."""
-    assert config.epochs is not None and config.batch_size is not None and config.workers is not None
     epoch, batch = divmod(first, steps_per_epoch(reader.rows, config.batch_size))
     while epoch < config.epochs:
         yield from train_batches(
@@ -224,7 +223,7 @@ class SliceBatches:
         rank: The slice to read ahead.
     """
 
-    def __init__(self, reader: RowReader, config: TrainConfig, rank: int) -> None:
+    def __init__(self, reader: RowReader, config: ResolvedTrainConfig, rank: int) -> None:
         self.reader, self.config, self.rank = reader, config, rank
         self._next = -1
         self._ahead: Generator[Arrays, None, None] | None = None

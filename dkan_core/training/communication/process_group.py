@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.communication.rendezvous import PEER_LOST, Rendezvous
 from dkan_core.training.roles.stopwatch import Stopwatch
 
@@ -64,9 +64,9 @@ def serve_loopback_store(timeout: float, address: str = "127.0.0.1", port: int =
     return open_tcp_store(address, port, timeout, is_master=True, listening=listener.detach())
 
 
-def local_rendezvous(store: TCPStore, config: TrainConfig) -> Rendezvous:
+def local_rendezvous(store: TCPStore, config: ResolvedTrainConfig) -> Rendezvous:
     """Return the rendezvous of ranks on this node."""
-    return Rendezvous(port=store.port, backend=backend_for_devices(config.device.split(",")))
+    return Rendezvous(port=store.port, backend=backend_for_devices(config.devices))
 
 
 def backend_for_devices(devices: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ Shape suffixes: P trained numbers of the model.
 import torch
 from torch import Tensor
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
@@ -64,7 +64,7 @@ class Replica:
         if target.data_ptr() != buffer_P.data_ptr():
             target.copy_(buffer_P)
 
-    def compute_gradient(self, arrays: Arrays, config: TrainConfig) -> tuple[float, float]:
+    def compute_gradient(self, arrays: Arrays, config: ResolvedTrainConfig) -> tuple[float, float]:
         """Put the gradient of a slice of a step into the gradients; return its mean loss, and the weight of that.
 
         It is a function of parameters and rows alone, whichever process computes it.

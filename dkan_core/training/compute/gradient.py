@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import NOT_MEASURED
@@ -28,7 +28,7 @@ EVEN_CODE_ROWS = 540
 """Rows per code at which a code's weights decay as all others do; the root of the ratio lies within the two bounds."""
 
 
-def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: TrainConfig) -> TabularFastKAN:
+def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: ResolvedTrainConfig) -> TabularFastKAN:
     """Return the model that training starts from: a function of the seed, at the labels' prior log-odds by rows.
 
     Raises:
@@ -54,7 +54,7 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in trained_parameters(model))
 
 
-def decayed_ranges(model: TabularFastKAN, config: TrainConfig, rows: int) -> list[Decayed]:
+def decayed_ranges(model: TabularFastKAN, config: ResolvedTrainConfig, rows: int) -> list[Decayed]:
     """Return the stretches of the flat parameters that decay, and how much.
 
     Matrices do; vectors such as biases and norms do not. What stands for single codes (embeddings and indicators)
@@ -146,7 +146,9 @@ def masked_loss(
     return (loss_MBL.mean(0) * weight_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total
 
 
-def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor], config: TrainConfig) -> tuple[float, float]:
+def compute_gradient(
+    model: TabularFastKAN, batch: dict[str, Tensor], config: ResolvedTrainConfig
+) -> tuple[float, float]:
     """Put the gradient of a batch's mean loss into the parameters' ``grad``; return that loss and its weight.
 
     The rows are computed in ``config.accumulate`` parts, fewer where there are too few rows, whose gradients add up.
@@ -168,7 +170,7 @@ def compute_gradient(model: TabularFastKAN, batch: dict[str, Tensor], config: Tr
     return torch.stack(losses).sum().item(), weight.item()
 
 
-def part_loss(member_logits: Logits, part: dict[str, Tensor], config: TrainConfig, total: Tensor) -> Tensor:
+def part_loss(member_logits: Logits, part: dict[str, Tensor], config: ResolvedTrainConfig, total: Tensor) -> Tensor:
     """Return what some rows of a batch add to its mean loss, in float32; ``total`` is the batch's weight."""
     with torch.autocast(total.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
         logits_MBL = member_logits(part.get("numeric"), part.get("categorical"), part["dropout_key"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dkan_core.config import TrainConfig, build_config
+from dkan_core.config import ResolvedTrainConfig, TrainConfig, build_config
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig
@@ -94,7 +94,7 @@ def with_architecture(config: TrainConfig, manifest: PreparedData, prepared: str
 
 
 def initial_model(
-    architecture: ModelConfig, manifest: PreparedData, config: TrainConfig, initial: InitialModel | None
+    architecture: ModelConfig, manifest: PreparedData, config: ResolvedTrainConfig, initial: InitialModel | None
 ) -> TabularFastKAN:
     """Return the model that training starts from: that of ``init_from``, not calibrated, or an untrained one."""
     model = untrained_model(architecture, manifest, config)

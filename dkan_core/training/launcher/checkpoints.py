@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.training.launcher.checkpoint_file import Checkpoint, decode, encode
 from dkan_core.training.launcher.resuming import PLACE_SETTINGS, check_fits, log_changes
@@ -145,7 +145,7 @@ def source_of(resume: str, where: str) -> str:
     return {"auto": where, "best": f"{where}/{BEST_FILE}"}.get(resume, resume)
 
 
-def find_checkpoint(where: str, config: TrainConfig, data: str, rows: int) -> Checkpoint | None:
+def find_checkpoint(where: str, config: ResolvedTrainConfig, data: str, rows: int) -> Checkpoint | None:
     """Return the checkpoint that a run is to resume from, if it is to and there is one.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from rich.progress import TextColumn
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.errors import OutputError
 from dkan_core.training import breakdown
 from dkan_core.training.communication.messages import Message
@@ -41,7 +41,7 @@ class Reporter:
     def __init__(
         self,
         folder: Path,
-        config: TrainConfig,
+        config: ResolvedTrainConfig,
         schedule: Schedule,
         times: TimeReader,
         history: Sequence[dict[str, Any]] = (),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig, count_trained
@@ -39,7 +39,7 @@ FREE_SETTINGS = (*PLACE_SETTINGS, *EXTENDING_SETTINGS)
 logger = logging.getLogger(__name__)
 
 
-def check_fits(checkpoint: Checkpoint, config: TrainConfig, data: str, rows: int) -> None:
+def check_fits(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, rows: int) -> None:
     """Raise an error unless a run of this data with these settings can resume from a checkpoint.
 
     Args:
@@ -81,7 +81,7 @@ def _plain(config: TrainConfig) -> dict[str, Any]:
     return plain
 
 
-def _check_epochs(ledger: Ledger, config: TrainConfig, rows: int, where: str) -> None:
+def _check_epochs(ledger: Ledger, config: ResolvedTrainConfig, rows: int, where: str) -> None:
     """Raise ConfigError where more is done than there is to do."""
     plan = plan_work(config, rows)
     if ledger.step > plan.epochs * plan.steps_per_epoch:
@@ -92,7 +92,7 @@ def _check_epochs(ledger: Ledger, config: TrainConfig, rows: int, where: str) ->
         )
 
 
-def _check_ledger(ledger: Ledger, config: TrainConfig, rows: int, where: str, before: Ledger) -> None:
+def _check_ledger(ledger: Ledger, config: ResolvedTrainConfig, rows: int, where: str, before: Ledger) -> None:
     """Check that a ledger is that of a run of these settings: all that it counts follows from the work units done.
 
     Args:
@@ -110,7 +110,9 @@ def _check_ledger(ledger: Ledger, config: TrainConfig, rows: int, where: str, be
     expected = {
         "step": plan.step_after_units(ledger.units_done),
         "next_unit": ledger.units_done,
-        "rows": rows_after_units(plan, ledger.units_done, rows=rows, config=config),
+        "rows": rows_after_units(
+            plan, ledger.units_done, rows=rows, batch_size=config.batch_size, weights=config.slice_weights
+        ),
         "digest": add_to_digest(before.digest, range(before.units_done, ledger.units_done)),
     }
     for name, value in expected.items():
@@ -122,14 +124,14 @@ def _check_ledger(ledger: Ledger, config: TrainConfig, rows: int, where: str, be
             )
 
 
-def log_changes(before: Mapping[str, Any], config: TrainConfig) -> None:
+def log_changes(before: Mapping[str, Any], config: ResolvedTrainConfig) -> None:
     """Say which settings of a resumed run are others than before."""
     for name in EXTENDING_SETTINGS:
         if name in before and before[name] != getattr(config, name):
             logger.info("%s: %s from here on, %s before", name, getattr(config, name), before[name])
 
 
-def ending_of(checkpoint: Checkpoint, config: TrainConfig, rows: int) -> str:
+def ending_of(checkpoint: Checkpoint, config: ResolvedTrainConfig, rows: int) -> str:
     """Return why nothing is left to do, one of ``ENDINGS``: empty where something is.
 
     What an interrupt or a limit of time ended can be resumed; so can what patience ended, with more of it.
@@ -150,12 +152,12 @@ def ending_of(checkpoint: Checkpoint, config: TrainConfig, rows: int) -> str:
     return "time" if ENDINGS[ledger.ended] == "time" and has_no_time_left(checkpoint, config) else ""
 
 
-def has_no_time_left(checkpoint: Checkpoint, config: TrainConfig) -> bool:
+def has_no_time_left(checkpoint: Checkpoint, config: ResolvedTrainConfig) -> bool:
     """Tell whether no further step may be taken."""
     return config.max_seconds is not None and checkpoint.ledger.used >= config.max_seconds
 
 
-def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: TrainConfig) -> ModelConfig:
+def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: ResolvedTrainConfig) -> ModelConfig:
     """Return the architecture of a checkpoint, once its state is known to have that size.
 
     Args:

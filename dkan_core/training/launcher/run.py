@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
@@ -75,7 +75,7 @@ class Run:
         data: Path,
         manifest: PreparedData,
         folder: Path,
-        config: TrainConfig,
+        config: ResolvedTrainConfig,
         checkpoints: str,
         checkpoint: Checkpoint | None,
         fork_server: ForkServer,
@@ -166,7 +166,6 @@ class Run:
 
     def _check(self, ledger: Ledger, schedule: Schedule) -> None:
         """Check that the ledger adds up: after every epoch, each work unit was taken once."""
-        assert self.config.epochs is not None
         if ledger.step == schedule.steps:
             count = plan_work(self.config, self.rows).count
             assert ledger.units_done == count and ledger.digest == add_to_digest(0, range(count)), (

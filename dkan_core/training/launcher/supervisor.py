@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dkan_core import errors
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.training.communication.rendezvous import PEER_LOST
 from dkan_core.training.communication.wakeup import Wakeup
@@ -282,8 +282,7 @@ class Supervisor:
             time.sleep(0.01)
 
 
-def process_names(config: TrainConfig, *, ranks: int | None = None) -> list[str]:
+def process_names(config: ResolvedTrainConfig, *, ranks: int | None = None) -> list[str]:
     """Return the processes of one launcher: with ``ranks``, so many of the first ones alone."""
-    assert config.workers is not None
     first, role = (["server"], "worker") if config.strategy == "parameter-server" else ([], "collective-worker")
     return [*first, "evaluator", *(process_name(role, rank) for rank in range(ranks or config.workers))]

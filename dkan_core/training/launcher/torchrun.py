@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from dkan_core import errors
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.model.architecture import ModelConfig
@@ -100,9 +100,9 @@ class Ranks:
         """Tell rank 0, which waits for this rank, why it waits in vain."""
         self.publish_value("failed", f"rank {self.place.rank}: {error}")
 
-    def rendezvous(self, config: TrainConfig) -> Rendezvous:
+    def rendezvous(self, config: ResolvedTrainConfig) -> Rendezvous:
         """Return where the ranks find each other."""
-        backend = backend_for_devices(config.device.split(",")[: self.place.local_size])
+        backend = backend_for_devices(config.devices[: self.place.local_size])
         host = self.place.host
         port = self.place.port
         return Rendezvous(host=host, port=port, prefix=f"{self._prefix}/ranks", backend=backend, one_node=False)
@@ -154,7 +154,7 @@ class Ranks:
         raise TrainingError(f"lost the other ranks: {reason}") from (reasons[0] if reasons else None)
 
 
-def run_following_rank(ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig) -> dict[str, Any]:
+def run_following_rank(ranks: Ranks, data: Path, manifest: PreparedData, config: ResolvedTrainConfig) -> dict[str, Any]:
     """Run this rank's rank, if rank 0 wants to train, and return what it tells of the result.
 
     Raises:
@@ -180,7 +180,7 @@ def run_following_rank(ranks: Ranks, data: Path, manifest: PreparedData, config:
 
 
 def _collective_worker_spec(
-    ranks: Ranks, data: Path, manifest: PreparedData, config: TrainConfig, model: dict[str, Any]
+    ranks: Ranks, data: Path, manifest: PreparedData, config: ResolvedTrainConfig, model: dict[str, Any]
 ) -> ProcessSpec:
     untrained = untrained_model(ModelConfig.from_dict(model), manifest, config)
     rank = ranks.place.rank

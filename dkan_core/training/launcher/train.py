@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import DkanError, TrainingError
@@ -106,30 +106,29 @@ def train(
     with output_lock(run), capture_log() as write_log, open_prepared(prepared, "train", "valid") as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
-        config, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
-        asked = config
-        config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), torchrun)
-        where = checkpoint_folder(config, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
-        checkpoint = _starting_point(run, where, config, manifest, overwrite=overwrite)
-        log_plan(config, lr_is_default=asked.learning_rate is None)
+        asked, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
+        resolved = resolve(asked, manifest.splits["train"].rows, len(manifest.labels), torchrun)
+        where = checkpoint_folder(resolved, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
+        checkpoint = _starting_point(run, where, resolved, manifest, overwrite=overwrite)
+        log_plan(resolved, lr_is_default=asked.learning_rate is None)
         if ranks is not None:
             ranks.wait_until_ready()
         with local_run_folder(run) as folder:
             make_ready(folder, checkpoint)
             write_log(folder / LOGS / LOG)
             source = checkpoint.source if checkpoint else ""
-            options = resume_options(config, where)
+            options = resume_options(resolved, where)
             with Ending(str(run), folder / MODEL_FOLDER, source, options) as end:
-                ending = "" if checkpoint is None else ending_of(checkpoint, config, manifest.splits["train"].rows)
+                ending = "" if checkpoint is None else ending_of(checkpoint, resolved, manifest.splits["train"].rows)
                 if checkpoint is not None and ending:
                     outcome = _take_over(folder, checkpoint, ending, ranks)
                 else:
                     with ForkServer() as fork_server:
                         execution = Run(
-                            data, manifest, folder, config, where, checkpoint, fork_server, end, ranks, initial
+                            data, manifest, folder, resolved, where, checkpoint, fork_server, end, ranks, initial
                         )
                         outcome = execution.execute()
-                metrics = _write_metrics(folder, config, outcome)
+                metrics = _write_metrics(folder, resolved, outcome)
                 end.reason = ENDINGS[outcome.ledger.ended]
     best = float(metrics["average_precision"])
     logger.info("best validation average precision %.4f; model in %s/%s", best, run, MODEL_FOLDER)
@@ -147,7 +146,7 @@ def train(
 
 
 def _starting_point(
-    run: str | Path, where: str, config: TrainConfig, manifest: PreparedData, *, overwrite: bool
+    run: str | Path, where: str, config: ResolvedTrainConfig, manifest: PreparedData, *, overwrite: bool
 ) -> Checkpoint | None:
     """Return the checkpoint that a run resumes from, if there is one; else make way for it."""
     checkpoint = find_checkpoint(where, config, manifest.fingerprint, manifest.splits["train"].rows)
@@ -175,7 +174,7 @@ def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks |
     return Outcome(checkpoint.history, replace(checkpoint.ledger, ended=ENDINGS.index(ending)), {})
 
 
-def _write_metrics(folder: Path, config: TrainConfig, outcome: Outcome) -> dict[str, Any]:
+def _write_metrics(folder: Path, config: ResolvedTrainConfig, outcome: Outcome) -> dict[str, Any]:
     """Write what is known of the best model and of the run, and return it."""
     if not (folder / MODEL_FOLDER).exists():
         raise TrainingError("no evaluation gave finite scores; lower learning_rate or check the row weights")
@@ -190,14 +189,14 @@ def _take_part(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> Train
     with ExitStack() as stack:
         try:
             data, manifest = stack.enter_context(open_prepared(prepared, "train", "valid"))
-            config = resolve(config, manifest.splits["train"].rows, len(manifest.labels), ranks.place)
+            resolved = resolve(config, manifest.splits["train"].rows, len(manifest.labels), ranks.place)
         except DkanError as error:
             ranks.report_failure(error)
             raise
-        return TrainResult(**run_following_rank(ranks, data, manifest, config))
+        return TrainResult(**run_following_rank(ranks, data, manifest, resolved))
 
 
-def log_plan(config: TrainConfig, *, lr_is_default: bool) -> None:
+def log_plan(config: ResolvedTrainConfig, *, lr_is_default: bool) -> None:
     """Log what a resolved config comes to, and whether the limit of the learning rate was reached.
 
     Args:
@@ -213,7 +212,6 @@ def log_plan(config: TrainConfig, *, lr_is_default: bool) -> None:
         config.learning_rate,
         config.epochs,
     )
-    assert config.batch_size is not None
     by_rule = scaled_learning_rate(config.batch_size, config.lr_scaling)
     if lr_is_default and by_rule > MAX_LR:
         logger.info(
@@ -226,7 +224,7 @@ def log_plan(config: TrainConfig, *, lr_is_default: bool) -> None:
         )
 
 
-def _training_facts(config: TrainConfig, outcome: Outcome) -> dict[str, Any]:
+def _training_facts(config: ResolvedTrainConfig, outcome: Outcome) -> dict[str, Any]:
     last = outcome.history[-1]
     ledger = outcome.ledger
     return {
@@ -235,7 +233,7 @@ def _training_facts(config: TrainConfig, outcome: Outcome) -> dict[str, Any]:
         "device": config.device,
         "workers": config.workers,
         "members": config.members,
-        "hidden": list(config.hidden or ()),
+        "hidden": list(config.hidden),
         "batch_size": config.batch_size,
         "learning_rate": config.learning_rate,
         "epochs": config.epochs,

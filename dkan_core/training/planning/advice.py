@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.loading.loader import steps_per_epoch
 from dkan_core.training.planning.device_memory import MemoryNeed, parts_that_fit
 from dkan_core.training.planning.formulas import SCHEMES, Machine, Prediction, Scheme, predict
@@ -137,7 +137,7 @@ def choose(predictions: Sequence[Prediction], most_workers: int) -> Prediction:
 
 def advise(
     machine: Machine,
-    config: TrainConfig,
+    config: ResolvedTrainConfig,
     interval: int,
     train_rows: int,
     predictions: Sequence[Prediction],
@@ -155,7 +155,6 @@ def advise(
         most_workers: As many as may be used.
         device: What a worker has.
     """
-    assert config.batch_size is not None and config.epochs is not None
     chosen = choose(predictions, most_workers)
     scheme = next(scheme for scheme in SCHEMES if scheme.name == chosen.scheme)
     case = Case(

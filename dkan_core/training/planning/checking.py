@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import steps_per_epoch
 from dkan_core.training.launcher.run_log import quiet
@@ -32,7 +32,7 @@ class Checked:
 
 
 def check_plan(
-    data: Path, config: TrainConfig, interval: int, predictions: Sequence[Prediction], most: int
+    data: Path, config: ResolvedTrainConfig, interval: int, predictions: Sequence[Prediction], most: int
 ) -> list[Checked]:
     """Train shortly wherever this machine has the devices for it.
 
@@ -55,7 +55,7 @@ def check_plan(
             device=devices,
             eval_device="auto",
             sync_interval=interval if scheme.has_local_steps else 1,
-            epochs=-(-MIN_STEPS // steps_per_epoch(rows, config.batch_size or 1)),
+            epochs=-(-MIN_STEPS // steps_per_epoch(rows, config.batch_size)),
             evaluations_per_epoch=1,
             patience=MIN_STEPS,
             max_seconds=SECONDS,
@@ -75,9 +75,8 @@ def _wanted(predictions: Sequence[Prediction], most: int) -> Iterator[tuple[Pred
     return ((each, schemes[each.scheme]) for each in predictions if each.workers <= most)
 
 
-def rows_per_second(data: Path, config: TrainConfig) -> float:
+def rows_per_second(data: Path, config: ResolvedTrainConfig) -> float:
     """Return the speed of a run from the end of its first round on, when its clock starts."""
-    assert config.batch_size is not None and config.sync_interval is not None
     with tempfile.TemporaryDirectory(prefix="dkan-") as folder, quiet():
         facts = train(data, Path(folder) / "run", config).metrics["training"]
     first = config.batch_size * config.sync_interval

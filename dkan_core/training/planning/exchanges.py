@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
+from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.parameter_store import initialize_store
 from dkan_core.training.state.process_spec import ProcessSpec, process_name
 from dkan_core.training.state.shared_memory import MemoryShape, WorkerGeneration, create_memory
@@ -68,10 +69,10 @@ def exchange_seconds(
     return float(np.median([np.diff(report["times"][WARM_UP - 1 :]) for report in reports]))
 
 
-def _config(name: str, devices: Sequence[str]) -> TrainConfig:
+def _config(name: str, devices: Sequence[str]) -> ResolvedTrainConfig:
     """Return the settings of a run of so many steps of one row a worker."""
     workers = len(devices)
-    return replace(
+    asked = replace(
         EXCHANGES[name],
         workers=workers,
         batch_size=workers,
@@ -80,11 +81,13 @@ def _config(name: str, devices: Sequence[str]) -> TrainConfig:
         sync_interval=1,
         device=",".join(devices),
     )
+    return resolve(asked, rows=workers)
 
 
-def _process_spec(config: TrainConfig, parameters: int, *, steps: int, rendezvous: Rendezvous | None) -> ProcessSpec:
+def _process_spec(
+    config: ResolvedTrainConfig, parameters: int, *, steps: int, rendezvous: Rendezvous | None
+) -> ProcessSpec:
     """Return the spec of every process, but for role, rank and device."""
-    assert config.workers is not None
     shape = MemoryShape.from_config(config, parameters)
     memory = create_memory(shape)
     initialize_store(memory, np.random.default_rng(0).standard_normal(parameters, np.float32))

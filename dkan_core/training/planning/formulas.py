@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from dkan_core.config import Strategy
+from dkan_core.config import ResolvedStrategy
 from dkan_core.data.loading.loader import steps_per_epoch
 
 HOST_BANDWIDTH, SERVER_LATENCY = 60e9, 60e-6
@@ -115,7 +115,7 @@ class Scheme:
     """A way to train that is predicted."""
 
     name: str
-    strategy: Strategy
+    strategy: ResolvedStrategy
     mode: Literal["sync", "average"] = "sync"
     has_local_steps: bool = False
     """Whether workers take several steps between two exchanges."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import FirstRows, RowReader, open_split, steps_per_epoch
 from dkan_core.errors import ConfigError, TrainingError
@@ -149,7 +149,6 @@ def tune_learning_rate(
         trials = _sweep(train_once, base, sorted(set(factors)), repeats)
     steps = Schedule.from_config(base, head.rows).steps
     chosen, noise, notes = _recommend(trials, steps, full_steps)
-    assert base.batch_size is not None
     return TuneResult(
         learning_rate=chosen.learning_rate,
         noise=noise,
@@ -162,9 +161,8 @@ def tune_learning_rate(
     )
 
 
-def _shortened(train: RowReader, config: TrainConfig, steps: int) -> tuple[RowReader, TrainConfig]:
+def _shortened(train: RowReader, config: ResolvedTrainConfig, steps: int) -> tuple[RowReader, ResolvedTrainConfig]:
     """Return rows and settings of a run of at most so many steps."""
-    assert config.epochs is not None and config.batch_size is not None
     epochs = steps // steps_per_epoch(train.rows, config.batch_size)
     if epochs == 0:
         return FirstRows(train, steps * config.batch_size), replace(config, epochs=1)
@@ -172,13 +170,12 @@ def _shortened(train: RowReader, config: TrainConfig, steps: int) -> tuple[RowRe
 
 
 def _sweep(
-    train_once: Callable[[TrainConfig], tuple[float | None, float | None]],
-    base: TrainConfig,
+    train_once: Callable[[ResolvedTrainConfig], tuple[float | None, float | None]],
+    base: ResolvedTrainConfig,
     factors: list[float],
     repeats: int,
 ) -> list[Trial]:
     """Train with every multiple of the base's rate; ``train_once`` returns AP and loss, None where a run diverged."""
-    assert base.learning_rate is not None
     rates = [float(f"{factor * base.learning_rate:.3g}") for factor in factors]
     configs = [
         [replace(base, learning_rate=rate, seed=base.seed + repeat) for repeat in range(repeats)] for rate in rates
@@ -202,7 +199,7 @@ def _run(
     train: RowReader,
     valid: RowReader,
     manifest: PreparedData,
-    config: TrainConfig,
+    config: ResolvedTrainConfig,
     *,
     initial: InitialModel | None,
 ) -> tuple[float | None, float | None]:

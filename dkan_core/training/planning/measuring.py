@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
@@ -106,7 +106,7 @@ class Measured:
 
 
 def measure(
-    data: Path, manifest: PreparedData, config: TrainConfig, counts: Sequence[int], *, cpu_workers: bool
+    data: Path, manifest: PreparedData, config: ResolvedTrainConfig, counts: Sequence[int], *, cpu_workers: bool
 ) -> Measured:
     """Measure one device, and where workers are to share the cores also several at once and their exchanges.
 
@@ -148,7 +148,7 @@ def _device_memory(device: str) -> int:
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 
-def _process_spec(data: Path, manifest: PreparedData, config: TrainConfig) -> ProcessSpec:
+def _process_spec(data: Path, manifest: PreparedData, config: ResolvedTrainConfig) -> ProcessSpec:
     """Return the spec of a process that measures the model that ``train`` would choose."""
     rows = manifest.splits["train"].rows
     with open_split(data, manifest, "train") as reader:
@@ -182,7 +182,6 @@ def _probe_each(
     spec: ProcessSpec, devices: Sequence[str], threads: int, fork_server: ForkServer, folder: Path
 ) -> list[Probed]:
     """Return what processes find that measure at the same time, one on each device, with even slices."""
-    assert spec.config.batch_size is not None
     config = replace(spec.config, batch_size=max(1, spec.config.batch_size // len(devices)))
     with ProbeProcesses(fork_server, folder) as processes:
         for rank, device in enumerate(devices):
@@ -194,7 +193,7 @@ def _probe_each(
     ]
 
 
-def measure_devices(data: Path, manifest: PreparedData, config: TrainConfig) -> list[Probed]:
+def measure_devices(data: Path, manifest: PreparedData, config: ResolvedTrainConfig) -> list[Probed]:
     """Measure each worker's device while the others compute, too.
 
     Args:

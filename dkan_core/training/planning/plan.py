@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
@@ -232,7 +232,6 @@ def plan(
         here = _visible_devices(config)
         most = gpus or here
         base = _resolved(config, most, data, manifest)
-        assert base.batch_size is not None and base.epochs is not None
         on_cpu = base.device == "cpu" and rows_per_second is None
         counts = [count for count in sorted({*WORKERS, most}) if count <= base.batch_size]
         measured = measure(data, manifest, base, counts, cpu_workers=on_cpu)
@@ -274,7 +273,7 @@ def _device(measured: Measured, asked: Asked, *, on_cpu: bool) -> Device:
     )
 
 
-def _resolved(config: TrainConfig, workers: int, data: Path, manifest: PreparedData) -> TrainConfig:
+def _resolved(config: TrainConfig, workers: int, data: Path, manifest: PreparedData) -> ResolvedTrainConfig:
     """Return the settings of one worker that takes the global batch of all alone."""
     if "," in config.device:
         raise ConfigError(
@@ -297,10 +296,9 @@ def _resolved(config: TrainConfig, workers: int, data: Path, manifest: PreparedD
 
 
 def _predictions(
-    machine: Machine, config: TrainConfig, interval: int, train_rows: int, counts: Sequence[int]
+    machine: Machine, config: ResolvedTrainConfig, interval: int, train_rows: int, counts: Sequence[int]
 ) -> list[Prediction]:
     """Return every scheme at every number of workers that it takes."""
-    assert config.batch_size is not None
     return [
         predict(machine, scheme, count, batch_size=config.batch_size, interval=interval, train_rows=train_rows)
         for scheme in SCHEMES

@@ -100,16 +100,15 @@ def plan_slices(prepared: str | Path, config: TrainConfig) -> SlicePlan:
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         config = with_architecture(config, manifest, prepared)
-        config = resolve(config, manifest.splits["train"].rows, len(manifest.labels))
-        assert config.batch_size is not None
-        devices = tuple(config.device.split(","))
+        resolved = resolve(config, manifest.splits["train"].rows, len(manifest.labels))
+        devices = resolved.devices
         if len(devices) < 2:
             raise ConfigError(f"device {config.device}: slices are balanced between several devices; name them all")
-        probes = measure_devices(data, manifest, config)
+        probes = measure_devices(data, manifest, resolved)
     costs = tuple(fit_step(probed.small, probed.large) for probed in probes)
     return SlicePlan(
         devices=devices,
         costs=costs,
-        batch_size=config.batch_size,
-        slice_weights=balance_slices(costs, config.batch_size),
+        batch_size=resolved.batch_size,
+        slice_weights=balance_slices(costs, resolved.batch_size),
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader, run_batches
@@ -56,7 +56,7 @@ def train_single(
     train: RowReader,
     valid: RowReader,
     prepared: PreparedData,
-    config: TrainConfig,
+    config: ResolvedTrainConfig,
     initial: InitialModel | None = None,
 ) -> SingleResult:
     """Train in this process and keep the best model in memory; torch's random state is left as it was.
@@ -84,7 +84,7 @@ class _Single:
         train: RowReader,
         valid: RowReader,
         prepared: PreparedData,
-        config: TrainConfig,
+        config: ResolvedTrainConfig,
         initial: InitialModel | None,
     ) -> None:
         self.train = train

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader, SliceBatches
 from dkan_core.training.breakdown import Part
@@ -59,7 +59,7 @@ class Stopwatch:
 class TimedBatches(SliceBatches):
     """Batches that tell a stopwatch how long they were waited for; the time before each went into computing."""
 
-    def __init__(self, reader: RowReader, config: TrainConfig, rank: int, stopwatch: Stopwatch) -> None:
+    def __init__(self, reader: RowReader, config: ResolvedTrainConfig, rank: int, stopwatch: Stopwatch) -> None:
         super().__init__(reader, config, rank)
         self.stopwatch = stopwatch
 

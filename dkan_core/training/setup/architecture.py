@@ -2,7 +2,7 @@
 
 import logging
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.architecture import ModelConfig
@@ -11,7 +11,7 @@ from dkan_core.training.setup.feature_crosses import choose_indicators, choose_m
 logger = logging.getLogger(__name__)
 
 
-def choose_architecture(reader: RowReader, prepared: PreparedData, config: TrainConfig) -> ModelConfig:
+def choose_architecture(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ModelConfig:
     """Return the architecture for a data set.
 
     Args:

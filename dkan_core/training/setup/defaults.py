@@ -2,11 +2,11 @@
 
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
-from dkan_core.config import Strategy, TrainConfig
+from dkan_core.config import ResolvedStrategy, ResolvedTrainConfig, TrainConfig
 from dkan_core.data.loading.loader import slice_of
 from dkan_core.errors import ConfigError
 from dkan_core.training.communication.rendezvous import TorchRun
@@ -53,7 +53,7 @@ LARGE, PLAIN = (1, 256), (1, 64)
 """Members and hidden units for more rows, and for ``model="fastkan"``."""
 
 
-def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun | None = None) -> TrainConfig:
+def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun | None = None) -> ResolvedTrainConfig:
     """Fill in what is None and check the rest against the data and the machine.
 
     - strategy: parameter-server, since it survives the death of any process; allreduce under torchrun, where a server
@@ -75,47 +75,29 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
             another number of label weights than labels, or of slice weights than workers, they do not fit what
             torchrun has started, or an extra is missing.
     """
-    if config.label_weights and len(config.label_weights) != labels:
-        raise ConfigError(f"label_weights: {len(config.label_weights)} numbers; the data has {labels} labels")
-    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("tensorboard is not installed; run: pip install 'dkan[tensorboard]'")
+    _check_label_weights(config, labels)
+    _check_extras(config)
     strategy = _strategy(config, torchrun)
-    mode = config.mode
     devices = worker_devices(config) if torchrun is None else _rank_devices(config, torchrun)
     workers = len(devices)
-    if strategy == "single" and workers > 1:
-        raise ConfigError(f"workers {workers}: strategy single has one; choose another strategy")
-    if strategy != "parameter-server" and mode != "sync":
-        raise ConfigError(f"mode {mode}: only strategy parameter-server has modes, not {strategy}")
-    alone = mode != "sync" or strategy == "local-sgd"
-    if config.sync_interval not in (None, 1) and not alone:
-        raise ConfigError(
-            f"sync_interval {config.sync_interval}: gradients are aggregated every step; choose mode average"
-        )
-    if workers > rows:
-        raise ConfigError(f"workers {workers}: the train split has only {rows} rows")
-    per_worker = config.batch_size_per_worker
-    batch_size = min(workers * per_worker if per_worker else config.batch_size or _batch_size(rows), rows)
-    if workers > batch_size:
-        raise ConfigError(f"workers {workers}: more than the {batch_size} rows of a batch")
-    _check_slice_weights(config.slice_weights, workers, batch_size)
-    if workers > MAX_WORKERS and torchrun is None:
-        raise ConfigError(f"workers {workers}: one launcher starts at most {MAX_WORKERS}; use torchrun for more")
-    members, width = PLAIN if config.model == "fastkan" else _size(rows)
-    return replace(
-        config,
-        members=config.members or members,
-        hidden=(width,) if config.hidden is None else config.hidden,
-        strategy=strategy,
-        sync_interval=config.sync_interval or (DEFAULT_INTERVAL if alone else 1),
-        device=",".join(devices),
-        eval_device=_eval_device(config.eval_device, devices),
-        workers=workers,
-        batch_size=batch_size,
-        batch_size_per_worker=None,
-        learning_rate=config.learning_rate or min(MAX_LR, scaled_learning_rate(batch_size, config.lr_scaling)),
-        epochs=config.epochs or _epochs(rows, batch_size),
-    )
+    _check_workers(workers, strategy, rows, torchrun)
+    batch_size = _batch_size(config, workers, rows)
+    _check_slices(config.slice_weights, workers, batch_size)
+    members, hidden = _network_size(config, rows)
+    resolved = {
+        "members": members,
+        "hidden": hidden,
+        "strategy": strategy,
+        "sync_interval": _sync_interval(config, strategy),
+        "device": ",".join(devices),
+        "eval_device": _eval_device(config.eval_device, devices),
+        "workers": workers,
+        "batch_size": batch_size,
+        "batch_size_per_worker": None,
+        "learning_rate": _learning_rate(config, batch_size),
+        "epochs": config.epochs or _epochs(rows, batch_size),
+    }
+    return ResolvedTrainConfig(**{**vars(config), **resolved})
 
 
 def scaled_learning_rate(batch_size: int, lr_scaling: str) -> float:
@@ -128,7 +110,29 @@ def scaled_learning_rate(batch_size: int, lr_scaling: str) -> float:
     return BASE_LR * growth
 
 
-def _check_slice_weights(weights: Sequence[float], workers: int, batch_size: int) -> None:
+def _check_label_weights(config: TrainConfig, labels: int) -> None:
+    if config.label_weights and len(config.label_weights) != labels:
+        raise ConfigError(f"label_weights: {len(config.label_weights)} numbers; the data has {labels} labels")
+
+
+def _check_extras(config: TrainConfig) -> None:
+    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError("tensorboard is not installed; run: pip install 'dkan[tensorboard]'")
+
+
+def _check_workers(workers: int, strategy: ResolvedStrategy, rows: int, torchrun: TorchRun | None) -> None:
+    if strategy == "single" and workers > 1:
+        raise ConfigError(f"workers {workers}: strategy single has one; choose another strategy")
+    if workers > rows:
+        raise ConfigError(f"workers {workers}: the train split has only {rows} rows")
+    if workers > MAX_WORKERS and torchrun is None:
+        raise ConfigError(f"workers {workers}: one launcher starts at most {MAX_WORKERS}; use torchrun for more")
+
+
+def _check_slices(weights: Sequence[float], workers: int, batch_size: int) -> None:
+    """Check that every worker has a row of a batch."""
+    if workers > batch_size:
+        raise ConfigError(f"workers {workers}: more than the {batch_size} rows of a batch")
     if len(weights) not in (0, workers):
         raise ConfigError(f"slice_weights: {len(weights)} numbers; there are {workers} workers")
     for rank in range(workers):
@@ -137,7 +141,23 @@ def _check_slice_weights(weights: Sequence[float], workers: int, batch_size: int
             raise ConfigError(f"slice_weights: worker {rank} has no row of a batch of {batch_size}, got {weights}")
 
 
-def describe_strategy(config: TrainConfig) -> str:
+def _sync_interval(config: TrainConfig, strategy: ResolvedStrategy) -> int:
+    """Return the steps between two exchanges: more than one only where workers step by themselves in between."""
+    if strategy != "parameter-server" and config.mode != "sync":
+        raise ConfigError(f"mode {config.mode}: only strategy parameter-server has modes, not {strategy}")
+    local_steps = config.mode != "sync" or strategy == "local-sgd"
+    if config.sync_interval not in (None, 1) and not local_steps:
+        raise ConfigError(
+            f"sync_interval {config.sync_interval}: gradients are aggregated every step; choose mode average"
+        )
+    return config.sync_interval or (DEFAULT_INTERVAL if local_steps else 1)
+
+
+def _learning_rate(config: TrainConfig, batch_size: int) -> float:
+    return config.learning_rate or min(MAX_LR, scaled_learning_rate(batch_size, config.lr_scaling))
+
+
+def describe_strategy(config: ResolvedTrainConfig) -> str:
     """Say what the strategy of a resolved config does, and why it was chosen."""
     return STRATEGY_REASONS[config.strategy, config.mode]
 
@@ -157,9 +177,9 @@ class Placement:
     threads: int
 
     @classmethod
-    def from_config(cls, config: TrainConfig, torchrun: TorchRun | None = None) -> "Placement":
+    def from_config(cls, config: ResolvedTrainConfig, torchrun: TorchRun | None = None) -> "Placement":
         """Return the placement of a resolved config."""
-        workers = tuple(config.device.split(","))
+        workers = config.devices
         on_cpu = workers[: torchrun.local_size if torchrun else None].count("cpu")
         return cls(workers, config.eval_device, threads_per_worker(on_cpu) if on_cpu else 1)
 
@@ -201,7 +221,7 @@ def _check_visible(name: str, device: str, gpus: int) -> None:
         raise ConfigError(f"{name} {device}: {gpus} GPUs are visible to torch")
 
 
-def _strategy(config: TrainConfig, torchrun: TorchRun | None) -> Strategy:
+def _strategy(config: TrainConfig, torchrun: TorchRun | None) -> ResolvedStrategy:
     if torchrun is None:
         return "parameter-server" if config.strategy == "auto" else config.strategy
     if config.strategy in ("parameter-server", "single"):
@@ -234,13 +254,19 @@ def _eval_device(wanted: str, workers: list[str]) -> str:
     return free[0] if free and workers[0] != "cpu" else workers[0]
 
 
-def _size(rows: int) -> tuple[int, int]:
-    return next(((members, width) for below, members, width in SIZES if rows < below), LARGE)
+def _network_size(config: TrainConfig, rows: int) -> tuple[int, tuple[int, ...]]:
+    """Return the members and the widths of each one's hidden layers."""
+    by_rows = next(((members, width) for below, members, width in SIZES if rows < below), LARGE)
+    members, width = PLAIN if config.model == "fastkan" else by_rows
+    return config.members or members, (width,) if config.hidden is None else config.hidden
 
 
-def _batch_size(rows: int) -> int:
+def _batch_size(config: TrainConfig, workers: int, rows: int) -> int:
+    """Return the rows of a step over all workers, at most all there are."""
+    if config.batch_size_per_worker is not None:
+        return min(workers * config.batch_size_per_worker, rows)
     wanted = max(MIN_BATCH, min(MAX_BATCH, int(BATCH_PER_ROOT * rows**0.5)))
-    return 1 << (wanted.bit_length() - 1)
+    return min(config.batch_size or 1 << (wanted.bit_length() - 1), rows)
 
 
 def _epochs(rows: int, batch_size: int) -> int:

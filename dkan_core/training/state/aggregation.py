@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.state.adamw import BLOCK, AdamState, FlatAdamW, Float32
 
 
@@ -106,7 +106,7 @@ def take_over(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], __:
 AGGREGATIONS: dict[str, Aggregation] = {"sync": average_gradients, "average": average_values, "async": add_difference}
 
 
-def aggregation_for(config: TrainConfig) -> Aggregation:
+def aggregation_for(config: ResolvedTrainConfig) -> Aggregation:
     """Return how the updates of a run become one."""
     return take_over if config.strategy == "local-sgd" else AGGREGATIONS[config.mode]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.errors import TrainingError
 from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float32
 from dkan_core.training.state.aggregation import OptimizerStep, WorkerUpdate, aggregation_for
@@ -34,13 +34,13 @@ logger = logging.getLogger(__name__)
 class Rules:
     """What the changes of a run's parameters depend on."""
 
-    config: TrainConfig
+    config: ResolvedTrainConfig
     schedule: Schedule
     work_plan: WorkPlan
     decayed: Sequence[Decayed]
 
     @classmethod
-    def from_config(cls, config: TrainConfig, train_rows: int, decayed: Sequence[Decayed]) -> "Rules":
+    def from_config(cls, config: ResolvedTrainConfig, train_rows: int, decayed: Sequence[Decayed]) -> "Rules":
         """Return the rules of a resolved config."""
         schedule = Schedule.from_config(config, train_rows)
         return cls(config, schedule, plan_work(config, train_rows), decayed)

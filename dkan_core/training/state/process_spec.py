@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from dkan_core.config import TrainConfig, build_config
+from dkan_core.config import ResolvedTrainConfig, build_config
 from dkan_core.errors import DkanError
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.communication.rendezvous import Rendezvous
@@ -39,9 +39,7 @@ class ProcessSpec:
 
     prepared: str
     run: str
-    config: TrainConfig
-    """Resolved: nothing in it is None but what stands for no limit."""
-
+    config: ResolvedTrainConfig
     model: dict[str, Any]
     """The architecture, as ``config.json`` holds it."""
 
@@ -101,7 +99,7 @@ class ProcessSpec:
     def from_json(cls, text: str) -> "ProcessSpec":
         """Read what ``to_json`` has written."""
         plain = json.loads(text)
-        plain["config"] = build_config(TrainConfig, plain["config"])
+        plain["config"] = build_config(ResolvedTrainConfig, plain["config"])
         plain["shape"] = MemoryShape(**plain["shape"])
         plain["rendezvous"] = Rendezvous(**plain["rendezvous"]) if plain["rendezvous"] else None
         plain["wakeups"] = {name: tuple(pair) for name, pair in plain["wakeups"].items()}

@@ -1,9 +1,10 @@
 """How many steps a run takes, their learning rates, and when it evaluates; needs no torch."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.loading.loader import slice_of, steps_per_epoch
 from dkan_core.training.state.ledger import WorkPlan
 
@@ -24,9 +25,8 @@ class Schedule:
     checkpoint_steps: int | None
 
     @classmethod
-    def from_config(cls, config: TrainConfig, rows: int) -> "Schedule":
+    def from_config(cls, config: ResolvedTrainConfig, rows: int) -> "Schedule":
         """Return the schedule of a resolved config."""
-        assert config.epochs is not None and config.batch_size is not None and config.learning_rate is not None
         per_epoch = steps_per_epoch(rows, config.batch_size)
         return cls(
             steps=config.epochs * per_epoch,
@@ -70,29 +70,25 @@ class Schedule:
         return self.peak_lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, self.steps - warmup)))
 
 
-def plan_work(config: TrainConfig, rows: int) -> WorkPlan:
+def plan_work(config: ResolvedTrainConfig, rows: int) -> WorkPlan:
     """Return how the work of a resolved config is cut up."""
-    assert config.epochs is not None and config.batch_size is not None
-    assert config.sync_interval is not None and config.workers is not None
     return WorkPlan(config.epochs, steps_per_epoch(rows, config.batch_size), config.sync_interval, config.workers)
 
 
-def rows_after_units(plan: WorkPlan, done: int, *, rows: int, config: TrainConfig) -> int:
+def rows_after_units(plan: WorkPlan, done: int, *, rows: int, batch_size: int, weights: Sequence[float] = ()) -> int:
     """Return the rows in the first ``done`` work units of a run.
 
     Args:
         plan: How its work is cut up.
         done: How many of them.
         rows: Rows of the train split.
-        config: Resolved settings.
+        batch_size: Rows of a step over all workers.
+        weights: Relative shares of a step's rows that the workers take.
 
-    >>> config = TrainConfig(batch_size=4)
-    >>> [rows_after_units(WorkPlan(2, 3, 1, 2), done, rows=10, config=config) for done in (0, 1, 2, 5, 6, 7)]
+    >>> [rows_after_units(WorkPlan(2, 3, 1, 2), done, rows=10, batch_size=4) for done in (0, 1, 2, 5, 6, 7)]
     [0, 2, 4, 9, 10, 12]
     """
-    assert config.batch_size is not None
     begun = plan.steps_of_unit(done)
-    batch_size = config.batch_size
     epochs, step = divmod(begun.start, plan.steps_per_epoch)
     share = 0
     for place in range(step, step + len(begun)):
@@ -102,7 +98,7 @@ def rows_after_units(plan: WorkPlan, done: int, *, rows: int, config: TrainConfi
             batch_size=batch_size,
             rank=done % plan.workers,
             workers=plan.workers,
-            weights=config.slice_weights,
+            weights=weights,
         )
         share += first - place * batch_size
     return epochs * rows + min(step * batch_size, rows) + share

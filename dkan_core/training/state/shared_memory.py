@@ -19,7 +19,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.state.ledger import Ledger
 
 SNAPSHOT_BYTES = 256 << 20
@@ -204,9 +204,8 @@ class MemoryShape:
     """Arrays of P numbers in a push: parameters and two moments where the server averages them, else one."""
 
     @classmethod
-    def from_config(cls, config: TrainConfig, parameters: int) -> Self:
+    def from_config(cls, config: ResolvedTrainConfig, parameters: int) -> Self:
         """Return the shape of a run with a resolved config."""
-        assert config.workers is not None
         return cls(
             parameters=parameters,
             workers=config.workers,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays
@@ -87,7 +87,6 @@ class Probe:
     """
 
     def __init__(self, spec: ProcessSpec, reader: ShardReader, device: torch.device) -> None:
-        assert spec.config.batch_size is not None
         self.config = spec.config
         self.reader = reader
         self.device = device
@@ -133,7 +132,7 @@ class Probe:
                     found.append(seconds)
         return float(np.median(times[0])), float(np.median(times[1]))
 
-    def _gradient(self, arrays: Arrays, config: TrainConfig | None = None) -> None:
+    def _gradient(self, arrays: Arrays, config: ResolvedTrainConfig | None = None) -> None:
         """Compute a gradient, as a worker does whose parameters have just changed; on CUDA, they are there already."""
         if self.device.type == "cpu":
             self.replica.load(self.values_P)

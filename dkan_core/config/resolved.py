@@ -1,0 +1,40 @@
+"""Settings of a run, once nothing is left open (``dkan_core.training.setup.defaults.resolve``)."""
+
+from typing import Literal
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from dkan_core.config.schema import STRICT, reports_config_errors
+from dkan_core.config.train import TrainConfig
+
+ResolvedStrategy = Literal["parameter-server", "allreduce", "ddp", "ring", "local-sgd", "single"]
+
+# A field that is given no value here must not fall back on the None of TrainConfig.
+RESOLVED = ConfigDict(**STRICT, validate_default=True)
+
+
+@reports_config_errors
+@dataclass(frozen=True, kw_only=True, config=RESOLVED)
+class ResolvedTrainConfig(TrainConfig):
+    """Settings of a run: the same fields, none of them None but what stands for no limit.
+
+    Checkpoints and metrics hold these fields; ``device`` names one device per worker there, separated by commas.
+    """
+
+    members: int
+    hidden: tuple[int, ...]
+    strategy: ResolvedStrategy
+    sync_interval: int
+    workers: int
+    epochs: int
+    batch_size: int
+    learning_rate: float
+
+    def __post_init__(self) -> None:
+        TrainConfig(**vars(self))  # the bounds of these fields stand there
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The device of each worker, such as ``("cuda:0", "cpu")``."""
+        return tuple(self.device.split(","))
