@@ -13,10 +13,12 @@ IMAGE = dkan:$(VERSION)
 VARIANT = gpu
 # Many tests start several processes of their own: more jobs than this gain little, also on more cores.
 TEST_JOBS = 3
+# A file's tests stay together, for the fixtures that they share.
+PYTEST = $(BIN)/pytest --quiet --numprocesses=$(TEST_JOBS) --dist=loadfile --ignore=tests/image --ignore=tests/trainjob
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-image torture lint docs image sbom dist version release-notes bench bench-training \
-	bench-quality clean
+.PHONY: help install demo test test-quick test-image torture lint docs image sbom dist version release-notes bench \
+	bench-training bench-quality clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -40,7 +42,10 @@ demo: $(READY) ## Run the whole pipeline on the flights out of New York City in 
 		--param data_uri=$(CURDIR)/$(DEMO)/flights --param label=label --param split_column=split
 
 test: lint ## Run every test but those of test-image
-	$(BIN)/pytest --quiet --numprocesses=$(TEST_JOBS) --dist=loadfile --ignore=tests/image --ignore=tests/trainjob
+	$(PYTEST)
+
+test-quick: $(READY) ## Run the tests that are not marked slow
+	$(PYTEST) -m "not slow"
 
 test-image: $(READY) ## Build the image and run it with a real engine; train on two nodes: needs root, installs what is missing
 	tests/image/install

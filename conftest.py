@@ -13,3 +13,7 @@ if sys.dont_write_bytecode:
     sys.pycache_prefix = str(Path(__file__).parent / "build/pycache")
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Several run side by side: threads of numpy and torch would only get in each other's way. What trains sets its own.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")

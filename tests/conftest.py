@@ -11,9 +11,21 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
+from tests import warm
 from tests.s3 import s3, s3_endpoint  # noqa: F401 - fixtures
 
 ROOT = Path(__file__).parents[1]
+
+SLOW_SECONDS = 1800
+"""A hanging test ends after so long; the slowest takes a minute or two on an idle machine."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_fork_servers() -> Iterator[None]:
+    """Fork servers begin with their imports done: without that, they are most of what a small run costs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dkan_core.training.launcher.child_processes.launch_fork_server", warm.launch_fork_server)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -64,10 +76,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked gpu, with the reason shown, where there is none."""
+    """Skip tests marked gpu, with the reason shown, where there is none; give those marked slow time on any machine."""
     import torch
 
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))

@@ -24,14 +24,14 @@ import dkan_core
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, cli, tune_learning_rate
 from dkan_core.cli import app
 from dkan_core.config import Group, field_docs
+from tests import warm
 
 Dkan = Callable[..., subprocess.CompletedProcess[str]]
 QUICK = ["--epochs", "2", "--hidden", "4", "--device", "cpu", "--batch-size", "64"]
 
 
 def run_in(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dkan_core", *map(str, words)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return warm.server().run(words, folder)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not installed, reason="the demo's data are not i
 
 
 def write_flights(out: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, SCRIPT, out], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([sys.executable, SCRIPT, out], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,7 @@ def last_change(folder: Path) -> datetime | None:
     """Return when the last commit touched ``folder``; None where there is no git, or no commit."""
     command = ["git", "log", "-1", "--format=%cI", "--", str(folder)]
     try:
-        log = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30, check=False)
+        log = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError:
         return None
     return datetime.fromisoformat(log.stdout.strip()) if log.returncode == 0 and log.stdout.strip() else None

@@ -167,18 +167,18 @@ def test_errors_of_the_preparation_speak_of_the_loaders(monkeypatch: pytest.Monk
         main((x, y), rows(20), CONFIG, run=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_script_needs_no_main_guard(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(CODE)
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stdout.startswith("AP 0."), done.stderr
     assert done.stdout.count("AP") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_runs_in_a_jupyter_kernel() -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CODE)])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, kernel_name="python3").execute()
     printed = "".join(output.get("text", "") for output in notebook.cells[0].outputs if output.get("name") == "stdout")
     assert printed.startswith("AP 0.")

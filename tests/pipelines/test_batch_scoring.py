@@ -14,6 +14,9 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dkan_core import TrainResult, predict
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).parents[2]
 FILES = ("a.parquet", "b.parquet", "c.parquet")
 
@@ -33,7 +36,7 @@ def run_pipeline(out: Path, **parameters: Any) -> subprocess.CompletedProcess[st
     command = [sys.executable, "-m", "pipelines", "run", "--pipeline", "batch-scoring", "--out", str(out)]
     for name, value in parameters.items():
         command += ["--param", f"{name}={value}"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def results_of(out: Path, task: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def pipelines_command(*arguments: str, **environment: str) -> subprocess.Complet
     inherited = {name: value for name, value in os.environ.items() if name != "DKAN_IMAGE"}
     command = [sys.executable, "-m", "pipelines", *arguments]
     return subprocess.run(
-        command, cwd=REPOSITORY, env=inherited | environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=REPOSITORY, env=inherited | environment, capture_output=True, text=True, check=False
     )
 
 

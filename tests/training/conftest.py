@@ -10,7 +10,7 @@ import pytest
 
 from dkan_core import TrainConfig, TrainResult, train
 from tests.training.processes import Background
-from tests.training.torture import CONFIG, final_state, write_rows
+from tests.training.torture import CONFIG, STEPS, final_state, write_rows
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,9 @@ def train_rows(rows: Path) -> int:
 @pytest.fixture(scope="session")
 def calm(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     """An undisturbed run."""
-    return train(rows, tmp_path_factory.mktemp("calm") / "run", CONFIG)
+    result = train(rows, tmp_path_factory.mktemp("calm") / "run", CONFIG)
+    assert result.history[-1]["step"] == STEPS
+    return result
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +42,8 @@ def start(rows: Path, tmp_path: Path) -> Iterator[Callable[..., Background]]:
     """Start runs that are ended with the test."""
     started: list[Background] = []
 
-    def begin(config: TrainConfig = CONFIG, run: str = "run", **env: str) -> Background:
-        started.append(Background(rows, tmp_path / run, config, tmp_path / "settings.json", **env))
+    def begin(config: TrainConfig = CONFIG, run: str = "run", *, cold: bool = False, **env: str) -> Background:
+        started.append(Background(rows, tmp_path / run, config, tmp_path / "settings.json", cold=cold, **env))
         return started[-1]
 
     yield begin

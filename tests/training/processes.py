@@ -15,6 +15,7 @@ from typing import Any
 
 from dkan_core import TrainConfig
 from dkan_core.training.launcher.fork_server import NAME
+from tests import warm
 
 UNRESPONSIVE_SECONDS = 240.0
 """After so long without anything new a test has failed: less than pytest's limit, so that it can say what it saw."""
@@ -27,13 +28,23 @@ LOOPBACKS = {"0100007F", f"{'0' * 24}01000000", f"{'0' * 16}FFFF00000100007F"}
 
 
 class Background:
-    """A run in a process of its own."""
+    """A run in a process of its own; one that is ``cold`` imports everything itself, and shows its environment."""
 
-    def __init__(self, prepared: Path, run: Path | str, config: TrainConfig, settings: Path, **env: str) -> None:
+    def __init__(
+        self,
+        prepared: Path,
+        run: Path | str,
+        config: TrainConfig,
+        settings: Path,
+        *,
+        cold: bool = False,
+        **env: str,
+    ) -> None:
         settings.write_text(json.dumps({key: value for key, value in asdict(config).items() if value is not None}))
-        command = [sys.executable, "-m", "dkan_core", "train", str(prepared), "--out", str(run), "--config", settings]
-        self.run, self.lines = Path(run), []
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **env})
+        words = ["train", str(prepared), "--out", str(run), "--config", str(settings)]
+        self.run = Path(run)
+        self.lines: list[str] = []
+        self.process = _start(words, {**os.environ, **env}, cold=cold)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -88,28 +99,37 @@ class Background:
             self.wait()
 
 
+def _start(words: list[str], env: dict[str, str], *, cold: bool) -> subprocess.Popen[str] | warm.Forked:
+    """Start the ``dkan`` command, with a pipe at its stderr."""
+    if not cold:
+        return warm.server().popen(words, env)
+    return subprocess.Popen([sys.executable, "-m", "dkan_core", *words], stderr=subprocess.PIPE, text=True, env=env)
+
+
 def children(launcher: int) -> dict[str, int]:
     """Return name (as in the log file's) -> pid of a run's processes, without the one that they are forked from."""
     return {name: pid for name, pid in _named(launcher).items() if name != NAME}
 
 
 def _named(launcher: int) -> dict[str, int]:
-    parents, names = {}, {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    found = {}
+    for pid in child_pids(launcher):
         try:
-            comm, rest = (entry / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+            name, rest = Path(f"/proc/{pid}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
         except OSError:
             continue
-        state, parent = rest.split()[:2]
-        if state != "Z":
-            parents[int(entry.name)], names[int(entry.name)] = int(parent), comm
-    return {
-        name.removeprefix("dkan "): pid
-        for pid, name in names.items()
-        if name.startswith("dkan ") and parents[pid] == launcher
-    }
+        if name.startswith("dkan ") and rest.split()[0] != "Z":
+            found[name.removeprefix("dkan ")] = pid
+    return found
+
+
+def child_pids(parent: int) -> list[int]:
+    """Return the children of a process; none where it is gone."""
+    found = []
+    for task in Path(f"/proc/{parent}/task").glob("*/children"):
+        with suppress(OSError):
+            found += [int(pid) for pid in task.read_text().split()]
+    return found
 
 
 def fork_server(launcher: int) -> int | None:

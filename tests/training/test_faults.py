@@ -17,6 +17,7 @@ from dkan_core.model.saved_model import SavedModel
 from tests.training.processes import Background, wait_until
 from tests.training.torture import (
     CONFIG,
+    STEPS,
     Fault,
     check_nothing_lost,
     facts,
@@ -28,6 +29,8 @@ from tests.training.torture import (
 )
 from tests.training.torture import main as torture
 
+pytestmark = pytest.mark.slow
+
 
 def test_any_process_may_be_killed_again_and_again(
     start: Callable[..., Background], calm: TrainResult, expected: npt.NDArray[np.float32], train_rows: int
@@ -37,9 +40,9 @@ def test_any_process_may_be_killed_again_and_again(
     background = start()
     with ledger_of(background) as ledger:
         for count, fault in enumerate(faults, start=1):
-            wait_until(lambda count=count: ledger.read().step >= 100 * count)
+            wait_until(lambda count=count: ledger.read().step >= STEPS // 14 * count)
             wait_until(lambda fault=fault: fault.strike(background))
-        assert ledger.read().step < 1400, "the faults came too late to count"
+        assert ledger.read().step < STEPS, "the faults came too late to count"
     code, output = background.wait()
     assert code == 0, output
     check_nothing_lost(background.run, train_rows, CONFIG, expected)
@@ -50,13 +53,13 @@ def test_any_process_may_be_killed_again_and_again(
 def test_all_killed_at_once_and_then_the_process_that_they_are_forked_from(
     start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int
 ) -> None:
-    background = start()
+    background = start(cold=True)
     with ledger_of(background) as ledger:
-        wait_until(lambda: ledger.read().step > 100)
+        wait_until(lambda: ledger.read().step > STEPS // 14)
         for name in ("worker-0", "worker-1", "server"):
             background.kill(name)
         before = ledger.read().step
-        wait_until(lambda: ledger.read().step > before + 100)
+        wait_until(lambda: ledger.read().step > before + STEPS // 14)
         before = background.children()
         # The second one while it still imports; the processes live on, and are replaced once there is another.
         assert background.kill_fork_server() != background.kill_fork_server()
@@ -78,7 +81,7 @@ def test_stopped_worker_loses_its_range_and_its_late_push_is_refused(
     with ledger_of(background) as ledger:
         wait_until(lambda: ledger.read().step > 50)
         # One that is stopped before it has seen its work unit has nothing to push: then it is stopped again.
-        while not ledger.read().late and ledger.read().step < 1200:
+        while not ledger.read().late and ledger.read().step < STEPS - 100:
             pid = background.kill("worker-1", signal.SIGSTOP)
             while not is_busy(background, 1):
                 os.kill(pid, signal.SIGCONT)
@@ -177,7 +180,7 @@ def test_average_ends_with_the_same_bits_whoever_takes_the_steps(
     train(rows, tmp_path / "calm", config)
     background = start(config)
     with ledger_of(background) as ledger:
-        wait_until(lambda: ledger.read().step >= 50)
+        wait_until(lambda: ledger.read().step >= STEPS // 28)
         # A worker that is stopped within a work unit loses it to the other; one that is killed begins it again.
         pid = background.kill("worker-1", signal.SIGSTOP)
         wait_until(lambda: ledger.read().reassigned > 0)
@@ -185,7 +188,7 @@ def test_average_ends_with_the_same_bits_whoever_takes_the_steps(
         for name in ("worker-0", "worker-1", "server"):
             before = ledger.read()
             background.kill(name)
-            wait_until(lambda before=before: ledger.read().step >= before.step + 50)
+            wait_until(lambda before=before: ledger.read().step >= before.step + STEPS // 28)
         assert not ledger.read().ended, "the faults came too late to count"
     code, output = background.wait()
     assert code == 0, output
@@ -197,7 +200,7 @@ def test_async_loses_nothing_either(start: Callable[..., Background], calm: Trai
     background = start(replace(CONFIG, mode="async", sync_interval=5))
     with ledger_of(background) as ledger:
         for count, name in enumerate(["worker-0", "server", "worker-1", "server"], start=1):
-            wait_until(lambda count=count: ledger.read().step >= 100 * count)
+            wait_until(lambda count=count: ledger.read().step >= STEPS // 14 * count)
             background.kill(name)
     code, output = background.wait()
     assert code == 0, output

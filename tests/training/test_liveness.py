@@ -20,7 +20,7 @@ from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.processes import Background, children, wait_until
-from tests.training.torture import CONFIG, check_nothing_lost, facts, inject, ledger_of, memory_of
+from tests.training.torture import CONFIG, STEPS, check_nothing_lost, facts, inject, ledger_of, memory_of
 
 
 def test_idle_evaluator_may_be_killed_as_often_as_one_likes(
@@ -38,7 +38,7 @@ def test_idle_evaluator_may_be_killed_as_often_as_one_likes(
         for _ in range(kills):
             wait_until(partial(got_on, memory.ledger.read().step, int(memory.activity_R[evaluator])))
             background.kill("evaluator")
-        assert memory.ledger.read().step < 1400, "the faults came too late to count"
+        assert memory.ledger.read().step < STEPS, "the faults came too late to count"
     code, output = background.wait()
     assert code == 0, output
     assert facts(background.run)["replaced"] == {"worker": 0, "server": 0, "evaluator": kills}
@@ -97,7 +97,7 @@ def test_hung_server_and_evaluator_are_replaced(rows: Path, tmp_path: Path, monk
 def test_ctrl_c_ends_a_run_whose_server_and_evaluator_are_stopped(start: Callable[..., Background]) -> None:
     background = start()
     with ledger_of(background) as ledger:
-        wait_until(lambda: ledger.read().step > 100)
+        wait_until(lambda: ledger.read().step > STEPS // 14)
         for name in ("server", "evaluator"):
             background.kill(name, signal.SIGSTOP)
         os.kill(background.process.pid, signal.SIGINT)
@@ -105,7 +105,7 @@ def test_ctrl_c_ends_a_run_whose_server_and_evaluator_are_stopped(start: Callabl
     assert code == 130 and facts(background.run)["ended"] == "interrupt", output
     for name in ("server", "evaluator"):
         assert f"{name} is unresponsive; killing it" in output
-    assert background.history()[-1]["step"] == facts(background.run)["steps"] < 1404
+    assert background.history()[-1]["step"] == facts(background.run)["steps"] < STEPS
 
 
 def test_advice_is_that_of_the_role_that_died(tmp_path: Path) -> None:

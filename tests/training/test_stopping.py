@@ -19,6 +19,7 @@ from dkan_core.training.state.ledger import Ledger
 from tests.training.processes import Background, alive, wait_until
 from tests.training.torture import (
     CONFIG,
+    STEPS,
     check_nothing_lost,
     facts,
     final_state,
@@ -28,13 +29,15 @@ from tests.training.torture import (
     same_history,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_terminated_run_goes_on_to_the_same_bits(
     start: Callable[..., Background], calm: TrainResult, expected: npt.NDArray[np.float32], train_rows: int
 ) -> None:
     background = start()
     with ledger_of(background) as ledger:
-        wait_until(lambda: ledger.read().step > 500)
+        wait_until(lambda: ledger.read().step > STEPS // 3)
         processes = background.children()
         os.kill(background.process.pid, signal.SIGTERM)
         assert background.wait()[0] == 143
@@ -85,7 +88,7 @@ def test_averaged_parameters_go_on_to_the_same_bits(
     undisturbed = train(rows, tmp_path / "calm", config)
     background = start(config)
     with ledger_of(background) as ledger:
-        wait_until(lambda: ledger.read().step > 400)
+        wait_until(lambda: ledger.read().step > STEPS // 3)
     os.kill(background.process.pid, signal.SIGTERM)
     assert background.wait()[0] == 143
     again = train(rows, background.run, replace(config, resume="auto"))
@@ -113,12 +116,12 @@ def test_ctrl_c_ends_the_run_in_order_and_it_can_go_on(
 ) -> None:
     background = start()
     with ledger_of(background) as ledger:
-        wait_until(lambda: ledger.read().step > 100)
+        wait_until(lambda: ledger.read().step > STEPS // 14)
     os.kill(background.process.pid, signal.SIGINT)
     code, output = background.wait()
     assert code == 130 and "press Ctrl-C again" in output and "continue with --resume auto" in output
     assert facts(background.run)["ended"] == "interrupt"
-    assert background.history()[-1]["step"] == facts(background.run)["steps"] < 1404
+    assert background.history()[-1]["step"] == facts(background.run)["steps"] < STEPS
     again = start(replace(CONFIG, resume="auto"))
     assert again.wait()[0] == 0
     check_nothing_lost(again.run, train_rows, CONFIG, expected)
@@ -149,7 +152,7 @@ def test_ctrl_c_before_the_first_step_promises_nothing(
 def test_ctrl_c_twice_ends_at_once(start: Callable[..., Background]) -> None:
     background = start()
     with ledger_of(background) as ledger:
-        wait_until(lambda: ledger.read().step > 100)
+        wait_until(lambda: ledger.read().step > STEPS // 14)
     processes = background.children()
     os.kill(processes["evaluator"], signal.SIGSTOP)
     os.kill(background.process.pid, signal.SIGINT)
@@ -164,7 +167,7 @@ def test_differences_that_were_on_their_way_are_not_lost(start: Callable[..., Ba
     config = replace(CONFIG, mode="async", sync_interval=5, workers=3)
     background = start(config)
     with ledger_of(background) as ledger:
-        wait_until(lambda: ledger.read().step > 400)
+        wait_until(lambda: ledger.read().step > STEPS // 3)
     os.kill(background.process.pid, signal.SIGTERM)
     assert background.wait()[0] == 143
     again = start(replace(config, resume="auto"))

@@ -25,6 +25,8 @@ from tests.training.torture import (
     same_history,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def fill(path: Path) -> None:
     """Write a file until the disk is full."""

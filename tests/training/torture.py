@@ -24,7 +24,9 @@ from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.shared_memory import MemoryShape, Record, SharedMemory
 from tests.training.processes import Background, link_target, wait_until
 
-ROWS = 16_000
+ROWS, STEPS = 8_000, 708
+"""Rows in all, and the steps that ``CONFIG`` takes over those of the train split."""
+
 CONFIG = TrainConfig(
     model="fastkan",
     epochs=4,
@@ -39,7 +41,7 @@ CONFIG = TrainConfig(
 
 
 def write_rows(folder: Path) -> Path:
-    """Prepare rows that take some seconds to train on, with few evaluations."""
+    """Prepare rows that take seconds to train on, with few evaluations."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(ROWS, 6)).astype(np.float32)
     y = (x[:, 0] * x[:, 1] + 0.5 * x[:, 2] + rng.normal(size=ROWS) > 1).astype(np.int8)

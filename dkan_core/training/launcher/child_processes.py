@@ -135,16 +135,7 @@ class ForkServer:
     def _begin(self) -> tuple[subprocess.Popen[bytes], socket.socket, Channel]:
         """Start the fork server; return it with the socket to it, and what is to be read from that."""
         ours, theirs = channel_pair()
-        package = str(Path(dkan_core.__file__).resolve().parent.parent)
-        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-        # Threads are started by the children, as many as each is told; numpy's would be in the way of forking.
-        env = {"OMP_WAIT_POLICY": "passive", **KEEP_MEMORY, **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        # -P: what lies in the working folder is not imported. A session of its own: Ctrl-C is the launcher's matter.
-        module = "dkan_core.training.launcher.fork_server"
-        command = [sys.executable, "-P", "-m", module, str(theirs.fileno()), str(os.getpid())]
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), env=env, start_new_session=True
-        )
+        process = launch_fork_server(theirs.fileno())
         theirs.close()
         return process, ours, Channel(ours)
 
@@ -152,6 +143,24 @@ class ForkServer:
         self._process.kill()
         self._process.wait()
         self._channel.close()
+
+
+def launch_fork_server(handle: int) -> subprocess.Popen[bytes]:
+    """Start a process that forks others as it is told over the socket with this handle."""
+    # -P: what lies in the working folder is not imported. A session of its own: Ctrl-C is the launcher's matter.
+    module = "dkan_core.training.launcher.fork_server"
+    command = [sys.executable, "-P", "-m", module, str(handle), str(os.getpid())]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, pass_fds=(handle,), env=fork_server_environment(), start_new_session=True
+    )
+
+
+def fork_server_environment() -> dict[str, str]:
+    """Return the environment of a run's processes."""
+    package = str(Path(dkan_core.__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    # Threads are started by the children, as many as each is told; numpy's would be in the way of forking.
+    return {"OMP_WAIT_POLICY": "passive", **KEEP_MEMORY, **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 def _first_message(channel: Channel) -> int | None:

@@ -59,13 +59,15 @@ def test_local_sgd_alone_is_plain_training_and_together_learns(prepared: Path, t
     assert together.average_precision > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "local-sgd", "parameter-server", "single"])
 def test_launcher_killed_while_its_processes_start_leaves_none_behind(
     strategy: str, prepared: Path, tmp_path: Path
 ) -> None:
     workers = 1 if strategy == "single" else 2
     config = replace(LONG, strategy=strategy, workers=workers)
-    background = Background(prepared, tmp_path / "run", config, tmp_path / "settings.json", DKAN_TEST=str(tmp_path))
+    mark = {"DKAN_TEST": str(tmp_path)}
+    background = Background(prepared, tmp_path / "run", config, tmp_path / "settings.json", cold=True, **mark)
     wait_until(lambda: "evaluator" in background.children())
     assert len(with_variable("DKAN_TEST", str(tmp_path))) > 1, "the launcher and what it has started are found by it"
     os.kill(background.process.pid, signal.SIGKILL)
@@ -92,6 +94,7 @@ def undisturbed(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Che
     return last_checkpoint(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rank-0", "rank-1"])
 def test_killed_member_changes_nothing(name: str, undisturbed: Checkpoint, prepared: Path, tmp_path: Path) -> None:
     results: list[TrainResult] = []

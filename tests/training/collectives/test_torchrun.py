@@ -20,7 +20,7 @@ from dkan_core.training.launcher import torchrun as torchrun_module
 from dkan_core.training.launcher.checkpoints import load_checkpoint
 from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.setup.defaults import resolve
-from tests.training.processes import LOOPBACKS, UNRESPONSIVE_SECONDS, children, listening, wait_until
+from tests.training.processes import LOOPBACKS, UNRESPONSIVE_SECONDS, child_pids, children, listening, wait_until
 
 CONFIG = TrainConfig(
     strategy="allreduce", epochs=3, hidden=(8,), device="cpu", batch_size=50, learning_rate=0.02, dropout=0.0
@@ -37,6 +37,7 @@ def torchrun(prepared: Path, run: Path, config: TrainConfig, *options: str) -> s
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
 
 
+@pytest.mark.slow
 def test_two_ranks_equal_a_parameter_server_with_two_workers(prepared: Path, tmp_path: Path) -> None:
     process = torchrun(prepared, tmp_path / "ranks", CONFIG)
     train(prepared, tmp_path / "server", replace(CONFIG, strategy="parameter-server", workers=2))
@@ -48,13 +49,14 @@ def test_two_ranks_equal_a_parameter_server_with_two_workers(prepared: Path, tmp
     assert json.loads((tmp_path / "ranks" / "metrics.json").read_text())["training"]["workers"] == 2
 
 
+@pytest.mark.slow
 def test_killed_member_is_named_and_the_next_attempt_goes_on(prepared: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     config = replace(CONFIG, epochs=60, patience=1000, resume="auto")
     process = torchrun(prepared, run, config, "--max-restarts=1")
     history = run / "history.jsonl"
     wait_until(lambda: history.exists() and len(history.read_text().splitlines()) > 2)
-    (pid,) = (found["rank-1"] for launcher in _ranks(process.pid) if "rank-1" in (found := children(launcher)))
+    (pid,) = (found["rank-1"] for launcher in child_pids(process.pid) if "rank-1" in (found := children(launcher)))
     os.kill(pid, 9)
     _, output = process.communicate(timeout=UNRESPONSIVE_SECONDS)
     assert process.returncode == 0, output
@@ -111,11 +113,6 @@ def test_store_that_the_first_rank_keeps_on_one_node_listens_on_the_loopback_alo
     found = listening([os.getpid()])
     assert found and found <= LOOPBACKS, found
     del first
-
-
-def _ranks(agent: int) -> list[int]:
-    tasks = Path(f"/proc/{agent}/inputs").glob("*/children")
-    return [int(pid) for inputs in tasks for pid in inputs.read_text().split()]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_breast_cancer
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 
 
@@ -20,7 +22,7 @@ def run_pipeline(out: Path, *parameters: str) -> subprocess.CompletedProcess[str
     command = [sys.executable, "-m", "pipelines", "run", "--out", str(out)]
     for parameter in parameters:
         command += ["--param", parameter]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,236 @@
+"""Processes that begin with everything imported: real processes, only without the seconds that importing torch takes.
+
+Those seconds are most of what a small run costs, once for the command and once for its fork server. Here a process that
+has imported all of it is forked for each. What it becomes has the environment, the working folder and the handles that
+``subprocess`` would give it, and a ``sitecustomize`` on its PYTHONPATH is executed. Only its ``/proc/PID/environ`` and
+its command line are those of the process it was forked from.
+
+A process that is forked from here and starts others in turn first forks itself, while it has no thread: it has no other
+way to a process with nothing but the imports in it.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import site
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from dkan_core.training.launcher import child_processes, fork_server
+from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
+
+ROOT = Path(__file__).parents[1]
+IMPORTED = ("dkan_core.cli", "dkan_core.training.launcher.train", "dkan_core.evaluation.evaluate")
+MAX_REQUEST, MAX_HANDLES = 1 << 17, 8
+SAFE_THREADS = {"jemalloc_bg_thd"}
+"""Threads that take care of forks themselves; pyarrow's allocator has one."""
+
+ADOPTION_SECONDS = 0.001
+"""How often a new process looks whether it is the child of the one that asked for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a forked process becomes."""
+
+    argv: list[str]
+    """Arguments of ``python -m dkan_core``; none for a fork server."""
+
+    env: dict[str, str]
+    cwd: str
+    launcher: int = 0
+    """Process that a fork server works for; 0 for a command."""
+
+
+class Forked:
+    """A process that was forked, as ``subprocess.Popen`` shows one."""
+
+    def __init__(self, pid: int, stderr: IO[str] | None = None) -> None:
+        self.pid, self.stderr = pid, stderr
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int:
+        code = self._wait(0)
+        assert code is not None
+        return code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def _wait(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+
+class WarmServer:
+    """The process that others are forked from, as the one that asks for them sees it."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link, self._lock = link, threading.Lock()
+
+    def fork(self, task: Task, handles: Sequence[int]) -> int:
+        """Fork a process with some handles, the first two as stdout and stderr; return its number: it is our child."""
+        with self._lock:
+            adopt_orphans()
+            try:
+                socket.send_fds(self._link, [json.dumps(asdict(task)).encode()], handles)
+                return int(self._link.recv(16))
+            finally:
+                stop_adopting()
+
+    def launch_fork_server(self, handle: int) -> Forked:
+        """Start a fork server."""
+        env = child_processes.fork_server_environment()
+        return Forked(self.fork(Task(argv=[], env=env, cwd=str(Path.cwd()), launcher=os.getpid()), [1, 2, handle]))
+
+    def popen(self, words: Sequence[object], env: dict[str, str], cwd: Path | None = None) -> Forked:
+        """Start the ``dkan`` command; its stderr is a pipe."""
+        ours, theirs = os.pipe()
+        try:
+            pid = self.fork(_command(words, env, cwd), [1, theirs])
+        finally:
+            os.close(theirs)
+        return Forked(pid, os.fdopen(ours))
+
+    def run(self, words: Sequence[object], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run the ``dkan`` command, as ``subprocess.run`` would with its output captured."""
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            process = Forked(self.fork(_command(words, dict(os.environ), cwd), [output.fileno(), errors.fileno()]))
+            code = process.wait()
+            output.seek(0)
+            errors.seek(0)
+            return subprocess.CompletedProcess(list(words), code, output.read(), errors.read())
+
+
+def _command(words: Sequence[object], env: dict[str, str], cwd: Path | None) -> Task:
+    return Task(argv=[str(word) for word in words], env=env, cwd=str(cwd or Path.cwd()))
+
+
+@cache
+def server() -> WarmServer:
+    """Return the process that others are forked from; the first call starts it, and it ends with this process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # The allocator and OpenMP read their settings when a program begins, so a fork server's are set here already.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        pass_fds=(theirs.fileno(),),
+        env=child_processes.fork_server_environment(),
+    )
+    theirs.close()
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return WarmServer(ours)
+
+
+def launch_fork_server(handle: int) -> Forked:
+    """Take the place of ``child_processes.launch_fork_server``."""
+    return server().launch_fork_server(handle)
+
+
+def _serve(link: socket.socket) -> tuple[Task, list[int]]:
+    """Fork a process for every request; return, in that process alone, what it becomes."""
+    while True:
+        content, handles, _, _ = socket.recv_fds(link, MAX_REQUEST, MAX_HANDLES)
+        if not content:
+            os._exit(0)
+        between = os.fork()
+        if between == 0:
+            # The process in between ends at once, and so its child becomes that of the process that asks.
+            parent = os.getpid()
+            if os.fork():
+                os._exit(0)
+            while os.getppid() == parent:
+                time.sleep(ADOPTION_SECONDS)
+            link.send(str(os.getpid()).encode())
+            link.close()
+            return Task(**json.loads(content)), list(handles)
+        os.waitpid(between, 0)
+        for handle in handles:
+            os.close(handle)
+
+
+def _become(task: Task, handles: Sequence[int]) -> None:
+    """Take over what a process of its own would begin with."""
+    os.dup2(handles[0], 1)
+    os.dup2(handles[1], 2)
+    for handle in handles[:2]:
+        os.close(handle)
+    before = set(os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    os.environ.clear()
+    os.environ.update(task.env)
+    os.chdir(task.cwd)
+    tempfile.tempdir = None  # it is remembered from the environment
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if added := [path for path in task.env.get("PYTHONPATH", "").split(os.pathsep) if path and path not in before]:
+        sys.path[:0] = added
+        sys.modules.pop("sitecustomize", None)
+        site.execsitecustomize()  # type: ignore[attr-defined]
+
+
+def _own_server() -> WarmServer:
+    """Fork the server of a command's own fork servers, which have to be its children."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        theirs.close()
+        return WarmServer(ours)
+    ours.close()
+    _run(*_serve(theirs))
+    sys.exit()
+
+
+def _run(task: Task, handles: list[int]) -> None:
+    if task.launcher:
+        _become(task, handles)
+        os.setsid()
+        sys.argv = ["fork_server", str(handles[2]), str(task.launcher)]
+        fork_server.main()
+    else:
+        server = _own_server()
+        _become(task, handles)
+        child_processes.launch_fork_server = server.launch_fork_server  # type: ignore[assignment]
+        sys.argv = ["dkan", *task.argv]
+        runpy.run_module("dkan_core", run_name="__main__", alter_sys=True)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for module in (
+        *IMPORTED,
+        *(f"dkan_core.training.{fork_server.MODULES[role]}" for role in fork_server.IMPORTED_AHEAD),
+    ):
+        importlib.import_module(module)
+    gc.freeze()
+    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    assert len(set(threads) - SAFE_THREADS) == 1, f"a process with threads cannot be forked safely: {threads}"
+    _run(*_serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()
