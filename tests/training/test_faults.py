@@ -5,8 +5,9 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ import pytest
 
 from dkan_core import TrainingError, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.roles import evaluator, parameter_server, post_step, work_assignment
+from dkan_core.training.state import parameter_store, snapshots
 from tests.training.processes import Background, wait_until
 from tests.training.torture import (
     CONFIG,
@@ -122,51 +125,74 @@ sys.settrace(trace)
 """
 
 
-@pytest.mark.parametrize(
-    ("role", "entry", "files", "calm_lines", "kills"),
-    [
-        (
-            "server",
-            "run",
-            ("parameter_server.py", "post_step.py", "work_assignment.py", "parameter_store.py", "snapshots.py"),
-            600,
-            80,
-        ),
-        ("evaluator", "work", ("evaluator.py",), 400, 15),
-    ],
-)
+@dataclass(frozen=True, kw_only=True)
+class KilledEverywhere:
+    """A process that is killed at every line that it comes to."""
+
+    entry: FunctionType
+    """What it begins its life with."""
+
+    modules: tuple[ModuleType, ...]
+    """Those whose lines count."""
+
+    calm_lines: int
+    """Lines that every other life has at least: enough to get the run on."""
+
+    kills: int
+    """It dies more often than that."""
+
+    evaluations_per_epoch: int = 1
+
+
+KILLED_EVERYWHERE = {
+    "server": KilledEverywhere(
+        entry=parameter_server.Server.run,
+        modules=(parameter_server, post_step, work_assignment, parameter_store, snapshots),
+        calm_lines=600,
+        kills=80,
+    ),
+    # It gets on from one snapshot to the next: it has many.
+    "evaluator": KilledEverywhere(
+        entry=evaluator.work, modules=(evaluator,), calm_lines=400, kills=15, evaluations_per_epoch=25
+    ),
+}
+
+
+def file_name(path: str | None) -> str:
+    assert path is not None
+    return Path(path).name
+
+
+@pytest.mark.parametrize("role", KILLED_EVERYWHERE)
 def test_process_may_be_killed_at_every_line_that_it_comes_to(
     role: str,
-    entry: str,
-    files: tuple[str, ...],
-    calm_lines: int,
-    kills: int,
     start: Callable[..., Background],
     tmp_path: Path,
     calm: TrainResult,
     expected: npt.NDArray[np.float32],
     train_rows: int,
 ) -> None:
-    records, killed = tmp_path / "records", tmp_path / "killed"
+    case = KILLED_EVERYWHERE[role]
+    lives, killed = tmp_path / "lives", tmp_path / "killed"
     killed.touch()
     names = {
-        "ENTRY": (f"{role}.py", entry),
-        "FILES": files,
-        "LIVES": str(records),
+        "ENTRY": (file_name(case.entry.__code__.co_filename), case.entry.__name__),
+        "FILES": tuple(file_name(module.__file__) for module in case.modules),
+        "LIVES": str(lives),
         "KILLED": str(killed),
-        "CALM": calm_lines,
+        "CALM": case.calm_lines,
     }
     body = KILL_AT_EVERY_LINE
     for name, value in names.items():
         body = body.replace(name, repr(value))
-    # The evaluator gets on from one snapshot to the next: it has many.
-    config = replace(CONFIG, evaluations_per_epoch=1 if role == "server" else 25)
+    config = replace(CONFIG, evaluations_per_epoch=case.evaluations_per_epoch)
     background = start(config, **inject(tmp_path, body))
     code, output = background.wait()
     assert code == 0, output
     places = killed.read_text().split()
-    assert len(places) == len(set(places)) == facts(background.run)["replaced"][role]
-    assert len(places) > kills, places
+    # One that is killed at its last lines, with all done, is not replaced.
+    assert len(places) == len(set(places)) and len(places) - facts(background.run)["replaced"][role] in (0, 1)
+    assert len(places) > case.kills, places
     check_nothing_lost(background.run, train_rows, CONFIG, expected)
     best = max(entry["average_precision"] for entry in background.history())
     assert SavedModel(background.run).metrics["average_precision"] == best
