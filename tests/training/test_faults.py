@@ -153,7 +153,7 @@ KILLED_EVERYWHERE = {
     ),
     # It gets on from one snapshot to the next: it has many.
     "evaluator": KilledEverywhere(
-        entry=evaluator.work, modules=(evaluator,), calm_lines=400, kills=15, evaluations_per_epoch=25
+        entry=evaluator.main, modules=(evaluator,), calm_lines=400, kills=15, evaluations_per_epoch=25
     ),
 }
 
