@@ -59,7 +59,8 @@ def build_pipeline(
         display_name=_display_name(name),
         summary=summary,
         parameters=merged(
-            settings.form(merged(preparation.asks, training.asks, finish.ASKS)), changed={"seed": SEED, **(form or {})}
+            settings.form(merged(preparation.parameters, training.parameters, finish.PARAMETERS)),
+            changed={"seed": SEED, **(form or {})},
         ),
         returns=finish.Outputs,
         described=finish.DESCRIBED,
@@ -93,7 +94,7 @@ def build_scoring_pipeline(
         name=name,
         display_name=_display_name(name),
         summary=summary,
-        parameters=merged(merged(settings.form(score.ASKS), changed=EVERY_STEP), changed=form),
+        parameters=merged(merged(settings.form(score.PARAMETERS), changed=EVERY_STEP), changed=form),
         returns=score.Outputs,
         described=score.DESCRIBED,
     )

@@ -29,7 +29,7 @@ Values = dict[str, Any]
 """Parameters by name, as kfp hands them to a pipeline: placeholders that a run fills in."""
 
 
-def asked_by(component: BaseComponent, *, leave_out: Iterable[str] = ()) -> list[Parameter]:
+def parameters_of(component: BaseComponent, *, leave_out: Iterable[str] = ()) -> list[Parameter]:
     """Return the parameters that a component asks for, with its defaults and descriptions; artifacts are none."""
     signature, described = inspect.signature(component.python_func).parameters, component.component_spec.inputs
     return [
@@ -63,7 +63,7 @@ def merged(*groups: Iterable[Parameter], changed: Mapping[str, Mapping[str, Any]
     return sorted((found[name] for name in order), key=lambda parameter: parameter.default is not REQUIRED)
 
 
-def fill(component: BaseComponent, values: Values, **given: Any) -> PipelineTask:
+def bind(component: BaseComponent, values: Values, **given: Any) -> PipelineTask:
     """Call a component or pipeline with what it asks for: what is given, and the rest from the form."""
     asked = component.component_spec.inputs or {}
     return component(**{name: value for name, value in {**values, **given}.items() if name in asked})

@@ -110,7 +110,7 @@ class Settings:
         return merged(asked, STEP, VOLUME if self.volume else ())
 
 
-def place(
+def configure_pod(
     task: PipelineTask,
     values: Values,
     settings: Settings,
@@ -150,7 +150,7 @@ def place_training(task: PipelineTask, values: Values, settings: Settings) -> Pi
 
     The GPU count is text: Kubeflow compiles a number and then gives the pod no GPU.
     """
-    place(task, values, settings, cached=True, resources=("cpu", "memory"))
+    configure_pod(task, values, settings, cached=True, resources=("cpu", "memory"))
     task.set_accelerator_type(values["gpu_type"]).set_accelerator_limit(values["num_gpus"])
     retry(task, settings)
     kubernetes.empty_dir_mount(task, "shm", "/dev/shm", medium="Memory", size_limit=settings.shm_size)

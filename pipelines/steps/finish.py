@@ -7,12 +7,12 @@ from kfp import dsl
 from components.deployment.publish_model import publish_model
 from components.evaluation.approve_model import approve_model
 from components.evaluation.evaluate_fastkan import evaluate_fastkan
-from pipelines.form import Parameter, Values, as_pipeline, asked_by, fill, merged
-from pipelines.pods import Settings, place
+from pipelines.form import Parameter, Values, as_pipeline, bind, merged, parameters_of
+from pipelines.pods import Settings, configure_pod
 
 RESULTS = ("average_precision", "previous_average_precision", "comparable")
-GATE = asked_by(approve_model, leave_out=RESULTS)
-ASKS = merged(asked_by(evaluate_fastkan, leave_out=("split",)), GATE, asked_by(publish_model))
+GATE = parameters_of(approve_model, leave_out=RESULTS)
+PARAMETERS = merged(parameters_of(evaluate_fastkan, leave_out=("split",)), GATE, parameters_of(publish_model))
 
 
 class Outputs(NamedTuple):
@@ -40,23 +40,23 @@ def build_finish(settings: Settings) -> Any:
     )
 
     def publish(values: Values) -> None:
-        place(fill(publish_model, values), values, settings)
+        configure_pod(bind(publish_model, values), values, settings)
 
     # A task behind a condition gets its resources from parameters only through a pipeline of its own.
     publishing = as_pipeline(
         publish,
         name="publish-approved",
         summary="Publish the approved model.",
-        parameters=[*artifacts, *settings.form(asked_by(publish_model))],
+        parameters=[*artifacts, *settings.form(parameters_of(publish_model))],
     )
 
     def finish(values: Values, prepared: Any, model: Any) -> Outputs:
-        evaluated = fill(evaluate_fastkan, values, prepared=prepared, model=model, split="test")
-        results = place(evaluated, values, settings).outputs
+        evaluated = bind(evaluate_fastkan, values, prepared=prepared, model=model, split="test")
+        results = configure_pod(evaluated, values, settings).outputs
         scores = {name: results[name] for name in RESULTS}
-        approved = place(fill(approve_model, values, **scores), values, settings).output
+        approved = configure_pod(bind(approve_model, values, **scores), values, settings).output
         with dsl.If(approved == True, name="approved"):  # noqa: E712 - kfp compares the output when it runs
-            fill(publishing, values, model=model, metrics=results["metrics"])
+            bind(publishing, values, model=model, metrics=results["metrics"])
         return Outputs(results["average_precision"], approved, model, results["report"])
 
     return finish

@@ -11,8 +11,8 @@ from components.data_processing.plan_preparation import plan_preparation
 from components.data_processing.prepare_parquet import prepare_parquet
 from components.data_processing.prepare_part import prepare_part
 from components.data_processing.sample_parquet import sample_parquet
-from pipelines.form import REQUIRED, Values, as_pipeline, asked_by, fill, merged
-from pipelines.pods import Settings, place, retry
+from pipelines.form import REQUIRED, Values, as_pipeline, bind, merged, parameters_of
+from pipelines.pods import Settings, configure_pod, retry
 from pipelines.steps.step import Step
 
 PLACES = ("data_uri", "prepared_uri", "data_fingerprint", "source")
@@ -27,14 +27,14 @@ class Prepared(NamedTuple):
 
 def fingerprint(values: Values, settings: Settings) -> Any:
     """Return the fingerprint of the source files and of what preparation depends on."""
-    return place(fill(fingerprint_parquet, values), values, settings).output
+    return configure_pod(bind(fingerprint_parquet, values), values, settings).output
 
 
 def _prepare_once(settings: Settings, _: str) -> Any:
     def prepare(values: Values) -> Any:
         known_by = fingerprint(values, settings)
-        task = fill(prepare_parquet, values, data_fingerprint=known_by)
-        return place(task, values, settings, cached=True).outputs["prepared"], known_by
+        task = bind(prepare_parquet, values, data_fingerprint=known_by)
+        return configure_pod(task, values, settings, cached=True).outputs["prepared"], known_by
 
     return prepare
 
@@ -42,23 +42,23 @@ def _prepare_once(settings: Settings, _: str) -> Any:
 def _prepare_in_parallel(settings: Settings, name: str) -> Any:
     # A task in a loop gets its resources from parameters only through a pipeline of its own.
     one_part = as_pipeline(
-        lambda values: retry(place(fill(prepare_part, values), values, settings), settings) and None,
+        lambda values: retry(configure_pod(bind(prepare_part, values), values, settings), settings) and None,
         name=f"{name}-part",
         summary="Take one part of a preparation through one stage.",
-        parameters=settings.form(asked_by(prepare_part)),
+        parameters=settings.form(parameters_of(prepare_part)),
     )
 
     def every_part(values: Values, plan: Any, stage: str, before: Any) -> Any:
         with dsl.ParallelFor(plan.output, name=stage, parallelism=settings.parallelism) as part:
-            return fill(one_part, values, stage=stage, part=part).after(before)
+            return bind(one_part, values, stage=stage, part=part).after(before)
 
     def by_many(values: Values) -> Prepared:
-        plan = place(fill(plan_preparation, values), values, settings)
+        plan = configure_pod(bind(plan_preparation, values), values, settings)
         surveyed = every_part(values, plan, "survey", plan)
-        fitted = place(fill(fit_preparation, values), values, settings).after(surveyed)
+        fitted = configure_pod(bind(fit_preparation, values), values, settings).after(surveyed)
         encoded = every_part(values, plan, "encode", fitted)
         assembled = every_part(values, plan, "assemble", encoded)
-        finished = place(fill(finish_preparation, values), values, settings, cached=True).after(assembled)
+        finished = configure_pod(bind(finish_preparation, values), values, settings, cached=True).after(assembled)
         return Prepared(finished.outputs["prepared"])
 
     # kfp's local runner hands a loop no output of a task but its items: the fingerprint has to come from outside.
@@ -66,22 +66,22 @@ def _prepare_in_parallel(settings: Settings, name: str) -> Any:
         by_many,
         name=f"{name}-preparation",
         summary="Prepare with many pods at once.",
-        parameters=settings.form(asked_by(plan_preparation)),
+        parameters=settings.form(parameters_of(plan_preparation)),
         returns=Prepared,
     )
 
     def prepare(values: Values) -> Any:
         known_by = fingerprint(values, settings)
-        return fill(preparation, values, data_fingerprint=known_by).outputs["prepared"], known_by
+        return bind(preparation, values, data_fingerprint=known_by).outputs["prepared"], known_by
 
     return prepare
 
 
 def _prepare_sample(settings: Settings, _: str) -> Any:
     def prepare(values: Values) -> Any:
-        sample = place(sample_parquet(), values, settings, cached=True)
-        task = fill(prepare_parquet, values, source=sample.outputs["source"], label=SAMPLE_LABEL)
-        return place(task, values, settings, cached=True).outputs["prepared"], "sample"
+        sample = configure_pod(sample_parquet(), values, settings, cached=True)
+        task = bind(prepare_parquet, values, source=sample.outputs["source"], label=SAMPLE_LABEL)
+        return configure_pod(task, values, settings, cached=True).outputs["prepared"], "sample"
 
     return prepare
 
@@ -90,7 +90,10 @@ NEEDED = {name: {"default": REQUIRED} for name in ("data_uri", "label")}
 """What a form cannot do without, though the component can: it also takes Parquet of an upstream step."""
 
 ONCE = Step(
-    asks=merged(asked_by(prepare_parquet, leave_out=("data_fingerprint",)), changed=NEEDED), build=_prepare_once
+    parameters=merged(parameters_of(prepare_parquet, leave_out=("data_fingerprint",)), changed=NEEDED),
+    build=_prepare_once,
 )
-IN_PARALLEL = Step(asks=asked_by(plan_preparation, leave_out=("data_fingerprint",)), build=_prepare_in_parallel)
-SAMPLE = Step(asks=asked_by(prepare_parquet, leave_out=(*PLACES, "label")), build=_prepare_sample)
+IN_PARALLEL = Step(
+    parameters=parameters_of(plan_preparation, leave_out=("data_fingerprint",)), build=_prepare_in_parallel
+)
+SAMPLE = Step(parameters=parameters_of(prepare_parquet, leave_out=(*PLACES, "label")), build=_prepare_sample)

@@ -8,12 +8,12 @@ from components.deployment.complete_scores import complete_scores
 from components.deployment.plan_scoring import plan_scoring
 from components.deployment.predict_parquet import predict_parquet
 from components.deployment.summarize_scores import summarize_scores
-from pipelines.form import REQUIRED, Values, as_pipeline, asked_by, fill, merged
-from pipelines.pods import Settings, place, retry
+from pipelines.form import REQUIRED, Values, as_pipeline, bind, merged, parameters_of
+from pipelines.pods import Settings, configure_pod, retry
 
-ASKS = merged(
-    asked_by(plan_scoring),
-    asked_by(complete_scores),
+PARAMETERS = merged(
+    parameters_of(plan_scoring),
+    parameters_of(complete_scores),
     changed={"model_uri": {"default": REQUIRED}},
 )
 
@@ -39,19 +39,19 @@ def build_score(settings: Settings, name: str) -> Any:
     """Return what scores the files of a form's values."""
     # A task in a loop gets its resources from parameters only through a pipeline of its own.
     one_part = as_pipeline(
-        lambda values: retry(place(fill(predict_parquet, values), values, settings), settings) and None,
+        lambda values: retry(configure_pod(bind(predict_parquet, values), values, settings), settings) and None,
         name=f"{name}-part",
         summary="Score one part of the files.",
-        parameters=settings.form(asked_by(predict_parquet)),
+        parameters=settings.form(parameters_of(predict_parquet)),
     )
 
     def score(values: Values) -> Outputs:
-        plan = place(fill(plan_scoring, values), values, settings)
+        plan = configure_pod(bind(plan_scoring, values), values, settings)
         with dsl.ParallelFor(plan.output, name="score", parallelism=settings.parallelism) as part:
-            scored = fill(one_part, values, part=part).after(plan)
-        summary = place(fill(summarize_scores, values), values, settings).after(scored)
+            scored = bind(one_part, values, part=part).after(plan)
+        summary = configure_pod(bind(summarize_scores, values), values, settings).after(scored)
         # Behind the summary, so that its report is there to show why the gate failed.
-        done = place(fill(complete_scores, values), values, settings).after(summary)
+        done = configure_pod(bind(complete_scores, values), values, settings).after(summary)
         found = summary.outputs
         return Outputs(done.outputs["rows"], found["average_precision"], found["max_psi"], found["report"])
 

@@ -12,7 +12,7 @@ from pipelines.pods import Settings
 class Step:
     """A part of a pipeline: one task or several, with one artifact in the end."""
 
-    asks: Sequence[Parameter]
+    parameters: Sequence[Parameter]
     """Parameters it needs besides those that every step is given."""
 
     build: Callable[[Settings, str], Callable[..., Any]]

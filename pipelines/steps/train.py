@@ -7,7 +7,7 @@ from kfp import dsl
 from components.training.choose_best_run import choose_best_run
 from components.training.train_fastkan import train_fastkan
 from components.training.train_fastkan_nodes import train_fastkan_nodes
-from pipelines.form import REQUIRED, Parameter, Values, as_pipeline, asked_by, fill, merged
+from pipelines.form import REQUIRED, Parameter, Values, as_pipeline, bind, merged, parameters_of
 from pipelines.pods import (
     STEP,
     STEP_RESOURCES,
@@ -15,13 +15,13 @@ from pipelines.pods import (
     VOLUME,
     VOLUME_PATH,
     Settings,
-    place,
+    configure_pod,
     place_training,
     retry,
 )
 from pipelines.steps.step import Step
 
-ASKS = merged(asked_by(train_fastkan, leave_out=("checkpoint_key", "data_fingerprint")), TRAINING_RESOURCES)
+PARAMETERS = merged(parameters_of(train_fastkan, leave_out=("checkpoint_key", "data_fingerprint")), TRAINING_RESOURCES)
 
 KNOWN_BY = Parameter(name="data_fingerprint", type=str, description="Fingerprint of the data.")
 
@@ -41,7 +41,7 @@ class Trained(NamedTuple):
 
 def _train_once(settings: Settings, name: str) -> Any:
     def train(values: Values, prepared: Any) -> Any:
-        task = fill(train_fastkan, values, prepared=prepared, checkpoint_key=name)
+        task = bind(train_fastkan, values, prepared=prepared, checkpoint_key=name)
         return place_training(task, values, settings).outputs["model"]
 
     return train
@@ -58,28 +58,28 @@ def _sweep(settings: Settings, name: str) -> Any:
         parameters=[
             data,
             KNOWN_BY,
-            *(parameter for parameter in settings.form(ASKS) if parameter not in STEP_RESOURCES),
+            *(parameter for parameter in settings.form(PARAMETERS) if parameter not in STEP_RESOURCES),
         ],
         returns=Trained,
     )
 
     def best_of(values: Values) -> Trained:
         with dsl.ParallelFor(values["sweep"], parallelism=settings.parallelism) as entry:
-            run = fill(one_run, values, settings=entry)
+            run = bind(one_run, values, settings=entry)
         best = choose_best_run(models=dsl.Collected(run.outputs["model"]))
-        return Trained(place(best, values, settings).outputs["model"])
+        return Trained(configure_pod(best, values, settings).outputs["model"])
 
     # kfp's local runner hands a loop no output of a task but its items: the fingerprint has to come from outside.
     sweep = as_pipeline(
         best_of,
         name=f"{name}-runs",
         summary="Train once for each entry of a sweep, and choose the best.",
-        parameters=[data, KNOWN_BY, *settings.form([*ASKS, SWEEP_SETTINGS])],
+        parameters=[data, KNOWN_BY, *settings.form([*PARAMETERS, SWEEP_SETTINGS])],
         returns=Trained,
     )
 
     def train(values: Values, prepared: Any) -> Any:
-        return fill(sweep, values, prepared=prepared).outputs["model"]
+        return bind(sweep, values, prepared=prepared).outputs["model"]
 
     return train
 
@@ -90,16 +90,18 @@ def _train_on_nodes(settings: Settings, _: str) -> Any:
 
     def train(values: Values, prepared: Any) -> Any:
         volume = {"mount_path": VOLUME_PATH} if settings.volume else {}
-        task = fill(train_fastkan_nodes, values, prepared=prepared, **volume)
-        return retry(place(task, values, settings, cached=True), settings).outputs["model"]
+        task = bind(train_fastkan_nodes, values, prepared=prepared, **volume)
+        return retry(configure_pod(task, values, settings, cached=True), settings).outputs["model"]
 
     return train
 
 
-ONCE = Step(asks=ASKS, build=_train_once)
-SWEEP = Step(asks=[*(parameter for parameter in ASKS if parameter.name != "settings"), SWEEP_SETTINGS], build=_sweep)
+ONCE = Step(parameters=PARAMETERS, build=_train_once)
+SWEEP = Step(
+    parameters=[*(parameter for parameter in PARAMETERS if parameter.name != "settings"), SWEEP_SETTINGS], build=_sweep
+)
 ON_NODES = Step(
-    asks=asked_by(
+    parameters=parameters_of(
         train_fastkan_nodes,
         leave_out=("mount_path", "data_fingerprint", *(parameter.name for parameter in (*STEP, *VOLUME))),
     ),
