@@ -5,7 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from dkan_core.utils.storage.files import write_atomic, write_json
-from pipelines.submission.watch import Outcome, Task, Watched
+from pipelines.submission.watch import Outcome, TaskRun, Watched
 
 
 @dataclass(kw_only=True)
@@ -57,7 +57,7 @@ def write_junit(path: Path, submission: Submission, watched: Watched) -> None:
     write_atomic(path, ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True) + b"\n")
 
 
-def _add_case(suite: ElementTree.Element, pipeline: str, task: Task) -> None:
+def _add_case(suite: ElementTree.Element, pipeline: str, task: TaskRun) -> None:
     time = f"{task.seconds:.1f}"
     case = ElementTree.SubElement(suite, "testcase", classname=pipeline, name=task.name, time=time)
     if task.state == "FAILED":

@@ -30,7 +30,7 @@ FINAL = {
 
 
 @dataclass(kw_only=True)
-class Task:
+class TaskRun:
     """A step of the pipeline, as far as the server told."""
 
     name: str
@@ -45,7 +45,7 @@ class Watched:
 
     outcome: Outcome
     message: str = ""
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[TaskRun] = field(default_factory=list)
 
 
 def watch(
@@ -59,7 +59,7 @@ def watch(
     start = time.monotonic()
     end = start + timeout if timeout is not None else float("inf")
     names, delay = list(task_names), server.pace.first
-    tasks = [Task(name=name) for name in names]
+    tasks = [TaskRun(name=name) for name in names]
     shown: dict[str, str] = {}
     while True:
         left = end - time.monotonic()
@@ -85,7 +85,7 @@ def watch(
         delay = server.pace.next(delay)
 
 
-def read_tasks(run: Any, names: Iterable[str], clean: Callable[[str], str]) -> list[Task]:
+def read_tasks(run: Any, names: Iterable[str], clean: Callable[[str], str]) -> list[TaskRun]:
     """Return the tasks ``names`` of a run, and what else of it failed, such as a driver.
 
     A task fails with the error of what runs inside it: the server has the container as a child of the task.
@@ -97,7 +97,7 @@ def read_tasks(run: Any, names: Iterable[str], clean: Callable[[str], str]) -> l
     for name in names:
         detail = latest.get(name)
         if detail is None:
-            tasks.append(Task(name=name))
+            tasks.append(TaskRun(name=name))
             continue
         inside = list(_inside(detail, details))
         told |= {id(child) for child in inside}
@@ -125,10 +125,10 @@ def _inside(detail: Any, details: list[Any], depth: int = 8) -> Iterator[Any]:
             yield from _inside(other, details, depth - 1)
 
 
-def _task(detail: Any, error: str) -> Task:
+def _task(detail: Any, error: str) -> TaskRun:
     begin, end = detail.start_time or detail.create_time, detail.end_time
     seconds = max((end - begin).total_seconds(), 0.0) if begin and end else 0.0
-    return Task(name=detail.display_name, state=detail.state or "PENDING", seconds=seconds, error=error)
+    return TaskRun(name=detail.display_name, state=detail.state or "PENDING", seconds=seconds, error=error)
 
 
 def _message(error: Any) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.training.setup.feature_crosses import PLENTIFUL_ROWS, choose_indicators, choose_missing
+from dkan_core.training.setup.feature_crosses import PLENTIFUL_ROWS, choose_missing, choose_one_hot_groups
 
 ROWS = 20_000
 Table = dict[str, np.ndarray]
@@ -33,7 +33,7 @@ def chosen(data: Table, log_odds: np.ndarray, labels: int = 1, rows: int = ROWS)
     preprocessor = fit_preprocessor(table, [name for name in data if name not in texts], texts, "uint8", "rows")
     sample = {**preprocessor.transform(table, "rows"), "labels": target}
     names = [feature.name for feature in preprocessor.coded]
-    groups = choose_indicators(preprocessor, sample, rows)
+    groups = choose_one_hot_groups(preprocessor, sample, rows)
     return {" x ".join(sorted(names[index] for index in group)) for group in groups}
 
 
@@ -69,7 +69,7 @@ def test_missing_values_keep_weights_where_exact_values_do_not_pay() -> None:
     )
     preprocessor = fit_preprocessor(table, ["gappy", "full"], [], "uint8", "rows")
     sample = {**preprocessor.transform(table, "rows"), "labels": rng.integers(0, 2, (ROWS, 1)).astype(np.uint8)}
-    indicators = choose_indicators(preprocessor, sample, ROWS)
+    indicators = choose_one_hot_groups(preprocessor, sample, ROWS)
     place = [feature.name for feature in preprocessor.coded].index("gappy")
     assert indicators == () and choose_missing(preprocessor, sample, indicators) == (place,)
     assert choose_missing(preprocessor, sample, [(place,)]) == ()
@@ -82,8 +82,8 @@ def test_codes_with_rows_in_plenty_are_kept_anyhow() -> None:
 @pytest.mark.parametrize("value", [0, 1, 255])
 def test_labels_of_one_class_choose_categories_alone(value: int) -> None:
     preprocessor = Preprocessor(numeric=[], coded=[], numeric_dtype="uint8")
-    assert choose_indicators(preprocessor, {"labels": np.zeros((5, 1), np.uint8)}, 5) == ()
+    assert choose_one_hot_groups(preprocessor, {"labels": np.zeros((5, 1), np.uint8)}, 5) == ()
     table = pa.table({"color": ["a", "b"] * 50})
     preprocessor = fit_preprocessor(table, [], ["color"], "uint8", "rows")
     sample = {**preprocessor.transform(table, "rows"), "labels": np.full((100, 1), value, np.uint8)}
-    assert choose_indicators(preprocessor, sample, 100) == ((0,),)
+    assert choose_one_hot_groups(preprocessor, sample, 100) == ((0,),)

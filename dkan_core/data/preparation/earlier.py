@@ -1,7 +1,7 @@
 """An earlier result where data are to be prepared: is it what would be written now?"""
 
 from dkan_core.data.format.manifest import MANIFEST, PreparedData, parse_manifest
-from dkan_core.data.preparation.steps import Task
+from dkan_core.data.preparation.steps import PreparationTask
 from dkan_core.data.source.columns import SourceFile
 from dkan_core.errors import ConfigError, redact
 from dkan_core.utils.storage.shared_folder import Workplace
@@ -27,7 +27,7 @@ def earlier_result(place: Workplace) -> PreparedData | None:
     return None if text is None else parse_manifest(text, f"{place.uri}/{MANIFEST}")
 
 
-def gives(task: Task, earlier: PreparedData | None) -> bool:
+def gives(task: PreparationTask, earlier: PreparedData | None) -> bool:
     """Tell whether the same sources and settings gave an earlier result."""
     return earlier is not None and (
         [stamped(file) for file in earlier.sources] == [stamped(file) for file in task.files]

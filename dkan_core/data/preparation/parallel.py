@@ -19,7 +19,7 @@ from dkan_core.data.format.manifest import MANIFEST, PreparedData
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.preparation.earlier import earlier_result, gives
 from dkan_core.data.preparation.partition import cut_parts
-from dkan_core.data.preparation.plan import PLAN, Plan, claim, open_plan, read_plan, read_records
+from dkan_core.data.preparation.plan import PLAN, PreparationPlan, claim, open_plan, read_plan, read_records
 from dkan_core.data.preparation.prepare import find_task, log_prepared
 from dkan_core.data.preparation.sampling import merge_samples
 from dkan_core.data.preparation.stages import assemble, encode, fitted_file, read_fitted, shard_paths, survey
@@ -67,7 +67,7 @@ def plan_preparation(
     if not str(prepared_uri).strip():
         raise ConfigError(f"prepared_uri must be a folder or URI that every process reaches, got {str(prepared_uri)!r}")
     task, footers = find_task(sources, config)
-    plan, place = Plan(task=task, parts=cut_parts(task.files, footers, parts)), Workplace(prepared_uri)
+    plan, place = PreparationPlan(task=task, parts=cut_parts(task.files, footers, parts)), Workplace(prepared_uri)
     if not overwrite and gives(task, _whole(place)):
         logger.info("%s: the same sources and settings were prepared before", prepared_uri)
         return list(range(len(plan.parts)))
@@ -156,7 +156,7 @@ def _whole(place: Workplace) -> PreparedData | None:
     return None if read_plan(place) is not None else earlier_result(place)
 
 
-def _finish(place: Workplace, plan: Plan) -> PreparedData:
+def _finish(place: Workplace, plan: PreparationPlan) -> PreparedData:
     fitted = read_fitted(place, plan)
     written = _written_shards(place, plan)
     shards: dict[str, list[Shard]] = {split: [] for split in SPLITS}
@@ -170,12 +170,12 @@ def _finish(place: Workplace, plan: Plan) -> PreparedData:
     return prepared
 
 
-def _unseen(place: Workplace, plan: Plan) -> Counter[str]:
+def _unseen(place: Workplace, plan: PreparationPlan) -> Counter[str]:
     """Add up the rows of each category column whose value the encoding does not know."""
     return sum((Counter[str](record["unseen"]) for record in read_records(place, plan, "encode")), Counter[str]())
 
 
-def _written_shards(place: Workplace, plan: Plan) -> dict[str, Shard]:
+def _written_shards(place: Workplace, plan: PreparationPlan) -> dict[str, Shard]:
     """Return the shards that the parts wrote, by path, after a look at each."""
     records = read_records(place, plan, "assemble")
     shards = [Shard.model_validate_json(json.dumps(shard)) for record in records for shard in record["shards"]]

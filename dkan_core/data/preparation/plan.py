@@ -17,7 +17,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS
 from dkan_core.data.preparation.earlier import earlier_result, gives, second
 from dkan_core.data.preparation.partition import Piece
-from dkan_core.data.preparation.steps import Task
+from dkan_core.data.preparation.steps import PreparationTask
 from dkan_core.data.source.columns import Schema, SourceFile
 from dkan_core.data.source.files import stamp
 from dkan_core.errors import DataError, OutputError
@@ -32,10 +32,10 @@ DONE = {"survey": "surveyed", "encode": "encoded", "assemble": "assembled"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PreparationPlan:
     """What is to be prepared, and which rows each part reads."""
 
-    task: Task
+    task: PreparationTask
     parts: list[list[Piece]]
 
     @cached_property
@@ -63,13 +63,13 @@ class Plan:
         return {"id": self.id, **self._content()}
 
     @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> "Plan":
+    def from_dict(cls, plain: dict[str, Any]) -> "PreparationPlan":
         """Rebuild a plan from its plain form."""
         roles: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in plain["schema"].items()
         }
         encoding = plain.get("encoding")
-        task = Task(
+        task = PreparationTask(
             config=build_config(PrepareConfig, plain["config"]),
             files=[SourceFile(**file) for file in plain["files"]],
             schema=Schema(**roles),
@@ -90,7 +90,7 @@ def _piece(plain: dict[str, Any]) -> Piece:
     return Piece(**{**plain, "groups": tuple(plain["groups"])})
 
 
-def claim(place: Workplace, plan: Plan, *, overwrite: bool) -> None:
+def claim(place: Workplace, plan: PreparationPlan, *, overwrite: bool) -> None:
     """Write the plan, unless the place is taken; nothing but ``.work`` is touched.
 
     Raises:
@@ -116,7 +116,7 @@ def claim(place: Workplace, plan: Plan, *, overwrite: bool) -> None:
         place.remove(f"{WORK}/{other}")
 
 
-def read_plan(place: Workplace) -> Plan | None:
+def read_plan(place: Workplace) -> PreparationPlan | None:
     """Return the plan that is under way, if there is one.
 
     Raises:
@@ -128,7 +128,7 @@ def read_plan(place: Workplace) -> Plan | None:
     if not isinstance(plain, dict) or plain.get("format_version") != FORMAT_VERSION:
         raise DataError(f"{place.uri}/{PLAN}: is of another version of dkan; plan the preparation again")
     try:
-        plan = Plan.from_dict(plain)
+        plan = PreparationPlan.from_dict(plain)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{place.uri}/{PLAN}: is no plan ({error!r}); plan the preparation again") from error
     if plan.id != plain.get("id"):
@@ -136,7 +136,7 @@ def read_plan(place: Workplace) -> Plan | None:
     return plan
 
 
-def open_plan(uri: str | Path) -> tuple[Workplace, Plan]:
+def open_plan(uri: str | Path) -> tuple[Workplace, PreparationPlan]:
     """Return a place and the plan that is under way there.
 
     Raises:
@@ -149,7 +149,7 @@ def open_plan(uri: str | Path) -> tuple[Workplace, Plan]:
     return place, plan
 
 
-def unchanged_pieces(plan: Plan, part: int) -> list[Piece]:
+def unchanged_pieces(plan: PreparationPlan, part: int) -> list[Piece]:
     """Return what a part reads, unchanged since the plan was made, and to be unchanged when it was read.
 
     Raises:
@@ -166,7 +166,7 @@ def unchanged_pieces(plan: Plan, part: int) -> list[Piece]:
     return [replace(piece, file=found[piece.path]) for piece in plan.parts[part]]
 
 
-def read_records(place: Workplace, plan: Plan, stage: str) -> list[Any]:
+def read_records(place: Workplace, plan: PreparationPlan, stage: str) -> list[Any]:
     """Return what each part left at the end of a stage.
 
     Raises:

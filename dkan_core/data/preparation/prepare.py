@@ -10,7 +10,7 @@ from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.preparation.earlier import earlier_result, gives
 from dkan_core.data.preparation.partition import whole_files
 from dkan_core.data.preparation.statistics import collect_statistics, merge_counts
-from dkan_core.data.preparation.steps import Task, describe, describe_files, fit, log_unseen, spill_rows
+from dkan_core.data.preparation.steps import PreparationTask, describe, describe_files, fit, log_unseen, spill_rows
 from dkan_core.data.source.columns import Footer, assign_roles, read_sources
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.files import write_json
@@ -67,7 +67,9 @@ def prepare(
     return prepared
 
 
-def find_task(sources: str | Path | Sequence[str | Path], config: PrepareConfig) -> tuple[Task, list[Footer]]:
+def find_task(
+    sources: str | Path | Sequence[str | Path], config: PrepareConfig
+) -> tuple[PreparationTask, list[Footer]]:
     """Read every source file's footer and give each column its role.
 
     Returns:
@@ -83,9 +85,9 @@ def find_task(sources: str | Path | Sequence[str | Path], config: PrepareConfig)
     files, types, footers = read_sources([str(source) for source in chosen])
     where = describe_files(files)
     if reference is None:
-        return Task(config=config, files=files, schema=assign_roles(types, config, where)), footers
+        return PreparationTask(config=config, files=files, schema=assign_roles(types, config, where)), footers
     schema = reference.assign_roles(types, config, where)
-    return Task(config=config, files=files, schema=schema, encoding=reference.preprocessor), footers
+    return PreparationTask(config=config, files=files, schema=schema, encoding=reference.preprocessor), footers
 
 
 def log_prepared(out: str | Path, prepared: PreparedData) -> None:

@@ -66,7 +66,7 @@ def _smallest(keys: UInt64, pieces: Sequence[pa.Table], size: int) -> Sample:
     return Sample(keys[smallest], pa.Table.from_arrays(kept, schema=table.schema))
 
 
-def write_sample(path: Path, sample: Sample) -> None:
+def save_row_sample(path: Path, sample: Sample) -> None:
     """Write a sample as an Arrow file: the keys as the first column, in record batches that can be read alone."""
     table = sample.rows.add_column(0, "key", pa.array(sample.keys))
     with pa.ipc.new_file(path, table.schema) as writer:
@@ -77,7 +77,7 @@ def merge_samples(files: Sequence[Callable[[], Any]], size: int) -> Sample:
     """Return the bottom-k of samples in files, of which no more is read than is taken.
 
     Args:
-        files: Each opens a file that ``write_sample`` wrote, for binary reading.
+        files: Each opens a file that ``save_row_sample`` wrote, for binary reading.
         size: Rows of the result at most.
     """
     keys = [_read_keys(file) for file in files]

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.shard_writer import record_type, shard_count, shard_name, write_shard
-from dkan_core.data.preparation.plan import Plan, read_records, unchanged_pieces
-from dkan_core.data.preparation.sampling import write_sample
+from dkan_core.data.preparation.plan import PreparationPlan, read_records, unchanged_pieces
+from dkan_core.data.preparation.sampling import save_row_sample
 from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics
 from dkan_core.data.preparation.steps import check_unchanged, describe_files, layout_of, present_splits, spill_rows
 from dkan_core.data.source.splits import SPLITS
@@ -34,12 +34,12 @@ class Fitted:
     counts: Counts
 
 
-def fitted_file(plan: Plan) -> str:
+def fitted_file(plan: PreparationPlan) -> str:
     """Return the name of the file that holds what was fitted."""
     return f"{plan.folder}/fitted.json"
 
 
-def read_fitted(place: Workplace, plan: Plan) -> Fitted:
+def read_fitted(place: Workplace, plan: PreparationPlan) -> Fitted:
     """Read what was fitted.
 
     Raises:
@@ -52,7 +52,7 @@ def read_fitted(place: Workplace, plan: Plan) -> Fitted:
     return Fitted(preprocessor=preprocessor, counts=Counts.from_dict(plain["counts"]))
 
 
-def shard_paths(plan: Plan, fitted: Fitted) -> list[str]:
+def shard_paths(plan: PreparationPlan, fitted: Fitted) -> list[str]:
     """Return the path of every shard in the prepared data, in the order of the manifest."""
     record = _record(plan, fitted)
     paths = []
@@ -62,11 +62,11 @@ def shard_paths(plan: Plan, fitted: Fitted) -> list[str]:
     return paths
 
 
-def _record(plan: Plan, fitted: Fitted) -> np.dtype[Any]:
+def _record(plan: PreparationPlan, fitted: Fitted) -> np.dtype[Any]:
     return record_type(layout_of(fitted.preprocessor, plan.task.schema))
 
 
-def survey(place: Workplace, plan: Plan, part: int) -> int:
+def survey(place: Workplace, plan: PreparationPlan, part: int) -> int:
     """Count the part's rows and keep its sample; returns the rows."""
     pieces, task = unchanged_pieces(plan, part), plan.task
     rows = sum(piece.rows for piece in pieces)
@@ -75,12 +75,12 @@ def survey(place: Workplace, plan: Plan, part: int) -> int:
     read = {piece.path for piece in pieces}
     check_values(counts, describe_files([file for file in task.files if file.path in read]))
     with place.staged(f"{plan.record('survey', part)}.arrow") as file:
-        write_sample(file, sample)
+        save_row_sample(file, sample)
     place.write_json(f"{plan.record('survey', part)}.json", counts.to_dict())
     return rows
 
 
-def encode(place: Workplace, plan: Plan, part: int) -> int:
+def encode(place: Workplace, plan: PreparationPlan, part: int) -> int:
     """Encode the part's rows into one file, sorted by shard; returns the rows."""
     fitted, pieces = read_fitted(place, plan), unchanged_pieces(plan, part)
     total = sum(piece.rows for piece in pieces)
@@ -122,7 +122,7 @@ def _join(files: Iterable[Path], joined: Path) -> None:
             path.unlink()
 
 
-def assemble(place: Workplace, plan: Plan, part: int) -> int:
+def assemble(place: Workplace, plan: PreparationPlan, part: int) -> int:
     """Write the part's share of the shards; returns their rows."""
     fitted = read_fitted(place, plan)
     record = _record(plan, fitted)

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class PreparationTask:
     """What is to be prepared, and how."""
 
     config: PrepareConfig
@@ -69,7 +69,7 @@ def describe_files(files: Sequence[SourceFile]) -> str:
     return files[0].path if len(files) == 1 else f"{len(files)} files from {files[0].path}"
 
 
-def fit(task: Task, counts: Counts, sample: Sample) -> Preprocessor:
+def fit(task: PreparationTask, counts: Counts, sample: Sample) -> Preprocessor:
     """Check what was counted and choose the encoding, or count these rows for the one that is to be taken.
 
     Args:
@@ -115,7 +115,7 @@ class Spilled:
 
 def spill_rows(
     folder: Path,
-    task: Task,
+    task: PreparationTask,
     pieces: Sequence[Piece],
     preprocessor: Preprocessor,
     counts: Counts,
@@ -182,7 +182,9 @@ def encode_rows(
     return arrays
 
 
-def describe(task: Task, preprocessor: Preprocessor, counts: Counts, shards: dict[str, list[Shard]]) -> PreparedData:
+def describe(
+    task: PreparationTask, preprocessor: Preprocessor, counts: Counts, shards: dict[str, list[Shard]]
+) -> PreparedData:
     """Return the manifest.
 
     Args:

@@ -6,7 +6,7 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.training.setup.feature_crosses import choose_indicators, choose_missing, search_sample
+from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
         encoding = prepared.preprocessor
         columns = len(encoding.numeric) + len(encoding.coded)
         sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
-        indicators = choose_indicators(encoding, sample, reader.rows)
+        indicators = choose_one_hot_groups(encoding, sample, reader.rows)
         missing = choose_missing(encoding, sample, indicators)
         names = [feature.name for feature in encoding.coded]
         crosses = [" x ".join(names[index] for index in group) for group in indicators if len(group) > 1]

@@ -70,7 +70,7 @@ def choose_missing(preprocessor: Preprocessor, sample: Arrays, indicators: Seque
     return tuple(index for index in left if (sample["categorical"][:, index] == MISSING).any())
 
 
-def choose_indicators(preprocessor: Preprocessor, sample: Arrays, train_rows: int) -> tuple[Group, ...]:
+def choose_one_hot_groups(preprocessor: Preprocessor, sample: Arrays, train_rows: int) -> tuple[Group, ...]:
     """Return the groups of coded features whose joint value gets weights of its own.
 
     A category is always a group. The values of a numeric column are where they predict unseen rows, or have rows in
@@ -96,34 +96,34 @@ def choose_indicators(preprocessor: Preprocessor, sample: Arrays, train_rows: in
 
 
 @dataclass(frozen=True)
-class Column:
+class CodedColumn:
     """Codes of the sampled rows ``(N,)`` and how many codes there are."""
 
     codes: Int64
     size: int
 
 
-def _column(codes: npt.NDArray[np.int32], size: int) -> Column:
+def _column(codes: npt.NDArray[np.int32], size: int) -> CodedColumn:
     kept = min(size, MAX_INDICATOR_CODES)
-    return Column(np.where(codes < kept, codes, UNSEEN).astype(np.int64), kept)
+    return CodedColumn(np.where(codes < kept, codes, UNSEEN).astype(np.int64), kept)
 
 
-def _joint(columns: list[Column], group: Group) -> Column:
+def _joint(columns: list[CodedColumn], group: Group) -> CodedColumn:
     codes = columns[group[0]].codes
     size = columns[group[0]].size
     for index in group[1:]:
         codes = codes * columns[index].size + columns[index].codes
         size = size * columns[index].size
-    return Column(codes, size)
+    return CodedColumn(codes, size)
 
 
-def _smooth(preprocessor: Preprocessor, sample: Arrays, columns: list[Column]) -> list[Column]:
-    """Return what the network sees without indicators: binned scores, missing in the middle, and categories."""
+def _smooth(preprocessor: Preprocessor, sample: Arrays, columns: list[CodedColumn]) -> list[CodedColumn]:
+    """Return what the network sees without one-hots: binned scores, missing in the middle, and categories."""
     smooth = [column for column, feature in zip(columns, preprocessor.coded, strict=True) if feature.kind == "category"]
     for stored_N in sample["numeric"].T if "numeric" in sample else ():
         scores_N = decode_scores(torch.from_numpy(np.ascontiguousarray(stored_N)[:, None])).numpy()[:, 0]
         bins_N = (scores_N + SCORE_LIMIT) * (BINS / (2 * SCORE_LIMIT))
-        smooth.append(Column(bins_N.astype(np.int64).clip(0, BINS - 1), BINS))
+        smooth.append(CodedColumn(bins_N.astype(np.int64).clip(0, BINS - 1), BINS))
     return smooth
 
 
@@ -138,7 +138,7 @@ class Residuals:
         self._update()
 
     @classmethod
-    def from_rows(cls, smooth: list[Column], sample: Arrays) -> list["Residuals"]:
+    def from_rows(cls, smooth: list[CodedColumn], sample: Arrays) -> list["Residuals"]:
         """Fit the additive model of each label that has both classes."""
         fitted = []
         for target_N in sample["labels"].T:
@@ -151,7 +151,7 @@ class Residuals:
                 fitted[-1]._fit(smooth)
         return fitted
 
-    def _fit(self, smooth: list[Column]) -> None:
+    def _fit(self, smooth: list[CodedColumn]) -> None:
         """Boost one column after the other; each half's model is kept for both halves."""
         prior = np.average(self.target_N, weights=self.weight_N)
         seen_N = np.full(len(self.target_N), np.log(prior / (1 - prior)))
@@ -171,7 +171,9 @@ class Residuals:
             self.weight_N * probability_N * (1 - probability_N),
         )
 
-    def _effects(self, column: Column, gradient_N: Float64, curvature_N: Float64) -> tuple[Float64, Float64, Float64]:
+    def _effects(
+        self, column: CodedColumn, gradient_N: Float64, curvature_N: Float64
+    ) -> tuple[Float64, Float64, Float64]:
         """Return each half's gradient, curvature and Newton step of each code.
 
         Shape:
@@ -187,25 +189,25 @@ class Residuals:
     def _update(self) -> None:
         self.gradient_N, self.curvature_N = self._derivatives(self.unseen_N)
 
-    def gain(self, column: Column) -> float:
+    def gain(self, column: CodedColumn) -> float:
         """Return the log-likelihood that the effects of one half save in the other, to second order."""
         gradient, curvature, effect = self._effects(column, self.gradient_N, self.curvature_N)
         other = effect[::-1]
         return float((other * gradient - 0.5 * other**2 * curvature).sum())
 
-    def absorb(self, column: Column) -> None:
+    def absorb(self, column: CodedColumn) -> None:
         """Let the additive model have the effects of a column."""
         effect = self._effects(column, self.gradient_N, self.curvature_N)[2]
         self.unseen_N += effect[1 - self.half_N, column.codes]
         self._update()
 
 
-def _gain(residuals: list[Residuals], column: Column) -> float:
+def _gain(residuals: list[Residuals], column: CodedColumn) -> float:
     return sum(residual.gain(column) for residual in residuals)
 
 
 def _choose_values(
-    residuals: list[Residuals], columns: list[Column], candidates: list[Group], train_rows: int
+    residuals: list[Residuals], columns: list[CodedColumn], candidates: list[Group], train_rows: int
 ) -> list[Group]:
     """Return the candidates that gain beside the better ones, or whose codes have rows in plenty."""
     gains = {group: _gain(residuals, _joint(columns, group)) for group in candidates}
@@ -219,7 +221,7 @@ def _choose_values(
     return sorted({*taken})
 
 
-def _choose_crosses(residuals: list[Residuals], columns: list[Column]) -> list[Group]:
+def _choose_crosses(residuals: list[Residuals], columns: list[CodedColumn]) -> list[Group]:
     """Return the best cross, the best one after that, and so on; a taken cross may grow by a column."""
 
     def fits(group: Group) -> bool:
