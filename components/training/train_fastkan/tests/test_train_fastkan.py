@@ -1,8 +1,6 @@
 """The component refuses what it cannot train; the pipeline's end-to-end test trains for real."""
 
-import inspect
 import json
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from kfp import dsl
 
 from components.data_processing.prepare_parquet import prepare_parquet
 from components.training.train_fastkan import train_fastkan
-from dkan_core import PrepareConfig, TrainConfig, prepare
+from dkan_core import PrepareConfig, prepare
 from dkan_core.errors import ConfigError, UserError
 from dkan_core.model.saved_model import SavedModel
 
@@ -25,13 +23,6 @@ def prepared(tmp_path: Path) -> dsl.Dataset:
     pq.write_table(pa.table({"feature": feature, "label": (feature > 0).astype(np.int8)}), tmp_path / "raw.parquet")
     prepare(str(tmp_path / "raw.parquet"), str(tmp_path / "prepared"), PrepareConfig(label=("label",)))
     return dsl.Dataset(uri=str(tmp_path / "prepared"))
-
-
-def test_defaults_are_those_of_the_trainer() -> None:
-    parameters = inspect.signature(train_fastkan.python_func).parameters
-    defaults = {field.name: field.default for field in fields(TrainConfig) if field.default not in (None, ())}
-    shared = defaults.keys() & parameters.keys() - {"model"}
-    assert len(shared) >= 6 and all(parameters[name].default == defaults[name] for name in shared)
 
 
 def test_fewer_gpus_than_asked_for_is_an_error(prepared: dsl.Dataset, tmp_path: Path) -> None:
