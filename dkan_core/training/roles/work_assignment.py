@@ -52,12 +52,12 @@ class Leases:
     """The leases of a run.
 
     Args:
-            memory: Shared memory, maybe with leases of an earlier server in it.
-            ledger: What counts.
-    work_plan: How the work is cut up.
-            wakeups: A worker's each.
-            max_staleness: Work units aggregated since one was handed out, after which its update is too old; None where
-                a round is aggregated as a whole before the next one begins.
+        memory: Shared memory, maybe with leases of an earlier server in it.
+        ledger: What counts.
+        work_plan: How the work is cut up.
+        wakeups: One per worker.
+        max_staleness: Work units aggregated since one was handed out, after which its update is too old; None where
+            a round is aggregated as a whole before the next one begins.
     """
 
     def __init__(
