@@ -5,7 +5,7 @@ DkanError
 │   ├── ConfigError      a setting is unknown or out of range
 │   ├── DataError        a source file, column or row is not what was expected
 │   └── OutputError      the output folder cannot take the result
-├── GateError            a result is not good enough to go on with: exit code 1
+├── GateError            a result is not good enough: exit code 1
 └── TrainingError        a process of a running training died: exit code 1
 
 ConfigError and DataError are ValueErrors too, as scikit-learn's callers expect.
@@ -56,7 +56,7 @@ class OutputError(UserError):
 
 
 class GateError(DkanError):
-    """A result is not good enough to go on with; the message names the limit, and what is beyond it."""
+    """A result is not good enough; the message names the limit, and what is beyond it."""
 
 
 class TrainingError(DkanError):

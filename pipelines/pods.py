@@ -76,7 +76,7 @@ class Settings:
     """Size of the training step's /dev/shm, which counts against its memory limit."""
 
     retries: int = 3
-    """How often a training step whose pod died is started again; it goes on from its last checkpoint."""
+    """How often a training step whose pod died is started again; it resumes from its last checkpoint."""
 
     backoff: str = "30s"
     """Pause before the first retry; each later one is twice as long."""
@@ -160,7 +160,7 @@ def place_training(task: PipelineTask, values: Values, settings: Settings) -> Pi
 
 
 def retry(task: PipelineTask, settings: Settings) -> PipelineTask:
-    """Have a step that goes on where it was started again when its pod is lost."""
+    """Have a step that resumes where it stopped started again when its pod is lost."""
     return task.set_retry(
         settings.retries,
         backoff_duration=settings.backoff,

@@ -3,7 +3,7 @@
 No scheme computes a gradient: it is there from the start, where the scheme's backward pass would leave it.
 All end a step with the same new parameters in every worker.
 
-Shape suffixes: P trained numbers of the model, W workers.
+Shape suffixes: P trainable parameters of the model, W workers.
 """
 
 import os

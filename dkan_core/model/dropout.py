@@ -1,4 +1,4 @@
-"""Dropout that is a function of row and unit: the rows beside a row do not matter, and nor does the device.
+"""Dropout that is a function of row and unit: the rows beside a row do not matter, and neither does the device.
 
 Torch's own dropout draws from a generator, so that a mask depends on where a batch is cut. Here each cell is hashed by
 itself (a counter-based generator, as in Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): a batch

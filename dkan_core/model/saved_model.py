@@ -193,7 +193,7 @@ class SavedModel:
         return {label: self.metrics["labels"][label]["threshold"] for label in self.config.labels}
 
     def parameters(self) -> int:
-        """Return the number of trained numbers."""
+        """Return the number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.module.parameters() if parameter.requires_grad)
 
 

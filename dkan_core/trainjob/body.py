@@ -45,7 +45,7 @@ STRATEGIES = ("auto", "allreduce", "ddp", "ring", "local-sgd")
 
 
 def settle(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:
-    """Return the settings that the ranks are given: it goes on where an earlier job was stopped, and needs no server.
+    """Return the settings that the ranks are given: it resumes where an earlier job was stopped, and needs no server.
 
     Raises:
         ConfigError: A setting makes no sense on several nodes.
@@ -60,7 +60,7 @@ def settle(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:
     if config.device not in ("auto", kind):
         raise ConfigError(f"device {config.device}: with gpus_per_node {nodes.gpus_per_node} it is {kind}")
     if config.resume not in ("auto", "never"):
-        raise ConfigError(f"resume {config.resume}: a job goes on from its own checkpoints; leave it out")
+        raise ConfigError(f"resume {config.resume}: a job resumes from its own checkpoints; leave it out")
     strategy = "allreduce" if config.strategy == "auto" else config.strategy
     return replace(config, strategy=strategy, workers=None, device=kind, resume="auto")
 

@@ -40,7 +40,7 @@ def train_on_nodes(
 
     The job's name follows from data, settings and ``run``: a retry takes the job of an earlier attempt, running or
     complete, as its own. A job that fails, takes too long, or whose launcher is told to end, is deleted. Its
-    checkpoints stay, and the next attempt goes on from the last.
+    checkpoints stay, and the next attempt resumes from the last.
 
     Args:
         prepared: Folder that ``prepare`` wrote: a URI, or a path on the claim that all nodes mount.
@@ -214,11 +214,11 @@ class _JobRun:
             try:
                 job, pods = self._cluster.get(self._name), self._cluster.pods(self._name)
             except UnreachableError as error:
-                logger.warning("%s; the job may go on, asking again", error)
+                logger.warning("%s; the job may still be running; asking again", error)
                 self._shown = ["the cluster does not answer"]
             else:
                 if job is None:
-                    raise TrainingError(f"{self._title} was deleted while it ran; a retry goes on from its checkpoint")
+                    raise TrainingError(f"{self._title} was deleted while it ran; a retry resumes from its checkpoint")
                 states = [_describe(pod) for pod in pods]
                 ending, why = _ending(job)
                 if ending == "Complete":
@@ -235,7 +235,7 @@ class _JobRun:
         if time.monotonic() > self._deadline:
             raise TrainingError(
                 f"{self._title} was not done within timeout_seconds {self._timeout:g} ({state}); give more, "
-                "a retry goes on from its checkpoint"
+                "a retry resumes from its checkpoint"
             )
 
     def _delete(self, cause: BaseException) -> None:

@@ -52,7 +52,7 @@ def load(path: Path) -> list[dict[str, Any]]:
 
 
 def parse(documents: list[dict[str, Any]]) -> tuple[Compiled | None, list[str]]:
-    """Read the documents of a pipeline strictly; return None where too much is wrong to go on, and the findings."""
+    """Read the documents of a pipeline strictly; return None where too much is wrong to continue, and the findings."""
     findings: list[str] = []
     spec = _parse(documents[0], PipelineSpec(), "pipeline", findings)
     if spec is None:

@@ -1,4 +1,4 @@
-"""Training: one run on one node or several, or runs with other settings of which the best by validation goes on."""
+"""Training: one run on one node or several, or several runs, the best of which by validation is published."""
 
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ SWEEP_SETTINGS = Parameter(
     name="sweep",
     type=list[dict],
     default=[{"learning_rate": 0.003}, {"learning_rate": 0.01}, {"learning_rate": 0.03}],
-    description="Settings of dkan train by name, a run for each entry; the best by validation goes on.",
+    description="Settings of dkan train by name, a run for each entry; the best by validation is published.",
 )
 
 

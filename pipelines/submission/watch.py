@@ -67,7 +67,7 @@ def watch(
             run = server.get_run(run_id, min(server.pace.patience, max(left, 0.0)))
         except UnreachableError as error:
             if time.monotonic() < end:
-                return Watched(outcome=Outcome.UNREACHABLE, message=f"{error}; the run goes on", tasks=tasks)
+                return Watched(outcome=Outcome.UNREACHABLE, message=f"{error}; the run continues", tasks=tasks)
             return Watched(outcome=Outcome.TIMEOUT, message=f"no end within {timeout:g} s; {error}", tasks=tasks)
         tasks = read_tasks(run, names, server.credentials.clean)
         for task in tasks:
@@ -79,7 +79,7 @@ def watch(
             return Watched(outcome=FINAL[run.state], message=message, tasks=tasks)
         left = end - time.monotonic()
         if left <= 0:
-            message = f"no end within {timeout:g} s, state {run.state}; the run goes on"
+            message = f"no end within {timeout:g} s, state {run.state}; the run continues"
             return Watched(outcome=Outcome.TIMEOUT, message=message, tasks=tasks)
         time.sleep(min(delay, left))
         delay = server.pace.next(delay)

@@ -119,7 +119,7 @@ def test_timeout(run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path)
     kubeflow.states = [RUNNING]
     result, summary, suite = waited(run, tmp_path, "--timeout", "0.1")
     assert result.exit_code == 4 and summary["outcome"] == "timeout"
-    assert "no end within 0.1 s, state RUNNING; the run goes on" in result.stderr
+    assert "no end within 0.1 s, state RUNNING; the run continues" in result.stderr
     assert suite.get("errors") == "1"
 
 
@@ -142,7 +142,7 @@ def test_trouble_that_passes(run: Callable[..., Result], kubeflow: Kubeflow, tro
 def test_trouble_that_stays(run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path, trouble: Any) -> None:
     kubeflow.states = [RUNNING, trouble]
     result, summary, _ = waited(run, tmp_path)
-    assert result.exit_code == 5 and summary["url"].endswith("run-1") and "the run goes on" in summary["message"]
+    assert result.exit_code == 5 and summary["url"].endswith("run-1") and "the run continues" in summary["message"]
 
 
 def test_nobody_there(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_what_the_user_sets_stays() -> None:
         ({"strategy": "single", "workers": 2}, "workers 2: strategy single has one"),
         ({"strategy": "allreduce", "mode": "async"}, "mode async: only strategy parameter-server has modes"),
         ({"sync_interval": 4}, "sync_interval 4: gradients are aggregated every step; choose mode average"),
-        ({"device": "cpu,cpu", "workers": 3}, "workers 3: device names 2 devices, one a worker"),
+        ({"device": "cpu,cpu", "workers": 3}, "workers 3: device names 2 devices, one per worker"),
         ({"eval_device": "cuda:7"}, "eval_device cuda:7: 0 GPUs are visible"),
         ({"device": "cpu,cuda:3"}, "device cuda:3: 0 GPUs are visible"),
     ],

@@ -189,7 +189,7 @@ def test_toleration_that_kubernetes_would_refuse_is_named(toleration: str, messa
         ({"strategy": "parameter-server"}, "strategy parameter-server: is for one node; choose auto, allreduce"),
         ({"workers": 3}, "workers 3: 2 nodes of 1 are 2"),
         ({"device": "cuda"}, "device cuda: with gpus_per_node 0 it is cpu"),
-        ({"resume": "s3://b/checkpoint"}, "resume s3://b/checkpoint: a job goes on from its own"),
+        ({"resume": "s3://b/checkpoint"}, "resume s3://b/checkpoint: a job resumes from its own"),
     ],
 )
 def test_training_that_needs_one_node_is_refused(change: dict[str, Any], message: str) -> None:

@@ -56,7 +56,7 @@ def train_fastkan(
         seed: Decides initialization, batch order and dropout.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from none.
         settings: Further settings of dkan train by name, which win over the ones above.
-        checkpoint_uri: Folder or bucket for checkpoints: a step tried again goes on from there. Empty: none kept.
+        checkpoint_uri: Folder or bucket for checkpoints: a retried step resumes from there. Empty: none kept.
         checkpoint_key: Folder under checkpoint_uri; data and settings choose one within it.
         data_fingerprint: Output of fingerprint_parquet: part of the cache key, and not looked at.
     """

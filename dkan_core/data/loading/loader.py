@@ -168,7 +168,7 @@ def train_batches(
 ) -> Iterator[Arrays]:
     """Yield a worker's part of each global batch of an epoch from its batch ``first`` on.
 
-    A part may have no rows in the last one. Beside the split's arrays it holds ``dropout_key``.
+    A part may have no rows in the last one. Besides the split's arrays it holds ``dropout_key``.
     """
     piece = piece_rows(reader.rows, reader.row_bytes)
     order = epoch_order(reader.starts, piece=piece, seed=seed, epoch=epoch)

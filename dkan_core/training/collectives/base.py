@@ -1,6 +1,6 @@
 """The interface of a strategy, and what those that aggregate gradients have in common.
 
-Shape suffixes: P trained numbers, K arrays of the state, N numbers of a buffer.
+Shape suffixes: P trainable parameters, K arrays of the state, N numbers of a buffer.
 """
 
 from abc import ABC, abstractmethod

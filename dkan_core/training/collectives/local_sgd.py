@@ -4,7 +4,7 @@ Each begins a round with the state that all have agreed on and has moments of it
 moments are averaged, weighted by rows. So nothing but that state has to be kept, and one rank alone equals plain
 training to the bit.
 
-Shape suffixes: P trained numbers, N numbers of a buffer.
+Shape suffixes: P trainable parameters, N numbers of a buffer.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """A model whose parameters and gradients are views of flat buffers.
 
-Shape suffixes: P trained numbers of the model.
+Shape suffixes: P trainable parameters of the model.
 """
 
 import torch

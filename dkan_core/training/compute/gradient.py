@@ -1,6 +1,6 @@
 """A worker's part of one step: the model on flat buffers, the loss, and its gradient.
 
-Shape suffixes: M members, B rows, L labels, P trained numbers of the model.
+Shape suffixes: M members, B rows, L labels, P trainable parameters of the model.
 """
 
 import itertools
@@ -50,7 +50,7 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Return P, the number of trained numbers."""
+    """Return P, the number of trainable parameters."""
     return sum(parameter.numel() for parameter in trained_parameters(model))
 
 

@@ -1,6 +1,6 @@
 """Steps that a worker takes alone, between two exchanges of parameters.
 
-Shape suffixes: P trained numbers of the model.
+Shape suffixes: P trainable parameters of the model.
 """
 
 from collections.abc import Callable

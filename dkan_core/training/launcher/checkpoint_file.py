@@ -4,7 +4,7 @@ It holds the state, the snapshots that wait for the evaluator and the files of t
 metadata the ledger, the history, the settings and the fingerprint of the data, with the SHA-256 of all of it. What is
 random in training is a function of seed and step, so that there is no generator to keep.
 
-Shape suffixes: P trained numbers, K arrays of the state.
+Shape suffixes: P trainable parameters, K arrays of the state.
 """
 
 import hashlib
@@ -118,7 +118,7 @@ class PendingFacts(Schema):
 
 
 class Facts(Schema):
-    """What a checkpoint holds beside its tensors."""
+    """What a checkpoint holds besides its tensors."""
 
     data: str
     architecture: dict[str, Any]

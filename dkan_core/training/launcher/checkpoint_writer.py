@@ -1,4 +1,4 @@
-"""Writes a run's checkpoints from shared memory, beside training: no process waits for a disk or a bucket."""
+"""Writes a run's checkpoints from shared memory, in parallel with training: no process waits for a disk or a bucket."""
 
 import logging
 import threading

@@ -82,7 +82,7 @@ class TrainResult:
 def train(
     prepared: str | Path, run: str | Path, config: TrainConfig | None = None, *, overwrite: bool = False
 ) -> TrainResult:
-    """Train on a prepared data set, evaluate beside it, keep the best model by validation AP.
+    """Train on a prepared data set, evaluate it in parallel, keep the best model by validation AP.
 
     Args:
         prepared: Folder or fsspec URI that ``prepare`` wrote.

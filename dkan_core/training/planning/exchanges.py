@@ -1,6 +1,6 @@
 """What an exchange between workers costs: real processes that do nothing else.
 
-Shape suffixes: P trained numbers.
+Shape suffixes: P trainable parameters.
 """
 
 import os

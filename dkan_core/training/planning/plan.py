@@ -150,7 +150,7 @@ class Plan:
         facts = [
             f"device: {self.device}",
             f"model: {measured.parameters:,} parameters, {show_size(measured.size)} an exchange; a worker needs "
-            f"{show_size(one.memory)} for a step on {one.large[0]:,} rows, beside the process itself, and may use "
+            f"{show_size(one.memory)} for a step on {one.large[0]:,} rows, on top of the process itself, and may use "
             f"{show_size(self.advice.device_memory) if self.advice.device_memory else 'an unknown amount'}",
             f"data: {measured.train_rows:,} rows of {one.row_bytes} bytes; the loader reads {one.feed:,.0f} rows/s "
             f"({one.feed * one.row_bytes / 1e6:,.0f} MB/s)",

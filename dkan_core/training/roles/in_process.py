@@ -3,7 +3,7 @@
 The steps, their order, the evaluations and the choice of the best model are those of ``train`` with one worker: the
 same rows in the same order, and as many threads of torch, give the same bits.
 
-Shape suffixes: P trained numbers of the model.
+Shape suffixes: P trainable parameters of the model.
 """
 
 import logging

@@ -210,7 +210,7 @@ def worker_devices(config: TrainConfig) -> list[str]:
         return [f"cuda:{rank}" for rank in range(workers)]
     devices = ["cuda:0" if device == "cuda" else device for device in kind.split(",")]
     if config.workers not in (None, len(devices)):
-        raise ConfigError(f"workers {config.workers}: device names {len(devices)} devices, one a worker: {kind}")
+        raise ConfigError(f"workers {config.workers}: device names {len(devices)} devices, one per worker: {kind}")
     for device in devices:
         _check_visible("device", device, gpus)
     return devices

@@ -1,6 +1,6 @@
 """AdamW on one flat buffer, in numpy: it works on arrays in shared memory, from one copy of the state into another.
 
-Shape suffixes: P trained numbers of the model.
+Shape suffixes: P trainable parameters of the model.
 """
 
 import math

@@ -1,6 +1,6 @@
 """How updates of several workers become one: the modes of the parameter server.
 
-Shape suffixes: P trained numbers of the model.
+Shape suffixes: P trainable parameters of the model.
 """
 
 import math

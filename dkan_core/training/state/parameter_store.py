@@ -3,7 +3,7 @@
 There are two copies of the state. A change is computed into the one that does not count, and one record, the ledger,
 makes it count: whatever moment the process is killed at, an update has been taken wholly or not at all.
 
-Shape suffixes: P trained numbers, K arrays of the state.
+Shape suffixes: P trainable parameters, K arrays of the state.
 """
 
 import logging

@@ -4,7 +4,7 @@ It is an anonymous file (memfd), so a small /dev/shm is no limit and nothing is 
 There are no locks that a killed process could hold: a record is written twice in turn with a checksum, so that a
 reader finds the last whole one; an array is not read before a record says that it may be.
 
-Shape suffixes: P trained numbers, W workers, N numbers of a push, R processes that count heartbeats, S snapshot
+Shape suffixes: P trainable parameters, W workers, N numbers of a push, R processes that count heartbeats, S snapshot
 slots, K arrays of the state.
 """
 

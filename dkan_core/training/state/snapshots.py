@@ -3,8 +3,8 @@
 Each is a state to resume from, so that the best one can be: parameters, moments, and the ledger that belongs to them.
 Whoever writes never waits: with every slot taken, a snapshot is skipped. One slot is kept for the final one.
 
-Shape suffixes: P trained numbers, K arrays of the state, with the workers' own moments; V parameters to score: raw, and
-their moving average where there is one.
+Shape suffixes: P trainable parameters, K arrays of the state, with the workers' own moments; V parameters to score:
+raw, and their moving average where there is one.
 """
 
 import logging

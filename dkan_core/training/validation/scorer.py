@@ -1,6 +1,6 @@
 """Scores parameters on the validation split and tells which are the best.
 
-Shape suffixes: V parameters side by side (the second are the moving average), P trained numbers of the model.
+Shape suffixes: V parameters side by side (the second are the moving average), P trainable parameters of the model.
 """
 
 import logging

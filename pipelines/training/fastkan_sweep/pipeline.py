@@ -1,4 +1,4 @@
-"""Pipeline ``sweep``: several runs with other settings, of which the best by validation goes on."""
+"""Pipeline ``sweep``: several runs with other settings, of which the best by validation is published."""
 
 from pipelines.factory import build_pipeline
 from pipelines.steps import train

@@ -1,6 +1,6 @@
 """A process that measures one worker: its gradients, the optimizer's step, its rows, and the memory that it takes.
 
-Shape suffixes: P trained numbers.
+Shape suffixes: P trainable parameters.
 """
 
 import os
