@@ -40,7 +40,7 @@ def test_user_is_numeric_and_not_root() -> None:
 
 
 def test_home_is_writable_for_any_user_on_a_read_only_root() -> None:
-    assert re.search(r"^(?:ENV +| +)SHUTDOWN=/tmp\b", RUNTIME, re.MULTILINE)
+    assert re.search(r"^(?:ENV +| +)HOME=/tmp\b", RUNTIME, re.MULTILINE)
     assert re.findall(r"^WORKDIR (\S+)$", RUNTIME, re.MULTILINE) == ["/tmp"]
 
 

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.training.watch import START_SECONDS, environment
 from dkan_core import TrainConfig, TrainingError
-from dkan_core.config import build_config
+from dkan_core.config import ResolvedTrainConfig, build_config
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import SliceBatches, open_split
 from dkan_core.model.architecture import ModelConfig
@@ -49,10 +49,10 @@ class Elastic:
 
     def __init__(self, prepared: Path, folder: Path, config: TrainConfig, *, every: int) -> None:
         folder.mkdir(parents=True)
-        config = resolve(config, read_manifest(prepared).splits["train"].rows)
-        self.every, self.batch_size, self._output = every, config.batch_size or 1, folder / "output"
+        resolved = resolve(config, read_manifest(prepared).splits["train"].rows)
+        self.every, self.batch_size, self._output = every, resolved.batch_size, folder / "output"
         self._progress: np.memmap[Any, Any] = np.memmap(folder / PROGRESS, np.int64, "w+", shape=8)
-        settings = {key: value for key, value in asdict(config).items() if value is not None}
+        settings = {key: value for key, value in asdict(resolved).items() if value is not None}
         (folder / SETTINGS).write_text(json.dumps(settings))
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=3"]
         command = [sys.executable, *torchrun, "-m", __name__, str(prepared), str(folder), str(every)]
@@ -104,14 +104,14 @@ def main() -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
     dist.init_process_group("gloo")
     rank, manifest = dist.get_rank(), read_manifest(prepared)
-    config = build_config(TrainConfig, json.loads((folder / SETTINGS).read_text()))
+    config = build_config(ResolvedTrainConfig, json.loads((folder / SETTINGS).read_text()))
     progress: np.memmap[Any, Any] = np.memmap(folder / PROGRESS, np.int64, "r+", shape=8)
     progress[FIRST_WORKER + rank] = os.getpid()
     with open_split(prepared, manifest, "train") as reader:
         saved = torch.load(folder / CHECKPOINT, weights_only=True) if (folder / CHECKPOINT).exists() else None
         architecture = saved["architecture"] if saved else choose_architecture(reader, manifest, config).to_dict()
         model = untrained_model(ModelConfig.from_dict(architecture), manifest, config)
-        optimizer = torch.optim.AdamW(trained_parameters(model), config.learning_rate or 1e-3, fused=True)
+        optimizer = torch.optim.AdamW(trained_parameters(model), config.learning_rate, fused=True)
         step = 0
         if saved:
             model.load_state_dict(saved["model"])

@@ -119,7 +119,7 @@ def work(handed: Handed, seat: Seat) -> None:
 class _Given(Replica):
     """A replica whose gradient is there already."""
 
-    def gradient(self, *_: object, **__: object) -> tuple[float, float]:
+    def compute_gradient(self, *_: object, **__: object) -> tuple[float, float]:
         return 0.5, 1.0
 
 

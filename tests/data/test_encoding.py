@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dkan_core import DataError
-from dkan_core.data.encoding import fitting, preprocessor
+from dkan_core.data.encoding import fitting
 from dkan_core.data.encoding.fitting import fit_preprocessor
-from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor, is_number, normal_scores
 
 STEP = 6 / 254
 Column = npt.NDArray[Any]
@@ -31,7 +31,7 @@ def expected_scores(values: Column) -> Column:
 
 def fit(columns: dict[str, Any], dtype: Any = "float32") -> tuple[Preprocessor, pa.Table]:
     table = pa.table(columns)
-    text = [name for name in table.schema.names if not preprocessor.is_number(table.schema.field(name).type)]
+    text = [name for name in table.schema.names if not is_number(table.schema.field(name).type)]
     numeric = [name for name in table.schema.names if name not in text]
     return fit_preprocessor(table, numeric, text, dtype, "rows"), table
 
@@ -88,7 +88,7 @@ def test_missing_is_kept_apart(hole: float | None) -> None:
         arrays = encode({"x": column}, dtype)
         assert arrays["numeric"].dtype == dtype
         np.testing.assert_array_equal(is_missing(arrays["numeric"][:, 0]), missing)
-        np.testing.assert_array_equal(arrays["categorical"][:, 0] == preprocessor.MISSING, missing)
+        np.testing.assert_array_equal(arrays["categorical"][:, 0] == MISSING, missing)
 
 
 def test_missing_values_do_not_move_the_scores() -> None:
@@ -103,7 +103,7 @@ def test_categories_have_a_code_each_by_frequency_and_one_for_missing_and_one_fo
     codes = preprocessor.transform(table, "rows")["categorical"][:, 0]
     assert codes.tolist() == [2] * 5 + [3] * 3 + [4] * 3 + [1] * 4 + [0]
     later = preprocessor.transform(pa.table({"c": ["new", "a", None]}), "rows")["categorical"][:, 0]
-    assert later.tolist() == [preprocessor.UNSEEN, 3, preprocessor.MISSING]
+    assert later.tolist() == [UNSEEN, 3, MISSING]
 
 
 def test_vocabulary_keeps_the_most_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_repeating_numbers_also_get_a_code_a_value() -> None:
     preprocessor, table = fit({"x": values})
     assert preprocessor.coded[0].vocabulary == [0.0, 0.25, 99.0]
     codes = preprocessor.transform(table, "rows")["categorical"][:, 0]
-    for code, value in enumerate([0.0, 0.25, 99.0], start=preprocessor.FIRST_CODE):
+    for code, value in enumerate([0.0, 0.25, 99.0], start=FIRST_CODE):
         np.testing.assert_array_equal(codes == code, values == value)
     assert not fit({"x": rng.normal(size=2000)})[0].coded
 
@@ -184,7 +184,7 @@ def test_column_of_nulls_only_is_all_missing_when_scoring() -> None:
     preprocessor, _ = fit({"x": [1.0, 2.0, None], "c": ["a", "a", "b"]})
     arrays = preprocessor.transform(pa.table({"x": pa.nulls(2), "c": pa.nulls(2)}), "rows")
     assert np.isnan(arrays["numeric"]).all()
-    assert (arrays["categorical"] == preprocessor.MISSING).all()
+    assert (arrays["categorical"] == MISSING).all()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_column_of_nulls_only_is_all_missing_when_scoring() -> None:
 )
 def test_values_too_close_or_too_far_for_a_float_keep_finite_ordered_scores(values: np.ndarray) -> None:
     feature = fitting._fit_numeric(values, "p", "here")
-    scores = preprocessor.normal_scores(np.sort(values), feature)
+    scores = normal_scores(np.sort(values), feature)
     assert np.isfinite(scores).all() and np.abs(scores).max() <= 3 and (np.diff(scores) >= 0).all()
 
 

@@ -110,7 +110,7 @@ exec setpriv --reuid 4321 --regid 4321 --clear-groups --bounding-set=-all "$@"
 
 
 def test_pod_with_nothing_but_an_output_folder(rows: Path) -> None:
-    """A tiny /dev/shm, a read-only root, no network, a uid without a passwd entry, no capability, no SHUTDOWN."""
+    """A tiny /dev/shm, a read-only root, no network, a uid without a passwd entry, no capability, no HOME."""
     python = Path(sys.base_prefix).resolve()
     hidden = next((str(path) for path in python.parents[::-1] if not path.stat().st_mode & 1), "")
     with tempfile.TemporaryDirectory() as folder:

@@ -79,9 +79,9 @@ def _config(name: str, devices: Sequence[str]) -> ResolvedTrainConfig:
         epochs=1,
         learning_rate=1e-9,
         sync_interval=1,
-        device=",".join(devices),
+        device="cpu",
     )
-    return resolve(asked, rows=workers)
+    return replace(resolve(asked, rows=workers), device=",".join(devices))
 
 
 def _process_spec(

@@ -92,10 +92,10 @@ def test_first_rank_waits_for_the_data_of_the_others(caplog: pytest.LogCaptureFi
     second._store = first._store  # runs of one process have keys of their own
     with caplog.at_level("INFO"), ThreadPoolExecutor() as pool, pytest.MonkeyPatch.context() as patch:
         patch.setattr(torchrun_module, "SILENCE_SECONDS", 0.2)
-        waiting = pool.submit(first.gather)
+        waiting = pool.submit(first.wait_until_ready)
         wait_until(lambda: "waiting for the data of ranks 1" in caplog.text)
         assert not waiting.done()
-        second.gather()
+        second.wait_until_ready()
         waiting.result(timeout=UNRESPONSIVE_SECONDS)
 
 
@@ -109,7 +109,7 @@ def test_store_that_the_first_rank_keeps_on_one_node_listens_on_the_loopback_alo
         with pytest.raises(TrainingError, match=rf"cannot listen at localhost:{port} for the other ranks: .*in use"):
             Ranks(places[0], 60)
     first, second = (Ranks(place, 60) for place in places if place)
-    second.gather()
+    second.wait_until_ready()
     found = listening([os.getpid()])
     assert found and found <= LOOPBACKS, found
     del first
