@@ -66,6 +66,11 @@ PREPARED: dict[str, tuple[Change, str]] = {
 }
 
 
+def test_train_on_a_name_too_long(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    code = dkan("train", tmp_path / ("a" * 300), "--out", tmp_path / "run", monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, r"a{300}/manifest\.json: cannot be read \(File name too long\)")
+
+
 @pytest.mark.parametrize("case", PREPARED)
 def test_train_on_damaged_data(case: str, prepared: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     change, message = PREPARED[case]

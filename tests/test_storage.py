@@ -27,6 +27,7 @@ from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.paths import path_inside
 from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.storage.replacement import COMPLETE, MOVING
 from dkan_core.utils.storage.staging import staged_file, staged_folder
 
 NAMES = ("part", "end.json")
@@ -179,6 +180,24 @@ def test_process_killed_while_it_replaces_a_result_loses_neither(tmp_path: Path)
         assert code == -signal.SIGKILL
         killed += 1
     assert killed >= 10 and found["end.json"] == "new"
+
+
+@pytest.mark.parametrize("state", [COMPLETE, MOVING])
+@pytest.mark.parametrize("own", [("page", "numbers.json"), ("end.json",)])
+def test_another_command_leaves_what_a_killed_one_had_finished(
+    tmp_path: Path, state: str, own: tuple[str, ...]
+) -> None:
+    (tmp_path / state).mkdir()
+    fill(tmp_path / state, "new")
+    with (
+        pytest.raises(OutputError, match=r"result of another command, which was killed at its end \(\w+"),
+        staged_folder(tmp_path, names=own, overwrite=True),
+    ):
+        pass
+    with staged_folder(tmp_path, names=NAMES, overwrite=True) as folder:
+        assert {"part/a": "new", "end.json": "new"}.items() <= files(tmp_path).items()
+        fill(folder, "newer")
+    assert files(tmp_path) == {"part/a": "newer", "end.json": "newer"}
 
 
 def test_staged_file_is_whole_or_nothing(tmp_path: Path) -> None:

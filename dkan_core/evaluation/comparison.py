@@ -1,7 +1,7 @@
 """Two models on the same rows: the one that is evaluated, and the one that was best before it.
 
 The earlier model was trained on other data, as a rule, and so with another encoding: each sees the rows encoded as it
-knows them (see ``evaluation_data``).
+knows them (see ``evaluation.labelled_rows``).
 """
 
 import logging

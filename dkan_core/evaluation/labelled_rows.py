@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dkan_core.data.encoding.like import check_features, listed_names
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
-from dkan_core.data.format.manifest import MANIFEST, PreparedData, open_prepared
+from dkan_core.data.format.manifest import MANIFEST, PreparedData, manifest_text, open_prepared
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.data.preparation.statistics import check_binary
@@ -25,7 +25,6 @@ from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.prediction import SCORING_ROWS, TRAINED_WITH, check_match
 from dkan_core.explanation.columns import read_codes, read_values, source_columns
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.utils.storage.files import read_if_there
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary"
 """Stands for a category that was rare or unseen: no model knows it."""
@@ -198,7 +197,7 @@ def open_evaluation_data(
     """
     if not data:
         raise ConfigError("name prepared data or raw Parquet to evaluate on")
-    prepared = [place for place in data if read_if_there(f"{place.rstrip('/')}/{MANIFEST}") is not None]
+    prepared = [place for place in data if manifest_text(place) is not None]
     if not prepared:
         yield _open_raw(saved, data, split, label)
         return

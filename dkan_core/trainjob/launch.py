@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.config import NodesConfig, TrainConfig
-from dkan_core.data.format.manifest import MANIFEST
+from dkan_core.data.format.manifest import MANIFEST, manifest_text
 from dkan_core.errors import ConfigError, DataError, DkanError, TrainingError
 from dkan_core.training.history import HISTORY, read_history
 from dkan_core.training.launcher.run_folder import METRICS, WRITTEN, check_run_folder
@@ -87,7 +87,7 @@ def _shared(name: str, uri: str | Path, nodes: NodesConfig) -> str:
 
 
 def _fingerprint(data: str) -> str:
-    text = read_if_there(f"{data}/{MANIFEST}")
+    text = manifest_text(data)
     if text is None:
         raise DataError(f"{data}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote")
     try:

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from dkan_core import (
     DataError,
+    OutputError,
     PrepareConfig,
     TrainResult,
     evaluate,
@@ -23,9 +25,10 @@ from dkan_core import (
     save_pointer,
 )
 from dkan_core import write_sample as sample
+from dkan_core.data.encoding.like import read_reference
 from dkan_core.data.format.manifest import open_prepared, read_manifest
 from dkan_core.utils.storage.replacement import COMPLETE, MOVING
-from dkan_core.utils.storage.shared_folder import Workplace
+from dkan_core.utils.storage.shared_folder import WORK, Workplace
 from tests.command import dkan
 
 
@@ -57,17 +60,51 @@ def in_memory(prepared: Path) -> Iterator[Any]:
     fs.store.clear()
 
 
+def interrupted(prepared: Path, data: Path, state: str) -> Path:
+    """Return a folder in which a process was killed while it replaced prepared data by others."""
+    shutil.copytree(prepared, data / state)
+    if state == COMPLETE:
+        (data / "test").mkdir()
+        (data / "test/old.safetensors").touch()
+    else:
+        (data / state / "train").rename(data / "train")
+    return data
+
+
 @pytest.mark.parametrize("state", [COMPLETE, MOVING])
 def test_data_whose_replacement_was_killed_are_found(prepared: Path, tmp_path: Path, state: str) -> None:
-    shutil.copytree(prepared, tmp_path / "data" / state)
-    if state == COMPLETE:
-        (tmp_path / "data/test").mkdir()
-        (tmp_path / "data/test/old.safetensors").touch()
-    else:
-        (tmp_path / "data" / state / "train").rename(tmp_path / "data/train")
-    assert read_manifest(tmp_path / "data") == read_manifest(prepared)
-    names = {path.name for path in (tmp_path / "data").rglob("*.safetensors")}
+    data = interrupted(prepared, tmp_path / "data", state)
+    assert read_manifest(data) == read_manifest(prepared)
+    names = {path.name for path in data.rglob("*.safetensors")}
     assert names == {path.name for path in prepared.rglob("*.safetensors")}
+
+
+@pytest.mark.parametrize("state", [COMPLETE, MOVING])
+@pytest.mark.parametrize("way", ["one process", "many pods", "like", "evaluate"])
+def test_data_whose_replacement_was_killed_are_used_again(
+    prepared: Path, source: Path, trained: TrainResult, tmp_path: Path, state: str, way: str
+) -> None:
+    config = PrepareConfig(label=("label",))
+    data = interrupted(prepared, tmp_path / "data", state)
+    if way == "like":
+        assert read_reference(str(data)) == replace(read_reference(str(prepared)), place=str(data))
+        return
+    if way == "evaluate":
+        assert evaluate(trained.model, data, tmp_path / "out", explain=False).metrics["rows"] > 0
+        return
+    wanted = prepare(source, tmp_path / "alone", config)
+    if way == "one process":
+        assert prepare(source, data, config, reuse=True) == wanted
+    else:
+        plan_preparation(source, data, config, parts=2)
+        assert not (data / WORK).exists() and read_manifest(data) == wanted
+
+
+def test_replacement_that_cannot_be_finished_is_an_error(prepared: Path, tmp_path: Path) -> None:
+    data = interrupted(prepared, tmp_path / "data", MOVING)
+    shutil.copytree(prepared / "valid", data / "valid")
+    with pytest.raises(OutputError, match=f"{data}: cannot be written \\(Directory not empty"):
+        read_manifest(data)
 
 
 TRAIN = "train/00000-of-00001.safetensors"

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.manifest import MANIFEST, parse_manifest
+from dkan_core.data.format.manifest import MANIFEST, manifest_text, parse_manifest
 from dkan_core.data.source.columns import Schema, check_roles, is_number, is_text
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.schemas import read_json
@@ -142,7 +142,7 @@ def read_reference(place: str) -> Reference:
         DataError: There is neither, or it is damaged.
     """
     root = place.rstrip("/")
-    manifest = read_if_there(f"{root}/{MANIFEST}")
+    manifest = manifest_text(root)
     if manifest is not None:
         prepared = parse_manifest(manifest, f"{root}/{MANIFEST}")
         return Reference(place=place, preprocessor=prepared.preprocessor, labels=tuple(prepared.labels))

@@ -116,7 +116,7 @@ class Preprocessor(Schema):
     """Storage type of the normal scores."""
 
     counts: dict[str, list[NonNegativeInt]] | None = None
-    """Rows of the sample by column and value, as of ``distribution.count_values``; None where an earlier dkan wrote
+    """Rows of the sample by column and value, as of ``histograms.count_values``; None where an earlier dkan wrote
     this. It encodes nothing: two preprocessors are equal without it."""
 
     @model_validator(mode="after")

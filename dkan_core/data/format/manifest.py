@@ -4,7 +4,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,10 +20,9 @@ from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.splits import SPLITS
 from dkan_core.errors import DataError, redact
 from dkan_core.utils.schemas import Schema, read_json
-from dkan_core.utils.storage.files import read_regular, write_json
+from dkan_core.utils.storage.files import read_if_there, read_regular, write_json
 from dkan_core.utils.storage.paths import check_name, is_remote, local_path
-from dkan_core.utils.storage.replacement import finish_replacement, is_interrupted
-from dkan_core.utils.storage.staging import output_lock
+from dkan_core.utils.storage.staging import finish_interrupted
 
 FORMAT_VERSION = 2
 """2 lists the hash of each block of a shard; 1 has those of whole shards alone, and is read, too."""
@@ -199,6 +198,16 @@ def read_manifest(folder: Path) -> PreparedData:
     return parse_manifest(_text(folder), str(folder / MANIFEST))
 
 
+def manifest_text(place: str | Path) -> str | None:
+    """Return the text of the manifest in a folder or URI, or None where there is none.
+
+    Raises:
+        DataError: It cannot be read, or is not UTF-8.
+    """
+    finish_interrupted(place, OUTPUTS)
+    return read_if_there(f"{str(place).rstrip('/')}/{MANIFEST}")
+
+
 def parse_manifest(text: str | bytes, path: str) -> PreparedData:
     """Return the manifest that ``text`` is, checked; messages name ``path``.
 
@@ -349,10 +358,10 @@ def _checked(file: _ManifestFile, path: str) -> PreparedData:
 
 def _text(folder: Path) -> bytes:
     path = folder / MANIFEST
+    with suppress(FileNotFoundError):
+        return read_regular(path)
+    finish_interrupted(folder, OUTPUTS)
     try:
-        if not path.exists() and is_interrupted(folder, MANIFEST):
-            with output_lock(folder):
-                finish_replacement(folder, OUTPUTS)
         return read_regular(path)
     except FileNotFoundError:
         raise DataError(f"{folder}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote") from None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from dkan_core.config import PrepareConfig
-from dkan_core.data.format.manifest import MANIFEST, PreparedData
+from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.preparation.earlier import earlier_result, gives
 from dkan_core.data.preparation.partition import cut_parts
@@ -29,6 +29,7 @@ from dkan_core.data.source.splits import SPLITS
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.shared_folder import WORK, Workplace
+from dkan_core.utils.storage.staging import finish_interrupted
 
 Stage = Literal["survey", "encode", "assemble"]
 _STAGES = {"survey": survey, "encode": encode, "assemble": assemble}
@@ -66,6 +67,7 @@ def plan_preparation(
         raise ConfigError(f"parts must be at least 1, got {parts}")
     if not str(prepared_uri).strip():
         raise ConfigError(f"prepared_uri must be a folder or URI that every process reaches, got {str(prepared_uri)!r}")
+    finish_interrupted(prepared_uri, OUTPUTS)
     task, footers = find_task(sources, config)
     plan, place = PreparationPlan(task=task, parts=cut_parts(task.files, footers, parts)), Workplace(prepared_uri)
     if not overwrite and gives(task, _whole(place)):

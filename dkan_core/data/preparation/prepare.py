@@ -15,7 +15,7 @@ from dkan_core.data.source.columns import Footer, assign_roles, read_sources
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.files import write_json
 from dkan_core.utils.storage.shared_folder import Workplace
-from dkan_core.utils.storage.staging import staged_folder
+from dkan_core.utils.storage.staging import finish_interrupted, staged_folder
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ def prepare(
         OutputError: ``out`` cannot take the result. Nothing half-written is left.
     """
     if reuse:
+        finish_interrupted(out, OUTPUTS)
         earlier = earlier_result(Workplace(out))
         if earlier is not None and gives(find_task(sources, config)[0], earlier):
             logger.info("%s: the same sources and settings were prepared before", out)

@@ -4,8 +4,10 @@ The new result is first declared complete by one rename. From then on whoever co
 that the folder holds the old result or the new one, and never a part of either for good.
 """
 
+import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dkan_core.utils.storage.files import remove, sync_folder
@@ -25,6 +27,9 @@ def replace_result(staging: Path, target: Path, names: Sequence[str]) -> None:
         target: Folder of the result; the caller holds its lock.
         names: What a result consists of, if all of it is there. The last one arrives after the rest.
     """
+    assert (staging / names[-1]).exists(), f"{names[-1]} was not written"
+    for name in set(os.listdir(staging)) - set(names):
+        remove(staging / name)
     for folder in (staging, *filter(Path.is_dir, staging.iterdir())):
         sync_folder(folder)
     staging.rename(target / COMPLETE)
@@ -39,7 +44,9 @@ def is_interrupted(target: Path, last: str) -> bool:
         target: Folder of the result.
         last: The name that arrives after the rest.
     """
-    return any((target / folder / last).exists() for folder in (COMPLETE, MOVING))
+    with suppress(OSError):  # said by whoever reads or writes there
+        return any((target / folder / last).exists() for folder in (COMPLETE, MOVING))
+    return False
 
 
 def finish_replacement(target: Path, names: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from dkan_core.utils.storage.locks import folder_lock, held_aside
 from dkan_core.utils.storage.outputs import OWN_FOLDERS, PARTIAL, check_free, entries
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
-from dkan_core.utils.storage.replacement import finish_replacement, replace_result
+from dkan_core.utils.storage.replacement import COMPLETE, MOVING, finish_replacement, is_interrupted, replace_result
 
 
 @contextmanager
@@ -69,12 +69,39 @@ def output_lock(out: str | Path) -> Iterator[None]:
         yield
 
 
+def finish_interrupted(out: str | Path, names: Sequence[str]) -> None:
+    """Finish what a killed process has begun, where it was replacing the result in a local folder.
+
+    Args:
+        out: Local path, or fsspec URI of a folder, where there is nothing to finish.
+        names: What a result consists of; the last one arrives after the rest.
+
+    Raises:
+        OutputError: The process is alive and still at it; or the folder cannot be written.
+    """
+    if is_remote(out):
+        return
+    target = local_path(out)
+    if is_interrupted(target, names[-1]):
+        with output_lock(out):
+            try:
+                finish_replacement(target, names)
+            except OSError as error:
+                raise output_error(out, error) from error
+
+
 def _check_staged(out: str | Path, names: Sequence[str], overwrite: bool) -> None:
     """Raise OutputError where ``names`` in ``out`` may be somebody's own: no result is whole without the last one.
 
     What a killed command left has no last name either, but lies beside its staging folder, and is replaced.
     """
     found = entries(out)
+    staged = set() if is_remote(out) else entries(local_path(out) / COMPLETE) | entries(local_path(out) / MOVING)
+    if foreign := staged - set(names):
+        raise OutputError(
+            f"{out}: holds the result of another command, which was killed at its end ({min(foreign)}); "
+            "run that command again, or choose another folder"
+        )
     unfinished = found & OWN_FOLDERS and names[-1] not in found
     if found and not unfinished and names[-1] not in found:
         raise OutputError(f"{out}: already holds something else ({min(found)}); choose an empty or new folder")
