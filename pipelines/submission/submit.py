@@ -21,7 +21,7 @@ from pipelines.submission.watch import Outcome, Watched, watch
 PACE = Pace()
 
 EXIT_CODES = """Exit codes: 0 succeeded (or, without --wait, submitted); 1 the run failed; 2 refused: bad options or
-parameters, or the server rejected the request (401, 403, 404); 3 the run was cancelled; 4 still running after
+parameters, or the server rejected the request (400, 401, 403, 404); 3 the run was cancelled; 4 still running after
 --timeout; 5 the server could not be reached. After 4 and 5, a run that was started continues."""
 
 
