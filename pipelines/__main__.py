@@ -10,6 +10,7 @@ import typer
 from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
 from pipelines.lint import committed_files, lint
 from pipelines.local import PipelineFailedError, run_locally
+from pipelines.options import GivenParameters, PipelineName, package_named
 from pipelines.parameters import ArgumentError, read_parameters
 from pipelines.submission.submit import EXIT_CODES, submit_command
 from pipelines.tables import write_tables
@@ -32,22 +33,14 @@ def compile_command(
 
 @app.command("run")
 def run_command(
-    param: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE|NAME=VALUE",
-            help="Parameters: a TOML, JSON or YAML file, or NAME=VALUE, which overrides files; may be repeated.",
-        ),
-    ] = None,
+    param: GivenParameters = None,
     out: Annotated[Path, typer.Option(help="Folder to write the artifacts to.")] = Path("local_outputs"),
-    pipeline: Annotated[str, typer.Option(help=f"Pipeline to run: {', '.join(PIPELINES)}.")] = DEFAULT,
+    pipeline: PipelineName = DEFAULT,
     image: Annotated[str, typer.Option(help="Image to run each step in as a container. Default: no containers.")] = "",
 ) -> None:
     """Run a compiled pipeline on this machine, without a cluster."""
-    if pipeline not in PIPELINES:
-        _fail(f"unknown pipeline {pipeline!r}; expected one of {', '.join(PIPELINES)}", code=2)
-    package = package_of(pipeline)
     try:
+        package = package_named(pipeline)
         arguments = read_parameters(inputs_of(package), param or [])
     except ArgumentError as error:
         _fail(str(error), code=2)
@@ -70,7 +63,7 @@ def run_command(
 def lint_command(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Compiled pipelines to check. Default: all committed ones."),
+        typer.Argument(metavar="FILE", help="Compiled pipelines to check. Default: all committed ones."),
     ] = None,
 ) -> None:
     """Check compiled pipelines for mistakes that the SDK accepts but a cluster fails on."""

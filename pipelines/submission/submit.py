@@ -11,7 +11,8 @@ import typer
 import yaml
 
 from dkan_core.errors import UserError
-from pipelines.compiled import DEFAULT, PIPELINES, package_of
+from pipelines.compiled import DEFAULT
+from pipelines.options import GivenParameters, PipelineName, package_named
 from pipelines.parameters import ArgumentError, read_parameters
 from pipelines.submission.credentials import Credentials, RefusedError, service_account_token
 from pipelines.submission.results import Submission, write_junit, write_summary
@@ -41,14 +42,8 @@ def submit_command(
         typer.Option(metavar="URL", help="Address of the Kubeflow Pipelines server, such as https://NAME/pipeline."),
     ],
     experiment: Annotated[str, typer.Option(help="Experiment to run in; created if it does not exist.")],
-    params: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE|NAME=VALUE",
-            help="Parameters: a TOML, JSON or YAML file, or NAME=VALUE, which overrides files; may be repeated.",
-        ),
-    ] = None,
-    pipeline: Annotated[str, typer.Option(help=f"Pipeline to run: {', '.join(PIPELINES)}.")] = DEFAULT,
+    params: GivenParameters = None,
+    pipeline: PipelineName = DEFAULT,
     version_name: Annotated[
         str, typer.Option(help="Version to upload the pipeline as, or to reuse. Default: the file's hash.")
     ] = "",
@@ -96,12 +91,9 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
     """Find and check everything that needs no server, and fill in the names that were not given.
 
     Raises:
-        RefusedError: There is no such pipeline.
-        ArgumentError: A parameter does not fit it.
+        ArgumentError: There is no such pipeline, or a parameter does not fit it.
     """
-    if submission.pipeline not in PIPELINES:
-        raise RefusedError(f"unknown pipeline {submission.pipeline!r}; expected one of {', '.join(PIPELINES)}")
-    package = package_of(submission.pipeline)
+    package = package_named(submission.pipeline)
     content = package.read_bytes()
     # A second document has what is specific to Kubernetes.
     spec = next(iter(yaml.safe_load_all(content)))
