@@ -3,17 +3,18 @@
 import json
 import re
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from xml.etree import ElementTree
 
 from click.testing import Result
+
+from tests.local_server import serving
 
 API = "/apis/v2beta1"
 GIVEN = ["--experiment", "flights", "--params", "data_uri=s3://bucket/flights", "--params", "label=late"]
@@ -124,18 +125,9 @@ def serve(kubeflow: Kubeflow, tls: ssl.SSLContext | None = None) -> Iterator[Kub
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if tls:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    kubeflow.host = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}/pipeline"
-    try:
+    with serving(Handler, tls) as url:
+        kubeflow.host = f"{url}/pipeline"
         yield kubeflow
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def waited(

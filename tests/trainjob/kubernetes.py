@@ -2,15 +2,16 @@
 
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.local_server import serving
 
 JOBS = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs"
 PODS = "/api/v1/namespaces/team/pods"
@@ -183,16 +184,8 @@ def handler_of(kubernetes: Kubernetes) -> type[BaseHTTPRequestHandler]:
 @contextmanager
 def serve(kubernetes: Kubernetes) -> Iterator[Kubernetes]:
     """Serve on a free port of this machine."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(kubernetes))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    kubernetes.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with serving(handler_of(kubernetes)) as kubernetes.url:
         yield kubernetes
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def write_kubeconfig(path: Path, url: str) -> Path:
