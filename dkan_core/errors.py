@@ -6,7 +6,7 @@ DkanError
 │   ├── DataError        a source file, column or row is not what was expected
 │   └── OutputError      the output folder cannot take the result
 ├── GateError            a result is not good enough: exit code 1
-└── TrainingError        a process of a running training died: exit code 1
+└── TrainingError        a process of a training run died: exit code 1
 
 ConfigError and DataError are ValueErrors too, as scikit-learn's callers expect.
 """
@@ -60,4 +60,4 @@ class GateError(DkanError):
 
 
 class TrainingError(DkanError):
-    """A process of a running training died; the message holds its name and traceback."""
+    """A process of a training run died; the message has its name and traceback."""

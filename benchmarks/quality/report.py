@@ -19,7 +19,7 @@ HOW_TO_READ = f"""\
 - ECE: mean gap between probability and share of positives over {CALIBRATION_BINS} bins of equally many rows.
 - CPU s: CPU seconds of the fit and all its processes, from the start of Python: imports, reading and preparing the
   data are in it. `*`: the budget ran out, and the best model until then counts.
-- rows/s: test rows scored a second, from Parquet to probabilities; small sets measure the start more than the speed.
+- rows/s: test rows scored per second, from Parquet to probabilities; small sets measure the start more than the speed.
 - rounds: trees, epochs or iterations of the model kept; with a model a label, their mean.
 - rank: mean rank by AP over the sets. Normalised AP: 1 is the best model of a set, 0 the AP of a random order (the
   prevalence). A model without a result on a set is last there, with 0.

@@ -150,7 +150,7 @@ def _parameter_server(seats: Sequence[Seat], total: int, stack: ExitStack) -> li
     initialize_store(memory, flatten(model).numpy())
     for record in memory.worker_generations:
         record.write(WorkerGeneration(generation=1))
-    # So many rows that there is one a worker and step; no evaluation and no restore point before the end.
+    # So many rows that there is one per worker and step; no evaluation and no restore point before the end.
     config = TrainConfig(
         device="cpu", workers=workers, batch_size=workers, epochs=1, hidden=(1,), checkpoint_steps=NEVER, patience=1
     )

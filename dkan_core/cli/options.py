@@ -38,7 +38,7 @@ def option(*names: str, help: str, group: Group | None = None) -> Any:
     return typer.Option(*names, help=text.strip(), show_default=shown, rich_help_panel=group)
 
 
-Sources = Annotated[list[str], typer.Argument(metavar="SRC...", help="Parquet files, folders, globs or fsspec URIs.")]
+Sources = Annotated[list[str], typer.Argument(metavar="SRC", help="Parquet files, folders, globs or fsspec URIs.")]
 Prepared = Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI that `dkan prepare` wrote.")]
 Model = Annotated[str, typer.Argument(metavar="RUN/model", help="Model folder or URI that `dkan train` wrote.")]
 Out = Annotated[str, option("--out", help="Folder or fsspec URI to write the results to.", group="Output")]

@@ -97,7 +97,7 @@ def train(
 )
 def evaluate(
     model: Model,
-    data: Annotated[list[str], typer.Argument(metavar="DATA...", help="A prepared folder, or raw Parquet.")],
+    data: Annotated[list[str], typer.Argument(metavar="DATA", help="A prepared folder, or raw Parquet.")],
     out: Out,
     split: Annotated[
         str | None,

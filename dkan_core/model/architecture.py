@@ -36,7 +36,7 @@ class ModelConfig(Schema):
     """Label names, in the order of the outputs."""
 
     model: Literal["auto", "fastkan"]
-    """"auto": an ensemble with indicators and a linear path for binary columns; "fastkan": one plain FastKAN."""
+    """"auto": an ensemble with feature crosses, value one-hots and linear binary columns; "fastkan": plain FastKAN."""
 
     num_numeric: Index
     """Number of numeric features."""

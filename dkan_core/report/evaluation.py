@@ -45,11 +45,11 @@ def render_report(
         names: The ``L`` label names.
         metrics: What ``dkan_core.evaluation.metrics.compute_metrics`` returned for them.
         thresholds: Operating threshold by label name, chosen on validation; a label may have none.
-        history: One entry an evaluation during training, with keys among ``epoch``, ``step``, ``loss``,
+        history: One entry per evaluation during training, with keys among ``epoch``, ``step``, ``loss``,
             ``average_precision``, ``rows_per_second`` and ``seconds``; may be empty.
         data_summary: Facts about the data, nested as they are.
         model_summary: Facts about the model, nested as they are.
-        compared: Section that holds the model against an earlier one.
+        compared: Section that compares the model with an earlier one.
         learned: Section on what the model learned.
 
     Returns:

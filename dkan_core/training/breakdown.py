@@ -67,14 +67,14 @@ class Spent(Schema):
     """Share of computing in a worker's time."""
 
     peak_memory: int = Field(ge=0)
-    """Bytes that the process has held at most: on a CUDA device of that, else resident ones."""
+    """Peak memory in bytes since the start: allocated on a CUDA device, elsewhere resident."""
 
 
 class Times(Schema):
     """Schema of ``time`` in an entry of ``history.jsonl``."""
 
     seconds: Seconds
-    """Since the entry before, or the start of the run."""
+    """Since the previous entry, or the start of the run."""
 
     workers: list[Spent]
     """One per worker, by rank."""

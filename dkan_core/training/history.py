@@ -32,10 +32,10 @@ class HistoryEntry(Schema):
     """Seconds of training so far, over all launches."""
 
     loss: float
-    """Mean training loss since the entry before."""
+    """Mean training loss since the previous entry."""
 
     rows_per_second: Amount
-    """Training speed since the entry before."""
+    """Training speed since the previous entry."""
 
     average_precision: Share
     """On the validation split; the mean over labels."""
@@ -53,7 +53,7 @@ class HistoryEntry(Schema):
     """Whether this entry is the best so far."""
 
     time: Times | None = None
-    """What the processes have spent their time on since the entry before."""
+    """What the processes have spent their time on since the previous entry."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form, without what was not measured."""

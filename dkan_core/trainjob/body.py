@@ -117,7 +117,7 @@ def train_job(name: str, command: list[str], nodes: NodesConfig) -> dict[str, An
         "numProcPerNode": nodes.workers_on_node,
     }
     if resources := _resources(nodes):
-        # Both: without requests the torch runtime would start one process a node, whatever numProcPerNode says.
+        # Both: without requests the torch runtime would start one process per node, whatever numProcPerNode says.
         trainer["resourcesPerNode"] = {"limits": resources, "requests": resources}
     if variables := _variables(nodes):
         trainer["env"] = variables

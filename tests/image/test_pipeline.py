@@ -1,4 +1,4 @@
-"""The whole compiled pipeline in containers, one a step, with a real S3 server for its data."""
+"""The whole compiled pipeline in containers, one per step, with a real S3 server for its data."""
 
 import json
 import os

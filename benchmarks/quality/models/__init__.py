@@ -69,7 +69,7 @@ class Fitted:
 
     score: Callable[[], Array]
     rounds: list[int]
-    """Rounds, epochs or iterations of what was kept: one a label, or one for all."""
+    """Rounds, epochs or iterations of what was kept: one per label, or one for all."""
 
 
 @dataclass(frozen=True)

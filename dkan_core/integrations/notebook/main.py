@@ -116,7 +116,7 @@ def main(
 
 
 def _speak() -> None:
-    """Show a line an epoch where nobody has set up logging, as in a notebook: training may take an hour."""
+    """Show a line per epoch where nobody has set up logging, as in a notebook: training may take an hour."""
     ours = logging.getLogger("dkan_core")
     if not ours.hasHandlers():
         ours.addHandler(logging.StreamHandler())

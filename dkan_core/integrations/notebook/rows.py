@@ -24,7 +24,7 @@ class LabelledRows:
     """All rows of a loader."""
 
     features: pa.Table
-    """One column a feature."""
+    """One column per feature."""
 
     labels_NL: npt.NDArray[np.uint8]
     """0, 1, or 255 for not measured."""

@@ -224,7 +224,7 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return probabilities.
 
         Shape:
-            - Output: ``(N, 2)``, one column a class; of several labels ``(N, L)``, each label's probability of 1
+            - Output: ``(N, 2)``, one column per class; of several labels ``(N, L)``, each label's probability of 1
         """
         probabilities_NL = to_probability(self._log_odds(X))
         return np.hstack([1 - probabilities_NL, probabilities_NL]) if self._is_binary else probabilities_NL

@@ -43,7 +43,7 @@ class Description(Schema):
     """Whether a frame's columns are found by their names, rather than checked to be those of ``fit`` in their order."""
 
     history: list[dict[str, Any]]
-    """One entry an evaluation; none where another command trained the model."""
+    """One entry per evaluation; none where another command trained the model."""
 
     @model_validator(mode="after")
     def _check_classes(self) -> Self:

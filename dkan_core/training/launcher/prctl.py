@@ -42,7 +42,7 @@ def stop_adopting() -> None:
 
 
 def _count_adopters(change: int) -> None:
-    """Set or take back the flag, of which the kernel has one a process, and several runs may need it."""
+    """Set or take back the flag: the kernel has one per process, and several runs may need it."""
     global _adopters
     with _lock:
         _adopters += change

@@ -47,7 +47,7 @@ class Outcome:
     """What a run ended with."""
 
     history: list[dict[str, Any]]
-    """One entry an evaluation."""
+    """One entry per evaluation."""
 
     ledger: Ledger
     replaced: dict[str, int]

@@ -73,7 +73,7 @@ class TrainResult:
     """What ``metrics.json`` holds."""
 
     history: list[dict[str, Any]]
-    """One entry an evaluation."""
+    """One entry per evaluation."""
 
     checkpoint: str | None = None
     """The newest one: path or URI; None where there is none to resume from."""

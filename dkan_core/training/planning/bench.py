@@ -45,7 +45,7 @@ class Cost:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes of one worker aggregated a second."""
+        """Bytes of one worker aggregated per second."""
         return self.size / self.seconds
 
 

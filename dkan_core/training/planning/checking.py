@@ -26,7 +26,7 @@ class Checked:
     scheme: str
     workers: int
     predicted: float
-    """Rows a second."""
+    """Rows per second."""
 
     measured: float
 

@@ -70,7 +70,7 @@ def exchange_seconds(
 
 
 def _config(name: str, devices: Sequence[str]) -> ResolvedTrainConfig:
-    """Return the settings of a run of so many steps of one row a worker."""
+    """Return the settings of a run of so many steps of one row per worker."""
     workers = len(devices)
     asked = replace(
         EXCHANGES[name],

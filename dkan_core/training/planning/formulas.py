@@ -1,4 +1,4 @@
-"""What a training step costs, by formulas: times in seconds, sizes in bytes, bandwidths in bytes a second.
+"""What a training step costs, by formulas: times in seconds, sizes in bytes, bandwidths in bytes per second.
 
 A strategy's round is some steps that each worker takes alone, each on its slice of a global batch, and an exchange.
 Rows are read ahead in a thread, beside both.
@@ -20,7 +20,7 @@ ASSUMED_LAUNCH = 1e-3
 """Seconds of a GPU's step without rows where no GPU was measured: some hundred kernels, each launched in 5 to 10 us."""
 
 ASSUMED_COPY_BANDWIDTH = 20e9
-"""Bytes a second between a GPU and the host where no GPU was measured: PCIe 4.0 with 16 lanes, less its overhead."""
+"""Bytes per second between a GPU and the host where no GPU was measured: PCIe 4.0 with 16 lanes, less its overhead."""
 
 MIN_ROW_SHARE = 0.01
 """Of a gradient's measured time, at least so much is for its rows."""
@@ -34,7 +34,7 @@ class StepCost:
     """Seconds of a step without rows."""
 
     rate: float
-    """Rows a second besides."""
+    """Rows per second besides."""
 
     def seconds(self, rows: float) -> float:
         """Return the time of a gradient on so many rows.
@@ -217,7 +217,7 @@ def efficiency(step: float, exchange: float, interval: int, *, rows: float, feed
         exchange: x, all that a round costs besides.
         interval: H, steps of a round.
         rows: Rows of a worker's slice.
-        feed: Rows a second that a worker can read; wanted are those that it takes without waiting for them.
+        feed: Rows per second that a worker can read; wanted are those that it takes without waiting for them.
 
     >>> efficiency(0.010, 0.010, 1, rows=100, feed=1e9), efficiency(0.010, 0.010, 1, rows=100, feed=2500)
     (0.5, 0.25)

@@ -19,7 +19,7 @@ class Cores:
 
     update_seconds: float
     feed_rows: float
-    """Rows a second that one worker can read."""
+    """Rows per second that one worker can read."""
 
     def step(self, workers: int, rows: float) -> float:
         """Return the time of a gradient on so many rows in each worker."""
@@ -54,7 +54,7 @@ class Gpus:
 
     link: Link
     copy_bandwidth: float
-    """Bytes a second between the GPU and the host."""
+    """Bytes per second between the GPU and the host."""
 
     update_seconds: float
     feed_rows: float

@@ -38,7 +38,7 @@ MAX_GPUS = 1024
 MOST_MEMORY = 1 << 50
 """Bytes of one device, at most: a mistyped unit is noticed."""
 
-COLUMNS = ("strategy", "workers", "step ms", "rows/s", "speedup", "efficiency", "steps an epoch", "bottleneck")
+COLUMNS = ("strategy", "workers", "step ms", "rows/s", "speedup", "efficiency", "steps per epoch", "bottleneck")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ class Plan:
         one = self.measured.probes[1]
         facts = [
             f"device: {self.device}",
-            f"model: {measured.parameters:,} parameters, {show_size(measured.size)} an exchange; a worker needs "
+            f"model: {measured.parameters:,} parameters, {show_size(measured.size)} per exchange; a worker needs "
             f"{show_size(one.memory)} for a step on {one.large[0]:,} rows, on top of the process itself, and may use "
             f"{show_size(self.advice.device_memory) if self.advice.device_memory else 'an unknown amount'}",
             f"data: {measured.train_rows:,} rows of {one.row_bytes} bytes; the loader reads {one.feed:,.0f} rows/s "

@@ -46,7 +46,7 @@ class SingleResult:
     """Its metrics on validation, as a model folder holds them."""
 
     history: list[dict[str, Any]]
-    """One entry an evaluation."""
+    """One entry per evaluation."""
 
     refused: int
     """Updates that were no finite numbers."""

@@ -235,7 +235,7 @@ def _strategy(config: TrainConfig, torchrun: TorchRun | None) -> ResolvedStrateg
 def _rank_devices(config: TrainConfig, torchrun: TorchRun) -> list[str]:
     """Return the device of each rank that torchrun has started: on CUDA, that of its number on its node."""
     if config.workers not in (None, torchrun.size):
-        raise ConfigError(f"workers {config.workers}: torchrun has started {torchrun.size} ranks, one a worker")
+        raise ConfigError(f"workers {config.workers}: torchrun has started {torchrun.size} ranks, one per worker")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     kind = config.device if config.device != "auto" else ("cuda" if gpus else "cpu")
     if kind not in ("cpu", "cuda"):

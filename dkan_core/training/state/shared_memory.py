@@ -36,7 +36,7 @@ READ_TRIES = 100
 """A reader meets two half-written copies only while both are being written; so often in a row never happens."""
 
 SINGLE_ROLES = ("server", "evaluator")
-"""Roles that have one process; of the others there is one a rank."""
+"""Roles that have one process; of the others there is one per rank."""
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -141,7 +141,7 @@ class TimeSpent:
     other: float = 0.0
 
     peak_memory: int = 0
-    """Bytes that such a process has held at most: on a CUDA device of that, else resident ones."""
+    """Peak memory in bytes of such a process: allocated on a CUDA device, elsewhere resident."""
 
 
 class Record(Generic[ValueT]):

@@ -49,7 +49,7 @@ class Probed:
     """The optimizer's step with one gradient, as server or rank take it."""
 
     feed: float
-    """Rows a second, read as training reads them, from files that the system has in memory."""
+    """Rows per second, read as training reads them, from files that the system has in memory."""
 
     row_bytes: int
     memory: int
@@ -59,7 +59,7 @@ class Probed:
     """The same with the smaller slice."""
 
     copy_bandwidth: float | None
-    """Bytes a second between a GPU and the host; None on the CPU."""
+    """Bytes per second between a GPU and the host; None on the CPU."""
 
     bf16_speed: float | None
     """How many times as fast as in float32 the larger slice's gradient is in bfloat16; None where not measured."""
@@ -181,7 +181,7 @@ class Probe:
         return float(np.median(ratios))
 
     def _copy_bandwidth(self) -> float:
-        """Return the bytes a second of a copy from the GPU into the memory that processes share."""
+        """Return the bytes per second of a copy from the GPU into the memory that processes share."""
         seconds = median_seconds(
             lambda: self.replica.copy_buffer(self.replica.gradients_P, self.memory.pushes_WN[0]), UPDATE_SECONDS
         )
