@@ -70,7 +70,7 @@ def measure_prepare(source: str, label: str, folder: Path) -> Result:
     return {
         "what": f"prepare, {rows:,} rows x {columns} columns",
         "figure": f"{rows / seconds:,.0f} rows/s",
-        "detail": f"{rows * columns / cpu / 1e6:.1f} million values a CPU second",
+        "detail": f"{rows * columns / cpu / 1e6:.1f} million values per CPU second",
     }
 
 
@@ -88,7 +88,7 @@ def measure_loader(folder: Path) -> Result:
 
     gathered, copied = _in_turns(gather, lambda: np.copyto(target, block))
     return {
-        "what": f"gather shuffled batches of 8,192, {reader.row_bytes} bytes a row",
+        "what": f"gather shuffled batches of 8,192, {reader.row_bytes} bytes per row",
         "figure": f"{size / gathered / 1e9:.2f} GB/s, {reader.rows / gathered / 1e6:.1f} million rows/s",
         "detail": f"{copied / gathered:.2f} of the speed of copying memory",
     }

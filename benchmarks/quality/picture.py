@@ -1,4 +1,4 @@
-"""``results.png``: a row a data set, AP with its interval on the left, AP against CPU seconds on the right."""
+"""``results.png``: a row per data set, AP with its interval on the left, AP against CPU seconds on the right."""
 
 import io
 from collections.abc import Mapping, Sequence

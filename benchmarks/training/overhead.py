@@ -1,4 +1,4 @@
-"""What evaluating and checkpointing every 100 steps cost the trainer: CPU time a row of launcher, server and workers.
+"""What evaluating and checkpointing every 100 steps cost the trainer: CPU time per row of launcher, server and workers.
 
 Three runs take turns: one that does neither (its evaluator is stopped; one snapshot an epoch is still handed over), one
 that evaluates, one that writes checkpoints. What the evaluator itself uses is not counted: it may run elsewhere. But it

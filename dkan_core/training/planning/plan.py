@@ -154,7 +154,7 @@ class Plan:
             f"{show_size(self.advice.device_memory) if self.advice.device_memory else 'an unknown amount'}",
             f"data: {measured.train_rows:,} rows of {one.row_bytes} bytes; the loader reads {one.feed:,.0f} rows/s "
             f"({one.feed * one.row_bytes / 1e6:,.0f} MB/s)",
-            f"optimizer: {1e3 * one.update:.2f} ms a step",
+            f"optimizer: {1e3 * one.update:.2f} ms per step",
         ]
         if self.asked.rows_per_second is not None:
             return [*facts, f"gradient: one GPU {self.asked.rows_per_second:,.0f} rows per second, as given"]
