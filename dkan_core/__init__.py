@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from dkan_core.config import NodesConfig, PrepareConfig, TrainConfig, build_config
     from dkan_core.data.example_data import write_sample
     from dkan_core.data.format.manifest import PreparedData, save_pointer
-    from dkan_core.data.preparation.earlier import shared_folder
     from dkan_core.data.preparation.parallel import finish_preparation, fit_preparation, plan_preparation, prepare_part
     from dkan_core.data.preparation.prepare import prepare
+    from dkan_core.data.preparation.reuse import shared_folder
     from dkan_core.data.source.files import fingerprint_sources
     from dkan_core.errors import ConfigError, DataError, DkanError, GateError, OutputError, TrainingError, UserError
     from dkan_core.evaluation.drift.measures import Drift
@@ -81,7 +81,7 @@ _HOMES = {
     "publish": "evaluation.publishing",
     "save_pointer": "data.format.manifest",
     "score_part": "batch_scoring.parts",
-    "shared_folder": "data.preparation.earlier",
+    "shared_folder": "data.preparation.reuse",
     "summarize_scoring": "batch_scoring.summary",
     "train": "training.launcher.train",
     "train_on_nodes": "trainjob.launch",

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
 from dkan_core.batch_scoring.plan import PlannedFile, ScoredFile, ScoringPlan, open_plan
-from dkan_core.data.preparation.earlier import second
-from dkan_core.data.source.files import find_parquet, listed, stamp
+from dkan_core.data.source.files import find_parquet, listed, stamp, whole_second
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure
@@ -24,7 +23,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.remote import local_copy
-from dkan_core.utils.storage.shared_folder import Workplace
+from dkan_core.utils.storage.shared_folder import SharedFolder
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ def score_part(output_uri: str | Path, part: int) -> int:
 
 
 def _score_file(
-    place: Workplace,
+    place: SharedFolder,
     plan: ScoringPlan,
     saved: SavedModel,
     file: PlannedFile,
@@ -94,7 +93,7 @@ def _score_file(
     on_rows: Callable[[int], None],
 ) -> ScoredFile:
     size, modified = stamp(file.source)
-    if (size, second(modified)) != (file.bytes, second(file.modified)):
+    if (size, whole_second(modified)) != (file.bytes, whole_second(file.modified)):
         raise DataError(f"{file.source}: changed after the scoring was planned; plan it again")
     schema, _ = output_schema(saved, [file.source], plan.columns, plan.labels)
     with place.staged(file.output) as aside:
@@ -145,14 +144,14 @@ def read_labels(batch: pa.RecordBatch, names: Sequence[str], path: str) -> npt.N
     return np.stack(labels, axis=1)
 
 
-def read_record(place: Workplace, plan: ScoringPlan, part: int) -> PartRecord | None:
+def read_record(place: SharedFolder, plan: ScoringPlan, part: int) -> PartRecord | None:
     """Return what a part left behind, or None where it is not through."""
     name = f"{plan.record(part)}.json"
     text = place.read_text(name)
     return None if text is None else read_json(PartRecord, text, f"{place.uri}/{name}")
 
 
-def missing_files(place: Workplace, files: Sequence[ScoredFile]) -> list[str]:
+def missing_files(place: SharedFolder, files: Sequence[ScoredFile]) -> list[str]:
     """Return the outputs that are not there with the size that they were written with."""
     place.fs.invalidate_cache()
     missing = []

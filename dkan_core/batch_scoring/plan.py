@@ -20,7 +20,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.outputs import entries
 from dkan_core.utils.storage.remote import local_copy
-from dkan_core.utils.storage.shared_folder import WORK, Workplace
+from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
 PLAN = f"{WORK}/plan.json"
 DONE = "_scoring.json"
@@ -116,7 +116,7 @@ def plan_scoring(
         raise ConfigError(f"output_uri must be a folder or URI that every process reaches, got {str(output_uri)!r}")
     if not str(model).strip():
         raise ConfigError(f"model_uri must name a model or a run folder, got {str(model)!r}")
-    place = Workplace(output_uri)
+    place = SharedFolder(output_uri)
     paths = find_parquet(listed(sources))
     with local_copy(model) as folder:
         saved = SavedModel(folder)
@@ -199,7 +199,7 @@ def _below_common_folder(paths: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _check_apart(place: Workplace, plan: ScoringPlan) -> None:
+def _check_apart(place: SharedFolder, plan: ScoringPlan) -> None:
     """Raise OutputError where a source file lies in the output folder: it would be taken for scores, or replaced."""
     root = place.fs.unstrip_protocol(place.root).rstrip("/")
     for file in plan.files:
@@ -208,7 +208,7 @@ def _check_apart(place: Workplace, plan: ScoringPlan) -> None:
             raise OutputError(f"{place.uri}: holds source files ({file.source}); choose a folder apart from them")
 
 
-def _claim(place: Workplace, plan: ScoringPlan, *, overwrite: bool) -> None:
+def _claim(place: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:
     """Write the plan, unless the place is taken; what an earlier scoring says to be whole is no longer.
 
     A call that was killed is made again: what is to be removed is noted before anything is.
@@ -230,7 +230,7 @@ def _claim(place: Workplace, plan: ScoringPlan, *, overwrite: bool) -> None:
     place.remove(REPLACED)
 
 
-def _check_taken(place: Workplace, plan: ScoringPlan, earlier: set[str], *, overwrite: bool) -> None:
+def _check_taken(place: SharedFolder, plan: ScoringPlan, earlier: set[str], *, overwrite: bool) -> None:
     """Raise OutputError where other scores lie, and are not to be replaced, or something else."""
     if earlier - {plan.id} and not overwrite:
         raise OutputError(
@@ -242,7 +242,7 @@ def _check_taken(place: Workplace, plan: ScoringPlan, earlier: set[str], *, over
         raise OutputError(f"{place.uri}: already holds something else ({foreign[0]}); choose an empty or new folder")
 
 
-def read_plan(place: Workplace) -> ScoringPlan | None:
+def read_plan(place: SharedFolder) -> ScoringPlan | None:
     """Return the plan that is under way, if there is one.
 
     Raises:
@@ -252,13 +252,13 @@ def read_plan(place: Workplace) -> ScoringPlan | None:
     return None if text is None else read_json(ScoringPlan, text, f"{place.uri}/{PLAN}")
 
 
-def open_plan(output_uri: str | Path) -> tuple[Workplace, ScoringPlan]:
+def open_plan(output_uri: str | Path) -> tuple[SharedFolder, ScoringPlan]:
     """Return a place and the plan that is under way there.
 
     Raises:
         DataError: There is none.
     """
-    place = Workplace(output_uri)
+    place = SharedFolder(output_uri)
     plan = read_plan(place)
     if plan is None:
         raise DataError(f"{output_uri}: no scoring is under way there; plan_scoring comes first")
@@ -315,7 +315,7 @@ class Scoring(Schema):
     """Drift of each column and of the scores."""
 
 
-def read_done(place: Workplace) -> Scoring | None:
+def read_done(place: SharedFolder) -> Scoring | None:
     """Return what an earlier scoring left, if it is whole."""
     text = place.read_text(DONE)
     return None if text is None else read_json(Scoring, text, f"{place.uri}/{DONE}")

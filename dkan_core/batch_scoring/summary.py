@@ -19,7 +19,7 @@ from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.remote import local_copy
-from dkan_core.utils.storage.shared_folder import WORK, Workplace
+from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
             "max_psi must be at least 0 and min_average_precision from 0 to 1, "
             f"got {max_psi:g} and {min_average_precision:g}"
         )
-    place = Workplace(output_uri)
+    place = SharedFolder(output_uri)
     done = read_done(place)
     if done is not None and read_plan(place) is None:
         place.remove(WORK)  # where a first call was killed at its end
@@ -131,7 +131,7 @@ def _check_average_precision(metrics: dict[str, Any] | None, limit: float) -> No
         raise GateError(f"average precision {found:.4f} is below min_average_precision {limit:g}")
 
 
-def _read_records(place: Workplace, plan: ScoringPlan) -> list[PartRecord]:
+def _read_records(place: SharedFolder, plan: ScoringPlan) -> list[PartRecord]:
     found = {part: read_record(place, plan, part) for part in range(len(plan.parts))}
     missing = [str(part) for part, record in found.items() if record is None]
     if missing:
@@ -141,7 +141,7 @@ def _read_records(place: Workplace, plan: ScoringPlan) -> list[PartRecord]:
     return [record for record in found.values() if record is not None]
 
 
-def _summarize(place: Workplace, plan: ScoringPlan, records: list[PartRecord]) -> ScoringSummary:
+def _summarize(place: SharedFolder, plan: ScoringPlan, records: list[PartRecord]) -> ScoringSummary:
     counts = DriftCounts()
     for record in records:
         counts.merge(DriftCounts.from_schema(record.counts))
@@ -154,7 +154,7 @@ def _summarize(place: Workplace, plan: ScoringPlan, records: list[PartRecord]) -
     return ScoringSummary(metrics=metrics, drift=drift, page=page)
 
 
-def _read_metrics(place: Workplace, plan: ScoringPlan, names: list[str]) -> dict[str, Any]:
+def _read_metrics(place: SharedFolder, plan: ScoringPlan, names: list[str]) -> dict[str, Any]:
     """Compute the metrics of all rows: exact, of the parts' scores and labels one after the other."""
     arrays = []
     for part in range(len(plan.parts)):

@@ -28,7 +28,7 @@ from dkan_core import write_sample as sample
 from dkan_core.data.encoding.like import read_reference
 from dkan_core.data.format.manifest import open_prepared, read_manifest
 from dkan_core.utils.storage.replacement import COMPLETE, MOVING
-from dkan_core.utils.storage.shared_folder import WORK, Workplace
+from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 from tests.command import dkan
 
 
@@ -249,15 +249,15 @@ def test_finish_that_was_killed_while_it_cleared_up_can_be_repeated(
     fit_preparation(place)
     prepare_part(place, "encode", part)
     prepare_part(place, "assemble", part)
-    removed, remove = [], Workplace.remove
+    removed, remove = [], SharedFolder.remove
 
-    def killed(self: Workplace, name: str) -> None:
+    def killed(self: SharedFolder, name: str) -> None:
         if removed:
             raise KeyboardInterrupt
         removed.append(name)
         remove(self, name)
 
-    monkeypatch.setattr(Workplace, "remove", killed)
+    monkeypatch.setattr(SharedFolder, "remove", killed)
     with pytest.raises(KeyboardInterrupt):
         finish_preparation(place)
     monkeypatch.undo()

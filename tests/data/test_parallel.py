@@ -26,7 +26,7 @@ from dkan_core import (
 from dkan_core.data.format import shard_writer
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.preparation import parallel, statistics
-from dkan_core.utils.storage.shared_folder import Workplace
+from dkan_core.utils.storage.shared_folder import SharedFolder
 from tests.data.stages import every_call, run
 from tests.data.tables import CONFIG, contents, make_rows, write
 
@@ -108,10 +108,10 @@ class KilledError(BaseException):
 @contextlib.contextmanager
 def dies_at(write_number: int) -> Iterator[None]:
     """Let the n-th file that is written from now on end the process half-way."""
-    count, whole = itertools.count(), Workplace.staged
+    count, whole = itertools.count(), SharedFolder.staged
 
     @contextlib.contextmanager
-    def staged(self: Workplace, name: str) -> Iterator[Path]:
+    def staged(self: SharedFolder, name: str) -> Iterator[Path]:
         if next(count) == write_number:
             aside = self._aside()
             (Path(str(aside)) / "left-over").write_bytes(b"half")
@@ -120,7 +120,7 @@ def dies_at(write_number: int) -> Iterator[None]:
             yield file
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Workplace, "staged", staged)
+        patch.setattr(SharedFolder, "staged", staged)
         yield
 
 

@@ -17,10 +17,10 @@ from typing import Literal, get_args
 from dkan_core.config import PrepareConfig
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import Shard
-from dkan_core.data.preparation.earlier import earlier_result, gives
 from dkan_core.data.preparation.partition import cut_parts
 from dkan_core.data.preparation.plan import PLAN, PreparationPlan, claim, open_plan, read_plan, read_records
 from dkan_core.data.preparation.prepare import find_task, log_prepared
+from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.sampling import merge_samples
 from dkan_core.data.preparation.stages import assemble, encode, fitted_file, read_fitted, shard_paths, survey
 from dkan_core.data.preparation.statistics import Counts, merge_counts, sample_rows
@@ -28,7 +28,7 @@ from dkan_core.data.preparation.steps import describe, fit, log_unseen
 from dkan_core.data.source.splits import SPLITS
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.storage.outputs import PARTIAL
-from dkan_core.utils.storage.shared_folder import WORK, Workplace
+from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 from dkan_core.utils.storage.staging import finish_interrupted
 
 Stage = Literal["survey", "encode", "assemble"]
@@ -69,8 +69,8 @@ def plan_preparation(
         raise ConfigError(f"prepared_uri must be a folder or URI that every process reaches, got {str(prepared_uri)!r}")
     finish_interrupted(prepared_uri, OUTPUTS)
     task, footers = find_task(sources, config)
-    plan, place = PreparationPlan(task=task, parts=cut_parts(task.files, footers, parts)), Workplace(prepared_uri)
-    if not overwrite and gives(task, _whole(place)):
+    plan, place = PreparationPlan(task=task, parts=cut_parts(task.files, footers, parts)), SharedFolder(prepared_uri)
+    if not overwrite and is_reusable(task, _whole(place)):
         logger.info("%s: the same sources and settings were prepared before", prepared_uri)
         return list(range(len(plan.parts)))
     claim(place, plan, overwrite=overwrite)
@@ -96,7 +96,7 @@ def prepare_part(prepared_uri: str | Path, stage: Stage, part: int) -> int:
     """
     if stage not in _STAGES:
         raise ConfigError(f"stage must be one of {', '.join(get_args(Stage))}, got {stage!r}")
-    if _whole(Workplace(prepared_uri)) is not None:
+    if _whole(SharedFolder(prepared_uri)) is not None:
         return 0
     place, plan = open_plan(prepared_uri)
     if not 0 <= part < len(plan.parts):
@@ -116,7 +116,7 @@ def fit_preparation(prepared_uri: str | Path) -> None:
         DataError: A label lacks a class, a split has no rows, a feature is useless, or a part is not surveyed yet.
         OutputError: ``prepared_uri`` cannot be written.
     """
-    if _whole(Workplace(prepared_uri)) is not None:
+    if _whole(SharedFolder(prepared_uri)) is not None:
         return
     place, plan = open_plan(prepared_uri)
     if place.read_text(fitted_file(plan)) is not None:
@@ -144,21 +144,21 @@ def finish_preparation(prepared_uri: str | Path) -> PreparedData:
         DataError: A shard is missing or a part is not assembled yet.
         OutputError: ``prepared_uri`` cannot be written.
     """
-    prepared = _whole(Workplace(prepared_uri))
+    prepared = _whole(SharedFolder(prepared_uri))
     if prepared is not None:
-        Workplace(prepared_uri).remove(WORK)  # where a first call was killed at its end
+        SharedFolder(prepared_uri).remove(WORK)  # where a first call was killed at its end
         return prepared
     prepared = _finish(*open_plan(prepared_uri))
     log_prepared(prepared_uri, prepared)
     return prepared
 
 
-def _whole(place: Workplace) -> PreparedData | None:
+def _whole(place: SharedFolder) -> PreparedData | None:
     """Return the result that lies there, unless a preparation is under way; at its end the plan goes first."""
     return None if read_plan(place) is not None else earlier_result(place)
 
 
-def _finish(place: Workplace, plan: PreparationPlan) -> PreparedData:
+def _finish(place: SharedFolder, plan: PreparationPlan) -> PreparedData:
     fitted = read_fitted(place, plan)
     written = _written_shards(place, plan)
     shards: dict[str, list[Shard]] = {split: [] for split in SPLITS}
@@ -172,12 +172,12 @@ def _finish(place: Workplace, plan: PreparationPlan) -> PreparedData:
     return prepared
 
 
-def _unseen(place: Workplace, plan: PreparationPlan) -> Counter[str]:
+def _unseen(place: SharedFolder, plan: PreparationPlan) -> Counter[str]:
     """Add up the rows of each category column whose value the encoding does not know."""
     return sum((Counter[str](record["unseen"]) for record in read_records(place, plan, "encode")), Counter[str]())
 
 
-def _written_shards(place: Workplace, plan: PreparationPlan) -> dict[str, Shard]:
+def _written_shards(place: SharedFolder, plan: PreparationPlan) -> dict[str, Shard]:
     """Return the shards that the parts wrote, by path, after a look at each."""
     records = read_records(place, plan, "assemble")
     shards = [Shard.model_validate_json(json.dumps(shard)) for record in records for shard in record["shards"]]

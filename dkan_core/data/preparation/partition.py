@@ -1,4 +1,7 @@
-"""Pieces of the source that are read on their own, and their cut into parts of about equal rows."""
+"""Fragments of the source files, which are read on their own, and parts: fragments of about equal rows in all.
+
+A part is what one process or pod prepares. Fragments are as in Arrow's data sets: a file, or some of its row groups.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +10,7 @@ from dkan_core.data.source.columns import Footer, SourceFile
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class Fragment:
     """Consecutive row groups of a source file."""
 
     path: str
@@ -27,16 +30,16 @@ class Piece:
     """What the file is to be still when its rows were read; None in a plan."""
 
 
-def whole_files(files: Sequence[SourceFile], footers: Sequence[Footer]) -> list[Piece]:
-    """Return a piece a file."""
-    pieces, first = [], 0
+def whole_files(files: Sequence[SourceFile], footers: Sequence[Footer]) -> list[Fragment]:
+    """Return one fragment per file."""
+    fragments, first = [], 0
     for file, footer in zip(files, footers, strict=True):
-        pieces.append(Piece(path=file.path, first=first, rows=file.rows, footer=footer.digest, file=file))
+        fragments.append(Fragment(path=file.path, first=first, rows=file.rows, footer=footer.digest, file=file))
         first += file.rows
-    return pieces
+    return fragments
 
 
-def cut_parts(files: Sequence[SourceFile], footers: Sequence[Footer], parts: int) -> list[list[Piece]]:
+def cut_parts(files: Sequence[SourceFile], footers: Sequence[Footer], parts: int) -> list[list[Fragment]]:
     """Cut the rows into parts, at bounds of row groups, none of them empty.
 
     Args:
@@ -47,33 +50,33 @@ def cut_parts(files: Sequence[SourceFile], footers: Sequence[Footer], parts: int
     >>> a, b = (SourceFile(path=path, rows=40, bytes=0, modified="") for path in "ab")
     >>> footers = [Footer(groups=groups, digest="") for groups in ([20, 20], [40])]
     >>> for part in cut_parts([a, b], footers, 2):
-    ...     print([(piece.path, piece.first, piece.groups) for piece in part])
+    ...     print([(fragment.path, fragment.first, fragment.groups) for fragment in part])
     [('a', 0, (0, 2))]
     [('b', 40, (0, 1))]
     """
     total = sum(file.rows for file in files)
-    cut: dict[int, list[Piece]] = {}
-    for piece in _row_groups(files, footers):
+    cut: dict[int, list[Fragment]] = {}
+    for fragment in _row_groups(files, footers):
         # The part in which the middle of the row group lies.
-        pieces = cut.setdefault((2 * piece.first + piece.rows) * parts // (2 * total), [])
-        if pieces and pieces[-1].path == piece.path:
-            pieces.append(_joined(pieces.pop(), piece))
+        fragments = cut.setdefault((2 * fragment.first + fragment.rows) * parts // (2 * total), [])
+        if fragments and fragments[-1].path == fragment.path:
+            fragments.append(_joined(fragments.pop(), fragment))
         else:
-            pieces.append(piece)
+            fragments.append(fragment)
     return [cut[part] for part in sorted(cut)]
 
 
-def _joined(before: Piece, after: Piece) -> Piece:
-    """Return two consecutive pieces of a file as one."""
+def _joined(before: Fragment, after: Fragment) -> Fragment:
+    """Return two consecutive fragments of a file as one."""
     assert before.groups is not None and after.groups is not None
     return replace(before, rows=before.rows + after.rows, groups=(before.groups[0], after.groups[1]))
 
 
-def _row_groups(files: Sequence[SourceFile], footers: Sequence[Footer]) -> Iterator[Piece]:
-    """Yield a piece for each row group that has any row."""
+def _row_groups(files: Sequence[SourceFile], footers: Sequence[Footer]) -> Iterator[Fragment]:
+    """Yield one fragment per row group that has any row."""
     first = 0
     for file, footer in zip(files, footers, strict=True):
         for index, rows in enumerate(footer.groups):
             if rows:
-                yield Piece(path=file.path, first=first, rows=rows, groups=(index, index + 1), footer=footer.digest)
+                yield Fragment(path=file.path, first=first, rows=rows, groups=(index, index + 1), footer=footer.digest)
             first += rows

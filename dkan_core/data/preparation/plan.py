@@ -15,14 +15,14 @@ from typing import Any
 from dkan_core.config import PrepareConfig, build_config
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS
-from dkan_core.data.preparation.earlier import earlier_result, gives, second
-from dkan_core.data.preparation.partition import Piece
+from dkan_core.data.preparation.partition import Fragment
+from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.steps import PreparationTask
 from dkan_core.data.source.columns import Schema, SourceFile
-from dkan_core.data.source.files import stamp
+from dkan_core.data.source.files import stamp, whole_second
 from dkan_core.errors import DataError, OutputError
 from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries
-from dkan_core.utils.storage.shared_folder import WORK, Workplace
+from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
 FORMAT_VERSION = 2
 """2 has the digest of each footer."""
@@ -36,7 +36,7 @@ class PreparationPlan:
     """What is to be prepared, and which rows each part reads."""
 
     task: PreparationTask
-    parts: list[list[Piece]]
+    parts: list[list[Fragment]]
 
     @cached_property
     def id(self) -> str:
@@ -55,7 +55,7 @@ class PreparationPlan:
             "files": [file.model_dump() for file in self.task.files],
             "schema": asdict(self.task.schema),
             "encoding": None if self.task.encoding is None else self.task.encoding.to_dict(),
-            "parts": [[_plain_piece(piece) for piece in pieces] for pieces in self.parts],
+            "parts": [[_plain_fragment(fragment) for fragment in fragments] for fragments in self.parts],
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,22 +75,22 @@ class PreparationPlan:
             schema=Schema(**roles),
             encoding=None if encoding is None else Preprocessor.from_dict(encoding),
         )
-        return cls(task=task, parts=[[_piece(piece) for piece in pieces] for pieces in plain["parts"]])
+        return cls(task=task, parts=[[_fragment(fragment) for fragment in fragments] for fragments in plain["parts"]])
 
     def record(self, stage: str, part: int) -> str:
         """Return the name of what says that a part is through a stage, without a suffix."""
         return f"{self.folder}/{stage}/{part:05d}"
 
 
-def _plain_piece(piece: Piece) -> dict[str, Any]:
-    return {name: value for name, value in asdict(piece).items() if name != "file"}
+def _plain_fragment(fragment: Fragment) -> dict[str, Any]:
+    return {name: value for name, value in asdict(fragment).items() if name != "file"}
 
 
-def _piece(plain: dict[str, Any]) -> Piece:
-    return Piece(**{**plain, "groups": tuple(plain["groups"])})
+def _fragment(plain: dict[str, Any]) -> Fragment:
+    return Fragment(**{**plain, "groups": tuple(plain["groups"])})
 
 
-def claim(place: Workplace, plan: PreparationPlan, *, overwrite: bool) -> None:
+def claim(place: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> None:
     """Write the plan, unless the place is taken; nothing but ``.work`` is touched.
 
     Raises:
@@ -109,14 +109,14 @@ def claim(place: Workplace, plan: PreparationPlan, *, overwrite: bool) -> None:
     foreign = sorted(names - {WORK})
     if foreign and MANIFEST not in names and other is None and PARTIAL not in names:
         raise OutputError(f"{place.uri}: already holds something else ({foreign[0]}); choose an empty or new folder")
-    replaced = overwrite or MANIFEST not in names or gives(plan.task, earlier_result(place))
+    replaced = overwrite or MANIFEST not in names or is_reusable(plan.task, earlier_result(place))
     check_free(place.uri, ours=(*OUTPUTS, WORK), overwrite=replaced)
     place.write_json(PLAN, plan.to_dict())
     if other is not None:
         place.remove(f"{WORK}/{other}")
 
 
-def read_plan(place: Workplace) -> PreparationPlan | None:
+def read_plan(place: SharedFolder) -> PreparationPlan | None:
     """Return the plan that is under way, if there is one.
 
     Raises:
@@ -136,37 +136,37 @@ def read_plan(place: Workplace) -> PreparationPlan | None:
     return plan
 
 
-def open_plan(uri: str | Path) -> tuple[Workplace, PreparationPlan]:
+def open_plan(uri: str | Path) -> tuple[SharedFolder, PreparationPlan]:
     """Return a place and the plan that is under way there.
 
     Raises:
         DataError: There is none.
     """
-    place = Workplace(uri)
+    place = SharedFolder(uri)
     plan = read_plan(place)
     if plan is None:
         raise DataError(f"{uri}: no preparation is under way there; plan_preparation comes first")
     return place, plan
 
 
-def unchanged_pieces(plan: PreparationPlan, part: int) -> list[Piece]:
+def unchanged_fragments(plan: PreparationPlan, part: int) -> list[Fragment]:
     """Return what a part reads, unchanged since the plan was made, and to be unchanged when it was read.
 
     Raises:
         DataError: A source file is another one now.
     """
-    read = {piece.path for piece in plan.parts[part]}
+    read = {fragment.path for fragment in plan.parts[part]}
     found: dict[str, SourceFile] = {}
     for file in plan.task.files:
         if file.path in read:
             size, modified = stamp(file.path)
-            if (size, second(modified)) != (file.bytes, second(file.modified)):
+            if (size, whole_second(modified)) != (file.bytes, whole_second(file.modified)):
                 raise DataError(f"{file.path}: the source changed after the preparation was planned; plan it again")
             found[file.path] = file.model_copy(update={"modified": modified})
-    return [replace(piece, file=found[piece.path]) for piece in plan.parts[part]]
+    return [replace(fragment, file=found[fragment.path]) for fragment in plan.parts[part]]
 
 
-def read_records(place: Workplace, plan: PreparationPlan, stage: str) -> list[Any]:
+def read_records(place: SharedFolder, plan: PreparationPlan, stage: str) -> list[Any]:
     """Return what each part left at the end of a stage.
 
     Raises:

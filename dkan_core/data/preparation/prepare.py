@@ -7,14 +7,14 @@ from pathlib import Path
 from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding.like import read_reference
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
-from dkan_core.data.preparation.earlier import earlier_result, gives
 from dkan_core.data.preparation.partition import whole_files
+from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.statistics import collect_statistics, merge_counts
 from dkan_core.data.preparation.steps import PreparationTask, describe, describe_files, fit, log_unseen, spill_rows
 from dkan_core.data.source.columns import Footer, assign_roles, read_sources
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.files import write_json
-from dkan_core.utils.storage.shared_folder import Workplace
+from dkan_core.utils.storage.shared_folder import SharedFolder
 from dkan_core.utils.storage.staging import finish_interrupted, staged_folder
 
 logger = logging.getLogger(__name__)
@@ -46,20 +46,20 @@ def prepare(
     """
     if reuse:
         finish_interrupted(out, OUTPUTS)
-        earlier = earlier_result(Workplace(out))
-        if earlier is not None and gives(find_task(sources, config)[0], earlier):
+        earlier = earlier_result(SharedFolder(out))
+        if earlier is not None and is_reusable(find_task(sources, config)[0], earlier):
             logger.info("%s: the same sources and settings were prepared before", out)
             return earlier
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
         task, footers = find_task(sources, config)
-        pieces = whole_files(task.files, footers)
+        fragments = whole_files(task.files, footers)
         with progress("reading", task.rows, "rows") as advance:
-            counts, sample = collect_statistics(pieces, task.schema, task.config, advance)
+            counts, sample = collect_statistics(fragments, task.schema, task.config, advance)
         counts = merge_counts([counts], task.schema)
         preprocessor = fit(task, counts, sample)
         del sample  # not needed any more, and large
         with progress("writing", task.rows, "rows") as advance:
-            spilled = spill_rows(folder, task, pieces, preprocessor, counts, advance)
+            spilled = spill_rows(folder, task, fragments, preprocessor, counts, advance)
         shards = {split: list(writer.finish()) for split, writer in spilled.writers.items()}
         prepared = describe(task, preprocessor, counts, shards)
         write_json(folder / MANIFEST, prepared.to_dict())

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.shard_writer import record_type, shard_count, shard_name, write_shard
-from dkan_core.data.preparation.plan import PreparationPlan, read_records, unchanged_pieces
+from dkan_core.data.preparation.plan import PreparationPlan, read_records, unchanged_fragments
 from dkan_core.data.preparation.sampling import save_row_sample
 from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics
 from dkan_core.data.preparation.steps import check_unchanged, describe_files, layout_of, present_splits, spill_rows
@@ -23,7 +23,7 @@ from dkan_core.data.source.splits import SPLITS
 from dkan_core.errors import DataError
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.failures import output_error
-from dkan_core.utils.storage.shared_folder import Workplace
+from dkan_core.utils.storage.shared_folder import SharedFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ def fitted_file(plan: PreparationPlan) -> str:
     return f"{plan.folder}/fitted.json"
 
 
-def read_fitted(place: Workplace, plan: PreparationPlan) -> Fitted:
+def read_fitted(place: SharedFolder, plan: PreparationPlan) -> Fitted:
     """Read what was fitted.
 
     Raises:
@@ -66,13 +66,13 @@ def _record(plan: PreparationPlan, fitted: Fitted) -> np.dtype[Any]:
     return record_type(layout_of(fitted.preprocessor, plan.task.schema))
 
 
-def survey(place: Workplace, plan: PreparationPlan, part: int) -> int:
+def survey(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
     """Count the part's rows and keep its sample; returns the rows."""
-    pieces, task = unchanged_pieces(plan, part), plan.task
-    rows = sum(piece.rows for piece in pieces)
+    fragments, task = unchanged_fragments(plan, part), plan.task
+    rows = sum(fragment.rows for fragment in fragments)
     with progress("reading", rows, "rows") as advance:
-        counts, sample = collect_statistics(pieces, task.schema, task.config, advance)
-    read = {piece.path for piece in pieces}
+        counts, sample = collect_statistics(fragments, task.schema, task.config, advance)
+    read = {fragment.path for fragment in fragments}
     check_values(counts, describe_files([file for file in task.files if file.path in read]))
     with place.staged(f"{plan.record('survey', part)}.arrow") as file:
         save_row_sample(file, sample)
@@ -80,13 +80,13 @@ def survey(place: Workplace, plan: PreparationPlan, part: int) -> int:
     return rows
 
 
-def encode(place: Workplace, plan: PreparationPlan, part: int) -> int:
+def encode(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
     """Encode the part's rows into one file, sorted by shard; returns the rows."""
-    fitted, pieces = read_fitted(place, plan), unchanged_pieces(plan, part)
-    total = sum(piece.rows for piece in pieces)
+    fitted, fragments = read_fitted(place, plan), unchanged_fragments(plan, part)
+    total = sum(fragment.rows for fragment in fragments)
     with _scratch() as folder:
         with progress("encoding", total, "rows") as advance:
-            spilled = spill_rows(folder, plan.task, pieces, fitted.preprocessor, fitted.counts, advance)
+            spilled = spill_rows(folder, plan.task, fragments, fitted.preprocessor, fitted.counts, advance)
         spills = {split: writer.spills() for split, writer in spilled.writers.items()}
         size = _record(plan, fitted).itemsize
         rows = {
@@ -95,7 +95,7 @@ def encode(place: Workplace, plan: PreparationPlan, part: int) -> int:
         }
         surveyed = Counts.from_dict(place.read_json(f"{plan.record('survey', part)}.json"))
         for split in rows:
-            check_unchanged(pieces[0].path, split, surveyed.rows[SPLITS.index(split)], sum(rows[split]))
+            check_unchanged(fragments[0].path, split, surveyed.rows[SPLITS.index(split)], sum(rows[split]))
         with place.staged(f"{plan.record('encode', part)}.rows") as file:
             _join(itertools.chain.from_iterable(spills.values()), file)
     by_shard = list(itertools.chain.from_iterable(rows.values()))
@@ -122,7 +122,7 @@ def _join(files: Iterable[Path], joined: Path) -> None:
             path.unlink()
 
 
-def assemble(place: Workplace, plan: PreparationPlan, part: int) -> int:
+def assemble(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
     """Write the part's share of the shards; returns their rows."""
     fitted = read_fitted(place, plan)
     record = _record(plan, fitted)
@@ -150,7 +150,7 @@ def assemble(place: Workplace, plan: PreparationPlan, part: int) -> int:
     return sum(shard.rows for shard in shards)
 
 
-def _gather(place: Workplace, ranges: list[tuple[str, int, int]], record: np.dtype[Any]) -> npt.NDArray[Any]:
+def _gather(place: SharedFolder, ranges: list[tuple[str, int, int]], record: np.dtype[Any]) -> npt.NDArray[Any]:
     content = place.read_ranges(ranges)
     for (name, start, stop), found in zip(ranges, content, strict=True):
         if len(found) != stop - start:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.hashing import salted
-from dkan_core.data.preparation.partition import Piece
+from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.preparation.sampling import BottomK, Sample
 from dkan_core.data.source.columns import Schema
 from dkan_core.data.source.splits import SPLITS, read_split_batches
@@ -97,12 +97,12 @@ def sample_rows(columns: int) -> int:
 
 
 def collect_statistics(
-    pieces: Sequence[Piece], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
+    fragments: Sequence[Fragment], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
 ) -> tuple[Counts, Sample]:
     """Read every row once.
 
     Args:
-        pieces: What to read, with the numbers of its rows.
+        fragments: What to read, with the numbers of its rows.
         schema: Role of each column.
         config: How rows are split; its seed decides the sample.
         on_rows: Called with the number of rows after each batch.
@@ -116,7 +116,7 @@ def collect_statistics(
         rows=[0] * len(SPLITS),
         labels={name: [Counter() for _ in SPLITS] for name in schema.labels},
     )
-    for batch in read_split_batches(pieces, schema, config, on_rows):
+    for batch in read_split_batches(fragments, schema, config, on_rows):
         for index in range(len(SPLITS)):
             mask = pa.array(batch.split == index)
             counts.rows[index] += pc.sum(mask).as_py() or 0

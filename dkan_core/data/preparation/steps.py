@@ -1,7 +1,6 @@
 """The steps of a preparation, whether one process takes them or many pods do.
 
-A step works on the rows of some pieces; what comes out of all pieces does not depend on how the source was cut into
-them.
+A step works on the rows of some fragments; what comes out of all of them does not depend on how the source was cut.
 """
 
 import logging
@@ -23,7 +22,7 @@ from dkan_core.data.format.integrity import Layout
 from dkan_core.data.format.manifest import PreparedData, SplitInfo, array_layout
 from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
 from dkan_core.data.hashing import salted, splitmix64
-from dkan_core.data.preparation.partition import Piece
+from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.preparation.sampling import Sample
 from dkan_core.data.preparation.statistics import Counts, check_counts
 from dkan_core.data.source.columns import Schema, SourceFile
@@ -116,7 +115,7 @@ class Spilled:
 def spill_rows(
     folder: Path,
     task: PreparationTask,
-    pieces: Sequence[Piece],
+    fragments: Sequence[Fragment],
     preprocessor: Preprocessor,
     counts: Counts,
     on_rows: Callable[[int], None],
@@ -126,9 +125,9 @@ def spill_rows(
     Args:
         folder: Gets a folder of spill files for each split that has rows.
         task: What is prepared.
-        pieces: The rows.
+        fragments: The rows.
         preprocessor: Their encoding.
-        counts: Of all rows, not of the pieces alone.
+        counts: Of all rows, not of the fragments alone.
         on_rows: Called with the number of rows after each batch.
     """
     layout = layout_of(preprocessor, task.schema)
@@ -137,7 +136,7 @@ def spill_rows(
     }
     shuffle_seed = salted(task.config.seed, "shuffle")
     unseen = Counter[str]()
-    for batch in read_split_batches(pieces, task.schema, task.config, on_rows):
+    for batch in read_split_batches(fragments, task.schema, task.config, on_rows):
         arrays = encode_rows(batch.rows, preprocessor, task.schema, batch.path)
         if task.encoding is not None:
             unseen.update(count_unseen(arrays, preprocessor))

@@ -132,6 +132,15 @@ def stamp(uri: str) -> tuple[int, str]:
     return int(info["size"]), ""
 
 
+def whole_second(modified: str) -> str:
+    """Cut a modification stamp at the second: a bucket's listing may give more of it than a question for one object.
+
+    >>> {whole_second(text) for text in ("2026-11-21 20:00:00.123000+00:00", "2026-11-21 20:00:00+00:00")}
+    {'2026-11-21 20:00:00'}
+    """
+    return modified.split(".")[0].split("+")[0]
+
+
 def fingerprint_sources(
     sources: str | Sequence[str | Path], settings: str = "", *, model: str | Path | None = None
 ) -> str:

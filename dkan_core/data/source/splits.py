@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.hashing import UInt64, splitmix64, value_keys
-from dkan_core.data.preparation.partition import Piece
+from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.source.columns import Schema, read_batches, source_changed
 from dkan_core.data.source.files import stamp
 from dkan_core.errors import DataError
@@ -34,25 +34,25 @@ class SplitBatch:
 
 
 def read_split_batches(
-    pieces: Sequence[Piece], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
+    fragments: Sequence[Fragment], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
 ) -> Iterator[SplitBatch]:
-    """Yield every row once, in the order of the pieces, with its number and its split.
+    """Yield every row once, in the order of the fragments, with its number and its split.
 
     Args:
-        pieces: What to read, with the numbers of its rows.
+        fragments: What to read, with the numbers of its rows.
         schema: Which columns to read.
         config: How rows are split.
         on_rows: Called with the number of rows after each batch.
     """
-    for piece in pieces:
-        first = piece.first
-        for batch in read_batches(piece.path, schema.columns, on_rows, piece.groups, piece.footer):
+    for fragment in fragments:
+        first = fragment.first
+        for batch in read_batches(fragment.path, schema.columns, on_rows, fragment.groups, fragment.footer):
             row_ids = np.arange(first, first + batch.num_rows, dtype=np.uint64)
             first += batch.num_rows
-            yield SplitBatch(piece.path, batch, row_ids, assign_splits(batch, row_ids, config, piece.path))
+            yield SplitBatch(fragment.path, batch, row_ids, assign_splits(batch, row_ids, config, fragment.path))
         # Here as in the other pass: statistics of one file and rows of another would make a false manifest.
-        if piece.file is not None and stamp(piece.path) != (piece.file.bytes, piece.file.modified):
-            raise source_changed(piece.path)
+        if fragment.file is not None and stamp(fragment.path) != (fragment.file.bytes, fragment.file.modified):
+            raise source_changed(fragment.path)
 
 
 def assign_splits(batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig, path: str) -> npt.NDArray[np.int8]:

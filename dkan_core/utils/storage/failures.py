@@ -25,7 +25,7 @@ def readable(uri: str | Path) -> Iterator[None]:
 
 @contextmanager
 def writable(uri: str | Path) -> Iterator[None]:
-    """Turn a failure to write to a remote ``uri`` into an OutputError."""
+    """Turn a failure to write to ``uri`` into an OutputError."""
     try:
         yield
     except DkanError:

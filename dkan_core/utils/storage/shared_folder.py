@@ -17,7 +17,7 @@ from dkan_core.utils.storage.paths import filesystem, is_remote
 WORK = ".work"
 
 
-class Workplace:
+class SharedFolder:
     """Reads and writes files of a folder by their names in it.
 
     Args:
