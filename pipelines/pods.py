@@ -30,7 +30,7 @@ CREDENTIALS = (
         name="secret_name",
         type=str,
         default="dkan-storage",
-        description=f"Secret with {' and '.join(SECRET_KEYS[:2])}; its files lie in {SECRET_PATH}. May be absent.",
+        description=f"Secret with {' and '.join(SECRET_KEYS[:2])}; its files are in {SECRET_PATH}. May be absent.",
     ),
     Parameter(
         name="config_map_name",

@@ -46,13 +46,13 @@ class NodesConfig:
     """Training processes of each node when gpus_per_node is 0."""
 
     cpu_per_node: Quantity = ""
-    """CPUs of each node, such as 8; empty asks for none in particular."""
+    """CPUs of each node, such as 8; empty: none requested."""
 
     memory_per_node: Quantity = ""
-    """Memory of each node, such as 64Gi; empty asks for none in particular."""
+    """Memory of each node, such as 64Gi; empty: none requested."""
 
     shm_size: Quantity = ""
-    """Size of /dev/shm on each node, such as 8Gi, for NCCL; empty: the cluster's, mostly 64 MB."""
+    """Size of /dev/shm on each node, such as 8Gi, for NCCL; empty: the cluster's default, usually 64 MB."""
 
     namespace: Name = ""
     """Namespace of the job; empty: the one that the launcher runs in."""
@@ -61,13 +61,13 @@ class NodesConfig:
     """ClusterTrainingRuntime of the job, one for torch."""
 
     timeout_seconds: Annotated[int, Field(ge=1, le=10**9)] = 86_400
-    """After so many seconds, waiting for nodes included, the job is deleted and the run has failed."""
+    """Seconds after which the job is deleted and the run fails, including the wait for nodes."""
 
     pvc_name: Name = ""
     """PersistentVolumeClaim (ReadWriteMany) that nodes and launcher mount; empty: none, all is under URIs."""
 
     mount_path: Annotated[str, Field(pattern="^/"), Expected("an absolute path")] = "/data"
-    """Where the PersistentVolumeClaim is mounted, in nodes and launcher alike."""
+    """Where the PersistentVolumeClaim is mounted, on nodes and launcher."""
 
     secret_name: Name = ""
     """Secret with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY for the nodes' environment; empty: none."""
@@ -85,7 +85,7 @@ class NodesConfig:
     """Tolerations for the nodes' taints, a JSON list; empty: none."""
 
     env: str = ""
-    """JSON object of further variables of the nodes; empty: none."""
+    """JSON object of further environment variables of the nodes; empty: none."""
 
     labels: str = ""
     """JSON object of labels of the job, such as a queue's; empty: none."""

@@ -24,13 +24,13 @@ def fingerprint_parquet(
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column holding 0, 1 or null (not measured); several separated by a comma make a multi-label model.
         drop: Columns to leave out, separated by a comma.
-        group: Column whose equal values stay in one split; it is no feature. Empty: every row by itself.
-        split_column: Column holding train, valid or test for each row; it is no feature. Empty: split by hash.
-        split: Percent of rows (or groups) in train/valid/test when there is no split column.
-        weight: Column holding a non-negative weight for each row; it is no feature. Empty: all rows weigh the same.
+        group: Column whose equal values stay in one split; not a feature. Empty: every row by itself.
+        split_column: Column holding train, valid or test for each row; not a feature. Empty: split by hash.
+        split: Percentages of rows (or groups) in train/valid/test when there is no split column.
+        weight: Column holding a non-negative weight for each row; not a feature. Empty: all rows weigh the same.
         numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
         seed: Decides split, statistics sample and shuffle.
-        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from none.
+        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
 
     Returns:
         Digest of the settings and of the files' names, sizes and modification stamps; none is read.

@@ -10,9 +10,9 @@ def finish_preparation(prepared: dsl.Output[dsl.Dataset], prepared_uri: str, dat
     """Check that every shard is there, write the manifest and remove the work of the parts.
 
     Args:
-        prepared: Folder with the manifest alone; the shards stay where its metadata's uri says.
+        prepared: Folder with only the manifest; the shards stay where its metadata's uri says.
         prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
-        data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: that itself.
+        data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.
     """
     from dkan_core import finish_preparation, save_pointer, shared_folder
 

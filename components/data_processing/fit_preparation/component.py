@@ -11,7 +11,7 @@ def fit_preparation(prepared_uri: str, data_fingerprint: str = "") -> None:
 
     Args:
         prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
-        data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: that itself.
+        data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.
     """
     from dkan_core import fit_preparation, shared_folder
 

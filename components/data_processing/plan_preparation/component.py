@@ -28,17 +28,17 @@ def plan_preparation(
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column holding 0, 1 or null (not measured); several separated by a comma make a multi-label model.
         prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
-        num_parts: Parts to cut the rows into, at bounds of row groups; with fewer row groups there are fewer parts.
-        overwrite: Replace an earlier result of other data or settings, or give up a preparation that was broken off.
+        num_parts: Parts to cut the rows into, at row group boundaries; with fewer row groups there are fewer parts.
+        overwrite: Replace an earlier result of other data or settings, or discard an interrupted preparation.
         drop: Columns to leave out, separated by a comma.
-        group: Column whose equal values stay in one split; it is no feature. Empty: every row by itself.
-        split_column: Column holding train, valid or test for each row; it is no feature. Empty: split by hash.
-        split: Percent of rows (or groups) in train/valid/test when there is no split column.
-        weight: Column holding a non-negative weight for each row; it is no feature. Empty: all rows weigh the same.
+        group: Column whose equal values stay in one split; not a feature. Empty: every row by itself.
+        split_column: Column holding train, valid or test for each row; not a feature. Empty: split by hash.
+        split: Percentages of rows (or groups) in train/valid/test when there is no split column.
+        weight: Column holding a non-negative weight for each row; not a feature. Empty: all rows weigh the same.
         numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
         seed: Decides split, statistics sample and shuffle.
-        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from none.
-        data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: that itself.
+        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
+        data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.
 
     Returns:
         Number of each part, to loop over.

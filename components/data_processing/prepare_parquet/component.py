@@ -25,20 +25,20 @@ def prepare_parquet(
     """Prepare raw Parquet for training: check the schema, split, encode and shuffle the rows.
 
     Args:
-        prepared: Manifest and encoded shards of each split; the manifest alone where prepared_uri takes the shards.
+        prepared: Manifest and encoded shards of each split; only the manifest if prepared_uri takes the shards.
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column holding 0, 1 or null (not measured); several separated by a comma make a multi-label model.
         drop: Columns to leave out, separated by a comma.
-        group: Column whose equal values stay in one split; it is no feature. Empty: every row by itself.
-        split_column: Column holding train, valid or test for each row; it is no feature. Empty: split by hash.
-        split: Percent of rows (or groups) in train/valid/test when there is no split column.
-        weight: Column holding a non-negative weight for each row; it is no feature. Empty: all rows weigh the same.
+        group: Column whose equal values stay in one split; not a feature. Empty: every row by itself.
+        split_column: Column holding train, valid or test for each row; not a feature. Empty: split by hash.
+        split: Percentages of rows (or groups) in train/valid/test when there is no split column.
+        weight: Column holding a non-negative weight for each row; not a feature. Empty: all rows weigh the same.
         numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
         seed: Decides split, statistics sample and shuffle.
-        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from none.
-        prepared_uri: Folder or bucket for the prepared shards, a folder a data set. Empty: inside the artifact.
+        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
+        prepared_uri: Folder or bucket for the prepared shards, one folder per data set. Empty: inside the artifact.
         data_fingerprint: Output of fingerprint_parquet: part of the cache key, and the folder under prepared_uri.
-        source: Parquet of an upstream step, in the place of data_uri.
+        source: Parquet of an upstream step, instead of data_uri.
     """
     from dkan_core import PrepareConfig, build_config, prepare, save_pointer, shared_folder
 

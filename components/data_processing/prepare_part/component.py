@@ -17,7 +17,7 @@ def prepare_part(prepared_uri: str, stage: str, part: int, data_fingerprint: str
         prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
         stage: What to do with the part: survey, encode or assemble, in this order.
         part: Number of the part, of those that plan_preparation returned.
-        data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: that itself.
+        data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.
 
     Returns:
         rows: Rows that were read, encoded or written.

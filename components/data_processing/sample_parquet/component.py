@@ -10,7 +10,7 @@ def sample_parquet(source: dsl.Output[dsl.Dataset]) -> None:
     """Write 569 tumours with 30 measurements each, label column malignant: data to try a cluster with.
 
     Args:
-        source: Folder with one Parquet file, made of what scikit-learn carries; no network is needed.
+        source: Folder with one Parquet file, made from a data set of scikit-learn; no network is needed.
     """
     from dkan_core import write_sample
 

@@ -11,12 +11,12 @@ from components.image import IMAGE
 def complete_scores(output_uri: str, max_psi: float = 0.0, min_average_precision: float = 0.0) -> NamedTuple(
     "Outputs", [("rows", int)]
 ):
-    """Mark scores as whole and fit to be used with _scoring.json, or fail and say which column or metric is not.
+    """Mark scores as complete and fit for use with _scoring.json, or fail and name the column or metric that is not.
 
     Args:
         output_uri: Where the scores go, a file for each one of data_uri: s3://, gs:// or a shared volume.
         max_psi: Largest population stability index of a column or score; 0 sets no limit.
-        min_average_precision: Smallest average precision; needs label. 0 sets no limit.
+        min_average_precision: Minimum average precision; needs label. 0 sets no limit.
 
     Returns:
         rows: Rows that were scored.

@@ -16,7 +16,7 @@ def plan_scoring(
     overwrite: bool = False,
     model: dsl.Input[dsl.Model] = None,
 ) -> list[int]:
-    """Plan how many pods score raw Parquet together: check the model and every file, and share the files out by size.
+    """Plan how many pods score raw Parquet together: check the model and every file, and distribute the files by size.
 
     Args:
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
@@ -24,9 +24,9 @@ def plan_scoring(
         model_uri: Published model or run folder to score with: s3://, gs:// or a shared volume.
         columns: Columns to pass through to the scores, separated by a comma.
         label: Columns of 0, 1 or null to compare the scores with, one for each of the model's labels. Empty: none.
-        num_parts: Parts to share the files out to; with fewer files there are fewer parts.
-        overwrite: Replace the scores of other files, of another model or settings, or give up a broken-off scoring.
-        model: Run folder or published model of an upstream step, in the place of model_uri.
+        num_parts: Parts to distribute the files over; with fewer files there are fewer parts.
+        overwrite: Replace the scores of other files, of another model or settings, or discard an interrupted scoring.
+        model: Run folder or published model of an upstream step, instead of model_uri.
 
     Returns:
         Number of each part, to loop over.

@@ -16,9 +16,9 @@ def approve_model(
 
     Args:
         average_precision: Of the model on the test split.
-        min_average_precision: A model below it is not published.
+        min_average_precision: A model with a lower average precision is not published.
         previous_average_precision: Of the earlier model on the same rows; 0 where there is none.
-        comparable: False where there is an earlier model that could not be scored: then nothing takes its place.
+        comparable: False if there is an earlier model that could not be scored: it is then not replaced.
 
     Returns:
         Whether it is approved.

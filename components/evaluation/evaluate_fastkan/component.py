@@ -26,12 +26,12 @@ def evaluate_fastkan(
         classification: ROC curve, and the confusion matrix at the threshold chosen on validation.
         report: One self-contained page: curves, calibration, thresholds, training history.
         split: Split to evaluate: train, valid or test.
-        previous_model_uri: Earlier model to hold the new one against, as the published one; may be absent.
+        previous_model_uri: Earlier model to compare the new one with, such as the published one; may be absent.
 
     Returns:
         average_precision: Average precision on the split; the mean over the labels where there are several.
         previous_average_precision: That of the earlier model on the same rows; 0 where there is none.
-        comparable: Whether there is no earlier model, or one that could be scored: not one of other columns or labels.
+        comparable: False if there is an earlier model that could not be scored, such as one of other columns or labels.
     """
     from dkan_core import evaluate
 

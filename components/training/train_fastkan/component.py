@@ -38,27 +38,27 @@ def train_fastkan(
         prepared: Folder that prepare_parquet wrote.
         model: Run folder: the best model under model/, its metrics, the history and the logs.
         metrics: Validation average precision of the best model.
-        hidden: Width of a member's hidden layer; several, by commas, make it deeper; auto chooses from the data.
-        members: Networks trained as one, whose probabilities are averaged; 0 chooses from the data.
-        num_centers: Gaussian basis functions on each edge.
-        dropout: Share of hidden units dropped while training.
-        epochs: Passes over the train split at most; 0 chooses from the data.
-        batch_size: Rows of one step over all workers; 0 chooses from the data.
+        hidden: Units in each member's hidden layer; several, by commas, make more layers; auto chooses from the data.
+        members: Networks in the ensemble, with averaged probabilities; 0 chooses from the data.
+        num_centers: Gaussian basis functions per edge.
+        dropout: Fraction of hidden units dropped during training.
+        epochs: Maximum passes over the train split; 0 chooses from the data.
+        batch_size: Rows per step over all workers; 0 chooses from the data.
         learning_rate: Peak learning rate of AdamW; 0 chooses from the data.
         weight_decay: Weight decay of AdamW.
         pos_weight: Weight of positives in the loss; probabilities are corrected for it.
-        label_weights: Weight of each label in the loss, separated by commas; empty: all the same.
+        label_weights: Weight of each label in the loss, separated by commas; empty: equal weights.
         patience: Stop after this many evaluations without a better validation average precision.
         max_seconds: Stop after this many seconds of training, keeping the best model; 0 sets no limit.
-        strategy: How workers share what they learn: auto, parameter-server, allreduce, ddp, ring, local-sgd or single.
+        strategy: How workers synchronize: auto, parameter-server, allreduce, ddp, ring, local-sgd or single.
         num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 takes what there is.
-        workers: Training processes when num_gpus is 0; 0 means one a visible GPU, or one on the CPU.
+        workers: Training processes when num_gpus is 0; 0 means one per visible GPU, or one on the CPU.
         seed: Decides initialization, batch order and dropout.
-        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from none.
-        settings: Further settings of dkan train by name, which win over the ones above.
+        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
+        settings: Further settings of dkan train by name, which override the ones above.
         checkpoint_uri: Folder or bucket for checkpoints: a retried step resumes from there. Empty: none kept.
         checkpoint_key: Folder under checkpoint_uri; data and settings choose one within it.
-        data_fingerprint: Output of fingerprint_parquet: part of the cache key, and not looked at.
+        data_fingerprint: Output of fingerprint_parquet: part of the cache key, and not used otherwise.
     """
     from dkan_core import TrainConfig, build_config, train
 

@@ -57,42 +57,42 @@ def train_fastkan_nodes(
         metrics: Validation average precision of the best model.
         run_uri: Folder or bucket for runs and their checkpoints, each in a folder of its own; a path is on the claim.
         image: Image of the nodes, the same as the launcher's.
-        hidden: Width of a member's hidden layer; several, by commas, make it deeper; auto chooses from the data.
-        members: Networks trained as one, whose probabilities are averaged; 0 chooses from the data.
-        num_centers: Gaussian basis functions on each edge.
-        dropout: Share of hidden units dropped while training.
-        epochs: Passes over the train split at most; 0 chooses from the data.
-        batch_size: Rows of one step over all workers; 0 chooses from the data.
+        hidden: Units in each member's hidden layer; several, by commas, make more layers; auto chooses from the data.
+        members: Networks in the ensemble, with averaged probabilities; 0 chooses from the data.
+        num_centers: Gaussian basis functions per edge.
+        dropout: Fraction of hidden units dropped during training.
+        epochs: Maximum passes over the train split; 0 chooses from the data.
+        batch_size: Rows per step over all workers; 0 chooses from the data.
         learning_rate: Peak learning rate of AdamW; 0 chooses from the data.
         weight_decay: Weight decay of AdamW.
         pos_weight: Weight of positives in the loss; probabilities are corrected for it.
-        label_weights: Weight of each label in the loss, separated by commas; empty: all the same.
+        label_weights: Weight of each label in the loss, separated by commas; empty: equal weights.
         patience: Stop after this many evaluations without a better validation average precision.
         max_seconds: Stop after this many seconds of training, keeping the best model; 0 sets no limit.
-        strategy: How workers share what they learn: auto, parameter-server, allreduce, ddp, ring, local-sgd or single.
+        strategy: How workers synchronize: auto, parameter-server, allreduce, ddp, ring, local-sgd or single.
         nodes: Nodes to train on.
         gpus_per_node: GPUs of each node, one worker each; 0 trains on the CPU.
         gpu_type: Resource name of the GPUs on the cluster.
         workers_per_node: Training processes of each node when gpus_per_node is 0.
-        cpu_per_node: CPUs of each node, such as 8; empty asks for none in particular.
-        memory_per_node: Memory of each node, such as 64Gi; empty asks for none in particular.
-        shm_size: Size of /dev/shm on each node, such as 8Gi, for NCCL; empty: the cluster's, mostly 64 MB.
-        timeout_seconds: After so many seconds, waiting for nodes included, the job is deleted and the run has failed.
+        cpu_per_node: CPUs of each node, such as 8; empty: none requested.
+        memory_per_node: Memory of each node, such as 64Gi; empty: none requested.
+        shm_size: Size of /dev/shm on each node, such as 8Gi, for NCCL; empty: the cluster's default, usually 64 MB.
+        timeout_seconds: Seconds after which the job is deleted and the run fails, including the wait for nodes.
         pvc_name: PersistentVolumeClaim (ReadWriteMany) that nodes and launcher mount; empty: none, all is under URIs.
-        mount_path: Where the PersistentVolumeClaim is mounted, in nodes and launcher alike.
+        mount_path: Where the PersistentVolumeClaim is mounted, on nodes and launcher.
         secret_name: Secret with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY for the nodes' environment; empty: none.
         config_map_name: ConfigMap with AWS_ENDPOINT_URL and AWS_DEFAULT_REGION; empty: the secret may have them, too.
         service_account: Service account of the nodes; empty: the namespace's default one.
         node_selector: Labels that the nodes must have, a JSON object; empty: none.
         tolerations: Tolerations for the nodes' taints, a JSON list; empty: none.
-        env: JSON object of further variables of the nodes; empty: none.
+        env: JSON object of further environment variables of the nodes; empty: none.
         labels: JSON object of labels of the job, such as a queue's; empty: none.
         namespace: Namespace of the job; empty: the one that the launcher runs in.
         runtime: ClusterTrainingRuntime of the job, one for torch.
         seed: Decides initialization, batch order and dropout.
-        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from none.
-        settings: Further settings of dkan train by name, which win over the ones above.
-        data_fingerprint: Output of fingerprint_parquet: part of the cache key, and not looked at.
+        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
+        settings: Further settings of dkan train by name, which override the ones above.
+        data_fingerprint: Output of fingerprint_parquet: part of the cache key, and not used otherwise.
     """
     from dkan_core import NodesConfig, TrainConfig, build_config, train_on_nodes
 
