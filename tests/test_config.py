@@ -1,10 +1,14 @@
 """Settings: checked once, unknown ones refused, each documented and an option of the command."""
 
 import json
+import re
 from dataclasses import FrozenInstanceError, fields, replace
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dkan_core import ConfigError, PrepareConfig, TrainConfig, build_config
@@ -93,6 +97,14 @@ def test_unknown_setting_is_refused_however_it_is_given(name: str) -> None:
 def test_values_stay_as_given_since_digests_are_of_their_text() -> None:
     config = TrainConfig(dropout=0, label_weights=(1, 2.0))
     assert json.dumps([config.dropout, config.label_weights]) == "[0, [1, 2.0]]"
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.True_, Decimal("0.5"), Fraction(1, 2), True])
+def test_number_that_no_json_file_can_hold_is_refused(number: Any) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"learning_rate must be float | None, got {number!r}")):
+        TrainConfig(learning_rate=number)
+    with pytest.raises(ConfigError, match=re.escape(f"slice_weights must be tuple[float, ...], got (1, {number!r})")):
+        TrainConfig(slice_weights=(1, number))
 
 
 def test_lone_string_is_not_taken_for_its_letters() -> None:

@@ -60,6 +60,9 @@ def reports_config_errors(kind: type[ConfigT]) -> type[ConfigT]:
         except ValidationError as error:
             raise _config_error(kind, values, error.errors(include_url=False)) from None
         for name, value in values.items():
+            if not _is_as_given(value, getattr(self, name)):
+                wanted = _expected(field_types(kind)[name], _metadata(kind, name), "float_type", value)
+                raise ConfigError(f"{name} must be {wanted}, got {value!r}")
             object.__setattr__(self, name, value)
 
     kind.__init__ = init  # type: ignore[assignment]
@@ -116,13 +119,29 @@ def _config_error(kind: type, values: Mapping[str, Any], errors: list[ErrorDetai
     value = values.get(name)
     if first["type"] == "missing":
         return ConfigError(f"{name} is not given: {field_docs(kind)[name]}")
-    metadata = kind.__pydantic_fields__[name].metadata  # type: ignore[attr-defined]
+    metadata = _metadata(kind, name)
     words = next((each for each in metadata if isinstance(each, Expected)), None)
     if first["type"] == "too_long":
         most, items = first["ctx"]["max_length"], words.items if words else "values"
         return ConfigError(f"{name} must have at most {most} {items}, got {len(values[name])}")
     wanted = _expected(field_types(kind)[name], metadata, first["type"], value)
     return ConfigError(f"{name} must be {wanted}, got {_found(value, first)}")
+
+
+def _metadata(kind: Any, name: str) -> list[Any]:
+    found: list[Any] = kind.__pydantic_fields__[name].metadata
+    return found
+
+
+def _is_as_given(given: Any, checked: Any) -> bool:
+    """Tell whether pydantic took a value for what it is; a whole number may stand for a float.
+
+    Where a float is expected it takes whatever has ``__float__``, such as decimals and NumPy's float32 and bool, which
+    no JSON file of a run could hold.
+    """
+    if isinstance(given, tuple):
+        return all(map(_is_as_given, given, checked))
+    return isinstance(given, (type(checked), int))
 
 
 def _expected(expected: Any, metadata: list[Any], error: str, value: Any) -> str:
