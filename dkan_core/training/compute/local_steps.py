@@ -35,13 +35,13 @@ class LocalSteps:
         self._gradient_P = np.zeros(replica.values_P.numel(), np.float32)
         replica.bind_gradient_array(self._gradient_P)
 
-    def take(self, state: AdamState, steps: range, part: int, lr_scale: float) -> tuple[float, float, int]:
+    def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> tuple[float, float, int]:
         """Take steps on one slice of their batches; return the mean loss, the weight of that, and the rows.
 
         Args:
             state: Changed in place.
             steps: Of the run.
-            part: The slice.
+            slice_index: The slice.
             lr_scale: Factor of the learning rate.
         """
         config = self.rules.config
@@ -49,7 +49,7 @@ class LocalSteps:
         weights = []
         rows = 0
         for step in steps:
-            arrays = self.batches.get(step, part)
+            arrays = self.batches.get(step, slice_index)
             self.replica.load(state.values_P)
             loss, weight = self.replica.compute_gradient(arrays, config)
             losses.append(loss * weight)

@@ -8,20 +8,18 @@ begin anew from its last commit.
 import logging
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import torch
 
-from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.loading.loader import open_split
 from dkan_core.training.collectives import STRATEGIES
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.post_step import PostStepHooks
-from dkan_core.training.roles.stopwatch import Stopwatch, TimedBatches
-from dkan_core.training.roles.worker import PATIENCE_SECONDS, peak_memory_of
+from dkan_core.training.roles.startup import open_batches, use_device
+from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.roles.worker import PATIENCE_SECONDS
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.ledger import ENDINGS, Ledger
 from dkan_core.training.state.parameter_store import ParameterStore, Rules
@@ -36,45 +34,37 @@ logger = logging.getLogger(__name__)
 
 def main(spec: ProcessSpec) -> None:
     """Take part in every round until the run ends."""
-    torch.set_num_threads(spec.threads)
-    device = torch.device(spec.device)
-    folder = Path(spec.prepared)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    device = use_device(spec)
     memory = spec.open_memory()
     heartbeat = Heartbeat(memory, spec.role, spec.rank)
     process_group = ProcessGroup(spec.rendezvous, spec.rank, spec.shape.workers, device, spec.config.exchange_timeout)
     rules = Rules.from_config(spec.config, spec.train_rows, spec.decayed)
-    with open_split(folder, read_manifest(folder), "train") as reader:
-        stopwatch = process_group.stopwatch = Stopwatch(memory.worker_times[spec.rank], peak_memory_of(device))
-        batches = TimedBatches(reader, spec.config, spec.rank, stopwatch)
+    with open_batches(spec, memory, device) as batches:
+        process_group.stopwatch = batches.stopwatch
         if spec.rank:
             memory = create_memory(spec.shape)
         if process_group.size > 1:
             broadcast_state(memory, process_group)
-        strategy = STRATEGIES[spec.config.strategy](
-            process_group, Replica.from_architecture(spec.model, device), batches, rules
-        )
+        replica = Replica.from_architecture(spec.model, device)
+        strategy = STRATEGIES[spec.config.strategy](process_group, replica, batches, rules)
         store = ParameterStore(memory, rules)
         hooks = PostStepHooks(store, None if spec.rank else spec.wakeup("evaluator"))
-        CollectiveLoop(strategy, store, hooks, heartbeat, stopwatch).run()
-        batches.close()
+        CollectiveLoop(strategy, store, hooks, heartbeat, batches.stopwatch).run()
     process_group.close()
 
 
 def broadcast_state(memory: SharedMemory, process_group: ProcessGroup) -> None:
     """Give every rank the first one's ledger, state and restore points."""
     ledger = memory.ledger.read()
-    kept = [record.read() for record in memory.restore_points]
-    facts: list[object] = [asdict(each) for each in (ledger, *kept)]
-    process_group.broadcast(
-        [torch.from_numpy(array) for array in (memory.buffers_2KP, memory.restore_points_2KP)], facts
-    )
+    restore_points = [record.read() for record in memory.restore_points]
+    ledgers: list[object] = [asdict(each) for each in (ledger, *restore_points)]
+    arrays = [torch.from_numpy(array) for array in (memory.buffers_2KP, memory.restore_points_2KP)]
+    process_group.broadcast(arrays, ledgers)
     if process_group.rank:
-        ledger, *kept = (Ledger(**each) for each in facts)  # type: ignore[arg-type]
+        ledger, *restore_points = (Ledger(**each) for each in ledgers)  # type: ignore[arg-type]
         memory.ledger.write(ledger)
-        for record, value in zip(memory.restore_points, kept, strict=True):
-            record.write(value)
+        for record, restore_point in zip(memory.restore_points, restore_points, strict=True):
+            record.write(restore_point)
 
 
 class CollectiveLoop:
@@ -115,7 +105,7 @@ class CollectiveLoop:
         ledger = self.store.ledger
         plan = self.store.rules.work_plan
         self.stopwatch.lap("other")
-        sums = self.strategy.run_sync_round(
+        totals = self.strategy.run_sync_round(
             RoundInputs(
                 state_KP=self.store.state_KP,
                 steps=plan.steps_of_unit(ledger.units_done),
@@ -127,28 +117,28 @@ class CollectiveLoop:
         process_group = self.strategy.process_group
         # On a GPU the exchange ends when its sums are read.
         self.stopwatch.lap("exchange" if process_group.size > 1 else "compute")
-        if not sums.is_proven(process_group.size):
+        if not totals.is_proven(process_group.size):
             logger.warning("parameters diverged across ranks at step %d; continuing with those of rank 0", ledger.step)
             broadcast_state(self.store.memory, process_group)
             self.store.ledger = self.store.memory.ledger.read()
-        self.store.apply_updates([self._worker_update(sums)])
+        self.store.apply_updates([self._worker_update(totals)])
         self.stopwatch.lap("update")
-        return int(sums.ending)
+        return int(totals.ending)
 
     def _proof(self) -> int:
         newest = max((record.read() for record in self.store.memory.restore_points), key=lambda ledger: ledger.step)
         return newest.checksum % PROOFS
 
-    def _worker_update(self, sums: RoundTotals) -> WorkerUpdate:
+    def _worker_update(self, totals: RoundTotals) -> WorkerUpdate:
         return WorkerUpdate(
             rank=-1,
             lease=0,
             unit=self.store.ledger.units_done,
             units=self.store.rules.work_plan.workers,
             array_P=self.strategy.reduced_update(),
-            loss=sums.mean_loss,
-            weight=sums.weight,
-            rows=sums.rows,
+            loss=totals.mean_loss,
+            weight=totals.weight,
+            rows=totals.rows,
             staleness=0,
         )
 

@@ -20,6 +20,7 @@ from dkan_core.model.saved_model import save_model
 from dkan_core.training.communication.messages import Channel, inherited
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.roles.heartbeat import Heartbeat
+from dkan_core.training.roles.startup import use_device
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import Evaluated, SharedMemory, Snapshot
@@ -41,12 +42,12 @@ logger = logging.getLogger(__name__)
 
 def main(spec: ProcessSpec) -> None:
     """Evaluate snapshots until the final one."""
-    torch.set_num_threads(spec.threads)
+    device = use_device(spec)
     memory = spec.open_memory()
     wakeup = spec.wakeup("evaluator")
     heartbeat = Heartbeat(memory, spec.role)
     stopwatch = Stopwatch(memory.evaluator_time)
-    evaluator = Evaluator(spec, inherited(spec.launcher), stopwatch)
+    evaluator = Evaluator(spec, device, inherited(spec.launcher), stopwatch)
     # A split is scored in many parts.
     evaluator.scorer.replica.model.register_forward_hook(lambda *_: heartbeat.record_activity())
     stopwatch.lap("other")
@@ -87,11 +88,12 @@ class Evaluator:
 
     Args:
         spec: The process's spec.
+        device: Where to score.
         launcher: Told of every evaluation.
         stopwatch: Told what the time went into.
     """
 
-    def __init__(self, spec: ProcessSpec, launcher: Channel, stopwatch: Stopwatch) -> None:
+    def __init__(self, spec: ProcessSpec, device: torch.device, launcher: Channel, stopwatch: Stopwatch) -> None:
         folder = Path(spec.prepared)
         self.spec = spec
         self.launcher = launcher
@@ -102,7 +104,7 @@ class Evaluator:
         early_stopping.replay(entry["average_precision"] for entry in spec.history)
         self.history = list(spec.history)
         reader = open_split(folder, self.prepared, "valid")
-        self.scorer = Scorer(Replica.from_architecture(spec.model, torch.device(spec.device)), reader, early_stopping)
+        self.scorer = Scorer(Replica.from_architecture(spec.model, device), reader, early_stopping)
         self.best: Best | None = None
         self.unsaved: StateSnapshot | None = None
         """What ``best`` was made of, while that is not on disk: its slot is not written to before."""

@@ -8,15 +8,13 @@ from dkan_core.training.collectives.ring import ring_all_reduce
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.planning.probes.processes import MEASURED
+from dkan_core.training.roles.startup import use_device
 from dkan_core.training.state.process_spec import ProcessSpec
 
 
 def main(spec: ProcessSpec) -> None:
     """Sum as often as the run has steps; report when each sum was there, in seconds."""
-    torch.set_num_threads(spec.threads)
-    device = torch.device(spec.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    device = use_device(spec)
     process_group = ProcessGroup(spec.rendezvous, spec.rank, spec.shape.workers, device, spec.config.exchange_timeout)
     buffer_N = torch.zeros(spec.shape.parameters, device=process_group.device)
     times = []

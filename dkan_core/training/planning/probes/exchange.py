@@ -8,20 +8,21 @@ import torch
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.planning.probes.processes import MEASURED
 from dkan_core.training.roles.heartbeat import Heartbeat
+from dkan_core.training.roles.startup import use_device
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SHUTDOWN, Push
 
 
 def main(spec: ProcessSpec) -> None:
     """Exchange until the server shuts the workers down; report when each exchange was done, in seconds."""
-    torch.set_num_threads(spec.threads)
+    device = use_device(spec)
     memory = spec.open_memory()
     wakeup = spec.wakeup(f"worker-{spec.rank}")
     server = spec.wakeup("server")
     Heartbeat(memory, spec.role, spec.rank)
     pushed = spec.shape.pushed
     target_NP = torch.from_numpy(memory.pushes_WN[spec.rank]).view(pushed, -1)
-    own_NP = torch.zeros(target_NP.shape, device=spec.device)
+    own_NP = torch.zeros(target_NP.shape, device=device)
     record = memory.pushes[spec.rank]
     push = replace(Push(), generation=spec.generation, weight=1.0, rows=1)
     times = []

@@ -9,20 +9,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import cycle, islice
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dkan_core.config import ResolvedTrainConfig
-from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.data.loading.loader import PREFETCH, open_split, run_batches
+from dkan_core.data.loading.loader import PREFETCH, run_batches
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.planning.probes.processes import MEASURED
+from dkan_core.training.roles.startup import open_train_split, use_device
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
 from dkan_core.training.state.process_spec import ProcessSpec
@@ -67,12 +66,8 @@ class Probed:
 
 def main(spec: ProcessSpec) -> None:
     """Measure, and report."""
-    torch.set_num_threads(spec.threads)
-    device = torch.device(spec.device)
-    folder = Path(spec.prepared)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    with open_split(folder, read_manifest(folder), "train") as reader:
+    device = use_device(spec)
+    with open_train_split(spec) as reader:
         probed = Probe(spec, reader, device).measure()
     inherited(spec.launcher).send(kind=MEASURED, **asdict(probed))
 

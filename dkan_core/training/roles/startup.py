@@ -1,0 +1,53 @@
+"""What a process that computes does before its work: it takes its threads and its device, and opens its rows."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.format.shard_reader import ShardReader
+from dkan_core.data.loading.loader import open_split
+from dkan_core.training.roles.stopwatch import Stopwatch, TimedBatches
+from dkan_core.training.state.process_spec import ProcessSpec
+from dkan_core.training.state.shared_memory import SharedMemory
+from dkan_core.utils.resources import peak_resident_memory
+
+
+def use_device(spec: ProcessSpec) -> torch.device:
+    """Give this process as many threads as its spec says, and return its device, on CUDA as the current one."""
+    torch.set_num_threads(spec.threads)
+    device = torch.device(spec.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def open_train_split(spec: ProcessSpec) -> ShardReader:
+    """Open the rows that a process of a run learns from.
+
+    Raises:
+        DataError: The manifest or a shard is missing or damaged.
+    """
+    folder = Path(spec.prepared)
+    return open_split(folder, read_manifest(folder), "train")
+
+
+@contextmanager
+def open_batches(spec: ProcessSpec, memory: SharedMemory, device: torch.device) -> Iterator[TimedBatches]:
+    """Yield the batches of a worker or collective worker, with a stopwatch that the launcher can read.
+
+    Raises:
+        DataError: The manifest or a shard is missing or damaged.
+    """
+    with open_train_split(spec) as reader:
+        stopwatch = Stopwatch(memory.worker_times[spec.rank], peak_memory_of(device))
+        with closing(TimedBatches(reader, spec.config, spec.rank, stopwatch)) as batches:
+            yield batches
+
+
+def peak_memory_of(device: torch.device) -> Callable[[], int]:
+    """Return what tells the bytes that this process has held at most on a device, on the CPU all resident ones."""
+    return peak_resident_memory if device.type == "cpu" else partial(torch.cuda.max_memory_allocated, device)
