@@ -66,7 +66,7 @@ def test_best_model_that_did_not_fit_is_saved_when_the_run_goes_on(
     calm: TrainResult, small_disk: Path, rows: Path, tmp_path: Path
 ) -> None:
     run, filler = small_disk / "run", small_disk / "filler"
-    config = replace(CONFIG, checkpoint_uri=str(tmp_path / "restore_points"))
+    config = replace(CONFIG, checkpoint_uri=str(tmp_path / "checkpoints"))
     background = Background(rows, run, config, tmp_path / "settings.json")
     try:
         wait_until(lambda: background.evaluated() > 0)

@@ -33,7 +33,7 @@ class RoundTotals:
     """Rows, in units of ``ROWS_UNIT``."""
 
     ones: float = 0.0
-    """Rows beside these."""
+    """Rows besides these."""
 
     ending: float = 0.0
     """Why the run is to end after this round, by the first rank's decision: an index of ``ENDINGS``."""
@@ -46,7 +46,7 @@ class RoundTotals:
 
     @classmethod
     def for_round(cls, inputs: "RoundInputs", *, loss: float, weight: float, rows: int) -> "RoundTotals":
-        """Return one rank's part."""
+        """Return what one rank adds to the totals."""
         thousands, ones = divmod(rows, ROWS_UNIT)
         return cls(
             weight=weight,
@@ -73,7 +73,7 @@ class RoundTotals:
         return int(self.thousands) * ROWS_UNIT + int(self.ones)
 
 
-SUMS = len(fields(RoundTotals))
+TOTALS = len(fields(RoundTotals))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class Strategy(ABC):
         """Called after each step of a round that has several."""
 
         count = self.arrays * replica.values_P.numel()
-        self.buffer_N = torch.zeros(count + SUMS, device=process_group.device)
+        self.buffer_N = torch.zeros(count + TOTALS, device=process_group.device)
         self.update_N = self.buffer_N[:count]
         self._tail = self.buffer_N[count:]
 
@@ -127,11 +127,11 @@ class Strategy(ABC):
 
     def reduced_update(self) -> Float32:
         """Return the update of the last round as an array, valid until the next one."""
-        merged_N: Float32 = self.update_N.cpu().numpy()
-        return merged_N
+        reduced_N: Float32 = self.update_N.cpu().numpy()
+        return reduced_N
 
     def write_tail(self, own: RoundTotals) -> None:
-        """Put this rank's part of the sums behind its numbers."""
+        """Put what this rank adds to the totals behind its numbers."""
         self._tail.copy_(torch.tensor(astuple(own)))
 
     def read_tail(self) -> RoundTotals:
@@ -162,7 +162,7 @@ class GradientStrategy(Strategy):
         self.update_N.mul_(weight)
         self.write_tail(RoundTotals.for_round(inputs, loss=loss, weight=weight, rows=len(arrays["labels"])))
         self.all_reduce(self.buffer_N)
-        sums = self.read_tail()
-        if sums.weight:
-            self.update_N.div_(sums.weight)
-        return sums
+        totals = self.read_tail()
+        if totals.weight:
+            self.update_N.div_(totals.weight)
+        return totals

@@ -27,13 +27,13 @@ logger = logging.getLogger(__name__)
 
 
 def open_tcp_store(host: str, port: int, timeout: float, *, is_master: bool, listening: int | None = None) -> TCPStore:
-    """Connect to a store, or keep one.
+    """Connect to a store, or serve one.
 
     Args:
         host: Where it is.
         port: Of it.
         timeout: Seconds to wait for it.
-        is_master: Whether this process keeps it.
+        is_master: Whether this process serves it.
         listening: Socket that the store takes over; without one it listens on every address.
     """
     return TCPStore(
@@ -49,7 +49,7 @@ def open_tcp_store(host: str, port: int, timeout: float, *, is_master: bool, lis
 
 
 def serve_loopback_store(timeout: float, address: str = "127.0.0.1", port: int = 0) -> TCPStore:
-    """Keep a store for ranks on this node: it has no password, so it listens on the loopback alone.
+    """Serve a store to the ranks on this node: it has no password, so it listens on the loopback alone.
 
     Args:
         timeout: Seconds that its clients wait for it.
@@ -80,7 +80,7 @@ def backend_for_devices(devices: Sequence[str]) -> str:
 
 
 class ProcessGroup:
-    """One rank's line to the others.
+    """One rank's connection to the others.
 
     Args:
         rendezvous: Where the ranks find each other; None for a rank that is alone.
@@ -96,7 +96,7 @@ class ProcessGroup:
         self.rank = rank
         self.size = size
         self.stopwatch = Stopwatch()
-        """Told what the time between ranks went into; by default nobody's."""
+        """Told what the time between ranks went into; by default one that nobody reads."""
 
         self.device = device if rendezvous is None or rendezvous.backend != "gloo" else torch.device("cpu")
         """Where buffers are summed."""

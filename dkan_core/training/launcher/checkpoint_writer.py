@@ -56,10 +56,11 @@ class CheckpointWriter:
         newest = max(record.read().version for record in self.memory.restore_points)
         if newest <= self._saved or (self._thread is not None and self._thread.is_alive()):
             return
-        kept = newest_restore_point(self.memory, self._copy_KP)
-        if kept is not None and kept[0].version > self._saved:
-            self._saved = kept[0].version
-            self._thread = threading.Thread(target=self._write, args=(self._gather(*kept),), name="dkan-checkpoint")
+        restore_point = newest_restore_point(self.memory, self._copy_KP)
+        if restore_point is not None and restore_point[0].version > self._saved:
+            self._saved = restore_point[0].version
+            checkpoint = self._gather(*restore_point)
+            self._thread = threading.Thread(target=self._write, args=(checkpoint,), name="dkan-checkpoint")
             self._thread.start()
 
     def wait(self) -> None:
@@ -71,11 +72,11 @@ class CheckpointWriter:
         """Write a checkpoint of the last commit; all other processes have ended."""
         self.wait()
         ledger = self.memory.ledger.read()
-        kept = newest_restore_point(self.memory)
+        restore_point = newest_restore_point(self.memory)
         if self.memory.shape.local:
-            if kept is None:
+            if restore_point is None:
                 return
-            ledger, state_KP = kept
+            ledger, state_KP = restore_point
         else:
             state_KP = self.memory.buffers_2KP[ledger.active_buffer]
         if ledger.step:

@@ -1,7 +1,7 @@
 """The launcher's watch over a run's processes: it starts them, replaces one that dies, and stops them all.
 
-No other process decides who records; what each of them needs to go on stands in shared memory. What can take long is
-never waited for: a process starts when it is due and the fork server is ready.
+No other process decides which of them are to live; what each of them needs to continue stands in shared memory. What
+can take long is never waited for: a process starts when it is due and the fork server is ready.
 """
 
 import logging

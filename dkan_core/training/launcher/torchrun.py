@@ -1,7 +1,7 @@
-"""Runs under torchrun, on one node or several: every rank's process is the launcher of one rank.
+"""Runs under torchrun, on one node or several: torchrun starts a launcher per rank, each with one collective worker.
 
-The process of rank 0 is the launcher that writes the run, with the evaluator beside its rank. The others write
-nothing: they learn from it what to train, and at the end how it went.
+The process of rank 0 is the launcher that writes the run, with the evaluator next to its collective worker. The
+others write nothing: they learn from it what to train, and at the end how it went.
 """
 
 import ipaddress
@@ -155,11 +155,11 @@ class Ranks:
 
 
 def run_following_rank(ranks: Ranks, data: Path, manifest: PreparedData, config: ResolvedTrainConfig) -> dict[str, Any]:
-    """Run this rank's rank, if rank 0 wants to train, and return what it tells of the result.
+    """Run this rank's collective worker, if there is something to train; return the result as rank 0 tells it.
 
     Raises:
-        UserError: The rank found the data wrong.
-        TrainingError: The rank died, or rank 0 is gone.
+        UserError: The collective worker found the data wrong.
+        TrainingError: The collective worker died, or rank 0 is gone.
     """
     # Ctrl-C is left to rank 0, which ends the run for all.
     with ForkServer() as fork_server, handle_signal(signal.SIGINT, signal.SIG_IGN):
@@ -206,7 +206,7 @@ def _collective_worker_spec(
 
 
 def _watch(child: Child) -> None:
-    """Wait for the end of a rank, and raise what it has to say."""
+    """Wait for the end of a collective worker, and raise the error that it reports."""
     while not child.channel.lost:
         for message in child.channel.waiting():
             raise getattr(errors, message["error"])(message["text"])

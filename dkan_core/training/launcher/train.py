@@ -101,7 +101,7 @@ def train(
     torchrun = TorchRun.read()
     ranks = Ranks(torchrun, config.exchange_timeout) if torchrun else None
     if ranks is not None and ranks.place.rank:
-        return _take_part(prepared, config, ranks)
+        return _follow_rank_0(prepared, config, ranks)
     check_run_folder(run, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
     with output_lock(run), capture_log() as write_log, open_prepared(prepared, "train", "valid") as (data, manifest):
         for split in ("train", "valid"):
@@ -184,8 +184,8 @@ def _write_metrics(folder: Path, config: ResolvedTrainConfig, outcome: Outcome) 
     return metrics
 
 
-def _take_part(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> TrainResult:
-    """Run the member of a rank above 0; return what rank 0 returns."""
+def _follow_rank_0(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> TrainResult:
+    """Run the collective worker of a rank above 0; return what rank 0 returns."""
     with ExitStack() as stack:
         try:
             data, manifest = stack.enter_context(open_prepared(prepared, "train", "valid"))

@@ -1,7 +1,7 @@
-"""Training inside the calling process, on rows that need no worker, server or evaluator of their own.
+"""Training in the calling process alone, for small data: it starts no worker, server or evaluator.
 
-The steps, their order, the evaluations and the choice of the best model are those of ``train`` with one worker: the
-same rows in the same order, and as many threads of torch, give the same bits.
+Steps, their order, evaluations and the choice of the best model are those of ``train`` with one worker: with the same
+rows in the same order and as many threads of torch, the result is the same to the bit.
 
 Shape suffixes: P trainable parameters of the model.
 """
@@ -49,7 +49,7 @@ class SingleResult:
     """One entry per evaluation."""
 
     refused: int
-    """Updates that were no finite numbers."""
+    """Updates that were not applied because something in them was not finite."""
 
 
 def train_single(
@@ -59,17 +59,17 @@ def train_single(
     config: ResolvedTrainConfig,
     initial: InitialModel | None = None,
 ) -> SingleResult:
-    """Train in this process and keep the best model in memory; torch's random state is left as it was.
+    """Train in this process and return the best model; torch's random state is left as it was.
 
     Args:
-        train: Rows to learn from, shuffled.
+        train: Shuffled rows to train on.
         valid: Rows to evaluate on; at least one label has both classes there.
-        prepared: What is known about them.
+        prepared: The manifest of both.
         config: Resolved settings for one worker.
         initial: Model to start from. Default: an untrained one.
 
     Raises:
-        TrainingError: The loss is no number, whatever the learning rate.
+        TrainingError: The loss is not finite, whatever the learning rate.
     """
     assert config.workers == 1, f"one process trains, not {config.workers}"
     with torch.random.fork_rng(devices=[]):

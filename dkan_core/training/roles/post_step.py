@@ -1,4 +1,4 @@
-"""What is due after a commit: to see whether training ends, a snapshot for the evaluator, a restore point."""
+"""What happens after a commit: the end of training is noticed, a snapshot and a restore point are taken."""
 
 from dataclasses import replace
 
@@ -8,11 +8,13 @@ from dkan_core.training.state.snapshots import newest_snapshot, publish_snapshot
 
 
 class PostStepHooks:
-    """Does what is due. Done again by a successor, it does no harm.
+    """Takes snapshots and restore points when they are due, and tells whether training is to end.
+
+    A process that dies in between has a successor that does it again, which changes nothing.
 
     Args:
         store: The state that counts.
-        evaluator: The evaluator's wake-up.
+        evaluator: The evaluator's wake-up; None for ranks that take no snapshots: all but the first.
     """
 
     def __init__(self, store: ParameterStore, evaluator: Wakeup | None) -> None:
@@ -25,7 +27,7 @@ class PostStepHooks:
         self.restore_point_step = max(record.read().step for record in self.memory.restore_points)
 
     def ending_reason(self) -> str:
-        """Return why training ends now, or nothing."""
+        """Return why training is to end now, one of ``ENDINGS``; an empty text where it is not."""
         control = self.memory.control.read()
         ledger = self.store.ledger
         if ledger.step == self.schedule.steps:
@@ -41,7 +43,7 @@ class PostStepHooks:
 
     @property
     def snapshot_is_due(self) -> bool:
-        """Whether an evaluation is due."""
+        """Whether the evaluator is to be given a snapshot."""
         ledger = self.store.ledger
         due = self.schedule.evaluations_due
         if self.evaluator is None:
@@ -51,11 +53,11 @@ class PostStepHooks:
         return due(ledger.step) != due(self.published)
 
     def publish_snapshot_if_due(self) -> bool:
-        """Hand the parameters to the evaluator if an evaluation is due; False where there was no room for the last."""
+        """Give the evaluator a snapshot if one is due; return False if one was and there was no free slot for it."""
         ledger = self.store.ledger
         if not self.snapshot_is_due:
             return True
-        assert self.evaluator is not None, "nothing is published to nobody"
+        assert self.evaluator is not None, "a snapshot is due only where there is an evaluator"
         done = publish_snapshot(
             self.memory,
             ledger,
@@ -69,7 +71,7 @@ class PostStepHooks:
 
     @property
     def restore_point_is_due(self) -> bool:
-        """Whether a restore point is due."""
+        """Whether there is to be a restore point of this step."""
         ledger = self.store.ledger
         due = self.schedule.restore_points_due
         if self.restore_point_step == ledger.step:

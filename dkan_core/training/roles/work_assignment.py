@@ -101,12 +101,12 @@ class Leases:
         return not self._held and not self.collected
 
     def hand_out(self, ledger: Ledger, lr_scale: float, *, new: bool) -> None:
-        """Give every worker that has nothing to do a work unit, first those whose worker is gone.
+        """Give a work unit to every worker that has none, beginning with units whose worker is gone.
 
         Args:
             ledger: What counts.
             lr_scale: Factor of the learning rate.
-            new: Whether work units may be begun that nobody had; those of a round that is begun may in any case.
+            new: Whether to begin work units that nobody has had; those of a round in progress are begun anyway.
         """
         self.liveness.poll_heartbeats()
         for unit in list(self._wanted(ledger)):

@@ -31,16 +31,14 @@ MAX_WORKERS = 100
 """Each process is handed two descriptors for every other one, and a message takes 253."""
 
 STRATEGY_REASONS = {
-    (
-        "parameter-server",
-        "sync",
-    ): "gradients aggregated every step, equal to one process with the global batch; one node, "
-    "survives the death of any process",
+    ("parameter-server", "sync"): (
+        "gradients aggregated every step, equal to one process with the global batch; one node, survives the death of "
+        "any process"
+    ),
     ("parameter-server", "average"): "parameters aggregated every sync interval, weighted by rows",
-    (
-        "parameter-server",
-        "async",
-    ): "differences aggregated as they come, the stale ones less: no worker waits for another",
+    ("parameter-server", "async"): (
+        "differences aggregated as they come, the stale ones less: no worker waits for another"
+    ),
     ("allreduce", "sync"): "gradients summed by torch.distributed every step; several nodes",
     ("ddp", "sync"): "torch's DistributedDataParallel, for reference",
     ("ring", "sync"): "gradients summed around a ring of workers, for comparison",

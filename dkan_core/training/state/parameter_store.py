@@ -58,9 +58,9 @@ def save_restore_point(memory: SharedMemory, ledger: Ledger) -> None:
     """Copy the state that counts, and the workers' own moments, to where no further step changes them."""
     oldest = min(range(2), key=lambda index: memory.restore_points[index].read().version)
     memory.restore_points[oldest].write(Ledger(version=-1))
-    kept_KP = memory.restore_points_2KP[oldest]
-    copy_state(memory, ledger, kept_KP)
-    memory.restore_points[oldest].write(replace(ledger, checksum=checksum(kept_KP)))
+    restore_point_KP = memory.restore_points_2KP[oldest]
+    copy_state(memory, ledger, restore_point_KP)
+    memory.restore_points[oldest].write(replace(ledger, checksum=checksum(restore_point_KP)))
 
 
 def copy_state(memory: SharedMemory, ledger: Ledger, out_KP: Float32) -> None:
@@ -72,13 +72,13 @@ def copy_state(memory: SharedMemory, ledger: Ledger, out_KP: Float32) -> None:
 
 def newest_restore_point(memory: SharedMemory, out_KP: Float32 | None = None) -> tuple[Ledger, Float32] | None:
     """Return a copy of the newest restore point, in ``out_KP`` where given; None where there is none that is whole."""
-    kept_KP = np.empty_like(memory.restore_points_2KP[0]) if out_KP is None else out_KP
+    copy_KP = np.empty_like(memory.restore_points_2KP[0]) if out_KP is None else out_KP
     for index in sorted(range(2), key=lambda index: -memory.restore_points[index].read().version):
         ledger = memory.restore_points[index].read()
-        np.copyto(kept_KP, memory.restore_points_2KP[index])
+        np.copyto(copy_KP, memory.restore_points_2KP[index])
         # Whoever writes it says first that it is none, and last that it is one.
         if ledger.version >= 0 and memory.restore_points[index].read() == ledger:
-            return ledger, kept_KP
+            return ledger, copy_KP
     return None
 
 
@@ -91,7 +91,7 @@ class ParameterStore:
     """The state that counts, and its only writer.
 
     Args:
-        memory: Where it stands; ``start`` has been called on it once.
+        memory: Where it stands; ``initialize_store`` has been called on it once.
         rules: What changes depend on.
     """
 
@@ -124,7 +124,7 @@ class ParameterStore:
         Raises:
             TrainingError: Too many were refused, whatever the learning rate.
         """
-        ledger = self._entered(updates)
+        ledger = self._record_in_ledger(updates)
         if not all(math.isfinite(each.loss) for each in updates):
             self._refuse(ledger)
         elif sum(each.weight for each in updates) == 0:
@@ -139,7 +139,7 @@ class ParameterStore:
         self.ledger = replace(ledger, version=self.ledger.version + 1)
         self.memory.ledger.write(self.ledger)
 
-    def _entered(self, updates: Sequence[WorkerUpdate]) -> Ledger:
+    def _record_in_ledger(self, updates: Sequence[WorkerUpdate]) -> Ledger:
         """Return the ledger with the work units, rows and losses of updates in it."""
         ledger = self.ledger
         for each in updates:
@@ -189,8 +189,9 @@ class ParameterStore:
                 f"loss is no finite number at step {ledger.step}, even with 1/{2**MAX_BACKOFFS} of the learning rate; "
                 "check the row weights, or lower learning_rate or weight_decay"
             )
-        kept = newest_restore_point(self.memory)
-        assert kept is not None, "there is a restore point from the start"
-        self.standby_KP[:] = kept[1][: len(self.standby_KP)]
-        logger.warning("back to the parameters of step %d, with half the learning rate", kept[0].step)
+        restore_point = newest_restore_point(self.memory)
+        assert restore_point is not None, "there is a restore point from the start"
+        earlier, state_KP = restore_point
+        self.standby_KP[:] = state_KP[: len(self.standby_KP)]
+        logger.warning("back to the parameters of step %d, with half the learning rate", earlier.step)
         return replace(ledger, active_buffer=1 - ledger.active_buffer, refused_in_a_row=0, backoffs=ledger.backoffs + 1)

@@ -60,7 +60,7 @@ class ProcessSpec:
     """Handle of the channel to the launcher."""
 
     rendezvous: Rendezvous | None = None
-    """Where the ranks find each other; None where there is one."""
+    """Where the ranks find each other; None where there is only one rank, or a server."""
 
     history: tuple[dict[str, Any], ...] = field(default=())
     """Evaluations that an earlier evaluator has reported; of the evaluator's spec alone."""
@@ -142,6 +142,8 @@ def run_process(spec: ProcessSpec, main: Callable[[ProcessSpec], None]) -> int:
         _print_trace()
         return error.exit_code
     except Exception:
+        # Nothing is hidden: this process was forked, so nothing above would print what it dies of. The launcher shows
+        # the end of the log, and starts another process or ends the run.
         _print_trace()
         return 1
     return 0
