@@ -35,7 +35,8 @@ from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
 
 ROOT = Path(__file__).parents[1]
 IMPORTED = ("dkan_core.cli", "dkan_core.training.launcher.train", "dkan_core.evaluation.evaluate")
-MAX_REQUEST, MAX_HANDLES = 1 << 17, 8
+MAX_REQUEST = 1 << 17
+MAX_HANDLES = 8
 SAFE_THREADS = {"jemalloc_bg_thd"}
 """Threads that take care of forks themselves; pyarrow's allocator has one."""
 
@@ -60,7 +61,8 @@ class Forked:
     """A process that was forked, as ``subprocess.Popen`` shows one."""
 
     def __init__(self, pid: int, stderr: IO[str] | None = None) -> None:
-        self.pid, self.stderr = pid, stderr
+        self.pid = pid
+        self.stderr = stderr
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -87,7 +89,8 @@ class WarmServer:
     """The process that others are forked from, as the one that asks for them sees it."""
 
     def __init__(self, link: socket.socket) -> None:
-        self._link, self._lock = link, threading.Lock()
+        self._link = link
+        self._lock = threading.Lock()
 
     def fork(self, task: Task, handles: Sequence[int]) -> int:
         """Fork a process with some handles, the first two as stdout and stderr; return its number: it is our child."""

@@ -14,8 +14,8 @@ EVALUATOR = "evaluator"
 LEAD_STEPS = 3
 """Done after a pause before a window begins."""
 
-BEAT_SECONDS = 0.05
-"""Workers' hearts beat before the others can look."""
+WAKING_SECONDS = 0.05
+"""Workers have this long to count a heartbeat before the others look."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def pause(run: Watched) -> None:
 
 
 def resume(run: Watched, *, evaluator: bool = True) -> None:
-    """Have a run go on; those who watch for silent workers wake up last."""
+    """Have a run continue; those who watch for unresponsive workers wake up last."""
     names = run.processes()
     workers = [name for name in names if name.startswith("worker")]
     run.signal(signal.SIGCONT, workers)
-    time.sleep(BEAT_SECONDS)
+    time.sleep(WAKING_SECONDS)
     run.signal(signal.SIGCONT, [name for name in names if name not in workers and (evaluator or name != EVALUATOR)])
 
 

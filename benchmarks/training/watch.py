@@ -75,7 +75,7 @@ class Watched:
         handles = Path(f"/proc/{self.process.pid}/fd")
         with suppress(OSError):
             for link in handles.iterdir():
-                # The job of a child goes through such a file, too, but a much smaller one.
+                # The spec of a child goes through such a file, too, but a much smaller one.
                 if str(link.readlink()).startswith(MEMORY_NAME) and link.stat().st_size > 64 * RECORD_BYTES:
                     with link.open("rb") as file:
                         view = memoryview(mmap.mmap(file.fileno(), RECORD_BYTES, access=mmap.ACCESS_READ))

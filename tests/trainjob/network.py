@@ -10,11 +10,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.training.processes import children
+from tests.training.processes import child_pids, children
 
 SUBNET = "10.77.0"
 PORT = 29500
@@ -89,10 +88,9 @@ class Ranks:
 
     def ranks(self) -> list[int]:
         """Return the processes of the ranks."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return [int(pid) for task in tasks for pid in task.read_text().split()]
+        return child_pids(self.process.pid)
 
-    def members(self) -> dict[str, int]:
+    def processes(self) -> dict[str, int]:
         return {name: pid for rank in self.ranks() for name, pid in children(rank).items()}
 
     def wait(self, seconds: float) -> tuple[int, str]:

@@ -101,6 +101,20 @@ def failed(pair: tuple[Ranks, Ranks], seconds: float) -> tuple[str, str]:
     return first, second
 
 
+def begun(start: Start, run: Path) -> tuple[Ranks, Ranks]:
+    """Start a run on both nodes and wait for its first evaluation."""
+    pair = start(run)
+    wait_until(lambda: len(history(run)) >= 1)
+    return pair
+
+
+def check_rerun(start: Start, run: Path, expected: TrainResult) -> None:
+    """Check that a run that has failed resumes and ends as the one on one node."""
+    first, _ = finished(start(run))
+    assert "resuming from step" in first
+    check_same(run, expected)
+
+
 def check_same(run: Path, expected: TrainResult) -> None:
     """Check that a run has ended as the one on one node."""
     metrics = json.loads((run / "metrics.json").read_text())
@@ -140,31 +154,25 @@ def test_train_job_on_two_nodes_trains_as_one_does(
 
 def test_killed_rank_ends_both_nodes_and_the_rerun_goes_on(start: Start, one_node: TrainResult, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    pair = start(run)
-    wait_until(lambda: len(history(run)) >= 1)
-    os.kill(pair[1].members()["rank-1"], signal.SIGKILL)
+    pair = begun(start, run)
+    os.kill(pair[1].processes()["rank-1"], signal.SIGKILL)
     said = failed(pair, GRACE_SECONDS)
     assert "error: rank-1 died (killed by signal 9" in said[1]
     assert "error: rank-0 died (exit code 75: it has lost the other ranks" in said[0]
-    first, _ = finished(start(run))
-    assert "resuming from step" in first
-    check_same(run, one_node)
+    check_rerun(start, run, one_node)
 
 
 def test_cut_cable_ends_both_nodes_and_the_rerun_goes_on(
     start: Start, nodes: tuple[Node, Node], one_node: TrainResult, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    pair = start(run)
-    wait_until(lambda: len(history(run)) >= 1)
+    pair = begun(start, run)
     nodes[1].link("down")
     said = failed(pair, CONFIG.exchange_timeout + GRACE_SECONDS)
     for node, text in enumerate(said):
         assert f"rank-{node} died (exit code 75: it has lost the other ranks" in text
     nodes[1].link("up")
-    first, _ = finished(start(run))
-    assert "resuming from step" in first
-    check_same(run, one_node)
+    check_rerun(start, run, one_node)
 
 
 def test_node_that_is_replaced_at_once_takes_part_again(

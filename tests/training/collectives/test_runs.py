@@ -96,7 +96,7 @@ def undisturbed(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Che
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rank-0", "rank-1"])
-def test_killed_member_changes_nothing(name: str, undisturbed: Checkpoint, prepared: Path, tmp_path: Path) -> None:
+def test_killed_rank_changes_nothing(name: str, undisturbed: Checkpoint, prepared: Path, tmp_path: Path) -> None:
     results: list[TrainResult] = []
     thread = threading.Thread(target=lambda: results.append(train(prepared, tmp_path / "run", LONG)))
     thread.start()

@@ -1,4 +1,4 @@
-"""Runs under torchrun: every rank launches one member, and the run equals one without torchrun."""
+"""Runs under torchrun: every rank is the launcher of one collective worker, and the run equals one without torchrun."""
 
 import json
 import os

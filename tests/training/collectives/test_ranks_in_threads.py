@@ -1,4 +1,4 @@
-"""Members in threads of one process: what they add up, and that all decide alike."""
+"""Ranks in threads of one process: what they sum, and that all decide alike."""
 
 import threading
 from dataclasses import replace
@@ -28,7 +28,7 @@ from dkan_core.training.state.parameter_store import REFUSED_BEFORE_BACKOFF, Par
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.processes import UNRESPONSIVE_SECONDS
 
-TASK = RoundInputs(state_KP=np.zeros((3, 1), np.float32), steps=range(1), lr_scale=1.0, ending=0)
+INPUTS = RoundInputs(state_KP=np.zeros((3, 1), np.float32), steps=range(1), lr_scale=1.0, ending=0)
 
 
 def in_threads(size: int, work) -> None:
@@ -40,7 +40,7 @@ def in_threads(size: int, work) -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [(2, 7), (3, 1), (3, 10), (3, 12), (4, 1001)])
-def test_ring_gives_every_member_the_sum(size: int, count: int) -> None:
+def test_ring_gives_every_rank_the_sum(size: int, count: int) -> None:
     generator = torch.Generator().manual_seed(0)
     buffers = [torch.randn(count, generator=generator) for _ in range(size)]
     expected = torch.stack(buffers).sum(0)
@@ -59,16 +59,16 @@ def test_ring_gives_every_member_the_sum(size: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 5, 4096, 123_456_789])
-def test_rows_of_many_members_are_counted_exactly(rows: int) -> None:
-    parts = [RoundTotals.for_round(TASK, loss=0.5, weight=2.0, rows=rows) for _ in range(3)]
+def test_rows_of_many_ranks_are_counted_exactly(rows: int) -> None:
+    parts = [RoundTotals.for_round(INPUTS, loss=0.5, weight=2.0, rows=rows) for _ in range(3)]
     total = torch.tensor([[part.thousands, part.ones] for part in parts]).sum(0)
     assert RoundTotals(thousands=total[0].item(), ones=total[1].item()).rows == 3 * rows
 
 
 class ThreadGroup:
-    """Members that share memory."""
+    """Ranks that share memory."""
 
-    size, device, shared = 2, torch.device("cpu"), 0
+    size, device, broadcasts = 2, torch.device("cpu"), 0
 
     def __init__(self, rank: int, barrier: threading.Barrier, parts: dict[int, Any]) -> None:
         self.rank, self.barrier, self.parts = rank, barrier, parts
@@ -80,7 +80,7 @@ class ThreadGroup:
         self.barrier.wait(UNRESPONSIVE_SECONDS)
 
     def broadcast(self, arrays: list[torch.Tensor], facts: list[object]) -> None:
-        self.shared += 1
+        self.broadcasts += 1
         if self.rank == 0:
             self.parts[-1] = ([array.clone() for array in arrays], list(facts))
         self.barrier.wait(UNRESPONSIVE_SECONDS)
@@ -91,7 +91,7 @@ class ThreadGroup:
 
 
 class Spoilt(GradientStrategy):
-    """One member's gradient is no number for some rounds."""
+    """One rank's gradient is not finite for some rounds."""
 
     rounds, drifts = 0, False
 
@@ -110,7 +110,7 @@ class Spoilt(GradientStrategy):
 
 
 class Drifting(Spoilt):
-    """One member's parameters change by themselves."""
+    """One rank's parameters change by themselves."""
 
     drifts = True
 
@@ -153,7 +153,7 @@ def test_update_that_is_no_number_is_refused_by_all(prepared: Path) -> None:
     assert np.array_equal(stores[0].state_KP, stores[1].state_KP) and np.isfinite(stores[0].state_KP).all()
 
 
-def test_members_that_drift_apart_take_the_first_ones_state(prepared: Path) -> None:
+def test_ranks_that_drift_apart_take_the_first_ones_state(prepared: Path) -> None:
     stores, process_groups = train_in_threads(prepared, Drifting)
-    assert [process_groups[rank].shared for rank in range(2)] == [1, 1]
+    assert [process_groups[rank].broadcasts for rank in range(2)] == [1, 1]
     assert np.array_equal(stores[0].state_KP, stores[1].state_KP)
