@@ -8,8 +8,8 @@ from typing import Any
 from kfp import local
 from rich.text import Text
 
+from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
 from pipelines.compiled import load_pipeline
-from pipelines.pods import CONFIG_KEYS, SECRET_KEYS
 
 
 class PipelineFailedError(RuntimeError):

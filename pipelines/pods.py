@@ -10,18 +10,9 @@ from kfp import kubernetes
 from kfp.dsl import PipelineTask
 
 from components.image import IMAGE
+from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS, SECRET_PATH
 from pipelines.form import Parameter, Values, merged
 
-SECRET_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "FSSPEC_GCS")
-CONFIG_KEYS = (
-    "AWS_ENDPOINT_URL",
-    "AWS_DEFAULT_REGION",
-    "AWS_REGION",
-    "AWS_CA_BUNDLE",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_CLOUD_PROJECT",
-)
-SECRET_PATH = "/etc/dkan/storage"
 VOLUME_PATH = "/mnt/dkan"
 
 IMAGE_PARAMETER = Parameter(name="image", type=str, default=IMAGE, description="Image of every step.")

@@ -25,8 +25,8 @@ OWN_LABELS = {"app.kubernetes.io/managed-by": "dkan"}
 WITHOUT_SIDECAR = {"sidecar.istio.io/inject": "false"}
 """A proxy beside the ranks would stand between them, and outlive them."""
 
-CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "FSSPEC_GCS")
-PLACES = (
+SECRET_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "FSSPEC_GCS")
+CONFIG_KEYS = (
     "AWS_ENDPOINT_URL",
     "AWS_DEFAULT_REGION",
     "AWS_REGION",
@@ -34,9 +34,10 @@ PLACES = (
     "GOOGLE_APPLICATION_CREDENTIALS",
     "GOOGLE_CLOUD_PROJECT",
 )
-SECRET_PATH = "/etc/dkan/storage"
-"""Where the Secret's entries are files, as in the other steps of a pipeline."""
+"""Entries of a Secret and of a ConfigMap that are variables in every pod, here and in the steps of a pipeline."""
 
+SECRET_PATH = "/etc/dkan/storage"
+"""Where the Secret's entries are files, too."""
 
 NAME_LENGTH = 40
 """Kubernetes allows 63 characters, and the pods' names add to it."""
@@ -166,9 +167,9 @@ def _variables(nodes: NodesConfig) -> list[dict[str, Any]]:
     """Return the variables of the training container, the only ones that a job may set there: plain ones go before."""
     variables: dict[str, dict[str, Any]] = {}
     if nodes.secret_name:
-        variables |= _references(CREDENTIALS + PLACES, "secretKeyRef", nodes.secret_name)
+        variables |= _references(SECRET_KEYS + CONFIG_KEYS, "secretKeyRef", nodes.secret_name)
     if nodes.config_map_name:
-        variables |= _references(PLACES, "configMapKeyRef", nodes.config_map_name)
+        variables |= _references(CONFIG_KEYS, "configMapKeyRef", nodes.config_map_name)
     variables |= {name: {"value": value} for name, value in nodes.mapping("env").items()}
     return [{"name": name, **source} for name, source in variables.items()]
 
