@@ -162,6 +162,12 @@ def test_first_model_leaves_what_the_page_says(folder: Path, monkeypatch: pytest
     assert pq.read_metadata(folder / "scores.parquet").num_rows == pq.read_table(folder / "flights").num_rows
 
 
+def test_examples_of_the_help_are_commands_of_the_first_model() -> None:
+    shown = re.findall(r"^\$ (.*)$", cli.app.info.epilog or "", re.MULTILINE)
+    assert [line.split()[1] for line in shown] == ["prepare", "train", "evaluate", "predict"]
+    assert set(shown) <= {shlex.join(words) for words in command_lines("getting-started/first-model.md")}
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("guides/")])
 def test_commands_of_the_guides_run(
     page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -362,6 +368,21 @@ def test_file_formats_have_the_keys_that_are_written(folder: Path) -> None:
 def test_modules_that_pages_name_exist(page: str) -> None:
     names = re.findall(r"`([\w/]+\.py)`", (DOCS / page).read_text())
     assert not [name for name in names if not any(source.endswith(f"/{name}") for source in SOURCES)]
+
+
+def test_reliability_names_tests_that_exist() -> None:
+    """A file of tests is followed by how their names begin, or by their beginning and end around an ellipsis."""
+    text = (DOCS / "concepts/reliability.md").read_text()
+    named = re.findall(r"`((?:\w+/)*test_\w+\.py)`(?:: ([^|;`)]+))?", text)
+    assert len(named) > 25
+    for file, tests in named:
+        path = next(
+            folder / file for folder in (ROOT / "tests/training", ROOT, ROOT / "tests/data") if (folder / file).exists()
+        )
+        there = re.findall(r"^def test_(\w+)", path.read_text(), re.MULTILINE)
+        for words in filter(None, (each.strip().lower() for each in tests.split(","))):
+            pattern = re.sub(r"[ -]", "_", words).replace("_…", ".*").replace("…_", ".*")
+            assert any(re.match(pattern, name) for name in there), f"{file}: {words}"
 
 
 def test_glossary_names_what_the_code_holds() -> None:
