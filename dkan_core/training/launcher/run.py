@@ -15,7 +15,6 @@ from dkan_core.training.communication.process_group import local_rendezvous, ser
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
-from dkan_core.training.compute.model_init import InitialModel, initial_model
 from dkan_core.training.launcher.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
 from dkan_core.training.launcher.child_processes import ForkServer
@@ -28,6 +27,7 @@ from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.roles.stopwatch import TimeReader
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import Placement
+from dkan_core.training.setup.initial_model import InitialModel, initial_model
 from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.parameter_store import initialize_store, save_restore_point
 from dkan_core.training.state.process_spec import ProcessSpec

@@ -16,7 +16,6 @@ from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.communication.rendezvous import TorchRun
-from dkan_core.training.compute.model_init import take_initial
 from dkan_core.training.history import HISTORY
 from dkan_core.training.launcher.checkpoint_file import Checkpoint
 from dkan_core.training.launcher.checkpoints import (
@@ -40,6 +39,7 @@ from dkan_core.training.launcher.run_log import LOG, Ending, capture_log
 from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.defaults import MAX_LR, describe_strategy, resolve, scaled_learning_rate
+from dkan_core.training.setup.initial_model import take_initial
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.staging import output_lock
@@ -49,7 +49,7 @@ LEDGER_FACTS = ("units_done", "rows", "refused", "backoffs", "late", "reassigned
 OWN_CHECKPOINTS = ("auto", "best")
 """Values of ``resume`` by which a run resumes in its own folder."""
 
-TO_GO_ON = {
+HOW_TO_CONTINUE = {
     "epochs": "raise --epochs to continue",
     "patience": "it stopped early; raise --patience to continue",
     "time": "its time was up; raise --max-seconds to continue",
@@ -166,7 +166,7 @@ def _starting_point(
 
 def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None) -> Outcome:
     """Write what a finished run has left in its checkpoint; nothing is trained."""
-    logger.info("%s is the end of a finished run: nothing to train; %s", checkpoint.source, TO_GO_ON[ending])
+    logger.info("%s is the end of a finished run: nothing to train; %s", checkpoint.source, HOW_TO_CONTINUE[ending])
     if ranks is not None:
         ranks.publish_value("plan", None)
     lines = "".join(json.dumps(entry) + "\n" for entry in checkpoint.history)

@@ -12,7 +12,6 @@ from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
-from dkan_core.training.compute.model_init import with_architecture
 from dkan_core.training.planning.advice import Advice, Device, advise
 from dkan_core.training.planning.bench import describe_device
 from dkan_core.training.planning.checking import Checked, check_plan
@@ -30,6 +29,7 @@ from dkan_core.training.planning.formulas import (
 from dkan_core.training.planning.measuring import Measured, measure
 from dkan_core.training.planning.sizes import parse_size, show_size
 from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve
+from dkan_core.training.setup.initial_model import with_architecture
 from dkan_core.utils.resources import available_cores
 
 WORKERS = (1, 2, 4, 8, 10)

@@ -9,11 +9,11 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
-from dkan_core.training.compute.model_init import with_architecture
 from dkan_core.training.planning.bench import describe_device
 from dkan_core.training.planning.formulas import StepCost, fit_step
 from dkan_core.training.planning.measuring import measure_devices
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.initial_model import with_architecture
 
 
 @dataclass(frozen=True, kw_only=True)

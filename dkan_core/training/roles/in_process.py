@@ -21,8 +21,8 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
-from dkan_core.training.compute.model_init import InitialModel, initial_model
 from dkan_core.training.setup.architecture import choose_architecture
+from dkan_core.training.setup.initial_model import InitialModel, initial_model
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store, save_restore_point
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory

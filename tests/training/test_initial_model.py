@@ -14,9 +14,9 @@ from dkan_core import PrepareConfig, TrainConfig, TrainResult, evaluate, main, p
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.training.compute.model_init import initial_model, take_initial
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.initial_model import initial_model, take_initial
 from tests.command import check, dkan
 
 SMALL = TrainConfig(epochs=1, workers=1, device="cpu", batch_size=64)
