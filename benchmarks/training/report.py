@@ -95,10 +95,10 @@ TABLES = {
     "quality": Table(
         {
             "data": ("data", ""),
-            "way": ("workers kept alike by", ""),
+            "way": ("workers synchronized by", ""),
             "average_precision": ("AP", ".4f"),
             "spread": ("± over seeds", ".4f"),
-            "difference": ("less one worker's", "+.4f"),
+            "difference": ("minus one worker's", "+.4f"),
             "difference_spread": ("± over seeds", ".4f"),
         },
         "Validation AP after the last epoch; ± is a standard deviation.",

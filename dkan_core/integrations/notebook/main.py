@@ -90,7 +90,7 @@ def main(
         DataError: Shapes do not fit, labels hold anything else, or a feature says nothing.
         OutputError: ``run`` cannot take the result.
     """
-    _speak()
+    _show_progress()
     loaders = {"train_loader": train_loader, "test_loader": test_loader}
     loaders |= {"holdout_loader": holdout_loader} if holdout_loader is not None else {}
     rows = {name: read_labelled_rows(loader, name) for name, loader in loaders.items()}
@@ -115,7 +115,7 @@ def main(
     )
 
 
-def _speak() -> None:
+def _show_progress() -> None:
     """Show a line per epoch where nobody has set up logging, as in a notebook: training may take an hour."""
     ours = logging.getLogger("dkan_core")
     if not ours.hasHandlers():
@@ -173,9 +173,9 @@ def _train(
     """Return the best average precision on the validation rows, and the folder of the best model."""
     features = splits["train"].features.column_names
     count = splits["train"].labels_NL.shape[1]
-    labels = _unlike(features, ["label"] if count == 1 else [f"label_{index}" for index in range(count)])
-    (split_column,) = _unlike([*features, *labels], ["split"])
-    with tempfile.TemporaryDirectory(prefix="dkan-") as scratch, _speaking_of_loaders(scratch):
+    labels = _unused_names(features, ["label"] if count == 1 else [f"label_{index}" for index in range(count)])
+    (split_column,) = _unused_names([*features, *labels], ["split"])
+    with tempfile.TemporaryDirectory(prefix="dkan-") as scratch, _naming_the_loaders(scratch):
         source, prepared = Path(scratch) / "rows.parquet", Path(scratch) / "prepared"
         tables = [
             _with_labels(rows, features, labels).append_column(split_column, pa.array([split] * len(rows.labels_NL)))
@@ -189,7 +189,7 @@ def _train(
     return result.average_precision, result.model
 
 
-def _unlike(taken: list[str], names: list[str]) -> list[str]:
+def _unused_names(taken: list[str], names: list[str]) -> list[str]:
     """Return names that none of the features has."""
     while {*taken} & {*names}:
         names = [f"{name}_" for name in names]
@@ -204,8 +204,8 @@ def _with_labels(rows: LabelledRows, features: list[str], labels: list[str]) -> 
 
 
 @contextmanager
-def _speaking_of_loaders(scratch: str) -> Iterator[None]:
-    """Let errors that name a file of ours speak of what the caller passed."""
+def _naming_the_loaders(scratch: str) -> Iterator[None]:
+    """Let errors that name one of our temporary files name what the caller passed instead."""
     try:
         yield
     except DataError as error:
