@@ -27,8 +27,8 @@ from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.paths import path_inside
 from dkan_core.utils.storage.remote import local_copy
-from dkan_core.utils.storage.replacement import COMPLETE, MOVING
-from dkan_core.utils.storage.staging import staged_file, staged_folder
+from dkan_core.utils.storage.replacement import COMPLETE, MOVING, OLD, finish_replacement
+from dkan_core.utils.storage.staging import finish_interrupted, staged_file, staged_folder
 
 NAMES = ("part", "end.json")
 SCORES = pa.schema([("p", pa.float32())])
@@ -180,6 +180,26 @@ def test_process_killed_while_it_replaces_a_result_loses_neither(tmp_path: Path)
         assert code == -signal.SIGKILL
         killed += 1
     assert killed >= 10 and found["end.json"] == "new"
+
+
+def test_two_machines_that_finish_a_replacement_at_once_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them finishes while the other is about to move the old result out of the way."""
+    fill(tmp_path, "old")
+    (tmp_path / COMPLETE).mkdir()
+    fill(tmp_path / COMPLETE, "new")
+    make_folder = Path.mkdir
+
+    def make_and_wait(path: Path, **options: bool) -> None:
+        make_folder(path, **options)
+        if path.name == OLD:
+            monkeypatch.undo()
+            finish_replacement(tmp_path, NAMES)
+
+    monkeypatch.setattr(Path, "mkdir", make_and_wait)
+    finish_interrupted(tmp_path, NAMES)
+    assert files(tmp_path) == {"part/a": "new", "end.json": "new"}
 
 
 @pytest.mark.parametrize("state", [COMPLETE, MOVING])

@@ -1,7 +1,8 @@
 """Replacing a folder's result by one that was made in a folder inside it: a killed process loses neither.
 
 The new result is first declared complete by one rename. From then on whoever comes next finishes what was begun, so
-that the folder holds the old result or the new one, and never a part of either for good.
+that the folder holds the old result or the new one, and never a part of either for good. Locks may not hold between
+machines: two that finish at once hinder each other at most, as each step is a rename, which only one of them makes.
 """
 
 import os
@@ -13,10 +14,14 @@ from pathlib import Path
 from dkan_core.utils.storage.files import remove, sync_folder
 
 COMPLETE = ".complete"
-"""Folder with a whole new result, while the old one is being removed."""
+"""Folder with a whole new result, while the old one is moved out of its way."""
 
 MOVING = ".moving"
-"""The same folder once nothing of the old result is left, while the new one moves to its place."""
+"""The same folder once nothing of the old result is in its place, while the new one moves to its place."""
+
+OLD = ".old"
+"""Folder in these two that the old result is moved to: once the new one is in its place, ``COMPLETE`` is gone, and so
+nothing can be moved there by a process that still takes the new result for the old one."""
 
 
 def replace_result(staging: Path, target: Path, names: Sequence[str]) -> None:
@@ -54,8 +59,10 @@ def finish_replacement(target: Path, names: Sequence[str]) -> None:
     complete = target / COMPLETE
     moving = target / MOVING
     if (complete / names[-1]).exists():
+        (complete / OLD).mkdir(exist_ok=True)
         for name in reversed(names):
-            remove(target / name)
+            if os.path.lexists(target / name):
+                (target / name).rename(complete / OLD / name)
         sync_folder(target)
         complete.rename(moving)
     if moving.is_dir():

@@ -14,7 +14,14 @@ from dkan_core.utils.storage.locks import folder_lock, held_aside
 from dkan_core.utils.storage.outputs import OWN_FOLDERS, PARTIAL, check_free, entries
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
-from dkan_core.utils.storage.replacement import COMPLETE, MOVING, finish_replacement, is_interrupted, replace_result
+from dkan_core.utils.storage.replacement import (
+    COMPLETE,
+    MOVING,
+    OLD,
+    finish_replacement,
+    is_interrupted,
+    replace_result,
+)
 
 
 @contextmanager
@@ -87,7 +94,8 @@ def finish_interrupted(out: str | Path, names: Sequence[str]) -> None:
             try:
                 finish_replacement(target, names)
             except OSError as error:
-                raise output_error(out, error) from error
+                if is_interrupted(target, names[-1]):  # else another machine has finished it
+                    raise output_error(out, error) from error
 
 
 def _check_staged(out: str | Path, names: Sequence[str], overwrite: bool) -> None:
@@ -97,7 +105,7 @@ def _check_staged(out: str | Path, names: Sequence[str], overwrite: bool) -> Non
     """
     found = entries(out)
     staged = set() if is_remote(out) else entries(local_path(out) / COMPLETE) | entries(local_path(out) / MOVING)
-    if foreign := staged - set(names):
+    if foreign := staged - {OLD, *names}:
         raise OutputError(
             f"{out}: holds the result of another command, which was killed at its end ({min(foreign)}); "
             "run that command again, or choose another folder"
