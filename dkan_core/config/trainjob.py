@@ -132,5 +132,7 @@ class NodesConfig:
         value = getattr(self, name)
         try:
             return (json.loads(value or "null") if isinstance(value, str) else value) or empty
+        except RecursionError:
+            raise ConfigError(f"{name} must be JSON, got text that is nested too deeply to be read") from None
         except ValueError as error:
             raise ConfigError(f"{name} must be JSON, got {value!r} ({error})") from None

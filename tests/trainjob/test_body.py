@@ -158,6 +158,7 @@ def test_name_is_one_that_kubernetes_takes(run: str) -> None:
         ({"node_selector": "zone=a"}, "node_selector must be JSON"),
         ({"node_selector": '{"zone": 1}'}, "node_selector must be a JSON object of texts"),
         ({"tolerations": "{}x"}, "tolerations must be JSON"),
+        ({"env": "[" * 100_000}, "env must be JSON, got text that is nested too deeply"),
         ({"tolerations": '{"key": "gpu"}'}, "tolerations must be a JSON list"),
         ({"env": '{"PET_NNODES": "3"}'}, "PET_NNODES is set by Kubeflow Trainer"),
     ],
