@@ -245,7 +245,7 @@ class Child:
         if code == PEER_LOST:
             hint = ": it has lost the other ranks; one of them has died, or the network to it is cut"
         elif code == -signal.SIGKILL:
-            hint = f"; out of memory is the usual cause: {advice}"
+            hint = f"; out of memory is the usual cause; {advice}"
         elif "out of memory" in text.lower() or "MemoryError" in text:
             hint = f"; {advice}"
         return f"{self.name} died ({how}{hint}). The end of {self.log.parent.name}/{self.log.name}:\n{tail}"
