@@ -17,7 +17,7 @@ TEST_JOBS = 3
 PYTEST = $(BIN)/pytest --quiet --numprocesses=$(TEST_JOBS) --dist=loadfile --ignore=tests/image --ignore=tests/trainjob
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-quick test-image torture lint docs image sbom dist version release-notes bench \
+.PHONY: help install demo test test-quick test-image chaos lint docs image sbom dist version release-notes bench \
 	bench-training bench-quality clean
 
 help: ## Show the targets
@@ -60,8 +60,8 @@ sbom: $(READY) ## List the packages in IMAGE in build/sbom.cdx.json (CycloneDX),
 	SYFT_CHECK_FOR_APP_UPDATE=false $(BIN)/syft scan --quiet docker:$(IMAGE) --output cyclonedx-json=build/sbom.cdx.json
 	@docker image inspect --format '$(IMAGE): {{.Size}} bytes' $(IMAGE)
 
-torture: $(READY) ## Kill a run's processes at random and check that nothing is lost: ARGS="--seconds 600 --seed 1"
-	$(BIN)/python -m tests.training.torture $(ARGS)
+chaos: $(READY) ## Kill a run's processes at random and check that nothing is lost: ARGS="--seconds 600 --seed 1"
+	$(BIN)/python -m tests.training.chaos $(ARGS)
 
 lint: $(READY) ## Check style and types
 	$(BIN)/ruff check --quiet .

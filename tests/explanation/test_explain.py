@@ -21,7 +21,7 @@ from dkan_core.data.format.manifest import read_manifest
 from dkan_core.explanation.explain import read_rows, safe_names
 from tests.command import check, dkan
 from tests.explanation.known import NOISE, TRUE
-from tests.test_report import check_page
+from tests.report.test_report import check_page
 
 
 def curve_of(found: dict[str, Any], name: str, *roles: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 
 from dkan_core import TrainConfig, TrainResult, train
 from tests.training.processes import Background
-from tests.training.torture import CONFIG, STEPS, final_state, write_rows
+from tests.training.runs import CONFIG, STEPS, final_state, write_rows
 
 
 @pytest.fixture(scope="session")

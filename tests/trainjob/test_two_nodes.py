@@ -18,7 +18,7 @@ from dkan_core import NodesConfig, PrepareConfig, TrainConfig, TrainResult, prep
 from dkan_core.trainjob.body import arguments
 from examples.flights import ExampleError, flights_table, package_data
 from tests.training.processes import wait_until
-from tests.training.torture import final_state
+from tests.training.runs import final_state
 from tests.trainjob.kubernetes import COMPLETE, Kubernetes, serve, write_kubeconfig
 from tests.trainjob.network import Kubelet, Node, Ranks, two_nodes
 

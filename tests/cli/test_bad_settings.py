@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.refusals import (
+from tests.cli.refusals import (
     LABEL,
     LISTS,
     ROWS,

@@ -1,15 +1,8 @@
-"""Faults at random on a running training, and the proof that nothing was lost: ``python -m tests.training.torture``."""
+"""A run of seconds for tests to disturb: its rows, settings and shared memory, and the proof that nothing is lost."""
 
 import json
-import os
-import random
-import signal
-import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 
-from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
+from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.shared_memory import MemoryShape, Record, SharedMemory
 from tests.training.processes import Background, link_target, wait_until
@@ -91,38 +84,6 @@ def is_busy(background: Background, rank: int) -> bool:
         return lease.unit >= 0 and lease.id != push.lease
 
 
-@dataclass
-class Fault:
-    """Something that is done to a process of a run."""
-
-    name: str
-    signal: int = signal.SIGKILL
-    resume_after: float = 0.0
-    """Seconds after which a stopped process goes on."""
-
-    def strike(self, background: Background) -> bool:
-        """Do it, if the process is there."""
-        pid = background.children().get(self.name)
-        if pid is None:
-            return False
-        try:
-            os.kill(pid, self.signal)
-            if self.signal == signal.SIGSTOP:
-                time.sleep(self.resume_after)
-                os.kill(pid, signal.SIGCONT)
-        except ProcessLookupError:
-            return False
-        return True
-
-
-def random_fault(rng: random.Random, workers: int) -> Fault:
-    """Draw a fault."""
-    worker = f"worker-{rng.randrange(workers)}"
-    if rng.random() < 0.3:
-        return Fault(worker, signal.SIGSTOP, resume_after=rng.uniform(0.2, 2.5))
-    return Fault(rng.choice([worker, worker, "server", "evaluator"]))
-
-
 def facts(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run / "metrics.json").read_text())["training"]
     return found
@@ -136,57 +97,9 @@ def same_history(run: Path, calm: TrainResult) -> bool:
     ]
 
 
-INJECTION = """
-import os, signal, sys
-
-def after_fork():
-    {body}
-
-os.register_at_fork(after_in_child=after_fork)
-"""
-
-
-def inject(folder: Path, body: str) -> dict[str, str]:
-    """Return the environment in which every process of a run executes ``body`` when it begins."""
-    (folder / "sitecustomize.py").write_text(INJECTION.format(body=body.replace("\n", "\n    ")))
-    return {"PYTHONPATH": str(folder)}
-
-
 def check_nothing_lost(run: Path, rows: int, config: TrainConfig, expected: npt.NDArray[np.float32]) -> None:
     """Check the ledger of a run, and that its last state is that of an undisturbed one, to the bit."""
     training = json.loads((run / "metrics.json").read_text())["training"]
     assert training["ended"] == "epochs" and training["ledger"]["rows"] == rows * (config.epochs or 0)
     assert training["ledger"]["refused"] == 0
     assert np.array_equal(final_state(run), expected)
-
-
-def main(seconds: float = 180.0, seed: int = 0) -> int:
-    """Strike random faults for a while, run after run, and check each run; return how many struck."""
-    rng = random.Random(seed)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        prepared = write_rows(folder)
-        rows = json.loads((prepared / "manifest.json").read_text())["splits"]["train"]["rows"]
-        train(prepared, folder / "calm", CONFIG)
-        expected = final_state(folder / "calm")
-        deadline, struck, runs = time.monotonic() + seconds, 0, 0
-        while time.monotonic() < deadline:
-            run = folder / f"run-{runs}"
-            background = Background(prepared, run, CONFIG, folder / "settings.json")
-            with ledger_of(background) as ledger:
-                wait_until(lambda ledger=ledger: ledger.read().step > 10)
-                while background.process.poll() is None:
-                    struck += random_fault(rng, CONFIG.workers or 1).strike(background)
-                    time.sleep(rng.expovariate(2.0))
-            code, output = background.wait()
-            assert code == 0, output
-            check_nothing_lost(run, rows, CONFIG, expected)
-            runs += 1
-            sys.stdout.write(f"run {runs}: {struck} faults so far, nothing lost\n")
-    return struck
-
-
-if __name__ == "__main__":
-    import typer
-
-    typer.run(main)

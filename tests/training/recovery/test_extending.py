@@ -14,7 +14,7 @@ from dkan_core import ConfigError, OutputError, TrainConfig, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.compute.gradient import flatten
 from dkan_core.training.launcher.checkpoints import BEST_FILE, load_checkpoint
-from tests.training.torture import facts, final_state, same_history
+from tests.training.runs import facts, final_state, same_history
 
 SMALL = TrainConfig(
     epochs=2,

@@ -12,7 +12,7 @@ from dkan_core import DataError, TrainConfig, TrainResult, evaluate, train
 from dkan_core.training.breakdown import PARTS, total
 from dkan_core.training.roles.stopwatch import PUBLISH_SECONDS, Stopwatch, TimeReader
 from dkan_core.training.state.shared_memory import MemoryShape, TimeSpent, create_memory
-from tests.training.torture import CONFIG
+from tests.training.runs import CONFIG
 
 WORKER = {"feed", "compute", "exchange", "other"}
 EVALUATOR = {"score", "save", "wait", "other"}

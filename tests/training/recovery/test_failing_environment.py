@@ -20,10 +20,7 @@ from dkan_core import ConfigError, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
 from tests.s3 import s3_keys, s3_server
 from tests.training.processes import Background, wait_until
-from tests.training.torture import (
-    CONFIG,
-    same_history,
-)
+from tests.training.runs import CONFIG, same_history
 
 pytestmark = pytest.mark.slow
 

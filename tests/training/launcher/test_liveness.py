@@ -19,8 +19,9 @@ from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+from tests.training.faults import inject
 from tests.training.processes import Background, children, wait_until
-from tests.training.torture import CONFIG, STEPS, check_nothing_lost, facts, inject, ledger_of, memory_of
+from tests.training.runs import CONFIG, STEPS, check_nothing_lost, facts, ledger_of, memory_of
 
 
 def test_idle_evaluator_may_be_killed_as_often_as_one_likes(

@@ -17,20 +17,10 @@ from dkan_core import TrainingError, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.roles import evaluator, parameter_server, post_step, work_assignment
 from dkan_core.training.state import parameter_store, snapshots
+from tests.training import chaos
+from tests.training.faults import Fault, inject
 from tests.training.processes import Background, wait_until
-from tests.training.torture import (
-    CONFIG,
-    STEPS,
-    Fault,
-    check_nothing_lost,
-    facts,
-    final_state,
-    inject,
-    is_busy,
-    ledger_of,
-    same_history,
-)
-from tests.training.torture import main as torture
+from tests.training.runs import CONFIG, STEPS, check_nothing_lost, facts, final_state, is_busy, ledger_of, same_history
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +67,7 @@ def test_all_killed_at_once_and_then_the_process_that_they_are_forked_from(
     check_nothing_lost(background.run, train_rows, CONFIG, expected)
 
 
-def test_stopped_worker_loses_its_range_and_its_late_push_is_refused(
+def test_stopped_worker_loses_its_work_unit_and_its_late_push_is_refused(
     start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int
 ) -> None:
     background = start()
@@ -170,7 +160,7 @@ def file_and_name(function: FunctionType) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("role", KILLED_EVERYWHERE)
-def test_process_may_be_killed_at_every_line_that_it_comes_to(
+def test_process_killed_at_any_point_loses_nothing(
     role: str,
     start: Callable[..., Background],
     tmp_path: Path,
@@ -271,5 +261,5 @@ def test_worker_that_dies_at_every_start_ends_the_run(
         train(rows, tmp_path / "run", CONFIG)
 
 
-def test_torture_for_a_moment() -> None:
-    assert torture(seconds=0.1, seed=1) > 0
+def test_random_faults_lose_nothing() -> None:
+    assert chaos.main(seconds=0.1, seed=1) > 0

@@ -21,7 +21,7 @@ from dkan_core.training.launcher.resuming import ending_of, waiting_snapshots
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.training.validation.best_state import read_model
-from tests.training.made_checkpoints import CONFIG, DATA, ROWS, checkpoint_of, evaluation, waiting_at
+from tests.training.launcher.made_checkpoints import CONFIG, DATA, ROWS, checkpoint_of, evaluation, waiting_at
 
 
 def test_what_was_saved_is_found_and_only_the_newest_are_kept(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.command import check, dkan
-from tests.refusals import (
+from tests.cli.refusals import (
     LABEL,
     LISTS,
     ROWS,
@@ -29,6 +28,7 @@ from tests.refusals import (
     write,
     write_files,
 )
+from tests.command import check, dkan
 
 
 def truncated(raw: Path) -> None:

@@ -16,14 +16,14 @@ import pytest
 from dkan_core import OutputError, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.state.ledger import Ledger
+from tests.training.faults import inject
 from tests.training.processes import Background, alive, wait_until
-from tests.training.torture import (
+from tests.training.runs import (
     CONFIG,
     STEPS,
     check_nothing_lost,
     facts,
     final_state,
-    inject,
     ledger_of,
     newest_state,
     same_history,

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dkan_core import DataError, MainResult, predict
 from dkan_core.evaluation.prediction import SCORING_ROWS
-from tests.notebook.known import TEST
+from tests.integrations.notebook.known import TEST
 
 
 @pytest.fixture(scope="module")

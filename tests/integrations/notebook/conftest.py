@@ -3,7 +3,7 @@
 import pytest
 
 from dkan_core import MainResult, main
-from tests.notebook.known import CONFIG, TEST, TRAIN
+from tests.integrations.notebook.known import CONFIG, TEST, TRAIN
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from dkan_core.training.launcher.checkpoint_file import (
 from dkan_core.training.launcher.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.shared_memory import Snapshot
-from tests.training.made_checkpoints import CONFIG, DATA, ROWS, checkpoint_of, ledger_at, waiting_at
+from tests.training.launcher.made_checkpoints import CONFIG, DATA, ROWS, checkpoint_of, ledger_at, waiting_at
 
 
 def altered_facts(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:

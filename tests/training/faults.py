@@ -1,0 +1,58 @@
+"""What is done to the processes of a run: signals, and code that they execute when they begin."""
+
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.training.processes import Background
+
+
+@dataclass
+class Fault:
+    """Something that is done to a process of a run."""
+
+    name: str
+    signal: int = signal.SIGKILL
+    resume_after: float = 0.0
+    """Seconds after which a stopped process goes on."""
+
+    def strike(self, background: Background) -> bool:
+        """Do it, if the process is there."""
+        pid = background.children().get(self.name)
+        if pid is None:
+            return False
+        try:
+            os.kill(pid, self.signal)
+            if self.signal == signal.SIGSTOP:
+                time.sleep(self.resume_after)
+                os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def random_fault(rng: random.Random, workers: int) -> Fault:
+    """Draw a fault."""
+    worker = f"worker-{rng.randrange(workers)}"
+    if rng.random() < 0.3:
+        return Fault(worker, signal.SIGSTOP, resume_after=rng.uniform(0.2, 2.5))
+    return Fault(rng.choice([worker, worker, "server", "evaluator"]))
+
+
+INJECTION = """
+import os, signal, sys
+
+def after_fork():
+    {body}
+
+os.register_at_fork(after_in_child=after_fork)
+"""
+
+
+def inject(folder: Path, body: str) -> dict[str, str]:
+    """Return the environment in which every process of a run executes ``body`` when it begins."""
+    (folder / "sitecustomize.py").write_text(INJECTION.format(body=body.replace("\n", "\n    ")))
+    return {"PYTHONPATH": str(folder)}
