@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,14 @@ def updated(folder: str) -> str:
     asset, text = load_asset(folder), path.read_text(encoding="utf-8")
     for title, table in (("Inputs", inputs_table(asset)), ("Outputs", outputs_table(asset))):
         pattern = rf"(^## {title}\n\n)(?:\|.*\n)*"
-        text, found = re.subn(pattern, lambda match, table=table: f"{match[1]}{table}\n", text, flags=re.MULTILINE)
+        text, found = re.subn(pattern, partial(_with_table, table), text, flags=re.MULTILINE)
         if found != 1:
             raise TableError(f"{folder}/README.md: expected one section '## {title}', found {found}")
     return text
+
+
+def _with_table(table: str, heading: re.Match[str]) -> str:
+    return f"{heading[1]}{table}\n"
 
 
 def write_tables(*, check: bool) -> list[str]:

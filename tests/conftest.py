@@ -37,7 +37,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for index, name in enumerate(data.feature_names):
         missing = rng.random(len(data.target)) < 0.05 if index < 3 else None
         columns[str(name).replace(" ", "_")] = pa.array(data.data[:, index], mask=missing)
-    columns["site"] = pa.array(rng.choice(["left", "right", None], len(data.target)).tolist(), pa.string())
+    columns["site"] = pa.array(rng.choice(np.array(["left", "right", None]), len(data.target)).tolist(), pa.string())
     columns["label"] = pa.array(data.target.astype(np.int8))
     path = tmp_path_factory.mktemp("source") / "rows.parquet"
     pq.write_table(pa.table(columns), path, row_group_size=100)

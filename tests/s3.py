@@ -47,7 +47,7 @@ def s3_server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     ports = {name: free_port() for name in ("s3.port", "master.port", "volume.port", "filer.port")}
     grpc = {f"{name}.grpc": free_port() for name in ports}
     grpc |= {f"s3.port.{name}": free_port() for name in ("iceberg", "lance")}
-    command = [weed, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-volume.max=20", "-s3"]
+    command = [str(weed), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-volume.max=20", "-s3"]
     command += [f"-{name}={port}" for name, port in {**ports, **grpc}.items()]
     log = folder / "server.log"
     with log.open("wb") as output:

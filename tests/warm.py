@@ -123,7 +123,7 @@ class WarmServer:
             code = process.wait()
             output.seek(0)
             errors.seek(0)
-            return subprocess.CompletedProcess(list(words), code, output.read(), errors.read())
+            return subprocess.CompletedProcess([str(word) for word in words], code, output.read(), errors.read())
 
 
 def _command(words: Sequence[object], env: dict[str, str], cwd: Path | None) -> Task:
@@ -194,7 +194,7 @@ def _become(task: Task, handles: Sequence[int]) -> None:
     if added := [path for path in task.env.get("PYTHONPATH", "").split(os.pathsep) if path and path not in before]:
         sys.path[:0] = added
         sys.modules.pop("sitecustomize", None)
-        site.execsitecustomize()  # type: ignore[attr-defined]
+        site.execsitecustomize()
 
 
 def _own_server() -> WarmServer:

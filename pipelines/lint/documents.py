@@ -82,11 +82,13 @@ def _read_platform(document: dict[str, Any], findings: list[str]) -> dict[str, K
 def _parse(content: dict[str, Any], message: Parsed, where: str, findings: list[str]) -> Parsed | None:
     """Fill ``message``; note what is unknown and read the rest without it."""
     try:
-        return json_format.ParseDict(content, message)
+        json_format.ParseDict(content, message)
+        return message
     except json_format.ParseError as error:
         findings.append(f"{where}: {' '.join(str(error).split())}")
     message.Clear()
     try:
-        return json_format.ParseDict(content, message, ignore_unknown_fields=True)
+        json_format.ParseDict(content, message, ignore_unknown_fields=True)
+        return message
     except json_format.ParseError:
         return None

@@ -1,5 +1,6 @@
 """Evaluation, the gate, and publishing behind it."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kfp import dsl
@@ -32,7 +33,7 @@ DESCRIBED = {
 }
 
 
-def build_finish(settings: Settings) -> Any:
+def build_finish(settings: Settings) -> Callable[[Values, Any, Any], Outputs]:
     """Return what evaluates a model, decides, and publishes it."""
     artifacts = (
         Parameter(name="model", type=dsl.Input[dsl.Model], description="Run folder of the approved model."),

@@ -25,4 +25,4 @@ def prepare_part(prepared_uri: str, stage: str, part: int, data_fingerprint: str
     from dkan_core import prepare_part, shared_folder
 
     # Whole numbers in a list reach a step as floats.
-    return (prepare_part(shared_folder(prepared_uri, data_fingerprint), stage, int(part)),)
+    return (prepare_part(shared_folder(prepared_uri, data_fingerprint), stage, int(part)),)  # type: ignore[arg-type]

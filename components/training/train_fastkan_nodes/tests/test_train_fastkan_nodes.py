@@ -20,7 +20,7 @@ OWN_DEFAULTS = {"gpus_per_node", "node_selector", "tolerations"}
 
 def described(component: Any) -> dict[str, str]:
     docs = docstring_parser.parse(inspect.getdoc(component.python_func))
-    return {param.arg_name: " ".join(param.description.split()) for param in docs.params}
+    return {param.arg_name: " ".join((param.description or "").split()) for param in docs.params}
 
 
 def test_settings_of_the_training_are_those_of_one_node() -> None:

@@ -31,7 +31,7 @@ def test_form_needs_model_data_and_place() -> None:
 
 
 def test_factory_changes_the_form_and_limits_the_pods(tmp_path: Path) -> None:
-    form = {"num_parts": {"default": 64}, "step_memory": {"default": "16Gi"}}
+    form: dict[str, dict[str, int | str]] = {"num_parts": {"default": 64}, "step_memory": {"default": "16Gi"}}
     pipeline = build_scoring_pipeline("nightly", settings=Settings(parallelism=16, volume=True), form=form)
     compiler.Compiler().compile(pipeline, str(tmp_path / "nightly.yaml"))
     fields = inputs_of(tmp_path / "nightly.yaml")

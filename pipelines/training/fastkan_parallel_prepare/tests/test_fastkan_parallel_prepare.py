@@ -14,7 +14,8 @@ PACKAGE = package_of("parallel-prepare")
 def preparation() -> dict[str, Any]:
     """Return the tasks of the pipeline within the pipeline."""
     components = read_documents(PACKAGE)[0]["components"]
-    return components["comp-fastkan-parallel-prepare-preparation"]["dag"]["tasks"]
+    tasks: dict[str, Any] = components["comp-fastkan-parallel-prepare-preparation"]["dag"]["tasks"]
+    return tasks
 
 
 def test_every_stage_is_a_loop_over_the_parts_that_waits_for_the_one_before() -> None:

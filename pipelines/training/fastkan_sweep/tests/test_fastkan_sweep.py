@@ -9,7 +9,8 @@ PACKAGE = package_of("sweep")
 
 def runs() -> dict[str, Any]:
     """Return the tasks of the pipeline within the pipeline."""
-    return read_documents(PACKAGE)[0]["components"]["comp-fastkan-sweep-runs"]["dag"]["tasks"]
+    tasks: dict[str, Any] = read_documents(PACKAGE)[0]["components"]["comp-fastkan-sweep-runs"]["dag"]["tasks"]
+    return tasks
 
 
 def test_an_entry_is_a_run_and_all_are_chosen_from() -> None:

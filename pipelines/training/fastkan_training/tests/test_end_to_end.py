@@ -48,7 +48,8 @@ def run(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def metadata(run: dict[str, Any], task: str, artifact: str) -> dict[str, Any]:
-    return run[task]["artifacts"][artifact]["artifacts"][0]["metadata"]
+    found: dict[str, Any] = run[task]["artifacts"][artifact]["artifacts"][0]["metadata"]
+    return found
 
 
 def test_average_precision_is_high_and_printed(run: dict[str, Any]) -> None:
