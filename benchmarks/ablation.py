@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 import torch
 
 from dkan_core import PrepareConfig, TrainConfig, prepare
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.hashing import splitmix64, value_keys
 from dkan_core.data.loading.loader import open_split
@@ -34,7 +35,7 @@ from dkan_core.training.setup.defaults import resolve
 
 PARTS, DEVELOPMENT_PARTS = 10, 8
 GROUP, SPLIT = "group_id", "split"
-Change = Callable[[TrainConfig], TrainConfig]
+Change = Callable[[ResolvedTrainConfig], ResolvedTrainConfig]
 
 logger = logging.getLogger("benchmarks.ablation")
 
@@ -43,18 +44,16 @@ def _set(**settings: Any) -> Change:
     return lambda config: replace(config, **settings)
 
 
-def _one_member(config: TrainConfig) -> TrainConfig:
-    assert config.members is not None and config.hidden is not None
+def _one_member(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
     return replace(config, members=1, hidden=(config.members * config.hidden[0],))
 
 
-def _half_width(config: TrainConfig) -> TrainConfig:
-    assert config.hidden is not None
+def _half_width(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
     return replace(config, hidden=tuple(width // 2 for width in config.hidden))
 
 
 def _scaled_rate(factor: float) -> Change:
-    return lambda config: replace(config, learning_rate=factor * (config.learning_rate or 0))
+    return lambda config: replace(config, learning_rate=factor * config.learning_rate)
 
 
 INDICATORS, STEP, MODEL = (
@@ -136,7 +135,7 @@ def patched(constants: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def fit(folder: Path, config: TrainConfig) -> tuple[float, float]:
+def fit(folder: Path, config: ResolvedTrainConfig) -> tuple[float, float]:
     """Return best validation AP and CPU seconds of one training."""
     started, manifest = time.process_time(), read_manifest(folder)
     with open_split(folder, manifest, "train") as train, open_split(folder, manifest, "valid") as valid:

@@ -51,4 +51,5 @@ from dkan_core.training.planning.slices import SlicePlan as SlicePlan
 from dkan_core.training.planning.slices import plan_slices as plan_slices
 from dkan_core.trainjob.launch import train_on_nodes as train_on_nodes
 
+__all__: list[str]
 __version__: str

@@ -11,7 +11,7 @@ from dkan_core.config.schema import field_types, item_type, unknown_setting, wit
 from dkan_core.config.train import TrainConfig
 from dkan_core.errors import ConfigError
 
-ConfigT = TypeVar("ConfigT", PrepareConfig, TrainConfig)
+ConfigT = TypeVar("ConfigT", bound=PrepareConfig | TrainConfig)
 
 
 def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
