@@ -27,9 +27,12 @@ from dkan_core.data.encoding.preprocessor import (
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import Array
 
+# Where the model has no weights for single values, only so few are drawn apart: more marks would hide the smooth curve
+# that the model did learn.
 FEW_VALUES = 16
+# A column with no more distinct values is read back value by value. Above, two values may share a storage step (254 of
+# them span all scores), and a column is read between its knots.
 EXACT_KNOTS = 100
-"""A column with no more distinct values than this is read back value by value, others between their knots."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +90,10 @@ class Cells:
 
     def __len__(self) -> int:
         return len(self.scores_P if self.scores_P is not None else self.codes_P if self.codes_P is not None else ())
+
+    def __getitem__(self, places: slice | npt.NDArray[np.int64]) -> "Cells":
+        """Return what the arrays hold for some of the values."""
+        return Cells(*(None if array is None else array[places] for array in (self.scores_P, self.codes_P)))
 
 
 def source_columns(preprocessor: Preprocessor, exact: Collection[int] | None = None) -> list[Column]:

@@ -14,6 +14,8 @@ from dkan_core.explanation.columns import Column
 from dkan_core.explanation.grid import Grid, Role, histogram, make_grid
 from dkan_core.explanation.response import LogOdds, affordable_rows, first_rows, respond
 
+# Shows what most rows do. Quartiles would hide that a tenth of the rows go another way, and the extremes show
+# two rows.
 BAND = (0.1, 0.9)
 
 

@@ -19,9 +19,13 @@ from dkan_core.explanation.grid import Scale, written
 from dkan_core.explanation.importance import Importance
 from dkan_core.report.figures import ACCENT, DASHED, MUTED, PAPER, QUIET, STYLE, WARM, svg_text
 
+# Inches, as the figures of the report: two cards fit side by side on a laptop's screen.
 WIDTH, HEIGHT = 5.4, 3.7
+# A longer name beside the axis would leave less than half the width to the bars.
 NAME_LENGTH = 26
+# PNG files are for slides: 860 pixels for the width above, sharp on half a slide.
 DPI = 160
+# Ticks at 1.5 or 3 are harder to read off.
 STEPS = (1, 2, 2.5, 5, 10)
 
 
@@ -34,7 +38,13 @@ class Drawing:
 
 
 def draw(size: tuple[float, float], paint: Callable[[Figure], None], *, png: bool = True) -> Drawing:
-    """Draw a figure in the report's style; a PNG has a white ground."""
+    """Draw a figure in the report's style.
+
+    Args:
+        size: Width and height in inches.
+        paint: Draws on the figure that it is given.
+        png: Whether to render a PNG as well, on a white ground; it takes as long as the SVG.
+    """
     # A name with two dollars is no formula.
     with matplotlib.rc_context({**STYLE, "text.parse_math": False}):
         figure = Figure(figsize=size, layout="constrained")
@@ -82,7 +92,13 @@ def draw_importance(ranked: Sequence[Importance], *, png: bool = True) -> Drawin
 
 
 def draw_curve(curve: Curve, label: str, *, png: bool = True) -> Drawing:
-    """Draw a column's effect: a curve over its density, or a bar a level."""
+    """Draw a column's effect: a curve over its density, or one bar per level.
+
+    Args:
+        curve: The effect.
+        label: The label it is an effect on.
+        png: As of ``draw``.
+    """
     ylabel = f"Effect on log-odds of {short(label)}"
     if curve.shape == "levels":
         return draw((WIDTH, HEIGHT), lambda figure: _paint_levels(figure.add_subplot(), curve, ylabel), png=png)
@@ -130,6 +146,7 @@ def departing_marks(curve: Curve) -> list[Point]:
     """Return the frequent values whose effect departs from the curve around them."""
     line = curve.of("curve")
     x, means = np.array([point.value for point in line]), np.array([point.mean for point in line])
+    # Nearer marks cannot be told from the curve in the figure (8% of its height), or do not matter (5% in the odds).
     limit = max(0.05, 0.08 * float(np.ptp(means))) if len(line) else 0.0
     return [
         mark
@@ -139,7 +156,14 @@ def departing_marks(curve: Curve) -> list[Point]:
 
 
 def scale_axis(axes: Axes, which: Literal["x", "y"], scale: Scale, values: Sequence[float]) -> None:
-    """Give one axis a column's scale and ticks as a person writes them."""
+    """Give one axis a column's scale and ticks as a person writes them.
+
+    Args:
+        axes: Where to draw.
+        which: The axis.
+        scale: The column's.
+        values: Numbers that the axis shows; whole ones get whole ticks.
+    """
     axis, set_scale = (axes.xaxis, axes.set_xscale) if which == "x" else (axes.yaxis, axes.set_yscale)
     if scale.kind == "asinh":
         set_scale("asinh", linear_width=scale.width)
@@ -167,6 +191,8 @@ def _round_ticks(low: float, high: float, width: float) -> list[float]:
 def _paint_density(axes: Axes, curve: Curve) -> None:
     edges, counts = np.array(curve.density["edges"]), np.array(curve.density["counts"])
     shares = counts / max(1, sum(point.rows for point in curve.points))
+    # One or two bins with most of the rows, as at zero, would flatten all others: they are cut off at four times the
+    # third, and their share is written beside them.
     top = float(min(shares.max(), 4 * np.sort(shares)[-3:][0])) or float(shares.max()) or 1.0
     axes.stairs(np.minimum(shares, top), edges, fill=True, color=QUIET, alpha=0.55)
     for place in np.flatnonzero(shares > 1.001 * top):
@@ -197,6 +223,7 @@ def _paint_levels(axes: Axes, curve: Curve, xlabel: str) -> None:
         axes.text(
             1.02, place, f"{point.rows:,}", transform=axes.get_yaxis_transform(), va="center", ha="left", fontsize=8.5
         )
+    # Bars are as thick as with six levels, however few there are.
     room = max(0.0, (6 - len(points)) / 4)
     axes.text(1.02, 1.0, "rows", transform=axes.transAxes, va="bottom", ha="left", fontsize=8.5)
     axes.set(ylim=(len(points) - 0.4 + room, -0.6 - room), xlabel=xlabel, ylabel=short(curve.name, 40))

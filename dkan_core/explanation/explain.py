@@ -29,8 +29,11 @@ NUMBERS, PAGE, IMPORTANCE, CURVES, INTERACTIONS = (
     "interactions",
 )
 OUTPUTS = (f"{IMPORTANCE}.svg", f"{IMPORTANCE}.png", CURVES, INTERACTIONS, PAGE, NUMBERS)
+# For the report of ``evaluate``, which should not take much longer for it: some seconds, also with 1,024 columns. With
+# the card of importances, seven curves fill four rows of two.
 QUICK = Effort(top=7, shuffles=0, slopes=False, curve_rows=150, maps=0, cells=2e7)
 QUICK_ROWS, QUICK_BARS = 2000, 10
+# File systems take 255 bytes; a suffix and a number against clashes are added.
 NAME_LENGTH = 80
 
 logger = logging.getLogger(__name__)

@@ -13,10 +13,16 @@ from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import EXACT_KNOTS, Cells, Column, encode_values, read_codes, read_values
 
+# As many bars with names as are legible in a figure of 3.7 inches; a month of the year fits.
 MAX_LEVELS = 12
+# More marks than these cover the curve.
 MAX_MARKS = 16
+# The even ones draw the curve, the quantiles put more points where the rows are: together at most 40 values to set.
 EVEN_POINTS, QUANTILE_POINTS = 24, 16
+# Half a percent at each end is not shown: one outlier would squeeze all other rows into a corner.
 TAIL = 0.005
+# Ratio of the largest size to that at the lower quartile, from which on the smaller values are not told apart on a
+# linear axis: they would lie within a twentieth of it.
 LONG_TAIL = 20.0
 
 Role = Literal["curve", "mark", "level", "missing"]
@@ -176,6 +182,7 @@ def shown_range(present: Float64) -> tuple[float, float]:
     """
     values, counts = np.unique(present, return_counts=True)
     rest = present[present != values[np.argmax(counts)]]
+    # Of those that differ only where they are a thousandth of the rows: fewer are outliers themselves.
     ends = [
         np.quantile(part, [TAIL, 1 - TAIL], method="nearest")
         for part in (present, rest)

@@ -44,6 +44,7 @@ def _paint_cells(axes: Axes, values_AB: Float64, rows_AB: Array, pair: PairMap) 
             scale_axis(axes, which, side.on_axis, edges[[0, -1]].tolist())
         else:
             axis.set_ticks(range(len(side.names)), [short(name, 20) for name in side.names])
+    # About 32 characters fit below the axis of a map; longer rows of names would overlap.
     if not pair.second.edges and max(map(len, pair.second.names)) * len(pair.second.names) > 32:
         axes.tick_params(axis="x", labelrotation=40)
         for text in axes.get_xticklabels():

@@ -125,6 +125,7 @@ def find_interactions(
         joint_AB, own_AB = _parts(function, sample, first, second, label)
         weights_AB = np.outer(first.weights_A, second.weights_A)
         own, joint = (float((weights_AB * np.square(part)).sum()) for part in (own_AB, joint_AB))
+        # Rounding may make the part a little larger than the whole.
         share = min(1.0, own / joint) if joint else 0.0
         found.append(
             Interaction(first=first.column.name, second=second.column.name, strength=float(np.sqrt(own)), share=share)
@@ -144,7 +145,18 @@ def map_pair(
     rows: int,
     cells: float,
 ) -> PairMap:
-    """Read a pair's effect over a grid that is even in the columns' own units."""
+    """Read a pair's effect over a grid that is even in the columns' own units.
+
+    Args:
+        function: The model.
+        arrays: Rows.
+        first: The column of the map's vertical axis.
+        second: The column of its horizontal axis.
+        label: Which of the function's labels.
+        bins: Values of a column, at most.
+        rows: Rows to average over, at most.
+        cells: Values to read, at most.
+    """
     one, two = (_cut(column, arrays, bins, even=True) for column in (first, second))
     count = min(rows, affordable_rows(arrays, len(one.cells) * len(two.cells), cells))
     joint_AB, own_AB = _parts(function, first_rows(arrays, count), one, two, label)
@@ -161,15 +173,11 @@ def _parts(function: LogOdds, sample: Arrays, first: _Bins, second: _Bins, label
         - Output: two of ``(A, B)``
     """
     one, two = np.divmod(np.arange(len(first.cells) * len(second.cells)), len(second.cells))
-    settings = [(first.column, _take(first.cells, one)), (second.column, _take(second.cells, two))]
+    settings = [(first.column, first.cells[one]), (second.column, second.cells[two])]
     effect_AB = respond(function, sample, settings, label).mean(axis=1).reshape(len(first.cells), len(second.cells))
     over_second_A, over_first_B = effect_AB @ second.weights_A, first.weights_A @ effect_AB
     mean = float(first.weights_A @ over_second_A)
     return effect_AB - mean, effect_AB - over_second_A[:, None] - over_first_B + mean
-
-
-def _take(cells: Cells, places: Float64 | npt.NDArray[np.int64]) -> Cells:
-    return Cells(*(None if array is None else array[places] for array in (cells.scores_P, cells.codes_P)))
 
 
 def _cut(column: Column, arrays: Arrays, bins: int, *, even: bool) -> _Bins:

@@ -20,6 +20,14 @@ from dkan_core.explanation.slopes import add_slopes, measure_slopes
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.utils.progress import progress
 
+# Columns of which every pair is measured: 28 pairs. Their number grows with the square.
+PAIRED = 8
+# Values of a column in a pair. A pair takes their square times its rows of scoring: seven are the fewest that show a
+# bend on both sides of the middle. A map is looked at, and gets more.
+PAIR_BINS, MAP_BINS = 7, 16
+# Rows over which a pair is averaged; the mean over 100 moves little from sample to sample.
+PAIR_ROWS = 100
+
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
@@ -37,20 +45,8 @@ class Effort:
     curve_rows: int = 500
     """Individual curves behind each curve."""
 
-    paired: int = 8
-    """Columns of which every pair is measured."""
-
-    pair_bins: int = 7
-    """Values of a column in a pair."""
-
-    pair_rows: int = 100
-    """Rows over which a pair is averaged."""
-
     maps: int = 3
-    """Pairs that are drawn."""
-
-    map_bins: int = 16
-    """Values of a column in a map."""
+    """Pairs that are drawn; 0 leaves interactions out."""
 
     cells: float = 1e8
     """Stored values that each step may read, which is what bounds wide data."""
@@ -126,7 +122,8 @@ def explain_rows(
     function = log_odds(model, device, chosen)
     columns = source_columns(preprocessor, {index for group in model.config.indicators for index in group})
     by_name = {column.name: column for column in columns}
-    top, paired = min(effort.top, len(columns)), min(effort.paired, effort.top, len(columns))
+    top = min(effort.top, len(columns))
+    paired = min(PAIRED, top) if effort.maps else 0
     steps = len(columns) + top * (1 + bool(effort.shuffles)) + math.comb(paired, 2) + effort.maps
     with progress("explaining", steps, "steps") as advance:
         ranked = rank_by_effect(
@@ -156,10 +153,10 @@ def explain_rows(
         pairs = find_interactions(
             function,
             inputs,
-            best[:paired] if effort.maps else [],
+            best[:paired],
             label=place,
-            bins=effort.pair_bins,
-            rows=effort.pair_rows,
+            bins=PAIR_BINS,
+            rows=PAIR_ROWS,
             cells=effort.cells,
             advance=advance,
         )
@@ -168,16 +165,7 @@ def explain_rows(
             first, second = by_name[pair.first], by_name[pair.second]
             limit = effort.cells / effort.maps
             maps.append(
-                map_pair(
-                    function,
-                    inputs,
-                    first,
-                    second,
-                    label=place,
-                    bins=effort.map_bins,
-                    rows=effort.pair_rows,
-                    cells=limit,
-                )
+                map_pair(function, inputs, first, second, label=place, bins=MAP_BINS, rows=PAIR_ROWS, cells=limit)
             )
             advance(1)
     precision = macro_average_precision(labels_NL, function(inputs))

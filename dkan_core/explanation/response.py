@@ -14,8 +14,12 @@ from dkan_core.evaluation import prediction
 from dkan_core.explanation.columns import Cells, Column, placed
 from dkan_core.model.tabular import TabularFastKAN
 
+# Rows that are set at once: two batches of scoring. More would take memory and be no faster.
 CHUNK_ROWS = 32_768
+# For wide data: 32 MB of uint8 scores, 128 MB of codes.
 CHUNK_CELLS = 1 << 25
+# Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
+# says nothing, and one row of that kind would outweigh all others in a mean of squares.
 LARGEST = 16.0
 
 LogOdds = Callable[[Arrays], Float64]
@@ -49,13 +53,9 @@ def respond(function: LogOdds, arrays: Arrays, settings: Sequence[tuple[Column, 
     chunk = max(1, min(CHUNK_ROWS // rows, CHUNK_CELLS // (rows * width(arrays))))
     found = []
     for start in range(0, count, chunk):
-        part = [(column, _part(cells, start, start + chunk)) for column, cells in settings]
+        part = [(column, cells[start : start + chunk]) for column, cells in settings]
         found.append(function(placed(arrays, part))[:, label].reshape(-1, rows))
     return np.concatenate(found)
-
-
-def _part(cells: Cells, start: int, stop: int) -> Cells:
-    return Cells(*(None if array is None else array[start:stop] for array in (cells.scores_P, cells.codes_P)))
 
 
 def row_count(arrays: Arrays) -> int:
@@ -74,5 +74,12 @@ def first_rows(arrays: Arrays, count: int) -> Arrays:
 
 
 def affordable_rows(arrays: Arrays, passes: int, cells: float, least: int = 64) -> int:
-    """Return how many rows to take so that ``passes`` over them read some ``cells`` values, but ``least`` of them."""
+    """Return how many rows to take.
+
+    Args:
+        arrays: The rows there are.
+        passes: How often each row that is taken will be scored.
+        cells: Values that all passes together should read at most.
+        least: Rows to take even where that exceeds ``cells``; fewer would make the mean over rows a matter of chance.
+    """
     return min(row_count(arrays), max(least, int(cells / max(1, passes * width(arrays)))))

@@ -11,6 +11,7 @@ from dkan_core.explanation.learned import Explanation
 from dkan_core.report.figures import page_element
 from dkan_core.report.templating import Card, render_html
 
+# A page of a thousand columns would be a list of zeros; all of them are in ``explanation.json``.
 TABLE_ROWS = 60
 PAIR_ROWS = 10
 
@@ -18,7 +19,14 @@ PAIR_ROWS = 10
 def render_explanation(
     found: Explanation, importance: Drawing, curves: Sequence[Drawing], maps: Sequence[Drawing]
 ) -> Markup:
-    """Return the page of ``dkan explain``; every name is escaped."""
+    """Return the page of ``dkan explain``; every name is escaped.
+
+    Args:
+        found: What was read from the model.
+        importance: Its importances as bars.
+        curves: A drawing for each of its curves.
+        maps: A drawing for each of its maps.
+    """
     return render_html(
         "explanation",
         title=f"What the model learned: {found.label}",
@@ -36,7 +44,14 @@ def render_explanation(
 
 
 def render_section(found: Explanation, importance: Drawing, bars: int, curves: Sequence[Drawing]) -> Markup:
-    """Return the report's section: importance, drawn as ``bars`` bars, and the first curves."""
+    """Return the report's section: importances and curves.
+
+    Args:
+        found: What was read from the model.
+        importance: Its importances as bars.
+        bars: How many bars there are, at most.
+        curves: A drawing for each of its curves.
+    """
     cards = [_importance_card(found, "learned", importance, bars), *_curve_cards(found, curves)]
     return render_html("learned", label=found.label, rows=found.rows, cards=cards)
 

@@ -16,6 +16,8 @@ from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.response import LARGEST, affordable_rows, first_rows, row_count, width
 from dkan_core.model.tabular import TabularFastKAN, decode_scores
 
+# Smaller than the chunks that are only scored (in ``response``): until the gradient is taken, what the forward pass
+# computed in every layer is kept, many floats for each value.
 CHUNK_ROWS = 8192
 CHUNK_CELLS = 1 << 22
 

@@ -68,17 +68,6 @@ def read_json(schema: type[SchemaT], text: str | bytes, where: str, *, error: ty
         raise error(f"{where}: {_first_problem(problem)}") from None
 
 
-def check_plain(schema: type[SchemaT], plain: Any, where: str, *, error: type[UserError] = DataError) -> SchemaT:
-    """Return what JSON text held, already parsed, as a schema's model; as ``read_json`` otherwise.
-
-    A schema of lists needs no text; one of tuples is read from text with ``read_json``.
-    """
-    try:
-        return schema.model_validate(plain)
-    except ValidationError as problem:
-        raise error(f"{where}: {_first_problem(problem)}") from None
-
-
 def _first_problem(problem: ValidationError) -> str:
     """Return the first wrong key, what was expected there, and what was found."""
     first = problem.errors(include_url=False)[0]

@@ -227,5 +227,5 @@ VALUE = {"name": "x", "kind": "value", "vocabulary": [0.0, 1.0]}
 def test_encoding_that_was_tampered_with_is_refused(change: dict[str, Any], message: str) -> None:
     plain = {"numeric": [NUMERIC], "coded": [CATEGORY, VALUE], "numeric_dtype": "uint8"}
     assert Preprocessor.from_dict(plain).to_dict() == plain
-    with pytest.raises(DataError, match=f"^rows: {message}"):
-        Preprocessor.from_dict({**plain, **change}, "rows")
+    with pytest.raises(DataError, match=f"^encoding: {message}"):
+        Preprocessor.from_dict({**plain, **change})

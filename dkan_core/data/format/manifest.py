@@ -5,10 +5,9 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -24,39 +23,69 @@ from dkan_core.utils.storage.files import read_if_there, read_regular, write_jso
 from dkan_core.utils.storage.paths import check_name, is_remote, local_path
 from dkan_core.utils.storage.staging import finish_interrupted
 
-FORMAT_VERSION = 2
+FORMAT_VERSION: Final = 2
 """2 lists the hash of each block of a shard; 1 has those of whole shards alone, and is read, too."""
 
+# Written last, so that a folder with this file is complete.
 MANIFEST = "manifest.json"
 
 OUTPUTS = (*SPLITS, MANIFEST)
 """What a prepared data set consists of; the manifest arrives last."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SplitInfo:
-    """One split: its rows, how often each label is 0, 1 and not measured, and its shards."""
+Count = Annotated[int, Field(ge=0, lt=1 << 48)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class SplitInfo(Schema):
+    """One split of prepared data."""
 
     rows: int
-    classes: dict[str, dict[str, int]]
+    """Rows of all its shards."""
+
+    classes: dict[str, dict[str, Count]]
+    """By label, how many rows hold "0", "1" and "null" (not measured)."""
+
     shards: list[Shard]
+    """Its files; none for rows in memory."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PreparedData:
-    """What ``manifest.json`` holds."""
+class _Manifest(Schema):
+    """What prepared data and the file of their manifest say in the same words."""
+
+    encoding_from: str | None = None
+    """SHA-256 of the encoding where it is that of a model or of other data (``PrepareConfig.like``); None if fitted."""
+
+    format_version: Literal[1, 2] = FORMAT_VERSION
+    """Version of the format; 1 has no hashes of blocks."""
+
+    labels: Annotated[list[Name], Field(min_length=1)]
+    """Label names, in the order of the arrays."""
+
+    weight: Name | None
+    """Weight column; null where there is none."""
+
+    split_rule: dict[str, str]
+    """How rows were split."""
+
+    seed: int
+    """Decided split, sample and shuffle."""
+
+    invalid: dict[str, dict[str, Count]]
+    """Counts of NaN and infinity by column."""
+
+    sources: list[SourceFile]
+    """The source files."""
+
+
+class PreparedData(_Manifest):
+    """A prepared data set, as its manifest describes it."""
 
     preprocessor: Preprocessor
-    labels: list[str]
-    weight: str | None
+    """How columns were encoded."""
+
     splits: dict[str, SplitInfo]
-    split_rule: dict[str, Any]
-    seed: int
-    invalid: dict[str, dict[str, int]]
-    sources: list[SourceFile]
-    encoding_from: str | None = None
-    """Digest of the encoding where it is that of a model or of other data (``PrepareConfig.like``); None if fitted."""
-    format_version: int = FORMAT_VERSION
+    """By name."""
 
     @property
     def content(self) -> Content:
@@ -75,6 +104,7 @@ class PreparedData:
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     def _content(self) -> dict[str, Any]:
+        left_out = {"shards": {"__all__": {"blocks"}}} if self.format_version == 1 else None
         # Only where there is one, so that the fingerprints of fitted data stay.
         taken = {} if self.encoding_from is None else {"encoding_from": self.encoding_from}
         return {
@@ -86,18 +116,13 @@ class PreparedData:
             },
             "labels": self.labels,
             "weight": self.weight,
-            "splits": {name: self._plain_split(split) for name, split in self.splits.items()},
+            "splits": {name: split.model_dump(mode="json", exclude=left_out) for name, split in self.splits.items()},
             "split_rule": self.split_rule,
             "seed": self.seed,
             "invalid": self.invalid,
             "encoding": self.preprocessor.to_dict(),
             "sources": [source.model_dump() for source in self.sources],
         }
-
-    def _plain_split(self, split: SplitInfo) -> dict[str, Any]:
-        left_out = {"blocks"} if self.format_version == 1 else None
-        shards = [shard.model_dump(mode="json", exclude=left_out) for shard in split.shards]
-        return {"rows": split.rows, "classes": split.classes, "shards": shards}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
@@ -217,9 +242,7 @@ def parse_manifest(text: str | bytes, path: str) -> PreparedData:
     return _checked(_read_file(text, path), path)
 
 
-Count = Annotated[int, Field(ge=0, lt=1 << 48)]
-Name = Annotated[str, Field(min_length=1)]
-Classes = dict[str, Count]
+# The keys of ``SplitInfo.classes``: JSON has no other keys than text, and null is "not measured".
 CLASSES = {"0", "1", "null"}
 
 
@@ -239,15 +262,9 @@ class _Features(Schema):
     """Names of the coded columns, in the order of the arrays."""
 
 
-class _Split(Schema):
+class _Split(SplitInfo):
     rows: Annotated[int, Field(ge=1, lt=1 << 48)]
-    """Rows of all its shards."""
-
-    classes: dict[str, Classes]
-    """By label, how many rows hold "0", "1" and "null" (not measured)."""
-
     shards: Annotated[list[Shard], Field(min_length=1)]
-    """Its files."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -262,7 +279,7 @@ class _Split(Schema):
         return self
 
 
-class _ManifestFile(Schema):
+class _ManifestFile(_Manifest):
     """The schema of ``manifest.json``."""
 
     fingerprint: str
@@ -272,37 +289,15 @@ class _ManifestFile(Schema):
     """Folder or URI of the data, in a manifest that only points to them."""
 
     format_version: Literal[1, 2]
-    """Version of the format; 1 has no hashes of blocks."""
 
     features: _Features
     """The columns that are features."""
 
-    labels: Annotated[list[Name], Field(min_length=1)]
-    """Label names, in the order of the arrays."""
-
-    weight: Name | None
-    """Weight column; null where there is none."""
-
     splits: dict[Literal["train", "valid", "test"], _Split]
     """By name."""
 
-    split_rule: dict[str, str]
-    """How rows were split."""
-
-    seed: int
-    """Decided split, sample and shuffle."""
-
-    invalid: dict[str, dict[str, Count]]
-    """Counts of NaN and infinity by column."""
-
     encoding: Preprocessor
     """How columns were encoded."""
-
-    encoding_from: str | None = None
-    """SHA-256 of the encoding where it was taken with ``--like``."""
-
-    sources: list[SourceFile]
-    """The source files."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -335,22 +330,9 @@ def _read_file(text: str | bytes, path: str) -> _ManifestFile:
 
 def _checked(file: _ManifestFile, path: str) -> PreparedData:
     """Return the manifest that a file holds, if it matches its fingerprint."""
-    splits = {
-        str(name): SplitInfo(rows=split.rows, classes=split.classes, shards=split.shards)
-        for name, split in file.splits.items()
-    }
-    prepared = PreparedData(
-        preprocessor=file.encoding,
-        labels=file.labels,
-        weight=file.weight,
-        splits=splits,
-        split_rule=file.split_rule,
-        seed=file.seed,
-        invalid=file.invalid,
-        sources=file.sources,
-        encoding_from=file.encoding_from,
-        format_version=file.format_version,
-    )
+    shared = {name: value for name, value in file if name in PreparedData.model_fields}
+    shared["splits"] = {name: SplitInfo(**dict(split)) for name, split in file.splits.items()}
+    prepared = PreparedData(**shared, preprocessor=file.encoding)
     if prepared.fingerprint != file.fingerprint:
         raise DataError(f"{path}: does not match its fingerprint; prepare the data again")
     return prepared

@@ -23,7 +23,10 @@ from dkan_core.data.format.integrity import Layout, block_hashes
 from dkan_core.data.hashing import UInt64
 from dkan_core.utils.schemas import Schema
 
+# What one shard takes in memory three times over while it is sorted. Larger ones would exceed small pods, smaller ones
+# would mean more open files: 256 GB are 1,024 shards.
 SHARD_BYTES = 256 << 20
+# In the spill files only; a shard holds its rows in this order, but not the key.
 KEY = "shuffle_key"
 
 Arrays = dict[str, npt.NDArray[Any]]

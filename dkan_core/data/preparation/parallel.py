@@ -165,16 +165,14 @@ def _finish(place: SharedFolder, plan: PreparationPlan) -> PreparedData:
     for path in shard_paths(plan, fitted):
         shards[path.split("/")[0]] += [written[path]] if path in written else []
     prepared = describe(plan.task, fitted.preprocessor, fitted.counts, shards)
-    log_unseen(_unseen(place, plan), plan.task.rows)
+    unseen = Counter[str]()
+    for record in read_records(place, plan, "encode"):
+        unseen.update(record["unseen"])
+    log_unseen(unseen, plan.task.rows)
     place.write_json(MANIFEST, prepared.to_dict())
     for name in (PLAN, WORK):
         place.remove(name)
     return prepared
-
-
-def _unseen(place: SharedFolder, plan: PreparationPlan) -> Counter[str]:
-    """Add up the rows of each category column whose value the encoding does not know."""
-    return sum((Counter[str](record["unseen"]) for record in read_records(place, plan, "encode")), Counter[str]())
 
 
 def _written_shards(place: SharedFolder, plan: PreparationPlan) -> dict[str, Shard]:

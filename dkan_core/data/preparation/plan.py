@@ -27,6 +27,7 @@ from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 FORMAT_VERSION = 2
 """2 has the digest of each footer."""
 
+# Written first and removed first: while it is there, a preparation is under way.
 PLAN = f"{WORK}/plan.json"
 DONE = {"survey": "surveyed", "encode": "encoded", "assemble": "assembled"}
 

@@ -16,7 +16,10 @@ import pyarrow as pa
 
 from dkan_core.data.hashing import UInt64, splitmix64
 
+# Each piece is a table of Arrow, some kB even with a single row: more of them would outweigh the rows.
 MAX_PIECES = 256
+# Rows of a record batch, the least that is read of a file: of each part some K/parts rows are taken, so larger batches
+# would read many rows in vain when there are hundreds of parts.
 ROWS_READ = 1024
 
 
@@ -38,11 +41,19 @@ class BottomK:
         self.limit: np.uint64 | None = None
 
     def add(self, batch: pa.RecordBatch, row_ids: UInt64, eligible: npt.NDArray[np.bool_]) -> None:
+        """Take some rows into account.
+
+        Args:
+            batch: The rows (N).
+            row_ids: Their numbers (N,), counted through all files.
+            eligible: Which of them may be sampled (N,).
+        """
         keys = splitmix64(row_ids, seed=self.seed)
         if self.limit is not None:
             eligible = eligible & (keys < self.limit)
         self.pieces.append(pa.Table.from_batches([batch]).filter(pa.array(eligible)))
         self.keys = np.concatenate([self.keys, keys[eligible]])
+        # A quarter more than is kept, so that rows are sorted once per quarter of a sample rather than with each batch.
         # Few rows of a late batch are kept: without the second bound, pieces of a few rows would pile up.
         if len(self.keys) > self.size + self.size // 4 or len(self.pieces) > MAX_PIECES:
             self._prune()
@@ -54,6 +65,7 @@ class BottomK:
             self.limit = self.keys[-1]
 
     def sample(self) -> Sample:
+        """Return the sample of all rows so far."""
         self._prune()
         return Sample(self.keys, self.pieces[0])
 

@@ -13,14 +13,16 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from dkan_core.config import PrepareConfig
-from dkan_core.data.source.files import find_parquet, open_input, stamp
+from dkan_core.data.source.files import find_parquet, stamp
 from dkan_core.errors import DataError
 from dkan_core.utils import schemas
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.files import check_regular
-from dkan_core.utils.storage.paths import is_remote
+from dkan_core.utils.storage.paths import filesystem, is_remote
 
+# Of decoded numbers. A batch is held several times over while it is encoded, and more rows at once are no faster.
 BATCH_BYTES = 64 << 20
+# Per column of the row group that is read: with 1,000 columns 256 MB. Less would mean more and shorter reads.
 READ_BYTES = 1 << 18
 
 
@@ -83,10 +85,12 @@ def open_parquet(path: str) -> pq.ParquetFile:
     """
     if not is_remote(path):
         check_regular(path)
-    source: Any = open_input(path) if is_remote(path) else path
-    # Without a buffer Arrow reads the whole row group, however large, before its first batch.
+    # Without a buffer Arrow reads the whole row group, however large, before its first batch; from a bucket all the
+    # same, where each read is a request of its own.
     buffer = 0 if is_remote(path) else READ_BYTES
+    fs, name = filesystem(path)
     with readable(path):
+        source: Any = fs.open(name, "rb") if is_remote(path) else path
         try:
             return pq.ParquetFile(source, page_checksum_verification=True, buffer_size=buffer)
         except (pa.ArrowInvalid, OSError) as error:
@@ -259,6 +263,7 @@ def read_batches(
     Raises:
         DataError: The file breaks off or a page is damaged, or it is another one than before.
     """
+    # At least so many rows that a call of Arrow costs less than its work, and at most so many that progress is seen.
     rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
     parquet = open_parquet(path)
     if footer is not None and footer_digest(parquet) != footer:

@@ -12,6 +12,7 @@ from dkan_core.errors import DataError
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.paths import check_name, filesystem, is_remote
 
+# What writers use: Spark, pandas and DuckDB the first, Hive and others the shorter ones.
 SUFFIXES = (".parquet", ".parq", ".pq")
 MAGIC = b"PAR1"
 """The first bytes of every Parquet file."""
@@ -113,19 +114,13 @@ def _is_hidden(path: str) -> bool:
     return any(part.startswith(("_", ".")) for part in path.split("/"))
 
 
-def open_input(uri: str) -> Any:
-    """Open ``uri`` for binary reading."""
-    fs, path = filesystem(uri)
-    with readable(uri):
-        return fs.open(path, "rb")
-
-
 def stamp(uri: str) -> tuple[int, str]:
     """Return size in bytes and modification stamp (text, empty when unknown) of a file."""
     fs, path = filesystem(uri)
     with readable(uri):
         fs.invalidate_cache()
         info = fs.info(path)
+    # Local files, S3, Azure and Google Cloud, each in a word of its own.
     for key in ("mtime", "LastModified", "last_modified", "updated"):
         if key in info:
             return int(info["size"]), str(info[key])

@@ -16,6 +16,7 @@ from dkan_core.data.source.columns import Schema, read_batches, source_changed
 from dkan_core.data.source.files import stamp
 from dkan_core.errors import DataError
 
+# Their order is that of ``--split 70/10/20``, and of the counts by split in every file of a preparation.
 SPLITS = ("train", "valid", "test")
 
 
@@ -73,6 +74,8 @@ def assign_splits(batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig,
             raise DataError(f"{path}: group column {config.group!r} is null in {group.null_count} rows")
         keys = value_keys(group)
     percent = config.split_percent
+    # In the largest unit that divides all three, 70/10/20 takes hash % 10: whoever splits data by the same hash
+    # elsewhere gets the same splits.
     unit = math.gcd(*percent)
     bounds = np.cumsum(percent)[:2] // unit
     bucket = splitmix64(keys, seed=config.seed) % np.uint64(100 // unit)
