@@ -12,6 +12,7 @@ from pipelines.lint import committed_files, lint
 from pipelines.local import PipelineFailedError, run_locally
 from pipelines.options import GivenParameters, PipelineName, package_named
 from pipelines.parameters import ArgumentError, read_parameters
+from pipelines.signatures import write_signatures
 from pipelines.submission.submit import EXIT_CODES, submit_command
 from pipelines.tables import write_tables
 
@@ -73,16 +74,28 @@ def lint_command(
     raise typer.Exit(1 if findings else 0)
 
 
+@app.command("signatures")
+def signatures_command(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a component is out of date.")] = False,
+) -> None:
+    """Write the settings into the signatures and docstrings of the components."""
+    _report(write_signatures(check=check), check=check, command="signatures")
+
+
 @app.command("readme")
 def readme_command(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a README is out of date.")] = False,
 ) -> None:
     """Write the tables of inputs and outputs in the README of every component and pipeline."""
-    outdated = write_tables(check=check)
+    _report(write_tables(check=check), check=check, command="readme")
+
+
+def _report(outdated: list[str], *, check: bool, command: str) -> None:
+    """Say which files were out of date; with ``check`` they still are, which is a failure."""
     for path in outdated:
         typer.echo(f"{path} is out of date" if check else f"wrote {path}")
     if check and outdated:
-        _fail("run: python -m pipelines readme", code=1)
+        _fail(f"run: python -m pipelines {command}", code=1)
 
 
 app.command("submit", epilog=EXIT_CODES.replace("\n", " "))(submit_command)

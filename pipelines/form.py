@@ -36,7 +36,7 @@ def parameters_of(component: BaseComponent, *, leave_out: Iterable[str] = ()) ->
         Parameter(
             name=name,
             type=signature[name].annotation,
-            description=spec.description or "",
+            description=" ".join((spec.description or "").split()),
             default=signature[name].default,
         )
         for name, spec in described.items()

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from dkan_core.config.schema import STRICT, reports_config_errors, setting
+from dkan_core.config.schema import INITIAL_MODEL, STRICT, reports_config_errors, setting
 from dkan_core.errors import ConfigError
 
 
@@ -14,31 +14,31 @@ from dkan_core.errors import ConfigError
 class PrepareConfig:
     """How raw Parquet becomes prepared shards."""
 
-    label: tuple[str, ...] = setting((), "Data")
+    label: tuple[str, ...] = setting((), "Data", form=True)
     """Label column, holding 0, 1 or null (not measured); several make it multi-label. Default: those of `like`."""
 
-    drop: tuple[str, ...] = setting((), "Data")
+    drop: tuple[str, ...] = setting((), "Data", form=True)
     """Column to leave out."""
 
-    group: str | None = setting(None, "Data")
-    """Column whose equal values stay in one split; it is not used as a feature."""
+    group: str | None = setting(None, "Data", form=True)
+    """Column whose equal values stay in one split; it is not used as a feature. Default: every row by itself."""
 
-    split_column: str | None = setting(None, "Data")
-    """Column holding train, valid or test for each row; it is not used as a feature."""
+    split_column: str | None = setting(None, "Data", form=True)
+    """Column holding train, valid or test for each row; it is not used as a feature. Default: split by hash."""
 
-    split: str = setting("70/10/20", "Data")
+    split: str = setting("70/10/20", "Data", form=True)
     """Percentages of rows (or groups) in train/valid/test when there is no split column."""
 
-    weight: str | None = setting(None, "Data")
-    """Column holding a non-negative weight for each row; it is not used as a feature."""
+    weight: str | None = setting(None, "Data", form=True)
+    """Column holding a non-negative weight for each row; it is not used as a feature. Default: equal weights."""
 
-    numeric_dtype: Literal["uint8", "float16", "float32"] = setting("uint8", "Output")
+    numeric_dtype: Literal["uint8", "float16", "float32"] = setting("uint8", "Output", form=True)
     """Storage type of the numeric columns, which are stored as normal scores."""
 
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = setting(0, "Data")
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = setting(0, "Data", form=True)
     """Seed of the split, of the sample that statistics are computed from, and of the shuffle."""
 
-    like: str | None = setting(None, "Data")
+    like: str | None = setting(None, "Data", form=INITIAL_MODEL)
     """Model or prepared data (path or URI) whose encoding and labels are used instead of fitting an encoding."""
 
     def __post_init__(self) -> None:

@@ -38,9 +38,39 @@ class Expected:
     items: str = "values"
 
 
-def setting(default: T, group: Group) -> T:
-    """Return a config's field with its default and its group, which ``--help`` shows it in."""
-    return field(default=default, metadata={"group": group})
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """How a form of Kubeflow shows a setting, where that does not follow from the field: see ``config.forms``."""
+
+    name: str = ""
+    """What the form calls it. Default: as the field."""
+
+    text: str = ""
+    """Its description there. Default: that of the field."""
+
+    default: Any = None
+    """Its default there. Default: that of the field."""
+
+    none: Any = None
+    """What leaves it open there, as None does in the field. Default: 0 or an empty text."""
+
+
+INITIAL_MODEL = Form(
+    name="initial_model_uri",
+    text="Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.",
+)
+"""One field for ``like`` and ``init_from``: new data fit the weights of a model only in its encoding."""
+
+
+def setting(default: T, group: Group | None = None, *, form: Form | bool = False) -> T:
+    """Return a field of a config.
+
+    Args:
+        default: Its default.
+        group: The panel of ``--help`` that shows it.
+        form: Whether forms of Kubeflow show it, or how they do.
+    """
+    return field(default=default, metadata={"group": group, "form": Form() if form is True else form})
 
 
 def reports_config_errors(kind: type[ConfigT]) -> type[ConfigT]:
@@ -70,8 +100,10 @@ def reports_config_errors(kind: type[ConfigT]) -> type[ConfigT]:
 
 
 def field_docs(kind: Any) -> dict[str, str]:
-    """Return the string written under each field of a class of settings."""
-    return {name: each.description for name, each in kind.__pydantic_fields__.items()}
+    """Return the string written under each field of a class of settings, or of the one that it extends."""
+    kinds = [each for each in reversed(kind.__mro__) if "__pydantic_fields__" in vars(each)]
+    described = [item for each in kinds for item in each.__pydantic_fields__.items()]
+    return {name: each.description for name, each in described if each.description}
 
 
 def field_types(kind: Any) -> dict[str, Any]:

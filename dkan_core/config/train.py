@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from dkan_core.config.schema import STRICT, Expected, reports_config_errors, setting
+from dkan_core.config.schema import INITIAL_MODEL, STRICT, Expected, Form, reports_config_errors, setting
 from dkan_core.errors import ConfigError
 
 Strategy = Literal["auto", "parameter-server", "allreduce", "ddp", "ring", "local-sgd", "single"]
@@ -30,17 +30,17 @@ class TrainConfig:
     model: Literal["auto", "fastkan"] = setting("auto", "Model")
     """"auto" extends FastKAN with what suits the data; "fastkan" is one plain network."""
 
-    members: Annotated[int | None, Field(ge=1, le=1024)] = setting(None, "Model")
+    members: Annotated[int | None, Field(ge=1, le=1024)] = setting(None, "Model", form=True)
     """Networks in the ensemble, trained together, with averaged probabilities. Default: from the number of rows."""
 
     hidden: Annotated[
         tuple[Annotated[int, Field(ge=1, le=MAX_HIDDEN_WIDTH)], ...] | None,
         Field(max_length=MAX_HIDDEN_LAYERS),
         Expected(f"positive widths up to {MAX_HIDDEN_WIDTH:g}", items="layers"),
-    ] = setting(None, "Model")
+    ] = setting(None, "Model", form=Form(none="auto"))
     """Units in each member's hidden layer; several values make several layers. Default: from the number of rows."""
 
-    num_centers: Annotated[int, Field(ge=2, le=256)] = setting(8, "Model")
+    num_centers: Annotated[int, Field(ge=2, le=256)] = setting(8, "Model", form=True)
     """Gaussian basis functions per edge."""
 
     grid_min: Annotated[float, Field(ge=-1e6, le=1e6)] = setting(-2.0, "Model")
@@ -52,7 +52,7 @@ class TrainConfig:
     input_norm: Literal["none", "layer"] = setting("none", "Model")
     """Normalization before the first layer; "layer" is LayerNorm, as in the reference implementation."""
 
-    dropout: Annotated[float, Field(ge=0, le=0.99)] = setting(0.2, "Model")
+    dropout: Annotated[float, Field(ge=0, le=0.99)] = setting(0.2, "Model", form=True)
     """Fraction of hidden units dropped during training; independent of the number of workers."""
 
     binary_dropout: Annotated[float, Field(ge=0, le=0.99)] = setting(0.2, "Model")
@@ -61,10 +61,10 @@ class TrainConfig:
     embedding_dim: Annotated[int, Field(ge=1, le=1024)] = setting(8, "Model")
     """Width of a categorical column's embedding."""
 
-    init_from: str | None = setting(None, "Model")
+    init_from: str | None = setting(None, "Model", form=INITIAL_MODEL)
     """Model (path or URI) whose architecture and weights to start from; prepare the data with `--like` this model."""
 
-    strategy: Strategy = setting("auto", "Distribution")
+    strategy: Strategy = setting("auto", "Distribution", form=True)
     """How workers synchronize the parameters; "auto" is parameter-server, or allreduce under torchrun."""
 
     mode: Literal["sync", "average", "async"] = setting("sync", "Distribution")
@@ -105,16 +105,16 @@ class TrainConfig:
     accumulate: Annotated[int, Field(ge=1, le=10**6)] = setting(1, "Training")
     """Micro-batches that a worker splits its rows of a step into, to save memory."""
 
-    epochs: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Training")
+    epochs: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Training", form=True)
     """Maximum passes over the train split; may be raised when resuming. Default: from the number of rows."""
 
-    batch_size: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Training")
+    batch_size: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Training", form=True)
     """Rows per step over all workers. Default: from the number of rows."""
 
     batch_size_per_worker: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Training")
     """Rows per step in each worker, instead of batch_size: the global batch grows with the workers."""
 
-    learning_rate: Annotated[float | None, Field(ge=1e-12, le=1e3)] = setting(None, "Training")
+    learning_rate: Annotated[float | None, Field(ge=1e-12, le=1e3)] = setting(None, "Training", form=True)
     """Peak learning rate of AdamW. Default: from the batch size."""
 
     lr_scaling: Literal["none", "sqrt", "linear"] = setting("sqrt", "Training")
@@ -123,16 +123,16 @@ class TrainConfig:
     clip_norm: Annotated[float | None, Field(ge=1e-12, le=1e12)] = setting(None, "Training")
     """Maximum norm of a step's gradient; a larger gradient is scaled down. Default: no limit."""
 
-    weight_decay: Annotated[float, Field(ge=0, le=1e3)] = setting(1.0, "Training")
+    weight_decay: Annotated[float, Field(ge=0, le=1e3)] = setting(1.0, "Training", form=True)
     """AdamW's decoupled weight decay."""
 
-    pos_weight: Annotated[float, Field(ge=1e-6, le=1e6)] = setting(1.0, "Training")
+    pos_weight: Annotated[float, Field(ge=1e-6, le=1e6)] = setting(1.0, "Training", form=True)
     """Weight of positives in the loss; predicted probabilities are corrected for it."""
 
     label_weights: Annotated[
         tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...],
         Expected("non-negative, and at least one positive"),
-    ] = setting((), "Training")
+    ] = setting((), "Training", form=True)
     """Weight of each label in the loss, in the order of the labels. Default: equal weights."""
 
     warmup_fraction: Annotated[float, Field(ge=0, le=1)] = setting(0.05, "Training")
@@ -147,13 +147,13 @@ class TrainConfig:
     evaluations_per_epoch: Annotated[int, Field(ge=1, le=10**6)] = setting(1, "Training")
     """Evaluations on the valid split per epoch."""
 
-    patience: Annotated[int, Field(ge=1, le=10**9)] = setting(5, "Training")
+    patience: Annotated[int, Field(ge=1, le=10**9)] = setting(5, "Training", form=True)
     """Stop after this many evaluations without a better validation AP; may be raised when resuming."""
 
     ema_decay: Annotated[float, Field(ge=0, le=1 - 1e-9)] = setting(0.0, "Training")
     """Decay of a moving average of the parameters, which is evaluated alongside them; 0 disables it."""
 
-    max_seconds: Annotated[float | None, Field(ge=1e-3, le=1e12)] = setting(None, "Training")
+    max_seconds: Annotated[float | None, Field(ge=1e-3, le=1e12)] = setting(None, "Training", form=True)
     """Stop after this many seconds of training and keep the best model. Default: no limit."""
 
     exchange_timeout: Annotated[float, Field(ge=1, le=86_400)] = setting(60.0, "Distribution")
@@ -171,7 +171,7 @@ class TrainConfig:
     tensorboard: bool = setting(False, "Output")
     """Write live curves for TensorBoard."""
 
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = setting(0, "Training")
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = setting(0, "Training", form=True)
     """Seed of initialization, batch order and dropout."""
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from dkan_core.config.schema import STRICT, Expected, reports_config_errors
+from dkan_core.config.schema import STRICT, Expected, Form, reports_config_errors, setting
 from dkan_core.errors import ConfigError
 
 Quantity = Annotated[
@@ -36,7 +36,8 @@ class NodesConfig:
     nodes: Annotated[int, Field(ge=1, le=1000)] = 2
     """Nodes to train on."""
 
-    gpus_per_node: Annotated[int, Field(ge=0, le=64)] = 0
+    # A form is filled in on a cluster, which is there for its GPUs; a script may also try nodes without any.
+    gpus_per_node: Annotated[int, Field(ge=0, le=64)] = setting(0, form=Form(default=1))
     """GPUs of each node, one worker each; 0 trains on the CPU."""
 
     gpu_type: str = "nvidia.com/gpu"

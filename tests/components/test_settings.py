@@ -4,6 +4,7 @@ import inspect
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+import docstring_parser
 import pytest
 
 from components.data_processing.plan_preparation.component import plan_preparation
@@ -11,7 +12,7 @@ from components.data_processing.prepare_parquet.component import prepare_parquet
 from components.training.train_fastkan.component import train_fastkan
 from components.training.train_fastkan_nodes.component import train_fastkan_nodes
 from dkan_core import FastKANClassifier, PrepareConfig, TrainConfig
-from dkan_core.config import field_types, item_type, without_none
+from dkan_core.config import field_docs, field_types, item_type, without_none
 
 OPEN: dict[type, tuple[object, ...]] = {int: (0,), float: (0.0,), str: ("", "auto"), bool: ()}
 """What stands in a form for a setting that is None or empty: KFP has no null."""
@@ -55,6 +56,22 @@ def test_estimator_has_the_type_of_the_schema_and_leaves_its_default(name: str) 
     accepted = set(get_args(get_type_hints(FastKANClassifier.__init__)[name]))
     assert {without_none(field_types(TrainConfig)[name]), type(None)} <= accepted
     assert inspect.signature(FastKANClassifier).parameters[name].default is None
+
+
+OWN_TEXTS = {"device"}
+"""What means something else in the estimator, where there is one worker."""
+
+
+@pytest.mark.parametrize("name", [name for name in IN_ESTIMATOR if name not in OWN_TEXTS])
+def test_estimator_describes_a_setting_as_the_schema_does(name: str) -> None:
+    (default,) = (field.default for field in fields(TrainConfig) if field.name == name)
+    text, _, described = " ".join(field_docs(TrainConfig)[name].split()).partition(" Default: ")
+    ending = f"Default: {described or f'{default}.'}"
+    # What a text adds behind a semicolon may be about commands: resuming, several workers.
+    expected = {f"{text} {ending}", f"{text.partition(';')[0]}. {ending}"}
+    docs = docstring_parser.parse(inspect.getdoc(FastKANClassifier) or "")
+    (found,) = (parameter.description for parameter in docs.params if parameter.arg_name == name)
+    assert " ".join((found or "").split()) in expected
 
 
 def test_forms_and_estimator_show_settings() -> None:

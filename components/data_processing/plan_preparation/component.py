@@ -12,6 +12,7 @@ def plan_preparation(
     prepared_uri: str,
     num_parts: int = 8,
     overwrite: bool = False,
+    # Settings of PrepareConfig, by: python -m pipelines signatures
     drop: str = "",
     group: str = "",
     split_column: str = "",
@@ -20,44 +21,38 @@ def plan_preparation(
     numeric_dtype: str = "uint8",
     seed: int = 0,
     initial_model_uri: str = "",
+    # End of settings.
     data_fingerprint: str = "",
 ) -> list[int]:
     """Plan how many pods prepare raw Parquet together: check the schema of every file and cut the rows into parts.
 
     Args:
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
-        label: Label column holding 0, 1 or null (not measured); several separated by a comma make a multi-label model.
+        label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
+            commas. Empty: those of initial_model_uri.
         prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
         num_parts: Parts to cut the rows into, at row group boundaries; with fewer row groups there are fewer parts.
         overwrite: Replace an earlier result of other data or settings, or discard an interrupted preparation.
-        drop: Columns to leave out, separated by a comma.
-        group: Column whose equal values stay in one split; not a feature. Empty: every row by itself.
-        split_column: Column holding train, valid or test for each row; not a feature. Empty: split by hash.
+        drop: Column to leave out; separate several by commas. Empty: none.
+        group: Column whose equal values stay in one split; it is not used as a feature. Empty: every row by itself.
+        split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by
+            hash.
         split: Percentages of rows (or groups) in train/valid/test when there is no split column.
-        weight: Column holding a non-negative weight for each row; not a feature. Empty: all rows weigh the same.
-        numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
-        seed: Decides split, statistics sample and shuffle.
+        weight: Column holding a non-negative weight for each row; it is not used as a feature. Empty: equal weights.
+        numeric_dtype: Storage type of the numeric columns, which are stored as normal scores. One of: uint8, float16,
+            float32.
+        seed: Seed of the split, of the sample that statistics are computed from, and of the shuffle.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
         data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.
 
     Returns:
         Number of each part, to loop over.
     """
-    from dkan_core import PrepareConfig, build_config, plan_preparation, shared_folder
+    form = dict(locals())
+    from dkan_core import PrepareConfig, config_from_form, plan_preparation, shared_folder
 
-    settings = {
-        "label": label,
-        "drop": drop,
-        "group": group or None,
-        "split_column": split_column or None,
-        "split": split,
-        "weight": weight or None,
-        "numeric_dtype": numeric_dtype,
-        "seed": seed,
-        "like": initial_model_uri or None,
-    }
     sources = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
-    config = build_config(PrepareConfig, settings)
+    config = config_from_form(PrepareConfig, form)
     # One output without a name: kfp's local runner loops over no other.
     uri = shared_folder(prepared_uri, data_fingerprint)
     return plan_preparation(sources, uri, config, parts=num_parts, overwrite=overwrite)

@@ -9,6 +9,7 @@ from components.image import IMAGE
 def prepare_parquet(
     prepared: dsl.Output[dsl.Dataset],
     data_uri: str = "",
+    # Settings of PrepareConfig, by: python -m pipelines signatures
     label: str = "",
     drop: str = "",
     group: str = "",
@@ -18,6 +19,7 @@ def prepare_parquet(
     numeric_dtype: str = "uint8",
     seed: int = 0,
     initial_model_uri: str = "",
+    # End of settings.
     prepared_uri: str = "",
     data_fingerprint: str = "",
     source: dsl.Input[dsl.Dataset] = None,
@@ -27,37 +29,29 @@ def prepare_parquet(
     Args:
         prepared: Manifest and encoded shards of each split; only the manifest if prepared_uri takes the shards.
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
-        label: Label column holding 0, 1 or null (not measured); several separated by a comma make a multi-label model.
-        drop: Columns to leave out, separated by a comma.
-        group: Column whose equal values stay in one split; not a feature. Empty: every row by itself.
-        split_column: Column holding train, valid or test for each row; not a feature. Empty: split by hash.
+        label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
+            commas. Empty: those of initial_model_uri.
+        drop: Column to leave out; separate several by commas. Empty: none.
+        group: Column whose equal values stay in one split; it is not used as a feature. Empty: every row by itself.
+        split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by
+            hash.
         split: Percentages of rows (or groups) in train/valid/test when there is no split column.
-        weight: Column holding a non-negative weight for each row; not a feature. Empty: all rows weigh the same.
-        numeric_dtype: Storage type of the numeric columns: uint8, float16 or float32.
-        seed: Decides split, statistics sample and shuffle.
+        weight: Column holding a non-negative weight for each row; it is not used as a feature. Empty: equal weights.
+        numeric_dtype: Storage type of the numeric columns, which are stored as normal scores. One of: uint8, float16,
+            float32.
+        seed: Seed of the split, of the sample that statistics are computed from, and of the shuffle.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
         prepared_uri: Folder or bucket for the prepared shards, one folder per data set. Empty: inside the artifact.
         data_fingerprint: Output of fingerprint_parquet: part of the cache key, and the folder under prepared_uri.
         source: Parquet of an upstream step, instead of data_uri.
     """
-    from dkan_core import PrepareConfig, build_config, prepare, save_pointer, shared_folder
+    form = dict(locals())
+    from dkan_core import PrepareConfig, config_from_form, prepare, save_pointer, shared_folder
 
-    settings = {
-        "label": label,
-        "drop": drop,
-        "group": group or None,
-        "split_column": split_column or None,
-        "split": split,
-        "weight": weight or None,
-        "numeric_dtype": numeric_dtype,
-        "seed": seed,
-        "like": initial_model_uri or None,
-    }
     uris = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
     uri = shared_folder(prepared_uri, data_fingerprint) if prepared_uri else prepared.path
-    result = prepare(
-        source.path if source else uris, uri, build_config(PrepareConfig, settings), overwrite=True, reuse=True
-    )
+    config = config_from_form(PrepareConfig, form)
+    result = prepare(source.path if source else uris, uri, config, overwrite=True, reuse=True)
     if prepared_uri:
         save_pointer(prepared.path, result, uri)
     prepared.metadata["uri"] = uri if prepared_uri else prepared.uri

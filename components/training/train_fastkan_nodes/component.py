@@ -12,10 +12,13 @@ def train_fastkan_nodes(
     metrics: dsl.Output[dsl.Metrics],
     run_uri: str,
     image: str,
-    hidden: str = "auto",
+    # Settings of TrainConfig, by: python -m pipelines signatures
     members: int = 0,
+    hidden: str = "auto",
     num_centers: int = 8,
     dropout: float = 0.2,
+    initial_model_uri: str = "",
+    strategy: str = "auto",
     epochs: int = 0,
     batch_size: int = 0,
     learning_rate: float = 0.0,
@@ -24,7 +27,9 @@ def train_fastkan_nodes(
     label_weights: str = "",
     patience: int = 5,
     max_seconds: float = 0.0,
-    strategy: str = "auto",
+    seed: int = 0,
+    # End of settings.
+    # Settings of NodesConfig, by: python -m pipelines signatures
     nodes: int = 2,
     gpus_per_node: int = 1,
     gpu_type: str = "nvidia.com/gpu",
@@ -32,6 +37,8 @@ def train_fastkan_nodes(
     cpu_per_node: str = "",
     memory_per_node: str = "",
     shm_size: str = "",
+    namespace: str = "",
+    runtime: str = "torch-distributed",
     timeout_seconds: int = 86400,
     pvc_name: str = "",
     mount_path: str = "/data",
@@ -39,14 +46,11 @@ def train_fastkan_nodes(
     config_map_name: str = "",
     service_account: str = "",
     node_selector: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
-    tolerations: list = [],  # noqa: B006
+    tolerations: list = [],  # noqa: B006 - kfp asks for a value, and never changes it
     env: str = "",
     labels: str = "",
-    namespace: str = "",
-    runtime: str = "torch-distributed",
-    seed: int = 0,
-    initial_model_uri: str = "",
-    settings: dict = {},  # noqa: B006
+    # End of settings.
+    settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
     data_fingerprint: str = "",
 ) -> None:
     """Train FastKAN on several nodes, as a TrainJob of Kubeflow Trainer v2, and keep the best model.
@@ -57,19 +61,24 @@ def train_fastkan_nodes(
         metrics: Validation average precision of the best model.
         run_uri: Folder or bucket for runs and their checkpoints, each in a folder of its own; a path is on the claim.
         image: Image of the nodes, the same as the launcher's.
-        hidden: Units in each member's hidden layer; several, by commas, make more layers; auto chooses from the data.
-        members: Networks in the ensemble, with averaged probabilities; 0 chooses from the data.
+        members: Networks in the ensemble, trained together, with averaged probabilities. 0: from the number of rows.
+        hidden: Units in each member's hidden layer; several values make several layers; separate several by commas.
+            auto: from the number of rows.
         num_centers: Gaussian basis functions per edge.
-        dropout: Fraction of hidden units dropped during training.
-        epochs: Maximum passes over the train split; 0 chooses from the data.
-        batch_size: Rows per step over all workers; 0 chooses from the data.
-        learning_rate: Peak learning rate of AdamW; 0 chooses from the data.
-        weight_decay: Weight decay of AdamW.
-        pos_weight: Weight of positives in the loss; probabilities are corrected for it.
-        label_weights: Weight of each label in the loss, separated by commas; empty: equal weights.
-        patience: Stop after this many evaluations without a better validation average precision.
-        max_seconds: Stop after this many seconds of training, keeping the best model; 0 sets no limit.
-        strategy: How workers synchronize: auto, parameter-server, allreduce, ddp, ring, local-sgd or single.
+        dropout: Fraction of hidden units dropped during training; independent of the number of workers.
+        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
+        strategy: How workers synchronize the parameters; "auto" is parameter-server, or allreduce under torchrun. One
+            of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single.
+        epochs: Maximum passes over the train split; may be raised when resuming. 0: from the number of rows.
+        batch_size: Rows per step over all workers. 0: from the number of rows.
+        learning_rate: Peak learning rate of AdamW. 0: from the batch size.
+        weight_decay: AdamW's decoupled weight decay.
+        pos_weight: Weight of positives in the loss; predicted probabilities are corrected for it.
+        label_weights: Weight of each label in the loss, in the order of the labels; separate several by commas. Empty:
+            equal weights.
+        patience: Stop after this many evaluations without a better validation AP; may be raised when resuming.
+        max_seconds: Stop after this many seconds of training and keep the best model. 0: no limit.
+        seed: Seed of initialization, batch order and dropout.
         nodes: Nodes to train on.
         gpus_per_node: GPUs of each node, one worker each; 0 trains on the CPU.
         gpu_type: Resource name of the GPUs on the cluster.
@@ -77,6 +86,8 @@ def train_fastkan_nodes(
         cpu_per_node: CPUs of each node, such as 8; empty: none requested.
         memory_per_node: Memory of each node, such as 64Gi; empty: none requested.
         shm_size: Size of /dev/shm on each node, such as 8Gi, for NCCL; empty: the cluster's default, usually 64 MB.
+        namespace: Namespace of the job; empty: the one that the launcher runs in.
+        runtime: ClusterTrainingRuntime of the job, one for torch.
         timeout_seconds: Seconds after which the job is deleted and the run fails, including the wait for nodes.
         pvc_name: PersistentVolumeClaim (ReadWriteMany) that nodes and launcher mount; empty: none, all is under URIs.
         mount_path: Where the PersistentVolumeClaim is mounted, on nodes and launcher.
@@ -87,56 +98,15 @@ def train_fastkan_nodes(
         tolerations: Tolerations for the nodes' taints, a JSON list; empty: none.
         env: JSON object of further environment variables of the nodes; empty: none.
         labels: JSON object of labels of the job, such as a queue's; empty: none.
-        namespace: Namespace of the job; empty: the one that the launcher runs in.
-        runtime: ClusterTrainingRuntime of the job, one for torch.
-        seed: Decides initialization, batch order and dropout.
-        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
         settings: Further settings of dkan train by name, which override the ones above.
         data_fingerprint: Output of fingerprint_parquet: part of the cache key, and not used otherwise.
     """
-    from dkan_core import NodesConfig, TrainConfig, build_config, train_on_nodes
+    form = dict(locals())
+    from dkan_core import NodesConfig, TrainConfig, config_from_form, train_on_nodes
 
-    chosen = {
-        "hidden": None if hidden == "auto" else hidden,
-        "members": members or None,
-        "num_centers": num_centers,
-        "dropout": dropout,
-        "epochs": epochs or None,
-        "batch_size": batch_size or None,
-        "learning_rate": learning_rate or None,
-        "weight_decay": weight_decay,
-        "pos_weight": pos_weight,
-        "label_weights": label_weights,
-        "patience": patience,
-        "max_seconds": max_seconds or None,
-        "strategy": strategy,
-        "seed": seed,
-        "init_from": initial_model_uri or None,
-    }
-    cluster = NodesConfig(
-        image=image,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        gpu_type=gpu_type,
-        workers_per_node=workers_per_node,
-        cpu_per_node=cpu_per_node,
-        memory_per_node=memory_per_node,
-        shm_size=shm_size,
-        timeout_seconds=timeout_seconds,
-        pvc_name=pvc_name,
-        mount_path=mount_path,
-        secret_name=secret_name,
-        config_map_name=config_map_name,
-        service_account=service_account,
-        node_selector=node_selector,
-        tolerations=tolerations,
-        env=env,
-        labels=labels,
-        namespace=namespace,
-        runtime=runtime,
-    )
     data = prepared.metadata.get("uri") or prepared.path
-    config = build_config(TrainConfig, {**chosen, **settings})
-    result = train_on_nodes(data, f"{run_uri.rstrip('/')}/{{run}}", config, cluster, copy_to=model.path)
+    config = config_from_form(TrainConfig, form, settings)
+    nodes_config = config_from_form(NodesConfig, form)
+    result = train_on_nodes(data, f"{run_uri.rstrip('/')}/{{run}}", config, nodes_config, copy_to=model.path)
     metrics.log_metric("validation_average_precision", result.average_precision)
     model.metadata["validation_average_precision"] = result.average_precision

@@ -42,30 +42,32 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     which none repeats. The encoding is that of ``dkan prepare``, the training that of ``dkan train`` with one worker,
     inside this process.
 
-    A part of the rows is held out to choose the best epoch by average precision and to stop early. Where a setting is
-    None, the default of ``TrainConfig`` holds, or what is chosen from the number of rows.
+    A part of the rows is held out, on which each epoch is evaluated, to choose the best one by average precision (AP)
+    and to stop early. A setting that is None has its default, which is that of ``TrainConfig``.
 
     Args:
-        members: Networks trained as one, whose probabilities are averaged.
-        hidden: Width of each hidden layer of a member.
-        num_centers: Gaussian basis functions on each edge.
-        dropout: Share of hidden units dropped while training.
-        binary_dropout: Share of binary inputs dropped while training.
-        embedding_dim: Width of a categorical column's embedding.
-        epochs: Passes over the training rows at most.
-        batch_size: Rows of one step.
-        learning_rate: AdamW's learning rate at its peak.
-        weight_decay: AdamW's decoupled weight decay.
-        pos_weight: Weight of positives in the loss; probabilities are corrected for it.
-        label_weights: Weight of each label in the loss.
-        warmup_fraction: Share of the steps over which the learning rate rises.
-        patience: Evaluations without a better average precision after which training stops; one is made each epoch.
-        max_seconds: Seconds after which training stops.
-        validation_fraction: Share of the rows to hold out, stratified, where ``fit`` gets no ``eval_set``.
-        device: "auto", "cpu" or "cuda"; "auto" takes CUDA where there is one.
+        members: Networks in the ensemble, trained together, with averaged probabilities. Default: from the number of
+            rows.
+        hidden: Units in each member's hidden layer; several values make several layers. Default: from the number of
+            rows.
+        num_centers: Gaussian basis functions per edge. Default: 8.
+        dropout: Fraction of hidden units dropped during training. Default: 0.2.
+        binary_dropout: Fraction of binary inputs dropped during training. Default: 0.2.
+        embedding_dim: Width of a categorical column's embedding. Default: 8.
+        epochs: Maximum passes over the train split. Default: from the number of rows.
+        batch_size: Rows per step over all workers. Default: from the number of rows.
+        learning_rate: Peak learning rate of AdamW. Default: from the batch size.
+        weight_decay: AdamW's decoupled weight decay. Default: 1.0.
+        pos_weight: Weight of positives in the loss; predicted probabilities are corrected for it. Default: 1.0.
+        label_weights: Weight of each label in the loss, in the order of the labels. Default: equal weights.
+        warmup_fraction: Fraction of all steps over which the learning rate rises to its peak. Default: 0.05.
+        patience: Stop after this many evaluations without a better validation AP. Default: 5.
+        max_seconds: Stop after this many seconds of training and keep the best model. Default: no limit.
+        validation_fraction: Fraction of the rows to hold out, stratified, if ``fit`` gets no ``eval_set``.
+        device: Where to compute: auto, cpu, cuda, or a device such as cuda:1; "auto" is CUDA if there is any.
         n_jobs: Threads that torch may use, counted as joblib does; None, and more than there are: every core this
             process may run on.
-        random_state: Decides the rows held out, initialization, batch order and dropout.
+        random_state: Seed of the rows that are held out, of initialization, batch order and dropout.
 
     Attributes:
         classes_: The two classes, in order; of several labels, their indices.

@@ -1,0 +1,132 @@
+"""Settings as forms of Kubeflow show them.
+
+A form has texts, numbers, JSON objects and lists, but no null and no choices: several values are text with commas, and
+0 or an empty text stands for None. Everything else, such as the description, is that of the field; where it has to
+differ, the field says so in its ``Form``. ``python -m pipelines signatures`` writes the settings into the components.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, Literal, get_args, get_origin
+
+from dkan_core.config.loading import ConfigT, build_config
+from dkan_core.config.schema import Form, field_docs, field_types, item_type, without_none
+
+NONE_IN_FORMS: dict[type, Any] = {int: 0, float: 0.0, str: ""}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormField:
+    """A setting in a form."""
+
+    setting: str
+    """Its name in the config."""
+
+    name: str
+    type: type
+    default: Any
+    """``dataclasses.MISSING`` for a field that must be filled in."""
+
+    text: str
+    none: Any
+    """What leaves the setting open, as there is no null; None where it always has a value."""
+
+    def is_open(self, value: Any) -> bool:
+        """Tell whether a value leaves the setting open."""
+        return self.none is not None and bool(value == self.none)
+
+
+def form_fields(kind: Any) -> list[FormField]:
+    """Return the settings of a config that forms show; a field that is no ``setting`` is there for them alone.
+
+    >>> from dkan_core.config import TrainConfig
+    >>> {field.name: field.default for field in form_fields(TrainConfig)}["hidden"]
+    'auto'
+    """
+    shown = {each: each.metadata.get("form", Form()) for each in fields(kind)}
+    names = {each.name: form.name or each.name for each, form in shown.items() if form}
+    types, docs = field_types(kind), field_docs(kind)
+    found = []
+    for each, form in shown.items():
+        if not form:
+            continue
+        in_form = form_type(types[each.name])
+        is_open = each.default is None or each.default == ()
+        none = (NONE_IN_FORMS[in_form] if form.none is None else form.none) if is_open else None
+        found.append(
+            FormField(
+                setting=each.name,
+                name=names[each.name],
+                type=in_form,
+                default=_default(each.default, form, in_form, none),
+                text=form.text or _text(docs[each.name], types[each.name], none, names),
+                none=none,
+            )
+        )
+    return found
+
+
+def config_from_form(
+    kind: type[ConfigT], values: Mapping[str, Any], changes: Mapping[str, Any] = MappingProxyType({})
+) -> ConfigT:
+    """Build a config from the values of a form.
+
+    Args:
+        kind: The config.
+        values: Values by the names of the form; names that are no fields of it are passed over.
+        changes: Settings by their own names, which override them.
+
+    Raises:
+        ConfigError: A setting is unknown or out of bounds.
+
+    >>> from dkan_core.config import TrainConfig
+    >>> config_from_form(TrainConfig, {"epochs": 0, "hidden": "32,16", "image": "dkan"}, {"seed": 1}).hidden
+    (32, 16)
+    """
+    given = [field for field in form_fields(kind) if field.name in values and not field.is_open(values[field.name])]
+    settings = {field.setting: values[field.name] for field in given}
+    return build_config(kind, {**settings, **changes})
+
+
+def form_type(expected: Any) -> type:
+    """Return the type that a setting has in a form.
+
+    >>> form_type(int | None), form_type(tuple[float, ...]), form_type(str | dict[str, str])
+    (<class 'int'>, <class 'str'>, <class 'dict'>)
+    """
+    plain = without_none(expected)
+    origins = [get_origin(option) for option in get_args(plain)]
+    if dict in origins or list in origins:
+        return dict if dict in origins else list
+    as_text = item_type(expected) is not None or get_origin(plain) is Literal
+    found: type = str if as_text else plain
+    return found
+
+
+def _default(default: Any, form: Form, in_form: type, none: Any) -> Any:
+    """Return what a form starts with."""
+    if form.default is not None:
+        return form.default
+    if in_form in (dict, list):
+        return in_form()
+    return default if none is None else none
+
+
+def _text(doc: str, expected: Any, none: Any, names: Mapping[str, str]) -> str:
+    """Return a field's description with how to write several values, which choices there are, and what None means.
+
+    >>> _text("Width. Default: from the rows.", tuple[int, ...] | None, "auto", {})
+    'Width; separate several by commas. auto: from the rows.'
+    >>> _text("Column to leave out.", str | None, "", {}), _text("Rows. Default: all.", int | None, 0, {})
+    ('Column to leave out. Empty: none.', 'Rows. 0: all.')
+    """
+    text, _, default = " ".join(doc.split()).partition(" Default: ")
+    if item_type(expected):
+        text = text.replace(".", "; separate several by commas.", 1)
+    if get_origin(expected) is Literal:
+        text += f" One of: {', '.join(get_args(expected))}."
+    if none is not None:
+        text += f" {none if none else 'Empty' if none == '' else '0'}: {default or 'none.'}"
+    return re.sub(r"`(\w+)`", lambda match: names.get(match[1], match[0]), text)
