@@ -23,7 +23,7 @@ import dkan_core
 from dkan_core import errors
 from dkan_core.cli import app as dkan_app
 from pipelines.__main__ import app as pipelines_app
-from pipelines.submission.watch import Outcome
+from pipelines.submission.watch import RunOutcome
 from pipelines.tables import asset_folders
 
 ROOT = Path(__file__).parents[1]
@@ -139,7 +139,7 @@ def exit_codes() -> str:
 
 def outcomes() -> str:
     """Return a table of the outcomes of ``python -m pipelines submit`` and their codes."""
-    return _table(("Code", "Outcome"), [(str(each.value), each.name.lower()) for each in Outcome])
+    return _table(("Code", "Outcome"), [(str(each.value), each.name.lower()) for each in RunOutcome])
 
 
 def file_formats() -> str:

@@ -10,8 +10,7 @@ import typer
 from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
 from pipelines.lint import committed_files, lint
 from pipelines.local import PipelineFailedError, run_locally
-from pipelines.options import GivenParameters, PipelineName, package_named
-from pipelines.parameters import ArgumentError, read_parameters
+from pipelines.parameters import ArgumentError, GivenParameters, PipelineName, package_named, read_parameters
 from pipelines.signatures import write_signatures
 from pipelines.submission.submit import EXIT_CODES, submit_command
 from pipelines.tables import write_tables

@@ -7,8 +7,7 @@ from kfp.dsl.base_component import BaseComponent
 
 from pipelines.form import Values, as_pipeline, merged
 from pipelines.pods import Settings
-from pipelines.steps import finish, prepare, score, train
-from pipelines.steps.step import Step
+from pipelines.steps import PipelineStep, finish, prepare, score, train
 
 SUMMARY = "Train FastKAN on tabular Parquet data for binary or multi-label classification; publish what is good enough."
 SCORING_SUMMARY = "Score tabular Parquet with a trained FastKAN, file by file by many pods; measure drift; hold a gate."
@@ -23,8 +22,8 @@ def build_pipeline(
     name: str = "fastkan-training",
     *,
     summary: str = SUMMARY,
-    preparation: Step = prepare.ONCE,
-    training: Step = train.ONCE,
+    preparation: PipelineStep = prepare.ONCE,
+    training: PipelineStep = train.ONCE,
     settings: Settings | None = None,
     form: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> BaseComponent:

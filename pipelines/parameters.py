@@ -1,4 +1,4 @@
-"""Parameters of a run, from files and the command line, checked against the inputs of a compiled pipeline."""
+"""What ``run`` and ``submit`` are given: a pipeline, and its parameters, checked against the inputs of its file."""
 
 import json
 import math
@@ -6,9 +6,12 @@ import re
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import yaml
+
+from pipelines.compiled import PIPELINES, package_of
 
 PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "STRING": ("text", str),
@@ -41,8 +44,31 @@ TYPES: dict[str, tuple[type, ...]] = {
 """What a value may be, by the parameter type of the pipeline spec."""
 
 
+KNOWN = ", ".join(PIPELINES)
+
+PipelineName = Annotated[str, typer.Option(help=f"Pipeline to run: {KNOWN}.")]
+GivenParameters = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE|NAME=VALUE",
+        help="Parameters: a TOML, JSON or YAML file, or NAME=VALUE, which overrides files; may be repeated.",
+    ),
+]
+
+
 class ArgumentError(ValueError):
     """An argument does not fit the pipeline's inputs; the message names what would."""
+
+
+def package_named(pipeline: str) -> Path:
+    """Return the compiled file of the pipeline that a user named.
+
+    Raises:
+        ArgumentError: There is no such pipeline.
+    """
+    if pipeline not in PIPELINES:
+        raise ArgumentError(f"unknown pipeline {pipeline!r}; expected one of {KNOWN}")
+    return package_of(pipeline)
 
 
 def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:

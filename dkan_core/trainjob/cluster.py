@@ -27,7 +27,7 @@ AnswerT = TypeVar("AnswerT")
 logger = logging.getLogger(__name__)
 
 
-class UnreachableError(TrainingError):
+class ClusterUnreachableError(TrainingError):
     """The cluster does not answer; it may do so later."""
 
 
@@ -100,7 +100,7 @@ class Cluster:
         """Yield pieces of a pod's log, each line after its time, as they are written; none where it has not started.
 
         Raises:
-            UnreachableError: The connection was lost.
+            ClusterUnreachableError: The connection was lost.
         """
         from urllib3.exceptions import HTTPError
 
@@ -124,7 +124,7 @@ class Cluster:
         try:
             yield from response.stream()
         except HTTPError as error:
-            raise UnreachableError(f"the log of pod {self.namespace}/{pod} broke off: {error}") from error
+            raise ClusterUnreachableError(f"the log of pod {self.namespace}/{pod} broke off: {error}") from error
         finally:
             response.close()
 
@@ -150,7 +150,7 @@ class Cluster:
             return call_with_retries(attempt, RETRIES, may_pass)
         except (ApiException, HTTPError) as error:
             if may_pass(error):
-                raise UnreachableError(f"cannot {what}: the cluster does not answer ({error})") from error
+                raise ClusterUnreachableError(f"cannot {what}: the cluster does not answer ({error})") from error
             raise ConfigError(f"cannot {what}: {_explain(error, self.namespace)}") from error
 
 

@@ -14,7 +14,7 @@ from dkan_core.training.history import HISTORY, read_history
 from dkan_core.training.launcher.run_folder import METRICS, WRITTEN, check_run_folder
 from dkan_core.training.launcher.train import TrainResult
 from dkan_core.trainjob.body import arguments, job_name, settle, train_job
-from dkan_core.trainjob.cluster import Cluster, UnreachableError, index_of
+from dkan_core.trainjob.cluster import Cluster, ClusterUnreachableError, index_of
 from dkan_core.trainjob.logs import LogFollower
 from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.signals import exit_once, handle_signal
@@ -213,7 +213,7 @@ class _JobRun:
         while True:
             try:
                 job, pods = self._cluster.get(self._name), self._cluster.pods(self._name)
-            except UnreachableError as error:
+            except ClusterUnreachableError as error:
                 logger.warning("%s; the job may still be running; asking again", error)
                 self._shown = ["the cluster does not answer"]
             else:

@@ -6,7 +6,7 @@ from collections import deque
 from datetime import UTC, datetime
 
 from dkan_core.errors import ConfigError
-from dkan_core.trainjob.cluster import Cluster, UnreachableError, index_of
+from dkan_core.trainjob.cluster import Cluster, ClusterUnreachableError, index_of
 
 LINES_KEPT = 40
 AGAIN_SECONDS = 2.0
@@ -46,7 +46,7 @@ class LogFollower:
             ended = self._ended.is_set()
             try:
                 self._read()
-            except UnreachableError as error:
+            except ClusterUnreachableError as error:
                 logger.warning("%s; asking again", error)
             except ConfigError as error:
                 logger.warning("no logs are shown: %s", error)

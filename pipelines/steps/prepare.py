@@ -13,7 +13,7 @@ from components.data_processing.prepare_part import prepare_part
 from components.data_processing.sample_parquet import sample_parquet
 from pipelines.form import REQUIRED, Values, as_pipeline, bind, merged, parameters_of
 from pipelines.pods import Settings, configure_pod, retry
-from pipelines.steps.step import Step
+from pipelines.steps import PipelineStep
 
 PLACES = ("data_uri", "prepared_uri", "data_fingerprint", "source")
 SAMPLE_LABEL = "malignant"
@@ -89,11 +89,11 @@ def _prepare_sample(settings: Settings, _: str) -> Any:
 NEEDED = {name: {"default": REQUIRED} for name in ("data_uri", "label")}
 """What a form cannot do without, though the component can: it also takes Parquet of an upstream step."""
 
-ONCE = Step(
+ONCE = PipelineStep(
     parameters=merged(parameters_of(prepare_parquet, leave_out=("data_fingerprint",)), changed=NEEDED),
     build=_prepare_once,
 )
-IN_PARALLEL = Step(
+IN_PARALLEL = PipelineStep(
     parameters=parameters_of(plan_preparation, leave_out=("data_fingerprint",)), build=_prepare_in_parallel
 )
-SAMPLE = Step(parameters=parameters_of(prepare_parquet, leave_out=(*PLACES, "label")), build=_prepare_sample)
+SAMPLE = PipelineStep(parameters=parameters_of(prepare_parquet, leave_out=(*PLACES, "label")), build=_prepare_sample)

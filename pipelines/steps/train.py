@@ -19,7 +19,7 @@ from pipelines.pods import (
     place_training,
     retry,
 )
-from pipelines.steps.step import Step
+from pipelines.steps import PipelineStep
 
 PARAMETERS = merged(parameters_of(train_fastkan, leave_out=("checkpoint_key", "data_fingerprint")), TRAINING_RESOURCES)
 
@@ -96,11 +96,11 @@ def _train_on_nodes(settings: Settings, _: str) -> Any:
     return train
 
 
-ONCE = Step(parameters=PARAMETERS, build=_train_once)
-SWEEP = Step(
+ONCE = PipelineStep(parameters=PARAMETERS, build=_train_once)
+SWEEP = PipelineStep(
     parameters=[*(parameter for parameter in PARAMETERS if parameter.name != "settings"), SWEEP_SETTINGS], build=_sweep
 )
-ON_NODES = Step(
+ON_NODES = PipelineStep(
     parameters=parameters_of(
         train_fastkan_nodes,
         leave_out=("mount_path", "data_fingerprint", *(parameter.name for parameter in (*STEP, *VOLUME))),

@@ -5,7 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from dkan_core.utils.storage.files import write_atomic, write_json
-from pipelines.submission.watch import Outcome, TaskRun, Watched
+from pipelines.submission.watch import RunOutcome, TaskRun, Watched
 
 
 @dataclass(kw_only=True)
@@ -39,9 +39,9 @@ def write_junit(path: Path, submission: Submission, watched: Watched) -> None:
     suite = ElementTree.Element("testsuite", name=submission.pipeline)
     for task in watched.tasks:
         _add_case(suite, submission.pipeline, task)
-    if watched.outcome is not Outcome.SUCCEEDED and not suite.findall("*/failure"):
+    if watched.outcome is not RunOutcome.SUCCEEDED and not suite.findall("*/failure"):
         case = ElementTree.SubElement(suite, "testcase", classname=submission.pipeline, name="run", time="0")
-        kind = "failure" if watched.outcome is Outcome.FAILED else "error"
+        kind = "failure" if watched.outcome is RunOutcome.FAILED else "error"
         ElementTree.SubElement(case, kind, message=f"{watched.outcome.name.lower()}: {watched.message}")
     for attribute, found in {"tests": "testcase", "failures": "*/failure", "errors": "*/error"}.items():
         suite.set(attribute, str(len(suite.findall(found))))

@@ -66,7 +66,7 @@ class _Client(kfp.Client):  # type: ignore[misc]
         self._context_setting["namespace"] = namespace
 
 
-class Server:
+class PipelinesServer:
     """One server, as one user."""
 
     def __init__(self, host: str, credentials: Credentials, pace: Pace, *, namespace: str = "", ca: Path | None = None):

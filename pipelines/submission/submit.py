@@ -12,12 +12,11 @@ import yaml
 
 from dkan_core.errors import UserError
 from pipelines.compiled import DEFAULT
-from pipelines.options import GivenParameters, PipelineName, package_named
-from pipelines.parameters import ArgumentError, read_parameters
+from pipelines.parameters import ArgumentError, GivenParameters, PipelineName, package_named, read_parameters
 from pipelines.submission.credentials import Credentials, RefusedError, service_account_token
 from pipelines.submission.results import Submission, write_junit, write_summary
-from pipelines.submission.server import Pace, Server, UnreachableError
-from pipelines.submission.watch import Outcome, Watched, watch
+from pipelines.submission.server import Pace, PipelinesServer, UnreachableError
+from pipelines.submission.watch import RunOutcome, Watched, watch
 
 PACE = Pace()
 
@@ -79,10 +78,10 @@ def submit_command(
         token = service_account_token() if service_account else token_file
         request = prepare(submission, params or [])
         credentials = Credentials(token_file=token, cookies_file=cookies_file)
-        server = Server(host, credentials, PACE, namespace=namespace, ca=ca)
+        server = PipelinesServer(host, credentials, PACE, namespace=namespace, ca=ca)
         watched = submit(request, server, timeout, typer.echo, wait=wait)
     except (ArgumentError, RefusedError, UnreachableError) as error:
-        outcome = Outcome.UNREACHABLE if isinstance(error, UnreachableError) else Outcome.REFUSED
+        outcome = RunOutcome.UNREACHABLE if isinstance(error, UnreachableError) else RunOutcome.REFUSED
         watched = Watched(outcome=outcome, message=credentials.clean(str(error)) if credentials else str(error))
     _finish(submission, watched, summary, junit)
 
@@ -105,7 +104,7 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
 
 
 def submit(
-    request: Request, server: Server, timeout: float | None, say: Callable[[str], None], *, wait: bool
+    request: Request, server: PipelinesServer, timeout: float | None, say: Callable[[str], None], *, wait: bool
 ) -> Watched | None:
     """Start the run, and follow it to its end if ``wait``; the submission learns its id and address on the way."""
     submission, name = request.submission, request.spec["pipelineInfo"]["name"]
@@ -128,15 +127,15 @@ def _finish(submission: Submission, watched: Watched | None, summary: Path | Non
             write_junit(junit, submission, watched)
     except UserError as error:
         typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
-        if watched is None or watched.outcome is Outcome.SUCCEEDED:
-            raise typer.Exit(Outcome.REFUSED.value) from None
+        if watched is None or watched.outcome is RunOutcome.SUCCEEDED:
+            raise typer.Exit(RunOutcome.REFUSED.value) from None
     if watched is None:
         return
     for task in watched.tasks:
         if task.state == "FAILED":
             typer.secho(f"{task.name} failed: {task.error or 'its log is in the run'}", fg=typer.colors.RED, err=True)
     word = watched.outcome.name.lower()
-    if watched.outcome is Outcome.SUCCEEDED:
+    if watched.outcome is RunOutcome.SUCCEEDED:
         typer.echo(word)
         return
     typer.secho(f"error: {word}{': ' * bool(watched.message)}{watched.message}", fg=typer.colors.RED, err=True)

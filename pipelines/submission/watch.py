@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from pipelines.submission.server import Server, UnreachableError
+from pipelines.submission.server import PipelinesServer, UnreachableError
 
 
-class Outcome(Enum):
+class RunOutcome(Enum):
     """How a submission ended, with the exit code that says so."""
 
     SUCCEEDED = 0
@@ -21,10 +21,10 @@ class Outcome(Enum):
 
 
 FINAL = {
-    "SUCCEEDED": Outcome.SUCCEEDED,
-    "FAILED": Outcome.FAILED,
-    "SKIPPED": Outcome.FAILED,
-    "CANCELED": Outcome.CANCELLED,
+    "SUCCEEDED": RunOutcome.SUCCEEDED,
+    "FAILED": RunOutcome.FAILED,
+    "SKIPPED": RunOutcome.FAILED,
+    "CANCELED": RunOutcome.CANCELLED,
 }
 """The states a run stays in."""
 
@@ -43,13 +43,13 @@ class TaskRun:
 class Watched:
     """What is known of a run."""
 
-    outcome: Outcome
+    outcome: RunOutcome
     message: str = ""
     tasks: list[TaskRun] = field(default_factory=list)
 
 
 def watch(
-    server: Server, run_id: str, task_names: Iterable[str], timeout: float | None, say: Callable[[str], None]
+    server: PipelinesServer, run_id: str, task_names: Iterable[str], timeout: float | None, say: Callable[[str], None]
 ) -> Watched:
     """Ask for a run until it ends, ``timeout`` seconds are over, or the server does not answer for long.
 
@@ -67,8 +67,8 @@ def watch(
             run = server.get_run(run_id, min(server.pace.patience, max(left, 0.0)))
         except UnreachableError as error:
             if time.monotonic() < end:
-                return Watched(outcome=Outcome.UNREACHABLE, message=f"{error}; the run continues", tasks=tasks)
-            return Watched(outcome=Outcome.TIMEOUT, message=f"no end within {timeout:g} s; {error}", tasks=tasks)
+                return Watched(outcome=RunOutcome.UNREACHABLE, message=f"{error}; the run continues", tasks=tasks)
+            return Watched(outcome=RunOutcome.TIMEOUT, message=f"no end within {timeout:g} s; {error}", tasks=tasks)
         tasks = read_tasks(run, names, server.credentials.clean)
         for task in tasks:
             if shown.get(task.name, "PENDING") != task.state:
@@ -80,7 +80,7 @@ def watch(
         left = end - time.monotonic()
         if left <= 0:
             message = f"no end within {timeout:g} s, state {run.state}; the run continues"
-            return Watched(outcome=Outcome.TIMEOUT, message=message, tasks=tasks)
+            return Watched(outcome=RunOutcome.TIMEOUT, message=message, tasks=tasks)
         time.sleep(min(delay, left))
         delay = server.pace.next(delay)
 

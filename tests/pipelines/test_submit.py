@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from pipelines.__main__ import app
 from pipelines.submission import submit
 from pipelines.submission.server import Pace
-from pipelines.submission.watch import Outcome
+from pipelines.submission.watch import RunOutcome
 from tests.pipelines.kubeflow import GIVEN, Kubeflow, state, task, waited
 
 ROOT = Path(__file__).parents[2]
@@ -184,9 +184,9 @@ def test_a_server_without_tls_is_not_asked_again(kubeflow: Kubeflow, monkeypatch
 
 
 def test_every_exit_code_and_option_is_documented() -> None:
-    assert len({outcome.value for outcome in Outcome}) == len(Outcome) == 6
+    assert len({outcome.value for outcome in RunOutcome}) == len(RunOutcome) == 6
     page = (ROOT / "docs/guides/ci.md").read_text()
-    for outcome in Outcome:
+    for outcome in RunOutcome:
         assert re.search(rf"[:;] {outcome.value} ", " ".join(submit.EXIT_CODES.split())), outcome
         assert f"| {outcome.value} | {outcome.name.lower()} |" in page
     command = typer.main.get_command(app)
