@@ -28,9 +28,12 @@ from dkan_core.training.communication.process_group import LOOPBACK
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import trained_parameters
 from dkan_core.training.roles.heartbeat import Heartbeat
-from dkan_core.training.roles.parameter_server import Server
+from dkan_core.training.roles.parameter_server import server_loop
+from dkan_core.training.roles.startup import ComputeProcess
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.worker import Worker
+from dkan_core.training.state.aggregation import LossTotals
+from dkan_core.training.state.parameter_store import Rules
 from dkan_core.training.state.process_spec import ProcessSpec
 
 RATE = 1e-3
@@ -99,19 +102,24 @@ class Handed:
 
 def serve(handed: Handed, optimizer: bool) -> None:
     """Be the parameter server: the real one, in its real loop."""
-    server = Server(handed.spec)
+    loop = server_loop(handed.spec)
     if not optimizer:
-        server.store.optimizer.step = lambda *_, **__: True  # type: ignore[method-assign]
-    server.run()
+        loop.store.optimizer.step = lambda *_, **__: True  # type: ignore[method-assign]
+    loop.run()
 
 
 def work(handed: Handed, seat: Seat) -> None:
     """Be a worker of the parameter server: the real one, in its real loop, but for the gradient."""
     spec = handed.spec
     memory = spec.open_memory()
-    replica = _Given(seat.model(), torch.device("cpu"))  # type: ignore[arg-type]
-    heartbeat = Heartbeat(memory, spec.role, spec.rank)
-    worker = Worker(spec, memory, replica, _Gated(seat), heartbeat, Stopwatch())  # type: ignore[arg-type]
+    process = ComputeProcess(
+        memory=memory,
+        heartbeat=Heartbeat(memory, spec.role, spec.rank),
+        rules=Rules.from_config(spec.config, spec.train_rows, spec.decayed),
+        replica=_Given(seat.model(), torch.device("cpu")),  # type: ignore[arg-type]
+        batches=_Gated(seat),  # type: ignore[arg-type]
+    )
+    worker = Worker(spec, process)
     torch.from_numpy(worker.push_N).normal_()
     worker.run()
 
@@ -119,8 +127,8 @@ def work(handed: Handed, seat: Seat) -> None:
 class _Given(Replica):
     """A replica whose gradient is there already."""
 
-    def compute_gradient(self, *_: object, **__: object) -> tuple[float, float]:
-        return 0.5, 1.0
+    def compute_gradient(self, *_: object, **__: object) -> LossTotals:
+        return LossTotals(loss=0.5, weight=1.0, rows=1)
 
 
 class _Gated:
@@ -128,6 +136,7 @@ class _Gated:
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
+        self.stopwatch = Stopwatch()
 
     def get(self, step: int, _: int) -> Arrays:
         if step % self.seat.steps == 0:

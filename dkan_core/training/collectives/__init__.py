@@ -5,12 +5,10 @@ from dkan_core.training.collectives.base import Strategy
 from dkan_core.training.collectives.ddp import DistributedDataParallelism
 from dkan_core.training.collectives.local_sgd import LocalSGD
 from dkan_core.training.collectives.ring import Ring
-from dkan_core.training.collectives.single import Single
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "allreduce": AllReduce,
     "ddp": DistributedDataParallelism,
     "ring": Ring,
     "local-sgd": LocalSGD,
-    "single": Single,
 }

@@ -45,7 +45,7 @@ class RoundTotals:
     """Of the proof."""
 
     @classmethod
-    def for_round(cls, inputs: "RoundInputs", *, loss: float, weight: float, rows: int) -> "RoundTotals":
+    def for_round(cls, inputs: "RoundInputs", loss: float, weight: float, rows: int) -> "RoundTotals":
         """Return what one rank adds to the totals."""
         thousands, ones = divmod(rows, ROWS_UNIT)
         return cls(
@@ -154,13 +154,12 @@ class GradientStrategy(Strategy):
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Compute this rank's gradient and sum all, each weighted by its measured labels."""
         (step,) = inputs.steps
-        arrays = self.batches.get(step, self.process_group.rank)
         self.replica.load(inputs.state_KP[0])
-        loss, weight = self.replica.compute_gradient(arrays, self.config)
+        own = self.replica.compute_gradient(self.batches.get(step, self.process_group.rank), self.config)
         if self.replica.gradients_P.data_ptr() != self.update_N.data_ptr():
             self.update_N.copy_(self.replica.gradients_P)
-        self.update_N.mul_(weight)
-        self.write_tail(RoundTotals.for_round(inputs, loss=loss, weight=weight, rows=len(arrays["labels"])))
+        self.update_N.mul_(own.weight)
+        self.write_tail(RoundTotals.for_round(inputs, *own))
         self.all_reduce(self.buffer_N)
         totals = self.read_tail()
         if totals.weight:

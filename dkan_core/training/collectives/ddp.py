@@ -41,7 +41,7 @@ class DistributedDataParallelism(Strategy):
         share = total.to(weight.device) / self.process_group.size
         loss = self._backward(batch, share)
         mean = loss * share.item() / (weight.item() or 1.0)
-        self.write_tail(RoundTotals.for_round(inputs, loss=mean, weight=weight.item(), rows=len(arrays["labels"])))
+        self.write_tail(RoundTotals.for_round(inputs, mean, weight.item(), len(arrays["labels"])))
         self.process_group.all_reduce(self._tail)
         self.update_N.copy_(self.replica.gradients_P)
         return self.read_tail()

@@ -32,10 +32,10 @@ class LocalSGD(Strategy):
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Take the steps of a round alone, then average."""
         np.copyto(self.state_3P, inputs.state_KP[: self.arrays])
-        loss, weight, rows = self.local_steps.take(
+        totals = self.local_steps.take(
             AdamState(*self.state_3P), inputs.steps, self.process_group.rank, inputs.lr_scale
         )
-        own = RoundTotals.for_round(inputs, loss=loss, weight=weight, rows=rows)
+        own = RoundTotals.for_round(inputs, *totals)
         self.update_N.copy_(torch.from_numpy(self.state_3P.reshape(-1)))
         self.write_tail(own)
         if self.process_group.size > 1:

@@ -83,26 +83,22 @@ class ProcessGroup:
     """One rank's connection to the others.
 
     Args:
-        rendezvous: Where the ranks find each other; None for a rank that is alone.
+        rendezvous: Where the ranks find each other.
         rank: This rank's number.
         size: How many there are.
         device: Where it computes.
         timeout: Seconds that it waits for the others before it gives them up for lost.
     """
 
-    def __init__(
-        self, rendezvous: Rendezvous | None, rank: int, size: int, device: torch.device, timeout: float
-    ) -> None:
+    def __init__(self, rendezvous: Rendezvous, rank: int, size: int, device: torch.device, timeout: float) -> None:
         self.rank = rank
         self.size = size
         self.stopwatch = Stopwatch()
         """Told what the time between ranks went into; by default one that nobody reads."""
 
-        self.device = device if rendezvous is None or rendezvous.backend != "gloo" else torch.device("cpu")
+        self.device = device if rendezvous.backend != "gloo" else torch.device("cpu")
         """Where buffers are summed."""
 
-        if rendezvous is None:
-            return
         if rendezvous.one_node:
             os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
         with self.exit_on_peer_loss():
@@ -168,7 +164,6 @@ class ProcessGroup:
 
     def close(self) -> None:
         """Wait for the others and close the connections."""
-        if dist.is_initialized():
-            with self.exit_on_peer_loss():
-                dist.barrier()
-            dist.destroy_process_group()
+        with self.exit_on_peer_loss():
+            dist.barrier()
+        dist.destroy_process_group()

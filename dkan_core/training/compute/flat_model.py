@@ -12,6 +12,7 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.gradient import compute_gradient, to_tensors, trained_parameters
 from dkan_core.training.state.adamw import Float32
+from dkan_core.training.state.aggregation import LossTotals
 
 
 class Replica:
@@ -64,12 +65,13 @@ class Replica:
         if target.data_ptr() != buffer_P.data_ptr():
             target.copy_(buffer_P)
 
-    def compute_gradient(self, arrays: Arrays, config: ResolvedTrainConfig) -> tuple[float, float]:
-        """Put the gradient of a slice of a step into the gradients; return its mean loss, and the weight of that.
+    def compute_gradient(self, arrays: Arrays, config: ResolvedTrainConfig) -> LossTotals:
+        """Put the gradient of a slice of a step into the gradients; return its mean loss, the weight of that, and rows.
 
         It is a function of parameters and rows alone, whichever process computes it.
         """
-        return compute_gradient(self.model, to_tensors(arrays, self.device), config)
+        loss, weight = compute_gradient(self.model, to_tensors(arrays, self.device), config)
+        return LossTotals(loss, weight, len(arrays["labels"]))
 
     def _bind(self) -> None:
         values, gradients = (torch.split(buffer_P, self._sizes) for buffer_P in (self.values_P, self.gradients_P))

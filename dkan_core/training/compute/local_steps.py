@@ -10,7 +10,7 @@ import numpy as np
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.adamw import AdamState, FlatAdamW
-from dkan_core.training.state.aggregation import clip
+from dkan_core.training.state.aggregation import LossTotals, clip
 from dkan_core.training.state.parameter_store import Rules
 
 
@@ -35,7 +35,7 @@ class LocalSteps:
         self._gradient_P = np.zeros(replica.values_P.numel(), np.float32)
         replica.bind_gradient_array(self._gradient_P)
 
-    def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> tuple[float, float, int]:
+    def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
         """Take steps on one slice of their batches; return the mean loss, the weight of that, and the rows.
 
         Args:
@@ -45,20 +45,17 @@ class LocalSteps:
             lr_scale: Factor of the learning rate.
         """
         config = self.rules.config
-        losses = []
-        weights = []
-        rows = 0
+        taken = []
         for step in steps:
-            arrays = self.batches.get(step, slice_index)
             self.replica.load(state.values_P)
-            loss, weight = self.replica.compute_gradient(arrays, config)
-            losses.append(loss * weight)
-            weights.append(weight)
-            rows += len(arrays["labels"])
-            if weight:
+            totals = self.replica.compute_gradient(self.batches.get(step, slice_index), config)
+            taken.append(totals)
+            if totals.weight:
                 self.replica.copy_buffer(self.replica.gradients_P, self._gradient_P)
                 clip(self._gradient_P, float(np.linalg.norm(self._gradient_P)), config.clip_norm)
                 lr = self.rules.schedule.learning_rate(step) * lr_scale
                 self._optimizer.step(state, state, self._gradient_P, lr=lr, count=step + 1)
             self.on_step()
-        return sum(losses) / (sum(weights) or 1.0), sum(weights), rows
+        weight = sum(each.weight for each in taken)
+        loss = sum(each.loss * each.weight for each in taken) / (weight or 1.0)
+        return LossTotals(loss, weight, sum(each.rows for each in taken))

@@ -6,23 +6,23 @@ begin anew from its last commit.
 """
 
 import logging
-import time
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 
 import torch
 
 from dkan_core.training.collectives import STRATEGIES
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
-from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.roles.heartbeat import Heartbeat
-from dkan_core.training.roles.post_step import PostStepHooks
-from dkan_core.training.roles.startup import open_batches, use_device
+from dkan_core.training.roles.own_updates import OwnUpdates
+from dkan_core.training.roles.post_step import PostStepHooks, publish_to
+from dkan_core.training.roles.startup import ComputeProcess, open_compute_process
 from dkan_core.training.roles.stopwatch import Stopwatch
-from dkan_core.training.roles.worker import PATIENCE_SECONDS
+from dkan_core.training.roles.training_loop import TrainingLoop, UpdateSource
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.ledger import ENDINGS, Ledger
-from dkan_core.training.state.parameter_store import ParameterStore, Rules
+from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SharedMemory, create_memory
 
@@ -33,23 +33,30 @@ logger = logging.getLogger(__name__)
 
 
 def main(spec: ProcessSpec) -> None:
-    """Take part in every round until the run ends."""
-    device = use_device(spec)
-    memory = spec.open_memory()
-    heartbeat = Heartbeat(memory, spec.role, spec.rank)
+    """Train until the run ends, alone or with the other ranks."""
+    with open_compute_process(spec) as process, _update_source(spec, process) as source:
+        hooks = PostStepHooks(source.store, None if spec.rank else publish_to(spec.wakeup("evaluator"), source.store))
+        TrainingLoop(source.store, source, hooks, process.stopwatch, process.heartbeat.record_activity).run()
+
+
+@contextmanager
+def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnUpdates | ReducedUpdates]":
+    """Yield where this rank's updates come from, once its state is that of the first one."""
+    if spec.config.strategy == "single":
+        store = ParameterStore(process.memory, process.rules)
+        yield OwnUpdates(store, process.replica, lambda step: process.batches.get(step, 0), process.stopwatch)
+        return
+    assert spec.rendezvous is not None, "ranks that exchange something have a rendezvous"
+    device = process.replica.device
     process_group = ProcessGroup(spec.rendezvous, spec.rank, spec.shape.workers, device, spec.config.exchange_timeout)
-    rules = Rules.from_config(spec.config, spec.train_rows, spec.decayed)
-    with open_batches(spec, memory, device) as batches:
-        process_group.stopwatch = batches.stopwatch
-        if spec.rank:
-            memory = create_memory(spec.shape)
-        if process_group.size > 1:
-            broadcast_state(memory, process_group)
-        replica = Replica.from_architecture(spec.model, device)
-        strategy = STRATEGIES[spec.config.strategy](process_group, replica, batches, rules)
-        store = ParameterStore(memory, rules)
-        hooks = PostStepHooks(store, None if spec.rank else spec.wakeup("evaluator"))
-        CollectiveLoop(strategy, store, hooks, heartbeat, batches.stopwatch).run()
+    process_group.stopwatch = process.stopwatch
+    # The launcher's memory is written to by the first rank alone.
+    memory = create_memory(spec.shape) if spec.rank else process.memory
+    if process_group.size > 1:
+        broadcast_state(memory, process_group)
+    strategy = STRATEGIES[spec.config.strategy](process_group, process.replica, process.batches, process.rules)
+    strategy.on_step = process.heartbeat.record_activity
+    yield ReducedUpdates(strategy, ParameterStore(memory, process.rules), process.stopwatch)
     process_group.close()
 
 
@@ -67,91 +74,64 @@ def broadcast_state(memory: SharedMemory, process_group: ProcessGroup) -> None:
             record.write(restore_point)
 
 
-class CollectiveLoop:
-    """The loop over rounds.
+class ReducedUpdates(UpdateSource):
+    """The updates that the ranks compute and reduce together: one per round, the same in every rank.
+
+    The sums of a round carry two things besides: whether the run is to end, which the first rank alone decides, so that
+    all end after the same step; and a proof of each rank's state, so that ranks that drift apart are noticed.
 
     Args:
         strategy: How the ranks' updates become one.
         store: This rank's copy of the state that counts.
-        hooks: What is due after a commit.
-        heartbeat: Shows that rounds are made.
         stopwatch: Told what the time went into.
     """
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        store: ParameterStore,
-        hooks: PostStepHooks,
-        heartbeat: Heartbeat,
-        stopwatch: Stopwatch,
-    ) -> None:
+    def __init__(self, strategy: Strategy, store: ParameterStore, stopwatch: Stopwatch) -> None:
         self.strategy = strategy
         self.store = store
-        self.hooks = hooks
-        self.heartbeat = heartbeat
         self.stopwatch = stopwatch
-        strategy.on_step = heartbeat.record_activity
+        self._proposed_ending = 0
+        self._agreed_ending = 0
 
-    def run(self) -> None:
-        """Run to the end, and see to what an earlier process did not come to."""
-        ending = self._run_hooks(0)
-        while not self.store.ledger.ended:
-            ending = self._run_hooks(self._run_sync_round(ending))
-        self.stopwatch.publish()
-
-    def _run_sync_round(self, ending: int) -> int:
-        """Take part in a round; return why the run ends after it, as all ranks know by then."""
-        ledger = self.store.ledger
-        plan = self.store.rules.work_plan
+    def next_updates(self) -> list[WorkerUpdate]:
+        """Take part in a round."""
         self.stopwatch.lap("other")
         totals = self.strategy.run_sync_round(
             RoundInputs(
                 state_KP=self.store.state_KP,
-                steps=plan.steps_of_unit(ledger.units_done),
+                steps=self.store.rules.work_plan.steps_of_unit(self.store.ledger.units_done),
                 lr_scale=self.store.lr_scale,
-                ending=ending,
+                ending=self._proposed_ending,
                 proof=self._proof(),
             )
         )
+        self._agreed_ending = int(totals.ending)
         process_group = self.strategy.process_group
         # On a GPU the exchange ends when its sums are read.
         self.stopwatch.lap("exchange" if process_group.size > 1 else "compute")
         if not totals.is_proven(process_group.size):
-            logger.warning("parameters diverged across ranks at step %d; continuing with those of rank 0", ledger.step)
+            step = self.store.ledger.step
+            logger.warning("parameters diverged across ranks at step %d; continuing with those of rank 0", step)
             broadcast_state(self.store.memory, process_group)
             self.store.ledger = self.store.memory.ledger.read()
-        self.store.apply_updates([self._worker_update(totals)])
-        self.stopwatch.lap("update")
-        return int(totals.ending)
+        return [self._update(totals)]
+
+    def agree_on_ending(self, reason: str) -> str:
+        """Return what the first rank proposed before the last round; that no step is left, all know by themselves."""
+        if self.strategy.process_group.rank == 0:
+            self._proposed_ending = ENDINGS.index(reason)
+        return reason if reason == "epochs" else ENDINGS[self._agreed_ending]
 
     def _proof(self) -> int:
         newest = max((record.read() for record in self.store.memory.restore_points), key=lambda ledger: ledger.step)
         return newest.checksum % PROOFS
 
-    def _worker_update(self, totals: RoundTotals) -> WorkerUpdate:
+    def _update(self, totals: RoundTotals) -> WorkerUpdate:
         return WorkerUpdate(
-            rank=-1,
-            lease=0,
             unit=self.store.ledger.units_done,
             units=self.store.rules.work_plan.workers,
             array_P=self.strategy.reduced_update(),
             loss=totals.mean_loss,
             weight=totals.weight,
             rows=totals.rows,
-            staleness=0,
         )
-
-    def _run_hooks(self, ending: int) -> int:
-        """Do what is due after a commit; return why the run is to end after the next round, by this rank alone."""
-        self.heartbeat.record_activity()
-        ledger = self.store.ledger
-        if ledger.step == self.store.rules.schedule.steps:
-            ending = ENDINGS.index("epochs")
-        if ending and not ledger.ended:
-            self.store.commit(replace(ledger, ended=ending))
-        while not self.hooks.publish_snapshot_if_due():
-            self.heartbeat.record_activity()
-            time.sleep(PATIENCE_SECONDS)
-        self.hooks.save_restore_point_if_due()
-        return 0 if self.hooks.evaluator is None else ENDINGS.index(self.hooks.ending_reason())

@@ -15,17 +15,20 @@ import torch
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader, run_batches
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
+from dkan_core.training.roles.own_updates import OwnUpdates
+from dkan_core.training.roles.post_step import PostStepHooks
+from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.initial_model import InitialModel, initial_model
-from dkan_core.training.state.aggregation import WorkerUpdate
-from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store, save_restore_point
-from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+from dkan_core.training.state.ledger import Ledger
+from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
+from dkan_core.training.state.shared_memory import Evaluated, MemoryShape, create_memory
 from dkan_core.training.validation.early_stopping import EarlyStopping, describe_best
 from dkan_core.training.validation.scorer import Best, Scorer
 
@@ -77,7 +80,7 @@ def train_single(
 
 
 class _Single:
-    """The loop over steps."""
+    """A training loop that is its own worker and evaluator."""
 
     def __init__(
         self,
@@ -87,60 +90,35 @@ class _Single:
         config: ResolvedTrainConfig,
         initial: InitialModel | None,
     ) -> None:
-        self.train = train
         self.config = config
         self.architecture = initial.architecture if initial else choose_architecture(train, prepared, config)
         model = initial_model(self.architecture, prepared, config, initial)
         values_P = flatten(model).numpy()
-        self.memory = create_memory(MemoryShape(parameters=len(values_P), workers=1, average=config.ema_decay > 0))
-        os.close(self.memory.handle)
-        initialize_store(self.memory, values_P)
-        rules = Rules.from_config(config, train.rows, decayed_ranges(model, config, train.rows))
-        self.schedule = rules.schedule
-        self.store = ParameterStore(self.memory, rules)
+        memory = create_memory(MemoryShape(parameters=len(values_P), workers=1, average=config.ema_decay > 0))
+        os.close(memory.handle)
+        initialize_store(memory, values_P)
+        self.store = ParameterStore(
+            memory, Rules.from_config(config, train.rows, decayed_ranges(model, config, train.rows))
+        )
         self.replica = Replica(model, torch.device(config.device))
-        self.gradient_P = self.memory.pushes_WN[0]
-        self.replica.bind_gradient_array(self.gradient_P)
+        self.batches = run_batches(train, config)
         self.scorer = Scorer(self.replica, valid, EarlyStopping(config.patience))
         self.best: Best | None = None
         self.history: list[dict[str, Any]] = []
 
     def run(self) -> SingleResult:
         """Run every step, or until patience or time is used up."""
-        limit = self.config.max_seconds
-        due = self.schedule.evaluations_due
-        for step, arrays in enumerate(run_batches(self.train, self.config)):
-            self._step(step, arrays)
-            ledger = self.store.ledger
-            time_is_up = limit is not None and ledger.seconds >= limit
-            if time_is_up or ledger.step == self.schedule.steps or due(ledger.step) > due(step):
-                self._evaluate()
-                save_restore_point(self.memory, ledger)
-                self.store.commit(ledger.with_reset_counters())
-            if time_is_up or self.scorer.early_stopping.exhausted:
-                break
+        stopwatch = Stopwatch()
+        source = OwnUpdates(self.store, self.replica, lambda _: next(self.batches), stopwatch)
+        TrainingLoop(self.store, source, PostStepHooks(self.store, self._evaluate), stopwatch).run()
         return self._result()
 
-    def _step(self, step: int, arrays: Arrays) -> None:
-        """Take one step, as worker and server would."""
-        self.replica.load(self.store.state_KP[0])
-        loss, weight = self.replica.compute_gradient(arrays, self.config)
-        self.replica.copy_buffer(self.replica.gradients_P, self.gradient_P)
-        update = WorkerUpdate(
-            rank=0,
-            lease=step,
-            unit=step,
-            array_P=self.gradient_P,
-            loss=loss,
-            weight=weight,
-            rows=len(arrays["labels"]),
-            staleness=0,
-        )
-        self.store.apply_updates([update])
-
-    def _evaluate(self) -> None:
-        """Score the validation rows; keep the parameters if they are the best."""
-        facts = self.store.ledger.facts(self.schedule.steps_per_epoch)
+    def _evaluate(self, ledger: Ledger, _: bool) -> bool:
+        """Score the state that counts and keep it if it is the best, unless patience is used up already."""
+        early_stopping = self.scorer.early_stopping
+        if early_stopping.exhausted:
+            return True
+        facts = ledger.facts(self.store.rules.schedule.steps_per_epoch)
         entry, best = self.scorer.score_parameters(self.store.state_KP[::3], facts)
         self.best = best or self.best
         self.history.append(entry)
@@ -151,6 +129,8 @@ class _Single:
             entry["average_precision"],
             entry["best_average_precision"],
         )
+        self.store.memory.evaluated.write(Evaluated(exhausted=int(early_stopping.exhausted)))
+        return True
 
     def _result(self) -> SingleResult:
         """Return the best model in memory of its own."""

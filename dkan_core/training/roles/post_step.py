@@ -1,10 +1,32 @@
 """What happens after a commit: the end of training is noticed, a snapshot and a restore point are taken."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from dkan_core.training.communication.wakeup import Wakeup
+from dkan_core.training.state.ledger import ENDINGS, Ledger
 from dkan_core.training.state.parameter_store import ParameterStore, save_restore_point
 from dkan_core.training.state.snapshots import newest_snapshot, publish_snapshot
+
+Publish = Callable[[Ledger, bool], bool]
+"""Has the state that a ledger names evaluated, and is told whether the run's time is up; False where nobody can."""
+
+
+def publish_to(evaluator: Wakeup, store: ParameterStore) -> Publish:
+    """Return what hands snapshots to the evaluator process.
+
+    Args:
+        evaluator: Its wake-up.
+        store: The state that counts.
+    """
+
+    def publish(ledger: Ledger, time_is_up: bool) -> bool:
+        steps_per_epoch = store.rules.schedule.steps_per_epoch
+        done = publish_snapshot(store.memory, ledger, steps_per_epoch=steps_per_epoch, time_is_up=time_is_up)
+        evaluator.notify()
+        return done
+
+    return publish
 
 
 class PostStepHooks:
@@ -14,27 +36,27 @@ class PostStepHooks:
 
     Args:
         store: The state that counts.
-        evaluator: The evaluator's wake-up; None for ranks that take no snapshots: all but the first.
+        publish: Where snapshots go; None for ranks that take none: all but the first.
     """
 
-    def __init__(self, store: ParameterStore, evaluator: Wakeup | None) -> None:
+    def __init__(self, store: ParameterStore, publish: Publish | None) -> None:
         self.store = store
         self.memory = store.memory
-        self.evaluator = evaluator
+        self.publish = publish
         self.schedule = store.rules.schedule
         self.limit = store.rules.config.max_seconds
-        self.published = max(store.ledger.published, newest_snapshot(self.memory).step)
+        newest = newest_snapshot(self.memory)
+        self.final_is_published = bool(newest.final)
+        self.published_step = max(store.ledger.published, newest.step)
         self.restore_point_step = max(record.read().step for record in self.memory.restore_points)
 
     def ending_reason(self) -> str:
         """Return why training is to end now, one of ``ENDINGS``; an empty text where it is not."""
-        control = self.memory.control.read()
-        ledger = self.store.ledger
-        if ledger.step == self.schedule.steps:
+        if self.store.ledger.step == self.schedule.steps:
             return "epochs"
         if self.memory.evaluated.read().exhausted:
             return "patience"
-        if control.stop:
+        if self.memory.control.read().stop:
             return "interrupt"
         return "time" if self._time_is_up() else ""
 
@@ -42,44 +64,53 @@ class PostStepHooks:
         return self.limit is not None and self.store.ledger.seconds >= self.limit
 
     @property
-    def snapshot_is_due(self) -> bool:
-        """Whether the evaluator is to be given a snapshot."""
-        ledger = self.store.ledger
-        due = self.schedule.evaluations_due
-        if self.evaluator is None:
+    def is_due(self) -> bool:
+        """Whether there is anything to do but to end."""
+        return self._restore_point_is_due or self._snapshot_is_due
+
+    def run(self, ending: str) -> None:
+        """Do what is due; no work unit is begun and not applied.
+
+        Args:
+            ending: Why training ends now, one of ``ENDINGS``; empty where it goes on.
+        """
+        if ending:
+            self.commit(ended=ENDINGS.index(ending))
+        self.publish_snapshot_if_due()
+        if self._restore_point_is_due:
+            save_restore_point(self.memory, self.store.ledger)
+            self.restore_point_step = self.store.ledger.step
+
+    def commit(self, **changes: int) -> None:
+        """Commit the ledger with some fields changed, unless they are so already."""
+        ledger = replace(self.store.ledger, **changes)
+        if ledger != self.store.ledger:
+            self.store.commit(ledger)
+
+    @property
+    def _snapshot_is_due(self) -> bool:
+        if self.publish is None:
             return False
-        if ledger.ended:
-            return not newest_snapshot(self.memory).final
-        return due(ledger.step) != due(self.published)
+        if self.store.ledger.ended:
+            return not self.final_is_published
+        due = self.schedule.evaluations_due
+        return due(self.store.ledger.step) != due(self.published_step)
 
     def publish_snapshot_if_due(self) -> bool:
-        """Give the evaluator a snapshot if one is due; return False if one was and there was no free slot for it."""
-        ledger = self.store.ledger
-        if not self.snapshot_is_due:
+        """Publish a snapshot if one is due; return False if one was and nobody could take it."""
+        if self.publish is None or not self._snapshot_is_due:
             return True
-        assert self.evaluator is not None, "a snapshot is due only where there is an evaluator"
-        done = publish_snapshot(
-            self.memory,
-            ledger,
-            steps_per_epoch=self.schedule.steps_per_epoch,
-            time_is_up=self._time_is_up(),
-        )
-        self.published = ledger.step
+        ledger = self.store.ledger
+        done = self.publish(ledger, self._time_is_up())
+        self.final_is_published = done and bool(ledger.ended)
+        self.published_step = ledger.step
         self.store.commit(replace(ledger.with_reset_counters(), published=ledger.step))
-        self.evaluator.notify()
         return done
 
     @property
-    def restore_point_is_due(self) -> bool:
-        """Whether there is to be a restore point of this step."""
+    def _restore_point_is_due(self) -> bool:
         ledger = self.store.ledger
         due = self.schedule.restore_points_due
         if self.restore_point_step == ledger.step:
             return False
         return bool(ledger.ended or due(ledger.step) > due(self.restore_point_step) or self.memory.control.read().save)
-
-    def save_restore_point_if_due(self) -> None:
-        """Make a restore point if one is due."""
-        if self.restore_point_is_due:
-            save_restore_point(self.memory, self.store.ledger)
-            self.restore_point_step = self.store.ledger.step

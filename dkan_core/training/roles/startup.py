@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,10 +11,51 @@ import torch
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.loading.loader import open_split
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.stopwatch import Stopwatch, TimedBatches
+from dkan_core.training.state.parameter_store import Rules
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SharedMemory
 from dkan_core.utils.resources import peak_resident_memory
+
+
+@dataclass(frozen=True)
+class ComputeProcess:
+    """What a worker and a collective worker compute with."""
+
+    memory: SharedMemory
+    heartbeat: Heartbeat
+    rules: Rules
+    replica: Replica
+    batches: TimedBatches
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """Of this process."""
+        return self.batches.stopwatch
+
+
+@contextmanager
+def open_compute_process(spec: ProcessSpec) -> Iterator[ComputeProcess]:
+    """Make ready to compute; the heartbeat begins before anything that takes time.
+
+    Raises:
+        DataError: The manifest or a shard is missing or damaged.
+    """
+    device = use_device(spec)
+    memory = spec.open_memory()
+    heartbeat = Heartbeat(memory, spec.role, spec.rank)
+    with open_train_split(spec) as reader:
+        stopwatch = Stopwatch(memory.worker_times[spec.rank], peak_memory_of(device))
+        with closing(TimedBatches(reader, spec.config, spec.rank, stopwatch)) as batches:
+            yield ComputeProcess(
+                memory=memory,
+                heartbeat=heartbeat,
+                rules=Rules.from_config(spec.config, spec.train_rows, spec.decayed),
+                replica=Replica.from_architecture(spec.model, device),
+                batches=batches,
+            )
 
 
 def use_device(spec: ProcessSpec) -> torch.device:
@@ -33,19 +75,6 @@ def open_train_split(spec: ProcessSpec) -> ShardReader:
     """
     folder = Path(spec.prepared)
     return open_split(folder, read_manifest(folder), "train")
-
-
-@contextmanager
-def open_batches(spec: ProcessSpec, memory: SharedMemory, device: torch.device) -> Iterator[TimedBatches]:
-    """Yield the batches of a worker or collective worker, with a stopwatch that the launcher can read.
-
-    Raises:
-        DataError: The manifest or a shard is missing or damaged.
-    """
-    with open_train_split(spec) as reader:
-        stopwatch = Stopwatch(memory.worker_times[spec.rank], peak_memory_of(device))
-        with closing(TimedBatches(reader, spec.config, spec.rank, stopwatch)) as batches:
-            yield batches
 
 
 def peak_memory_of(device: torch.device) -> Callable[[], int]:

@@ -1,23 +1,30 @@
 """Who does which work unit: handed out by the server, done once, handed out again when a worker is gone.
 
 All that must outlive the server stands in shared memory: a work unit belongs to the worker whose lease names it, and a
-new server finds it there.
+new server finds it there. ``SyncAssignment`` hands out a round at a time, ``AsyncAssignment`` one unit after the other.
 """
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from dkan_core.training.communication.wakeup import Wakeup
+from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.roles.training_loop import UpdateSource
 from dkan_core.training.state.aggregation import WorkerUpdate
-from dkan_core.training.state.ledger import Ledger, WorkPlan
+from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.shared_memory import SHUTDOWN, WAIT, Lease, Push, SharedMemory
 
 UNRESPONSIVE_SECONDS = 1.0
-"""A worker without a heartbeat for so long has its work unit handed to another."""
+"""A worker without a heartbeat for so long has its work unit handed to another. These are ten heartbeats: on a busy
+machine, where a few come late, no work is done twice, and a worker that is stopped delays a round by a second."""
+
+PATIENCE_SECONDS = 0.1
+"""How often to look for workers that are gone while none has something to say: a tenth of the time above."""
 
 
 class WorkerLiveness:
@@ -48,117 +55,130 @@ class WorkerLiveness:
         return generation > 0 and self._memory.pushes[rank].read().generation == generation
 
 
-class Leases:
-    """The leases of a run.
+class WorkAssignment(UpdateSource, ABC):
+    """The leases of a run, and the updates that workers push for them.
 
     Args:
-        memory: Shared memory, maybe with leases of an earlier server in it.
-        ledger: What counts.
-        work_plan: How the work is cut up.
+        store: The state that counts; its memory may hold leases of an earlier server.
+        wakeup: The server's, by which workers tell that they have pushed.
         wakeups: One per worker.
-        max_staleness: Work units aggregated since one was handed out, after which its update is too old; None where
-            a round is aggregated as a whole before the next one begins.
+        stopwatch: Told what the time went into.
     """
 
-    def __init__(
-        self,
-        memory: SharedMemory,
-        ledger: Ledger,
-        work_plan: WorkPlan,
-        wakeups: list[Wakeup],
-        max_staleness: int | None,
-    ) -> None:
-        self.memory = memory
-        self.work_plan = work_plan
+    def __init__(self, store: ParameterStore, wakeup: Wakeup, wakeups: Sequence[Wakeup], stopwatch: Stopwatch) -> None:
+        self.store = store
+        self.wakeup = wakeup
+        self.stopwatch = stopwatch
+        self.memory = store.memory
+        self.work_plan = store.rules.work_plan
         self.wakeups = wakeups
-        self.max_staleness = max_staleness
-        self.by_round = max_staleness is None
-        self.liveness = WorkerLiveness(memory)
-        self.collected: dict[int, WorkerUpdate] = {}
-        self.late = ledger.late
-        self.reassigned = ledger.reassigned
+        self.liveness = WorkerLiveness(store.memory)
+        self.late = store.ledger.late
+        self.reassigned = store.ledger.reassigned
         self._held: dict[int, Lease] = {}
-        leases = [record.read() for record in memory.leases]
-        self._ids = itertools.count(1 + max(lease.id for lease in leases))
-        self._next = max(ledger.next_unit, 1 + max(lease.unit for lease in leases))
-        self._revoked: set[int] = set()
-        self._recover(ledger, leases)
+        """The lease of each worker that has work to do, by its rank."""
 
-    def _recover(self, ledger: Ledger, leases: list[Lease]) -> None:
+        self._revoked: set[int] = set()
+        leases = [record.read() for record in self.memory.leases]
+        self._ids = itertools.count(1 + max(lease.id for lease in leases))
+        self._recover(leases)
+
+    def _recover(self, leases: Sequence[Lease]) -> None:
         """Take over an earlier server's leases of work units that are not done; of two for one, the newer."""
         for rank, lease in sorted(enumerate(leases), key=lambda pair: -pair[1].id):
-            acked = rank == ledger.acked_rank and lease.id == ledger.acked_lease
-            done = lease.unit < ledger.units_done if self.by_round else acked
-            if lease.unit >= 0 and not done and lease.unit not in {held.unit for held in self._held.values()}:
+            if lease.unit < 0:
+                continue
+            if self._is_done(lease) or self._holder(lease.unit) is not None:
+                self._write(rank, WAIT)
+            else:
                 self._held[rank] = lease
                 self.wakeups[rank].notify()
-            elif lease.unit >= 0:
-                self._write(rank, WAIT, ledger)
+
+    @abstractmethod
+    def _is_done(self, lease: Lease) -> bool:
+        """Tell whether a commit holds what a lease has led to."""
+
+    @abstractmethod
+    def _hand_out(self) -> None:
+        """Give work units to workers that have none, beginning with units whose worker is gone."""
+
+    @abstractmethod
+    def _collect(self) -> list[WorkerUpdate]:
+        """Return the updates that can be applied together now; else none."""
 
     @property
-    def are_idle(self) -> bool:
-        """Whether no work unit is begun and not aggregated."""
-        return not self._held and not self.collected
+    def is_idle(self) -> bool:
+        """Whether no work unit is begun and not applied."""
+        return not self._held
 
-    def hand_out(self, ledger: Ledger, lr_scale: float, *, new: bool) -> None:
-        """Give a work unit to every worker that has none, beginning with units whose worker is gone.
+    @property
+    def counters(self) -> dict[str, int]:
+        """Pushes that came too late, and work units that were handed to another worker."""
+        return {"late": self.late, "reassigned": self.reassigned}
 
-        Args:
-            ledger: What counts.
-            lr_scale: Factor of the learning rate.
-            new: Whether to begin work units that nobody has had; those of a round in progress are begun anyway.
-        """
+    def next_updates(self) -> list[WorkerUpdate]:
+        """Give work to the workers that have none; return what can be applied of what they have pushed."""
         self.liveness.poll_heartbeats()
-        for unit in list(self._wanted(ledger)):
-            if unit >= self._next and not new and not self.by_round:
-                break
-            holder = next((rank for rank, lease in self._held.items() if lease.unit == unit), None)
-            if holder is not None and self.liveness.is_alive(holder):
-                continue
-            rank = self._choose(unit)
-            if rank is None and unit >= self._next and not self.by_round:
-                break
-            if rank is None:
-                continue
-            self._stage(rank)
-            self._held[rank] = self._write(rank, unit, ledger, lr_scale)
-            if holder is not None:
-                self._revoke(holder, ledger)
-            self._next = max(self._next, unit + 1)
+        self._hand_out()
+        updates = self._collect()
+        self.stopwatch.lap("other")
+        if not updates:
+            self.wakeup.wait(PATIENCE_SECONDS)
+            self.stopwatch.lap("wait")
+        return updates
 
-    def collect(self, ledger: Ledger) -> list[WorkerUpdate]:
-        """Return the updates that can be aggregated now: those of a whole round, or one; else none."""
+    def close(self) -> None:
+        """Tell every worker that nothing is left to do."""
         for rank in range(self.work_plan.workers):
-            push = self.memory.pushes[rank].read()
-            if push.lease in self._revoked:
-                self._revoked.discard(push.lease)
-                self.late += 1
-            lease = self._held.get(rank)
-            if lease is None or push.lease != lease.id:
-                continue
-            update = self._worker_update(rank, lease, push, ledger)
-            if self.by_round:
-                del self._held[rank]
-                self.collected[lease.unit] = update
-            elif update.staleness > (self.max_staleness or 0):
-                self.late += 1
-                self._held[rank] = self._write(rank, lease.unit, ledger, lease.lr_scale)
-            else:
-                return [update]
-        if len(self.collected) < self.work_plan.workers:
-            return []
-        taken = [self.collected[unit] for unit in sorted(self.collected)]
-        self.collected.clear()
-        return taken
+            self._write(rank, SHUTDOWN)
 
-    def release(self, updates: Iterable[WorkerUpdate], ledger: Ledger) -> None:
-        """Free the workers whose updates were just aggregated, before the next commit acknowledges another's."""
-        if not self.by_round:
-            for each in updates:
-                del self._held[each.rank]
-                self._write(each.rank, WAIT, ledger)
+    def _holder(self, unit: int) -> int | None:
+        return next((rank for rank, lease in self._held.items() if lease.unit == unit), None)
 
-    def _worker_update(self, rank: int, lease: Lease, push: Push, ledger: Ledger) -> WorkerUpdate:
+    def _needs_worker(self, unit: int) -> bool:
+        """Tell whether nobody is at work on a unit, or nobody who lives."""
+        holder = self._holder(unit)
+        return holder is None or not self.liveness.is_alive(holder)
+
+    def _free_worker(self, unit: int) -> int | None:
+        """Return a worker that is alive and has nothing to do: the one that a unit falls to, if it is such a one."""
+        idle = (rank for rank in range(self.work_plan.workers) if rank not in self._held)
+        free = [rank for rank in idle if self.liveness.is_alive(rank)]
+        owner = self.work_plan.slice_of_unit(unit)
+        return owner if owner in free else next(iter(free), None)
+
+    def _lease(self, rank: int, unit: int) -> None:
+        """Lease a unit to a worker; the one that has it already loses it."""
+        holder = self._holder(unit)
+        self._held[rank] = self._write(rank, unit)
+        if holder is not None:
+            self.reassigned += 1
+            self._revoked.add(self._held.pop(holder).id)
+            self._write(holder, WAIT)
+
+    def _write(self, rank: int, unit: int) -> Lease:
+        ledger = self.store.ledger
+        lease = Lease(
+            id=next(self._ids),
+            unit=unit,
+            units_done=ledger.units_done,
+            active_buffer=ledger.active_buffer,
+            lr_scale=self.store.lr_scale,
+        )
+        self.memory.leases[rank].write(lease)
+        self.wakeups[rank].notify()
+        return lease
+
+    def _pushed(self, rank: int) -> WorkerUpdate | None:
+        """Return what a worker has pushed for its lease, if it has; a push for a lease that was revoked is counted."""
+        push = self.memory.pushes[rank].read()
+        if push.lease in self._revoked:
+            self._revoked.discard(push.lease)
+            self.late += 1
+        lease = self._held.get(rank)
+        return self._worker_update(rank, lease, push) if lease is not None and push.lease == lease.id else None
+
+    def _worker_update(self, rank: int, lease: Lease, push: Push) -> WorkerUpdate:
         return WorkerUpdate(
             rank=rank,
             lease=lease.id,
@@ -167,54 +187,106 @@ class Leases:
             loss=push.loss,
             weight=push.weight,
             rows=push.rows,
-            staleness=ledger.units_done - lease.units_done,
+            staleness=self.store.ledger.units_done - lease.units_done,
         )
 
-    def shut_down_workers(self, ledger: Ledger) -> None:
-        """Tell every worker that nothing is left to do."""
-        for rank in range(self.work_plan.workers):
-            self._write(rank, SHUTDOWN, ledger)
 
-    def _wanted(self, ledger: Ledger) -> Iterable[int]:
-        """Return the work units to be done now and not collected, oldest first."""
-        if self.by_round:
-            end = min(ledger.units_done + self.work_plan.workers, self.work_plan.count)
-            units: Iterator[int] = iter(range(ledger.units_done, end))
-        else:
-            new = range(self._next, min(self._next + self.work_plan.workers, self.work_plan.count))
-            units = itertools.chain(sorted(lease.unit for lease in self._held.values()), new)
-        return (unit for unit in units if unit not in self.collected)
+class SyncAssignment(WorkAssignment):
+    """A round at a time: its updates are applied together, before the next one begins.
 
-    def _choose(self, unit: int) -> int | None:
-        """Return the worker for a work unit: its own, else one that is free; None to wait."""
+    A round is handed out even while something waits until the source is idle: one that is begun has to be finished,
+    and none begins before what waited for the end of the one before is done.
+    """
+
+    def __init__(self, store: ParameterStore, wakeup: Wakeup, wakeups: Sequence[Wakeup], stopwatch: Stopwatch) -> None:
+        super().__init__(store, wakeup, wakeups, stopwatch)
+        self._collected: dict[int, WorkerUpdate] = {}
+        """The updates of the round in progress, by work unit."""
+
+    def _is_done(self, lease: Lease) -> bool:
+        return lease.unit < self.store.ledger.units_done
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no work unit is begun and not applied."""
+        return not self._held and not self._collected
+
+    def _hand_out(self) -> None:
+        """Give the units of a round to the workers that they fall to; to another where that one is gone."""
+        done = self.store.ledger.units_done
+        for unit in range(done, min(done + self.work_plan.workers, self.work_plan.count)):
+            if unit in self._collected or not self._needs_worker(unit):
+                continue
+            rank = self._free_worker(unit)
+            if rank is not None and not self._should_wait_for_owner(unit, rank):
+                self._stage(rank)
+                self._lease(rank, unit)
+
+    def _should_wait_for_owner(self, unit: int, rank: int) -> bool:
+        """Tell whether a unit is better left to the worker that it falls to, which is about to be free or to start."""
         owner = self.work_plan.slice_of_unit(unit)
-        idle = (rank for rank in range(self.work_plan.workers) if rank not in self._held)
-        free = [rank for rank in idle if self.liveness.is_alive(rank)]
-        if owner in free:
-            return owner
-        if self.by_round and owner not in self._held and self.liveness.should_be_awaited(owner):
-            return None
-        return free[0] if free else None
-
-    def _write(self, rank: int, unit: int, ledger: Ledger, lr_scale: float = 1.0) -> Lease:
-        lease = Lease(
-            id=next(self._ids),
-            unit=unit,
-            units_done=ledger.units_done,
-            active_buffer=ledger.active_buffer,
-            lr_scale=lr_scale,
-        )
-        self.memory.leases[rank].write(lease)
-        self.wakeups[rank].notify()
-        return lease
+        return rank != owner and owner not in self._held and self.liveness.should_be_awaited(owner)
 
     def _stage(self, rank: int) -> None:
-        """Copy what a worker has pushed and nobody has aggregated, before it pushes something else."""
-        for unit, update in self.collected.items():
+        """Copy what a worker has pushed and nobody has applied, before it pushes something else."""
+        for unit, update in self._collected.items():
             if update.rank == rank:
-                self.collected[unit] = replace(update, array_P=update.array_P.copy(), rank=-1)
+                self._collected[unit] = replace(update, array_P=update.array_P.copy(), rank=-1)
 
-    def _revoke(self, rank: int, ledger: Ledger) -> None:
-        self.reassigned += 1
-        self._revoked.add(self._held.pop(rank).id)
-        self._write(rank, WAIT, ledger)
+    def _collect(self) -> list[WorkerUpdate]:
+        """Return the updates of a round, in the order of its slices, once all are there."""
+        for rank in range(self.work_plan.workers):
+            update = self._pushed(rank)
+            if update is not None:
+                del self._held[rank]
+                self._collected[update.unit] = update
+        if len(self._collected) < self.work_plan.workers:
+            return []
+        updates = [self._collected[unit] for unit in sorted(self._collected)]
+        self._collected.clear()
+        return updates
+
+
+class AsyncAssignment(WorkAssignment):
+    """One unit after the other, to whoever is free; each update is applied as it arrives, unless it is too stale.
+
+    A unit is applied at most once: a commit names the lease that it takes in.
+    """
+
+    def __init__(self, store: ParameterStore, wakeup: Wakeup, wakeups: Sequence[Wakeup], stopwatch: Stopwatch) -> None:
+        super().__init__(store, wakeup, wakeups, stopwatch)
+        self._next = max([store.ledger.next_unit, *(1 + lease.unit for lease in self._held.values())])
+
+    def _is_done(self, lease: Lease) -> bool:
+        return lease.id == self.store.ledger.acked_lease
+
+    def _hand_out(self) -> None:
+        """Give every free worker a unit: first those whose worker is gone, then new ones."""
+        for unit in sorted(lease.unit for lease in self._held.values()):
+            rank = self._free_worker(unit) if self._needs_worker(unit) else None
+            if rank is not None:
+                self._lease(rank, unit)
+        while self.may_begin and self._next < self.work_plan.count:
+            rank = self._free_worker(self._next)
+            if rank is None:
+                break
+            self._lease(rank, self._next)
+            self._next += 1
+
+    def _collect(self) -> list[WorkerUpdate]:
+        """Return one update, if one is there that is not too stale."""
+        for rank in range(self.work_plan.workers):
+            update = self._pushed(rank)
+            if update is None:
+                continue
+            if update.staleness <= self.store.rules.config.max_staleness:
+                return [update]
+            self.late += 1
+            self._held[rank] = self._write(rank, update.unit)
+        return []
+
+    def release(self, updates: Sequence[WorkerUpdate]) -> None:
+        """Free the workers whose updates were just applied, before the next commit acknowledges another's."""
+        for each in updates:
+            del self._held[each.rank]
+            self._write(each.rank, WAIT)

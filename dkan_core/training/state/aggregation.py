@@ -6,6 +6,7 @@ Shape suffixes: P trainable parameters of the model.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,17 +14,8 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.state.adamw import BLOCK, AdamState, FlatAdamW, Float32
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerUpdate:
-    """An update that a worker has pushed for a work unit."""
-
-    rank: int
-    lease: int
-    unit: int
-    """The first work unit."""
-
-    array_P: Float32
-    """A gradient or a difference of parameters; where parameters are averaged, these and two moments, ``(3 P,)``."""
+class LossTotals(NamedTuple):
+    """What is said of a computation besides its result."""
 
     loss: float
     """Mean over the measured labels."""
@@ -32,11 +24,34 @@ class WorkerUpdate:
     """Sum of their weights."""
 
     rows: int
-    staleness: int
-    """Work units aggregated since the worker was handed this one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerUpdate:
+    """An update for a work unit, or for some that follow one another."""
+
+    unit: int
+    """The first work unit."""
 
     units: int = 1
     """How many it covers, from ``unit`` on."""
+
+    array_P: Float32
+    """A gradient or a difference of parameters; where parameters are averaged, these and two moments, ``(3 P,)``."""
+
+    loss: float
+    weight: float
+    rows: int
+    """See ``LossTotals``."""
+
+    rank: int = -1
+    """Of the worker that has pushed it."""
+
+    lease: int = 0
+    """By which that worker had the work unit."""
+
+    staleness: int = 0
+    """Work units applied since the worker was handed this one."""
 
 
 @dataclass(frozen=True)

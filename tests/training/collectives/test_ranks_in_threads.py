@@ -17,10 +17,10 @@ from dkan_core.training.collectives.base import GradientStrategy, RoundInputs, R
 from dkan_core.training.collectives.ring import ring_all_reduce
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
-from dkan_core.training.roles.collective_worker import CollectiveLoop
-from dkan_core.training.roles.heartbeat import Heartbeat
+from dkan_core.training.roles.collective_worker import ReducedUpdates
 from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.ledger import Ledger
@@ -134,9 +134,9 @@ def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, Para
         replica = Replica.from_architecture(architecture.to_dict(), torch.device("cpu"))
         batches = SliceBatches(readers[rank], config, rank)
         process_group = process_groups[rank] = ThreadGroup(rank, barrier, parts)
-        stores[rank], heartbeat = ParameterStore(memory, rules), Heartbeat(memory, "collective-worker", rank)
-        strategy, hooks = kind(process_group, replica, batches, rules), PostStepHooks(stores[rank], None)
-        CollectiveLoop(strategy, stores[rank], hooks, heartbeat, Stopwatch()).run()
+        store = stores[rank] = ParameterStore(memory, rules)
+        source = ReducedUpdates(kind(process_group, replica, batches, rules), store, Stopwatch())
+        TrainingLoop(store, source, PostStepHooks(store, None), Stopwatch()).run()
         batches.close()
 
     in_threads(2, work)

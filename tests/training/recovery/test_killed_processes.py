@@ -15,7 +15,7 @@ import pytest
 
 from dkan_core import TrainingError, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.training.roles import evaluator, parameter_server, post_step, work_assignment
+from dkan_core.training.roles import evaluator, post_step, training_loop, work_assignment
 from dkan_core.training.state import parameter_store, snapshots
 from tests.training import chaos
 from tests.training.faults import Fault, inject
@@ -143,8 +143,8 @@ class KilledEverywhere:
 
 KILLED_EVERYWHERE = {
     "server": KilledEverywhere(
-        entry=parameter_server.Server.run,
-        modules=(parameter_server, post_step, work_assignment, parameter_store, snapshots),
+        entry=training_loop.TrainingLoop.run,
+        modules=(training_loop, post_step, work_assignment, parameter_store, snapshots),
         calm_lines=600,
         kills=80,
     ),

@@ -15,6 +15,7 @@ from dkan_core.training.state.process_spec import ProcessSpec
 def main(spec: ProcessSpec) -> None:
     """Sum as often as the run has steps; report when each sum was there, in seconds."""
     device = use_device(spec)
+    assert spec.rendezvous is not None, "ranks that exchange something have a rendezvous"
     process_group = ProcessGroup(spec.rendezvous, spec.rank, spec.shape.workers, device, spec.config.exchange_timeout)
     buffer_N = torch.zeros(spec.shape.parameters, device=process_group.device)
     times = []

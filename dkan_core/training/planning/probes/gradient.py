@@ -136,9 +136,7 @@ class Probe:
     def _update(self) -> None:
         step = self.store.ledger.units_done
         gradient_P = self.memory.pushes_WN[0]
-        self.store.apply_updates(
-            [WorkerUpdate(rank=0, lease=step, unit=step, array_P=gradient_P, loss=0, weight=1, rows=1, staleness=0)]
-        )
+        self.store.apply_updates([WorkerUpdate(unit=step, array_P=gradient_P, loss=0, weight=1, rows=1)])
 
     def _feed(self) -> float:
         """Return rows per second after a first look at them, which may have come from the disk."""

@@ -1,0 +1,105 @@
+"""The training loop: take updates, apply them, do what is due after a step, until the run ends.
+
+The parameter server, every rank of a run without one, and training inside the caller's process all run this loop. What
+differs is where the updates come from: pushed by workers, reduced over the ranks, or computed by the process itself.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from dkan_core.training.roles.post_step import PostStepHooks
+from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.state.aggregation import WorkerUpdate
+from dkan_core.training.state.parameter_store import ParameterStore
+
+SLOT_SECONDS = 0.1
+"""How often to look whether the evaluator has freed a slot for the final snapshot, of which it notifies nobody."""
+
+
+class UpdateSource:
+    """Where the updates of a run come from."""
+
+    may_begin = True
+    """Whether work may be begun that nobody has had; set by the loop, False while something waits for ``is_idle``."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no work unit is begun and not applied: snapshots and restore points would lose what is."""
+        return True
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Fields of the ledger that the source counts."""
+        return {}
+
+    def next_updates(self) -> Sequence[WorkerUpdate]:
+        """Return updates to be applied together; none where there is none yet, after a short wait."""
+        raise NotImplementedError
+
+    def release(self, updates: Sequence[WorkerUpdate]) -> None:
+        """Take note that updates were applied, before the next commit."""
+
+    def agree_on_ending(self, reason: str) -> str:
+        """Return why training ends now, one of ``ENDINGS``, as all processes with this state know it.
+
+        Args:
+            reason: As this process sees it; empty where training goes on.
+        """
+        return reason
+
+    def close(self) -> None:
+        """Take note that training has ended."""
+
+
+class TrainingLoop:
+    """The loop over updates.
+
+    Args:
+        store: Takes the updates.
+        source: Where they come from.
+        hooks: What is due after a commit.
+        stopwatch: Told what the time went into.
+        on_turn: Called at every turn, also while there is nothing to do: the sign of activity.
+    """
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        source: UpdateSource,
+        hooks: PostStepHooks,
+        stopwatch: Stopwatch,
+        on_turn: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.store = store
+        self.source = source
+        self.hooks = hooks
+        self.stopwatch = stopwatch
+        self.on_turn = on_turn
+
+    def run(self) -> None:
+        """Train to the end, and see to what an earlier process in this place did not come to."""
+        self._run_hooks()
+        while not self.store.ledger.ended:
+            self.on_turn()
+            updates = self.source.next_updates()
+            if updates:
+                self.store.apply_updates(updates)
+                self.source.release(updates)
+                self.stopwatch.lap("update")
+            self._run_hooks()
+        self.source.close()
+        self.stopwatch.publish()
+        while not self.hooks.publish_snapshot_if_due():
+            self.on_turn()
+            time.sleep(SLOT_SECONDS)
+
+    def _run_hooks(self) -> None:
+        """Do what is due, once the source is idle."""
+        self.hooks.commit(**self.source.counters)
+        ending = ""
+        if not self.store.ledger.ended:
+            ending = self.source.agree_on_ending(self.hooks.ending_reason())
+        is_due = bool(ending) or self.hooks.is_due
+        if is_due and self.source.is_idle:
+            self.hooks.run(ending)
+        self.source.may_begin = not is_due or self.source.is_idle
