@@ -8,6 +8,9 @@ import json
 import socket
 from typing import Any
 
+from dkan_core import errors
+from dkan_core.errors import DkanError
+
 Message = dict[str, Any]
 
 
@@ -62,6 +65,10 @@ class Channel:
         *lines, self._buffer = self._buffer.split(b"\n")
         return [json.loads(line) for line in lines]
 
+    def send_error(self, error: DkanError) -> None:
+        """Send an error that would come again in another process, for ``error_of`` at the other end."""
+        self.send(kind="error", error=type(error).__name__, text=str(error))
+
     @property
     def closed(self) -> bool:
         """Whether this end was closed."""
@@ -83,6 +90,14 @@ class Channel:
             self._lost = True
             raise PeerLostError
         self._buffer += data
+
+
+def error_of(message: Message) -> DkanError | None:
+    """Return the error in a message; None in one that says something else."""
+    if message["kind"] != "error":
+        return None
+    error: DkanError = getattr(errors, message["error"])(message["text"])
+    return error
 
 
 def channel_pair() -> tuple[socket.socket, socket.socket]:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from typing import Self
 
 import dkan_core
 from dkan_core.errors import TrainingError
-from dkan_core.training.communication.messages import Channel, PeerLostError, channel_pair
+from dkan_core.training.communication.messages import Channel, Message, PeerLostError, channel_pair, error_of
 from dkan_core.training.communication.rendezvous import PEER_LOST
 from dkan_core.training.launcher.backoff import pause_before_restart
 from dkan_core.training.launcher.fork_server import GO
@@ -195,6 +196,14 @@ class Child:
         self._report = report
         self._log_start = log_start
         self._code: int | None = None
+
+    def messages(self) -> Iterator[Message]:
+        """Yield what the process has said; raise the error that it has ended with."""
+        for message in self.channel.waiting():
+            error = error_of(message)
+            if error is not None:
+                raise error
+            yield message
 
     @property
     def exit_code(self) -> int | None:

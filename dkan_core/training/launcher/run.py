@@ -2,6 +2,8 @@
 
 import logging
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,8 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
-from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.launcher.checkpoint_file import Checkpoint, run_facts
@@ -38,6 +40,8 @@ from dkan_core.training.validation.best_state import best_path
 from dkan_core.utils.resources import available_memory
 
 LOGS = "logs"
+LONE = ("parameter-server", "single")
+"""Strategies whose processes need no rendezvous: workers meet their server in shared memory."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +58,19 @@ class Outcome:
     """Processes that took the place of dead ones, by role."""
 
 
-class Run:
-    """The processes of one run.
+@contextmanager
+def open_run(
+    data: Path,
+    manifest: PreparedData,
+    folder: Path,
+    config: ResolvedTrainConfig,
+    *,
+    checkpoints: str,
+    checkpoint: Checkpoint | None = None,
+    ranks: Ranks | None = None,
+    initial: InitialModel | None = None,
+) -> Iterator["Run"]:
+    """Yield a run that is ready to be executed: its memory filled, its wake-ups and its rendezvous made.
 
     Args:
         data: Prepared folder.
@@ -64,114 +79,141 @@ class Run:
         config: Resolved settings.
         checkpoints: Folder or URI for checkpoints.
         checkpoint: To resume from.
-        fork_server: Where the processes come from.
-        ending: Told of the newest checkpoint.
         ranks: The other launchers, under torchrun.
         initial: Model to start from, where there is no checkpoint. Default: an untrained one.
-    """
 
-    def __init__(
-        self,
-        data: Path,
-        manifest: PreparedData,
-        folder: Path,
-        config: ResolvedTrainConfig,
-        checkpoints: str,
-        checkpoint: Checkpoint | None,
-        fork_server: ForkServer,
-        ending: Ending,
-        ranks: Ranks | None = None,
-        initial: InitialModel | None = None,
-    ) -> None:
-        self.ranks = ranks
-        self.ending = ending
-        self.folder = folder
-        self.config = config
-        self.checkpoint = checkpoint
-        self.fork_server = fork_server
-        self.rows = manifest.splits["train"].rows
-        initial = initial if checkpoint is None else None
-        self.architecture = self._architecture(data, manifest, initial)
-        model = initial_model(self.architecture, manifest, config, initial)
-        values_P = flatten(model).numpy()
-        shape = MemoryShape.from_config(config, len(values_P))
-        check_fits(shape)
-        self.memory = create_memory(shape)
-        if checkpoint is None:
-            initialize_store(self.memory, values_P)
-        else:
-            restore(self.memory, checkpoint, Schedule.from_config(config, self.rows))
-        self.template = ProcessSpec(
+    Raises:
+        ConfigError: The run needs more memory than there is.
+        DataError: The checkpoint does not fit the data.
+    """
+    initial = initial if checkpoint is None else None
+    architecture = _architecture(data, manifest, config, checkpoint, initial)
+    model = initial_model(architecture, manifest, config, initial)
+    rows = manifest.splits["train"].rows
+    with ExitStack() as stack:
+        memory = _filled_memory(stack, model, config, rows, checkpoint)
+        rendezvous = ranks.rendezvous(config) if ranks else None
+        if ranks is None and config.strategy not in LONE:
+            store = serve_loopback_store(config.exchange_timeout)  # it is there until this block ends
+            rendezvous = local_rendezvous(store, config)
+        template = ProcessSpec(
             role="",
             prepared=str(data),
             run=str(folder),
             config=config,
-            model=self.architecture.to_dict(),
-            train_rows=self.rows,
-            decayed=tuple(decayed_ranges(model, config, self.rows)),
+            model=architecture.to_dict(),
+            train_rows=rows,
+            decayed=tuple(decayed_ranges(model, config, rows)),
             best=str(best_path(folder, checkpoints)),
-            shape=shape,
-            memory=self.memory.handle,
-            rendezvous=self._rendezvous(),
+            shape=memory.shape,
+            memory=memory.handle,
+            rendezvous=rendezvous,
             wakeups={name: os.pipe() for name in process_names(config, ranks=1 if ranks else None)},
         )
-        self.facts = run_facts(manifest.fingerprint, self.architecture.to_dict(), config)
-        self.where = checkpoints
+        del model  # the run has no use for a second copy of its parameters
+        for pair in template.wakeups.values():
+            stack.callback(Wakeup(pair).close)
         if ranks is not None:
-            ranks.publish_value("plan", self.template.model)
+            ranks.publish_value("plan", template.model)
+        facts = run_facts(manifest.fingerprint, template.model, config)
+        history = checkpoint.history if checkpoint else []
+        place = ranks.place if ranks else None
+        yield Run(memory, template, Placement.from_config(config, place), checkpoints, facts, history)
 
-    def _rendezvous(self) -> Rendezvous | None:
-        if self.ranks is not None:
-            return self.ranks.rendezvous(self.config)
-        if self.config.strategy in ("parameter-server", "single"):
-            return None
-        self._store = serve_loopback_store(self.config.exchange_timeout)
-        return local_rendezvous(self._store, self.config)
 
-    def _architecture(self, data: Path, manifest: PreparedData, initial: InitialModel | None) -> ModelConfig:
-        if self.checkpoint is not None:
-            return check_architecture(self.checkpoint, manifest, self.config)
-        if initial is not None:
-            return initial.architecture
-        with open_split(data, manifest, "train") as reader:
-            return choose_architecture(reader, manifest, self.config)
+def _architecture(
+    data: Path,
+    manifest: PreparedData,
+    config: ResolvedTrainConfig,
+    checkpoint: Checkpoint | None,
+    initial: InitialModel | None,
+) -> ModelConfig:
+    if checkpoint is not None:
+        return check_architecture(checkpoint, manifest, config)
+    if initial is not None:
+        return initial.architecture
+    with open_split(data, manifest, "train") as reader:
+        return choose_architecture(reader, manifest, config)
 
-    def execute(self) -> Outcome:
-        """Run to the end."""
-        schedule = Schedule.from_config(self.config, self.rows)
-        history = self.checkpoint.history if self.checkpoint else ()
-        try:
-            times = TimeReader(self.memory, has_server=self.config.strategy == "parameter-server")
-            with Reporter(self.folder, self.config, schedule, times, history) as reporter:
-                model = self.folder / MODEL_FOLDER
-                best = Path(self.template.best)
-                checkpoint_writer = CheckpointWriter(self.memory, reporter, model, best, self.where, self.facts)
-                placement = Placement.from_config(self.config, self.ranks.place if self.ranks else None)
-                logs = self.folder / LOGS
-                supervisor = Supervisor(
-                    self.memory, self.template, placement, logs, self.fork_server, reporter, checkpoint_writer
-                )
-                try:
-                    supervisor.run()
-                    checkpoint_writer.write_now()
-                finally:
-                    self.ending.checkpoint = checkpoint_writer.newest or self.ending.checkpoint
-                ledger = self.memory.ledger.read()
-                self._check(ledger, schedule)
-                return Outcome(reporter.history, ledger, supervisor.replaced)
-        finally:
-            os.close(self.memory.handle)
-            for pair in self.template.wakeups.values():
-                Wakeup(pair).close()
 
-    def _check(self, ledger: Ledger, schedule: Schedule) -> None:
-        """Check that the ledger adds up: after every epoch, each work unit was taken once."""
-        if ledger.step == schedule.steps:
-            count = plan_work(self.config, self.rows).count
-            assert ledger.units_done == count and ledger.digest == add_to_digest(0, range(count)), (
-                "a work unit was lost"
+def _filled_memory(
+    stack: ExitStack, model: TabularFastKAN, config: ResolvedTrainConfig, rows: int, checkpoint: Checkpoint | None
+) -> SharedMemory:
+    """Return shared memory with the state to begin with; its handle is closed with the stack."""
+    values_P = flatten(model).numpy()
+    shape = MemoryShape.from_config(config, len(values_P))
+    check_fits(shape)
+    memory = create_memory(shape)
+    stack.callback(os.close, memory.handle)
+    if checkpoint is None:
+        initialize_store(memory, values_P)
+    else:
+        restore(memory, checkpoint, Schedule.from_config(config, rows))
+    return memory
+
+
+class Run:
+    """The processes of one run: made by ``open_run``.
+
+    Args:
+        memory: Shared memory with the state to begin with.
+        template: The spec of every process, but for what differs.
+        placement: Devices and threads.
+        checkpoints: Folder or URI for checkpoints.
+        facts: What every checkpoint has in common.
+        history: Evaluations before a resumption.
+    """
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        template: ProcessSpec,
+        placement: Placement,
+        checkpoints: str,
+        facts: dict[str, Any],
+        history: Sequence[dict[str, Any]],
+    ) -> None:
+        self.memory = memory
+        self.template = template
+        self.placement = placement
+        self.checkpoints = checkpoints
+        self.facts = facts
+        self.history = history
+
+    def execute(self, fork_server: ForkServer, ending: Ending) -> Outcome:
+        """Run to the end.
+
+        Args:
+            fork_server: Where the processes come from.
+            ending: Told of the newest checkpoint.
+        """
+        config = self.template.config
+        folder = Path(self.template.run)
+        schedule = Schedule.from_config(config, self.template.train_rows)
+        times = TimeReader(self.memory, has_server=config.strategy == "parameter-server")
+        with Reporter(folder, config, schedule, times, self.history) as reporter:
+            checkpoint_writer = CheckpointWriter(
+                self.memory, reporter, folder / MODEL_FOLDER, Path(self.template.best), self.checkpoints, self.facts
             )
-            assert ledger.rows == self.config.epochs * self.rows, "rows were lost"
+            supervisor = Supervisor(
+                self.memory, self.template, self.placement, folder / LOGS, fork_server, reporter, checkpoint_writer
+            )
+            try:
+                supervisor.run()
+                checkpoint_writer.write_now()
+            finally:
+                ending.checkpoint = checkpoint_writer.newest or ending.checkpoint
+            ledger = self.memory.ledger.read()
+            if ledger.step == schedule.steps:
+                check_all_done(ledger, config, self.template.train_rows)
+            return Outcome(reporter.history, ledger, supervisor.replaced)
+
+
+def check_all_done(ledger: Ledger, config: ResolvedTrainConfig, rows: int) -> None:
+    """Check that the ledger adds up after every epoch: each work unit, and so each row, was taken once."""
+    count = plan_work(config, rows).count
+    assert ledger.units_done == count and ledger.digest == add_to_digest(0, range(count)), "a work unit was lost"
+    assert ledger.rows == config.epochs * rows, "rows were lost"
 
 
 def check_fits(shape: MemoryShape) -> None:

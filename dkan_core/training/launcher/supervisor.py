@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from dkan_core import errors
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.training.communication.rendezvous import PEER_LOST
@@ -169,9 +168,7 @@ class Supervisor:
                 self._replace_dead(child)
 
     def _handle_messages(self, child: Child) -> None:
-        for message in child.channel.waiting():
-            if message["kind"] == "error":
-                raise getattr(errors, message["error"])(message["text"])
+        for message in child.messages():
             self.reporter.take(message)
 
     def _replace_dead(self, child: Child) -> None:

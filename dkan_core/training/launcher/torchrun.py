@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from dkan_core import errors
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import DkanError, TrainingError
@@ -208,8 +207,7 @@ def _collective_worker_spec(
 def _watch(child: Child) -> None:
     """Wait for the end of a collective worker, and raise the error that it reports."""
     while not child.channel.lost:
-        for message in child.channel.waiting():
-            raise getattr(errors, message["error"])(message["text"])
+        list(child.messages())  # it has nothing to say but an error, which is raised here
         time.sleep(LOOK_SECONDS)
     if child.wait():
         raise TrainingError(child.describe_death())

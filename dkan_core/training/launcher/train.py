@@ -27,7 +27,7 @@ from dkan_core.training.launcher.checkpoints import (
 )
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.resuming import check_architecture, ending_of, has_no_time_left
-from dkan_core.training.launcher.run import LOGS, Outcome, Run
+from dkan_core.training.launcher.run import LOGS, Outcome, open_run
 from dkan_core.training.launcher.run_folder import (
     METRICS,
     check_replaceable,
@@ -123,11 +123,20 @@ def train(
                 if checkpoint is not None and ending:
                     outcome = _take_over(folder, checkpoint, ending, ranks)
                 else:
-                    with ForkServer() as fork_server:
-                        execution = Run(
-                            data, manifest, folder, resolved, where, checkpoint, fork_server, end, ranks, initial
-                        )
-                        outcome = execution.execute()
+                    with (
+                        ForkServer() as fork_server,  # first: it imports torch while the run is made ready
+                        open_run(
+                            data,
+                            manifest,
+                            folder,
+                            resolved,
+                            checkpoints=where,
+                            checkpoint=checkpoint,
+                            ranks=ranks,
+                            initial=initial,
+                        ) as run_to_execute,
+                    ):
+                        outcome = run_to_execute.execute(fork_server, end)
                 metrics = _write_metrics(folder, resolved, outcome)
                 end.reason = ENDINGS[outcome.ledger.ended]
     best = float(metrics["average_precision"])

@@ -138,7 +138,7 @@ def run_process(spec: ProcessSpec, main: Callable[[ProcessSpec], None]) -> int:
     try:
         main(spec)
     except DkanError as error:
-        inherited(spec.launcher).send(kind="error", error=type(error).__name__, text=str(error))
+        inherited(spec.launcher).send_error(error)
         _print_trace()
         return error.exit_code
     except Exception:

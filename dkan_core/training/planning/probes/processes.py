@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dkan_core import errors
 from dkan_core.errors import TrainingError
 from dkan_core.training.communication.messages import Message
 from dkan_core.training.communication.wakeup import Wakeup
@@ -68,9 +67,7 @@ class ProbeProcesses:
         return [found[rank] for rank in sorted(found)]
 
     def _handle_channel(self, child: Child, found: dict[int, Message], selector: selectors.BaseSelector) -> None:
-        for message in child.channel.waiting():
-            if message["kind"] == "error":
-                raise getattr(errors, message["error"])(message["text"])
+        for message in child.messages():
             if message["kind"] == MEASURED:
                 found[child.rank] = message
         if child.channel.lost:
