@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 from dkan_core.errors import DkanError
-from dkan_core.training.launcher.checkpoint_file import Checkpoint
-from dkan_core.training.launcher.checkpoints import save_checkpoint, write_parts
+from dkan_core.training.launcher.checkpoints import read_model, save_checkpoint, write_parts
 from dkan_core.training.launcher.reporting import Reporter
 from dkan_core.training.state.adamw import Float32
+from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import newest_restore_point
 from dkan_core.training.state.shared_memory import SharedMemory
 from dkan_core.training.state.snapshots import snapshots_after
-from dkan_core.training.validation.best_state import read_model
 from dkan_core.utils.storage.paths import is_remote
 
 logger = logging.getLogger(__name__)

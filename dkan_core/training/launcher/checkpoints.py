@@ -6,14 +6,16 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.errors import ConfigError, DataError, OutputError
-from dkan_core.training.launcher.checkpoint_file import Checkpoint, decode, encode
+from dkan_core.model.model_folder import MODEL_FILES, read_files
 from dkan_core.training.launcher.resuming import PLACE_SETTINGS, check_fits, log_changes
+from dkan_core.training.state.checkpoint_file import Checkpoint, decode, encode
 from dkan_core.utils.retry import RetryPolicy, call_with_retries
 from dkan_core.utils.storage.failures import readable, writable
-from dkan_core.utils.storage.paths import filesystem
+from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.staging import staged_file
 
 CHECKPOINTS = "checkpoints"
@@ -83,6 +85,25 @@ def _remove(folder: str, names: Sequence[str]) -> None:
     with writable(folder):
         for name in names:
             fs.rm_file(f"{root}/{name}")
+
+
+def best_path(folder: Path, checkpoints: str) -> Path:
+    """Return where the evaluator writes the best state: in the folder for checkpoints, or beside where that is remote.
+
+    Args:
+        folder: Of the run, on this machine.
+        checkpoints: Folder or URI for checkpoints.
+    """
+    return (folder / CHECKPOINTS if is_remote(checkpoints) else local_path(checkpoints)) / BEST_FILE
+
+
+def read_model(folder: Path) -> dict[str, bytes]:
+    """Return what a checkpoint holds of a model folder that may be replaced meanwhile; empty where none is complete."""
+    try:
+        files = read_files(folder, MODEL_FILES)
+    except FileNotFoundError:
+        return {}
+    return files if len(files) == len(MODEL_FILES) else {}
 
 
 def load_checkpoint(uri: str) -> tuple[str, Checkpoint] | None:

@@ -18,7 +18,6 @@ import dkan_core
 from dkan_core.errors import TrainingError
 from dkan_core.training.communication.messages import Channel, Message, PeerLostError, channel_pair, error_of
 from dkan_core.training.communication.rendezvous import PEER_LOST
-from dkan_core.training.launcher.backoff import pause_before_restart
 from dkan_core.training.launcher.fork_server import GO
 from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
 from dkan_core.training.state.process_spec import ProcessSpec
@@ -45,7 +44,19 @@ REPLY_SECONDS = 30.0
 LOOK_SECONDS = 0.01
 """Between two polls of a process that ends or starts: short beside both, which take hundredths of a second."""
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
+"""Seconds. A single death is healed at once; what dies again and again costs the machine next to nothing."""
+
 logger = logging.getLogger(__name__)
+
+
+def pause_before_restart(deaths: int) -> float:
+    """Return seconds to wait after so many deaths in a row.
+
+    >>> [pause_before_restart(deaths) for deaths in (1, 2, 3, 4, 50)]
+    [0.0, 0.1, 0.2, 0.4, 30.0]
+    """
+    return 0.0 if deaths < 2 else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(deaths - 2, 20))
 
 
 class ForkServer:

@@ -7,8 +7,7 @@ the run, but for those that show that no process of that name can do its work.
 from dataclasses import dataclass
 from typing import Self
 
-from dkan_core.training.launcher.backoff import pause_before_restart
-from dkan_core.training.launcher.child_processes import Child
+from dkan_core.training.launcher.child_processes import Child, pause_before_restart
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SharedMemory
 

@@ -11,7 +11,7 @@ from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig, count_trained
-from dkan_core.training.launcher.checkpoint_file import STORED_NAMES, Checkpoint
+from dkan_core.training.state.checkpoint_file import STORED_NAMES, Checkpoint
 from dkan_core.training.state.ledger import ENDINGS, Ledger, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work, rows_after_units
 from dkan_core.training.state.shared_memory import MemoryShape

@@ -17,8 +17,8 @@ from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
-from dkan_core.training.launcher.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
+from dkan_core.training.launcher.checkpoints import best_path
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.reporting import Reporter
 from dkan_core.training.launcher.resuming import check_architecture, waiting_snapshots
@@ -30,13 +30,13 @@ from dkan_core.training.roles.stopwatch import TimeReader
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import Placement
 from dkan_core.training.setup.initial_model import InitialModel, initial_model
+from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.parameter_store import initialize_store, save_restore_point
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory, create_memory
 from dkan_core.training.state.snapshots import republish_snapshot
-from dkan_core.training.validation.best_state import best_path
 from dkan_core.utils.resources import available_memory
 
 LOGS = "logs"

@@ -11,10 +11,10 @@ from dkan_core.errors import OutputError
 from dkan_core.model.model_folder import MODEL_FILES, check_model_is_ours
 from dkan_core.model.saved_model import write_model_files
 from dkan_core.training.history import BEGINNING, HISTORY
-from dkan_core.training.launcher.checkpoint_file import Checkpoint
 from dkan_core.training.launcher.checkpoints import CHECKPOINTS, clear_checkpoints
 from dkan_core.training.launcher.run import LOGS
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
+from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.files import read_if_there, remove
 from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries, leftovers

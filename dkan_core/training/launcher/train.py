@@ -17,7 +17,6 @@ from dkan_core.errors import DkanError, TrainingError
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.history import HISTORY
-from dkan_core.training.launcher.checkpoint_file import Checkpoint
 from dkan_core.training.launcher.checkpoints import (
     CHECKPOINTS,
     checkpoint_folder,
@@ -40,6 +39,7 @@ from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.defaults import MAX_LR, describe_strategy, resolve, scaled_learning_rate
 from dkan_core.training.setup.initial_model import take_initial
+from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.staging import output_lock

@@ -19,13 +19,14 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.saved_model import save_model
 from dkan_core.training.communication.messages import Channel, inherited
 from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.launcher.checkpoints import read_model, write_checkpoint
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.startup import use_device
 from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import Evaluated, SharedMemory, Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot, newest_snapshot, scored_values, snapshots_beyond
-from dkan_core.training.validation.best_state import write_best
 from dkan_core.training.validation.early_stopping import EarlyStopping, describe_best
 from dkan_core.training.validation.scorer import Best, Scorer
 
@@ -159,11 +160,17 @@ class Evaluator:
         self.unsaved = None
 
     def _write_state(self, each: StateSnapshot, model: Path) -> None:
-        """Write the state of the best model, to resume from; training does not need it."""
+        """Write the state of the best model as a checkpoint, for ``--resume best``; training does not need it."""
+        step = each.snapshot.step
+        checkpoint = Checkpoint(
+            **run_facts(self.prepared.fingerprint, self.spec.model, self.spec.config),
+            ledger=each.ledger,
+            state_KP=each.state_KP,
+            history=[entry for entry in self.history if entry["step"] <= step],
+            model=read_model(model),
+        )
         try:
-            write_best(self.spec, self.prepared.fingerprint, each, self.history, model)
+            write_checkpoint(self.spec.best, checkpoint)
         except OutputError as error:
-            text = (
-                f"{error}; --resume best will resume from an earlier evaluation than that of step {each.snapshot.step}"
-            )
+            text = f"{error}; --resume best will resume from an earlier evaluation than that of step {step}"
             self.launcher.send(kind="warning", text=text)

@@ -7,7 +7,7 @@ import numpy as np
 
 from dkan_core import TrainConfig
 from dkan_core.model.model_folder import MODEL_FILES
-from dkan_core.training.launcher.checkpoint_file import Checkpoint, run_facts
+from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.shared_memory import Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot

@@ -15,12 +15,12 @@ from dkan_core.training.launcher.checkpoints import (
     clear_checkpoints,
     find_checkpoint,
     load_checkpoint,
+    read_model,
     save_checkpoint,
 )
 from dkan_core.training.launcher.resuming import ending_of, waiting_snapshots
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.schedule import Schedule
-from dkan_core.training.validation.best_state import read_model
 from tests.training.launcher.made_checkpoints import CONFIG, DATA, ROWS, checkpoint_of, evaluation, waiting_at
 
 
