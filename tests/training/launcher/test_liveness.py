@@ -80,7 +80,7 @@ sys.settrace(trace)
 
 def test_hung_server_and_evaluator_are_replaced(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They have heartbeats, as those are a thread's matter, and they do nothing."""
-    entries = {"server": "hand_out", "evaluator": "snapshots_beyond"}
+    entries = {"server": "poll_heartbeats", "evaluator": "snapshots_beyond"}
     body = HANG_ONCE.replace("ENTRIES", repr(tuple(entries.values()))).replace("MARK", repr(str(tmp_path / "hung-")))
     for name, value in inject(tmp_path, body).items():
         monkeypatch.setenv(name, value)
