@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
 from dkan_core.batch_scoring.plan import PlannedFile, ScoredFile, ScoringPlan, open_plan
+from dkan_core.data.preparation.statistics import check_binary
+from dkan_core.data.preparation.steps import label_values
 from dkan_core.data.source.files import find_parquet, listed, stamp, whole_second
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure
-from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.evaluation.prediction import best_device, output_batch, output_schema, scored_batches
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
@@ -121,31 +121,21 @@ def _counted(
     for batch, found_NL in scored_batches(saved, path, [*columns, *labels], device, on_rows):
         found.counts.merge(count_rows(batch, found_NL, saved.config.labels, reference, path))
         if labels:
-            found.labels.append(read_labels(batch, labels, path))
+            for name in labels:
+                check_binary(name, batch.column(name), path)
+            found.labels.append(label_values(batch, labels))
             found.probabilities.append(found_NL)
         yield batch, found_NL
 
 
-def read_labels(batch: pa.RecordBatch, names: Sequence[str], path: str) -> npt.NDArray[np.uint8]:
-    """Return label columns, 255 for null.
-
-    Shape:
-        - Output: ``(N, L)``
-
-    Raises:
-        DataError: A label is neither 0, 1 nor null.
-    """
-    labels = []
-    for name in names:
-        wrong = [value for value in pc.unique(batch.column(name)).to_pylist() if value not in (0, 1, None)]
-        if wrong:
-            raise DataError(f"{path}: label column {name!r} must hold 0, 1 or null; found {wrong[0]!r}")
-        labels.append(batch.column(name).cast(pa.uint8()).fill_null(NOT_MEASURED).to_numpy(zero_copy_only=False))
-    return np.stack(labels, axis=1)
-
-
 def read_record(place: SharedFolder, plan: ScoringPlan, part: int) -> PartRecord | None:
-    """Return what a part left behind, or None where it is not through."""
+    """Return what a part left behind, or None where it is not through.
+
+    Args:
+        place: Where the scores go.
+        plan: The plan.
+        part: Number of the part.
+    """
     name = f"{plan.record(part)}.json"
     text = place.read_text(name)
     return None if text is None else read_json(PartRecord, text, f"{place.uri}/{name}")

@@ -22,13 +22,15 @@ from dkan_core.utils.storage.outputs import entries
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
+# While it is there, a scoring is under way.
 PLAN = f"{WORK}/plan.json"
+# Readers of a folder of Parquet pass over names that start so.
 DONE = "_scoring.json"
-"""Readers of a folder of Parquet pass over names that start so."""
 
+# What is to be removed is noted before anything is, so that a call that was killed can be made again.
 REPLACED = f"{WORK}/replaced.json"
+# Files of a model that decide its scores.
 IDENTITY = (CONFIG, PREPROCESSOR, WEIGHTS)
-"""Files of a model that decide its scores."""
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +179,7 @@ def share_out(sizes: Sequence[int], parts: int) -> list[list[int]]:
     for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
         least = min(range(len(shares)), key=lambda part: (loads[part], part))
         shares[least].append(index)
-        # By number after size, so that empty files are shared out, too.
+        # Files are counted, too: of several shares that are as small, the one with fewer files gets an empty one.
         loads[least] = (loads[least][0] + sizes[index], len(shares[least]))
     return [sorted(share) for share in shares]
 
@@ -209,10 +211,7 @@ def _check_apart(place: SharedFolder, plan: ScoringPlan) -> None:
 
 
 def _claim(place: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:
-    """Write the plan, unless the place is taken; what an earlier scoring says to be whole is no longer.
-
-    A call that was killed is made again: what is to be removed is noted before anything is.
-    """
+    """Write the plan, unless the place is taken; what an earlier scoring says to be whole is no longer."""
     under_way, done = read_plan(place), read_done(place)
     if under_way is None or under_way.id != plan.id:
         earlier = {} if done is None else {done.plan: [file.output for file in done.files]}

@@ -22,6 +22,7 @@ from dkan_core.report.templating import render_html
 from dkan_core.utils.storage.files import read_if_there
 from dkan_core.utils.storage.remote import local_copy
 
+# The metrics that both models' sections have; the others say nothing about which one is better.
 SHOWN = {
     "average_precision": "Average precision",
     "roc_auc": "ROC AUC",

@@ -32,6 +32,7 @@ from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
 
 METRICS, REPORT, PREDICTIONS = "metrics.json", "report.html", "predictions.parquet"
+# The metrics last: a pipeline's next step waits for them.
 OUTPUTS = (REPORT, PREDICTIONS, METRICS)
 
 logger = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from dkan_core.evaluation.prediction import SCORING_ROWS, TRAINED_WITH, check_ma
 from dkan_core.explanation.columns import read_codes, read_values, source_columns
 from dkan_core.model.saved_model import SavedModel
 
+# Stands for a category that was rare or unseen: no model knows it.
 UNKNOWN = "\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary"
-"""Stands for a category that was rare or unseen: no model knows it."""
 
 Int64 = npt.NDArray[np.int64]
 

@@ -23,8 +23,12 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+# The largest uint8: labels stay at one byte per row.
 NOT_MEASURED = 255
+# The next smaller power of ten is lost when it is taken from 1 in float32. A single row that is wrong for sure then
+# costs 16, not infinity.
 LOG_LOSS_CLIP = 1e-7
+# From what a team can look at row by row to what only a campaign can.
 ALERT_RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 SCALARS = ("average_precision", "roc_auc", "log_loss", "brier", "prevalence")
 
@@ -154,9 +158,13 @@ def compute_metrics(labels_NL: Array, probabilities_NL: Array, names: Sequence[s
 
     A label of one class only has None for average precision and ROC AUC and is left out of their means.
 
+    Args:
+        labels_NL: 0, 1 or 255 (not measured).
+        probabilities_NL: What a model gives.
+        names: The labels.
+
     Shape:
-        - labels_NL: ``(N, L)``, 0, 1 or 255 (not measured)
-        - probabilities_NL: ``(N, L)``
+        - Input: ``(N, L)``, ``(N, L)``
 
     Returns:
         ``average_precision``, ``roc_auc``, ``log_loss``, ``brier``, ``prevalence`` (means over the labels that
@@ -219,6 +227,11 @@ def roc_points(labels_N: Array, scores_N: Array, limit: int = 200) -> tuple[list
 
     At most ``limit`` points, evenly spread over both rates, each exact. The first threshold, where nothing is an
     alert, is 1.0 and not infinite. Three empty lists where only one class was measured.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        limit: How many points to return at most.
     """
     ranking = rank_scores(labels_N, scores_N)
     if not ranking.has_both_classes:
@@ -241,6 +254,11 @@ def precision_recall_points(
 
     At most ``limit`` points, evenly spread over recall, each exact; the last alerts on every row. Three empty
     lists where there is no positive.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        limit: How many points to return at most.
     """
     ranking = rank_scores(labels_N, scores_N)
     if ranking.positives_P.size == 0:
@@ -258,6 +276,11 @@ def calibration_points(labels_N: Array, scores_N: Array, bins: int = 15) -> tupl
     """Return (mean probability, observed rate, rows) of bins of equal count, probability rising.
 
     Equal scores stay in one bin, so that there are fewer bins where scores repeat.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        bins: How many bins there are at most; at 15, each of a thousand rows' bins still has 66.
     """
     ranking = rank_scores(labels_N, scores_N)
     if ranking.rows == 0:
@@ -275,6 +298,11 @@ def calibration_points(labels_N: Array, scores_N: Array, bins: int = 15) -> tupl
 def score_histogram(labels_N: Array, scores_N: Array, bins: int = 40) -> tuple[list[float], list[int], list[int]]:
     """Count rows by score between 0 and 1.
 
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        bins: How many bins there are, of equal width.
+
     Returns:
         The ``bins + 1`` edges, the negatives and the positives in each bin.
     """
@@ -286,6 +314,11 @@ def score_histogram(labels_N: Array, scores_N: Array, bins: int = 40) -> tuple[l
 
 def confusion_matrix(labels_N: Array, scores_N: Array, threshold: float) -> list[list[int]]:
     """Count rows as [[true negatives, false positives], [false negatives, true positives]].
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        threshold: Scores from here on are alerts.
 
     >>> confusion_matrix(np.array([0, 0, 1, 255], np.uint8), np.array([0.1, 0.6, 0.7, 0.9]), 0.5)
     [[1, 1], [0, 1]]
@@ -299,6 +332,11 @@ def confusion_matrix(labels_N: Array, scores_N: Array, threshold: float) -> list
 
 def threshold_table(labels_N: Array, scores_N: Array, operating: float | None = None) -> list[dict[str, Any]]:
     """Tell what alerting on the top 0.1% to 50% of the rows, or at the ``operating`` threshold, would bring.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        operating: A further threshold, the one that the model is used at.
 
     Returns:
         One dict a threshold, falling: ``threshold``, ``precision``, ``recall``, ``f1``, ``alerts_per_1000`` and

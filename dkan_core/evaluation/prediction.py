@@ -28,8 +28,10 @@ from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_file
 
+# Bounds the memory of scoring; batches of more rows were no faster.
 SCORING_ROWS = 16_384
 TRAINED_WITH = "the model was trained with"
+# A multiple of what kernels take at once (8 to 32 rows), and a divisor of ``SCORING_ROWS``.
 TILE_ROWS = 64
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,11 @@ def torch_threads(count: int) -> Iterator[None]:
 
 def score(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> npt.NDArray[np.float32]:
     """Return the probability of each label.
+
+    Args:
+        model: The model in eval mode, on ``device``.
+        arrays: Prepared rows.
+        device: Where to compute.
 
     Shape:
         - Input: ``numeric`` (N, F), ``categorical`` (N, C)
@@ -98,6 +105,11 @@ def check_probabilities(
 def log_odds(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> Tensor:
     """Return the calibrated log-odds of each label, on the device.
 
+    Args:
+        model: The model in eval mode, on ``device``.
+        arrays: Prepared rows.
+        device: Where to compute.
+
     Shape:
         - Input: ``numeric`` (N, F), ``categorical`` (N, C)
         - Output: ``(N, L)``
@@ -132,12 +144,24 @@ class ScoredSplit:
 
 
 def score_split(model: TabularFastKAN, reader: RowReader, device: torch.device) -> ScoredSplit:
-    """Score every row of a prepared split in stored order."""
+    """Score every row of a prepared split in stored order.
+
+    Args:
+        model: The model in eval mode, on ``device``.
+        reader: The split.
+        device: Where to compute.
+    """
     return score_batches(model, all_batches(reader, SCORING_ROWS), device)
 
 
 def score_batches(model: TabularFastKAN, rows: Iterator[Arrays], device: torch.device) -> ScoredSplit:
-    """Score encoded rows with their labels, which are read ahead in a thread."""
+    """Score encoded rows with their labels, which are read ahead in a thread.
+
+    Args:
+        model: The model in eval mode, on ``device``.
+        rows: Batches of them, with ``labels`` and maybe ``weight``.
+        device: Where to compute.
+    """
     batches = [
         (arrays["labels"], log_odds(model, arrays, device).cpu().numpy(), arrays.get("weight"))
         for arrays in prefetched(rows)
@@ -148,7 +172,13 @@ def score_batches(model: TabularFastKAN, rows: Iterator[Arrays], device: torch.d
 
 
 def check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path) -> None:
-    """Raise DataError unless the data at ``prepared`` has the model's labels and its encoding."""
+    """Raise DataError unless the data at ``prepared`` has the model's labels and its encoding.
+
+    Args:
+        saved: The model.
+        manifest: The data.
+        prepared: Where they are, for messages.
+    """
     if list(saved.config.labels) != manifest.labels:
         raise DataError(
             f"{prepared}: has labels {', '.join(manifest.labels)}; the model was trained for "
@@ -234,7 +264,14 @@ def scored_batches(
 def output_batch(
     batch: pa.RecordBatch, found_NL: npt.NDArray[np.float32], columns: Sequence[str], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Return columns that are passed through and probabilities, as ``output_schema`` has them."""
+    """Return columns that are passed through and probabilities, as ``output_schema`` has them.
+
+    Args:
+        batch: Rows of the source.
+        found_NL: Their probabilities.
+        columns: Columns to pass through.
+        schema: Of the output.
+    """
     return pa.record_batch([*map(batch.column, columns), *map(pa.array, found_NL.T)], schema=schema)
 
 

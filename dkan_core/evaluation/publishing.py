@@ -16,6 +16,7 @@ from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import exchange_remote, local_copy
 
+# In a run's folder; that of its model has one of its own.
 RUN_METRICS = "metrics.json"
 
 logger = logging.getLogger(__name__)

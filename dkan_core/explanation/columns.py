@@ -193,7 +193,13 @@ def read_codes(column: Column, arrays: Arrays) -> Array:
 
 
 def redrawn(arrays: Arrays, column: Column, order_N: Array) -> Arrays:
-    """Return the arrays with each row holding another row's value of ``column``."""
+    """Return the arrays with each row holding another row's value of ``column``.
+
+    Args:
+        arrays: Rows (N).
+        column: The column to change.
+        order_N: The row whose value each row gets.
+    """
     changed = dict(arrays)
     for name, index in column.places:
         changed[name] = arrays[name].copy()

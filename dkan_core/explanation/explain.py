@@ -103,6 +103,12 @@ def learned_section(saved: SavedModel, positives: Mapping[str, int], arrays: Arr
 def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Arrays:
     """Return the first rows of a split.
 
+    Args:
+        folder: Prepared folder.
+        manifest: What is in it.
+        split: "train", "valid" or "test".
+        rows: How many to read, at most.
+
     Raises:
         DataError: There is no such split, or no two rows in it.
     """

@@ -50,7 +50,13 @@ class Scale:
         return found
 
     def even(self, low: float, high: float, count: int) -> Float64:
-        """Return values from ``low`` to ``high`` that lie evenly on the axis."""
+        """Return values from ``low`` to ``high`` that lie evenly on the axis.
+
+        Args:
+            low: The first value.
+            high: The last value.
+            count: How many values.
+        """
         first, last = self.forward(np.array([low, high]))
         values = self.inverse(np.linspace(first, last, count))
         values[[0, -1]] = low, high

@@ -27,7 +27,13 @@ LogOdds = Callable[[Arrays], Float64]
 
 
 def log_odds(model: TabularFastKAN, device: torch.device, labels: Sequence[int]) -> LogOdds:
-    """Return the model as a function to the log-odds of some of its labels, within ±16."""
+    """Return the model as a function to the log-odds of some of its labels, within ±16.
+
+    Args:
+        model: The model in eval mode, on ``device``.
+        device: Where to compute.
+        labels: Indexes of the labels, in the order of the function's output.
+    """
 
     def function(arrays: Arrays) -> Float64:
         found_NL = prediction.log_odds(model, arrays, device)[:, list(labels)].cpu().numpy().astype(np.float64)

@@ -16,14 +16,18 @@ from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.resources import available_memory
 from dkan_core.utils.schemas import Schema, read_json
 
+# A function of two values is linear: a basis would spend eight weights on it. Binary columns on the linear path lost
+# nothing, and cost a ninth.
 MAX_BINARY_KNOTS = 2
+# By falling frequency: rarer categories share a weight. At 64 outputs and 16 members, so many codes are 16 MB; a column
+# of 65,536 would make the table larger than the rest of the model, with weights that hardly any row trains.
 MAX_INDICATOR_CODES = 4096
+# Of a parameter, at least: its value, gradient and two moments, in float32.
 TRAINING_BYTES = 4 * 4
-"""Of a parameter, at least: its value, gradient and two moments, in float32."""
 
 MAX_GROUP = 30
+# Joint codes are int32. With two codes a feature at least, no group can be longer than ``MAX_GROUP``.
 MAX_JOINT_CODES = 2**31 - 1
-"""Joint codes are int32. With two codes a feature at least, no group can be longer than ``MAX_GROUP``."""
 
 Index = Annotated[int, Field(ge=0)]
 Group = Annotated[tuple[Index, ...], Field(min_length=1, max_length=MAX_GROUP)]
@@ -94,7 +98,14 @@ class ModelConfig(Schema):
         indicators: Sequence[tuple[int, ...]] = (),
         missing: Sequence[int] = (),
     ) -> "ModelConfig":
-        """Return the architecture for a prepared data set and a resolved config."""
+        """Return the architecture for a prepared data set.
+
+        Args:
+            prepared: The data set.
+            config: Sizes, and whether the model is a plain FastKAN, which has neither ``indicators`` nor ``missing``.
+            indicators: Groups of coded features whose joint value gets weights of its own.
+            missing: Coded features of which only whether they are missing gets weights.
+        """
         plain = config.model == "fastkan"
         return cls(
             labels=tuple(prepared.labels),
@@ -154,7 +165,7 @@ def features_of(preprocessor: Preprocessor, model: str) -> dict[str, Any]:
 
 
 def embedding_width(cardinality: int, dim: int) -> int:
-    """Return the width of a category's embedding: no more than half its codes."""
+    """Return the width of a category's embedding: no more than half its codes, as more could not differ."""
     return min(dim, (cardinality + 1) // 2)
 
 

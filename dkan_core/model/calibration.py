@@ -13,10 +13,14 @@ import numpy.typing as npt
 
 from dkan_core.evaluation.metrics import NOT_MEASURED
 
+# Usually five to ten are enough. The limit is for rows that two classes split exactly, where no step is the last.
 NEWTON_STEPS = 50
+# A model that needs more than this is not miscalibrated but wrong, and the fit follows a few rows. A scale of zero or
+# less would make all rows equal or turn their order around.
 MIN_SCALE, MAX_SCALE = 0.1, 10.0
+# Sixty halvings take an interval of hundreds below the precision of float64; log-odds of 30 are a probability that
+# float64 cannot tell from 1 in a mean.
 BISECTIONS, MAX_LEVEL = 60, 30.0
-
 
 Calibration = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 """Scale and shift of each label's log-odds, ``(L,)`` each."""
@@ -28,6 +32,11 @@ def fit_calibration(
     """Return scale and shift of each label, fitted on validation rows.
 
     A label without both classes measured keeps scale 1 and shift 0.
+
+    Args:
+        labels_NL: 0, 1, or 255 for not measured.
+        log_odds_NL: What the model gives, before calibration.
+        weight_N: Weights of the rows. Default: equal ones.
 
     Shape:
         - Input: ``(N, L)`` uint8, ``(N, L)``, ``(N,)``
@@ -49,12 +58,14 @@ def _fit(
     positive_N, weight_N, input_N = labels_N[kept_N] == 1, weight_N[kept_N], log_odds_N[kept_N].astype(np.float64)
     if not kept_N.any():
         return 1.0, 0.0
+    # The targets below count rows: the scale of the weights must not change them.
     weight_N = weight_N / weight_N.mean()
     positives, negatives = weight_N[positive_N].sum(), weight_N[~positive_N].sum()
     if not positives or not negatives:
         return 1.0, 0.0
     target_N = np.where(positive_N, (positives + 1) / (positives + 2), 1 / (negatives + 2))
     center, spread = input_N.mean(), input_N.std() + 1e-6
+    # Standardized, so that slope and level depend little on each other, and Newton's steps of at most 1 are far enough.
     design_N2 = np.stack([(input_N - center) / spread, np.ones_like(input_N)], axis=1)
     slope_and_level = np.array([spread, center])
     for _ in range(NEWTON_STEPS):
@@ -90,5 +101,6 @@ def sigmoid(log_odds: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     >>> sigmoid(np.array([-1e4, 0.0, 1e4])).round(3).tolist()
     [0.0, 0.5, 1.0]
     """
+    # The exponential of 710 is no float64 any more.
     probabilities: npt.NDArray[np.float64] = 1 / (1 + np.exp(-log_odds.astype(np.float64).clip(-700, 700)))
     return probabilities

@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 from dkan_core.data.hashing import splitmix64
 
+# Of the 32-bit mixer lowbias32 (Wellons 2018), without its outer shifts: both keys are mixed already, and only the high
+# bits of the result are looked at.
 FIRST_FACTOR, SHIFT, SECOND_FACTOR = 0x7FEB352D, 15, 0x846CA68B - (1 << 32)
-"""Of the 32-bit mixer lowbias32 (Wellons 2018), without its outer shifts: both keys are mixed already, and only the
-high bits of the result are looked at."""
 
+# Torch has no logical shift of int32: the copies of the sign bit are masked away.
 LOGICAL = (1 << (32 - SHIFT)) - 1
-"""Torch has no logical shift of int32: the copies of the sign bit are masked away."""
 
 
 class RowDropout(nn.Module):
@@ -66,6 +66,12 @@ class RowDropout(nn.Module):
 
 def keep_factors(row_key_B: Tensor, unit_key_U: Tensor, p: float, dtype: torch.dtype) -> Tensor:
     """Return what each cell is multiplied by: 0 where it is dropped, else 1 / (1 - p), with p in units of 2**-32.
+
+    Args:
+        row_key_B: Key of each row.
+        unit_key_U: Key of each unit.
+        p: Share of cells to drop.
+        dtype: Of the result.
 
     Shape:
         - Input: ``(B,)`` and ``(U,)`` int32

@@ -1,4 +1,4 @@
-"""Several FastKANs trained as one: their first layers are one wide layer, the rest runs side by side.
+"""Several FastKANs trained as one: their first layers are one wide layer, the others run in parallel.
 
 The basis of the inputs, which is most of the work, is computed once for all members. Members differ by their
 initialization and dropout alone; the mean of their probabilities is better than any one of them, as it is for the
@@ -10,6 +10,7 @@ Shape suffixes: M members, B rows, I inputs, O outputs, G centers.
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,13 @@ from dkan_core.model.kernels import radial_linear
 
 
 class MemberLayer(nn.Module):
-    """FastKAN layers side by side, one a member, each with inputs and weights of its own.
+    """FastKAN layers in parallel, one per member, each with inputs and weights of its own.
+
+    Args:
+        members: How many layers, M.
+        inputs: Inputs of each, I.
+        outputs: Outputs of each, O.
+        basis: Settings of ``RadialBasis``.
 
     Shape:
         - Input: ``(M, B, I)``
@@ -31,23 +38,15 @@ class MemberLayer(nn.Module):
     torch.Size([2, 4, 5])
     """
 
-    def __init__(
-        self,
-        members: int,
-        inputs: int,
-        outputs: int,
-        *,
-        num_centers: int = 8,
-        grid_min: float = -2.0,
-        grid_max: float = 2.0,
-    ) -> None:
+    def __init__(self, members: int, inputs: int, outputs: int, **basis: Unpack[Basis]) -> None:
         super().__init__()
-        self.rbf = RadialBasis(num_centers=num_centers, grid_min=grid_min, grid_max=grid_max)
+        self.rbf = RadialBasis(**basis)
         self.norm_weight = nn.Parameter(torch.ones(members, 1, inputs))
         self.norm_bias = nn.Parameter(torch.zeros(members, 1, inputs))
-        self.spline_weight = nn.Parameter(torch.empty(members, outputs, inputs * num_centers))
+        self.spline_weight = nn.Parameter(torch.empty(members, outputs, inputs * len(self.rbf.grid)))
         self.base_weight = nn.Parameter(torch.empty(members, outputs, inputs))
         self.base_bias = nn.Parameter(torch.zeros(members, 1, outputs))
+        # As ``FastKANLayer`` starts: by the paper, and as torch starts a linear layer.
         nn.init.trunc_normal_(self.spline_weight, std=0.1)
         nn.init.uniform_(self.base_weight, -(inputs**-0.5), inputs**-0.5)
 
@@ -63,11 +62,9 @@ class FastKANEnsemble(nn.Module):
     Args:
         members: How many.
         widths: Inputs (maybe none), a member's hidden widths and outputs.
-        num_centers: Basis functions on each edge.
-        grid_min: Position of the first one.
-        grid_max: Position of the last one.
         input_norm: "layer" normalizes the inputs row by row; "none" does not.
         dropout: Share of each hidden layer's units dropped while training.
+        basis: Settings of ``RadialBasis``.
 
     Shape:
         - Input: ``(B, widths[0])``; terms to be added to the first layer's output: ``(B, M * widths[1])`` each; while
@@ -83,16 +80,13 @@ class FastKANEnsemble(nn.Module):
         members: int,
         widths: list[int],
         *,
-        num_centers: int = 8,
-        grid_min: float = -2.0,
-        grid_max: float = 2.0,
         input_norm: str = "none",
         dropout: float = 0.0,
+        **basis: Unpack[Basis],
     ) -> None:
         super().__init__()
         self.members = members
         inputs, first, *_ = widths
-        basis = Basis(num_centers=num_centers, grid_min=grid_min, grid_max=grid_max)
         norm = input_norm == "layer"
         self.first = FastKANLayer(inputs, members * first, norm=norm, **basis) if inputs else None
         self.rest = nn.ModuleList(

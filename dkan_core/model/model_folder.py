@@ -24,9 +24,10 @@ WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES, ESTIMATOR = (
     "files.json",
     "estimator.json",
 )
+# What ``train`` writes; ``FastKANClassifier.save`` adds ``estimator.json``.
 MODEL_FILES = (WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES)
-"""What ``train`` writes; ``FastKANClassifier.save`` adds ``estimator.json``."""
 
+# Of ``files.json``, and with it of the whole folder.
 FORMAT_VERSION = 1
 
 logger = logging.getLogger(__name__)

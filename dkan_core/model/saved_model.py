@@ -17,9 +17,9 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import DataError
 from dkan_core.model.architecture import ModelConfig, count_parameters
 from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE
-from dkan_core.model.card import model_card
 from dkan_core.model.model_folder import CARD, CONFIG, METRICS, PREPROCESSOR, WEIGHTS, ModelFolder, with_hashes
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.report.templating import render_markdown
 from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.files import json_text, remove, sync_folder, write_atomic
@@ -69,6 +69,24 @@ def write_model_files(folder: Path, files: Mapping[str, bytes]) -> None:
             write_atomic(aside / name, content)
 
 
+def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[str, Any]) -> str:
+    """Return what a person should know of a model, as Markdown.
+
+    Args:
+        config: Its architecture.
+        preprocessor: Its encoding of raw rows.
+        metrics: What is known of its quality.
+    """
+    return render_markdown(
+        "model_card",
+        config=config,
+        layers=[*config.hidden, len(config.labels)],
+        metrics=metrics,
+        numeric=[feature.name for feature in preprocessor.numeric],
+        categories=[feature.name for feature in preprocessor.coded if feature.kind == "category"],
+    )
+
+
 @contextmanager
 def _replaced(folder: Path) -> Iterator[Path]:
     """Yield an empty folder that takes the place of ``folder`` when the block ends well."""
@@ -115,7 +133,7 @@ class _Metrics(Schema):
 
 
 class ScoreCounts(Schema):
-    """The distribution of a label's scores on validation, as ``data.distribution.count_up_to`` counts."""
+    """The distribution of a label's scores on validation, as ``data.encoding.histograms.count_up_to`` counts."""
 
     knots: list[Share]
     rows: list[NonNegativeInt]
@@ -198,14 +216,32 @@ class SavedModel:
 
 
 def check_count(config: ModelConfig, state: Mapping[str, Tensor], where: Path) -> None:
-    """Raise DataError unless there are as many weights as the architecture has: before memory is taken for them."""
+    """Check how many weights were read, before memory is taken for a model of that architecture.
+
+    Args:
+        config: The architecture.
+        state: What was read.
+        where: The file, for messages.
+
+    Raises:
+        DataError: There are more or fewer than the architecture has.
+    """
     expected, found = count_parameters(config), sum(tensor.numel() for tensor in state.values())
     if found != expected:
         raise DataError(f"{where}: does not fit {CONFIG}, which asks for {expected:,} numbers; it holds {found:,}")
 
 
 def check_weights(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], where: Path) -> None:
-    """Raise DataError unless the weights have the names, shapes and types that are expected, and are finite."""
+    """Check weights that were read before they are used.
+
+    Args:
+        expected: Weights of a new model of the same architecture.
+        state: What was read.
+        where: The file, for messages.
+
+    Raises:
+        DataError: A weight is missing or unknown, or has another shape or type, or is not finite.
+    """
     odd = sorted({*expected} ^ {*state})
     if odd:
         what = "missing" if odd[0] in expected else "unknown"
@@ -219,6 +255,7 @@ def check_weights(expected: Mapping[str, Tensor], state: Mapping[str, Tensor], w
             )
         if not tensor.isfinite().all():
             raise DataError(f"{where}: {name} holds a number that is not finite")
+        # A percent more on both sides: the bounds are float64, the tensor is float32.
         if name == "calibration_scale" and not ((tensor > 0.99 * MIN_SCALE) & (tensor < 1.01 * MAX_SCALE)).all():
             raise DataError(f"{where}: {name} must be from {MIN_SCALE} to {MAX_SCALE}, got {tensor.tolist()}")
         if name.endswith("rbf.grid") and not torch.allclose(tensor, wanted):

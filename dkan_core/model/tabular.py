@@ -21,8 +21,8 @@ from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import FastKANEnsemble
 from dkan_core.model.fastkan import Basis, FastKAN
 
+# A binary input has one weight where a curved one has nine that learn together: it is larger instead.
 BINARY_SCALE = 3.0
-"""A binary input has one weight where a curved one has nine that learn together: it is larger instead."""
 
 
 def decode_scores(numeric_BF: Tensor) -> Tensor:
@@ -100,6 +100,7 @@ def _tails(group: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 def _embedding(cardinality: int, dim: int) -> nn.Embedding:
     embedding = nn.Embedding(cardinality, embedding_width(cardinality, dim))
+    # Within the grid of the basis (-2 to 2), where torch's own start, std 1, puts every twentieth value outside.
     nn.init.normal_(embedding.weight, std=0.5)
     return embedding
 
@@ -196,7 +197,10 @@ class TabularFastKAN(nn.Module):
     ) -> Tensor:
         """Return each member's log-odds ``(M, B, L)``, before calibration: what the loss looks at.
 
-        In training mode the rows' keys ``(B,)`` decide what is dropped, or torch's generator without them.
+        Args:
+            numeric: ``(B, F)``; None where there are no numeric features.
+            categorical: ``(B, C)`` int32; None where there are no coded features.
+            dropout_key_B: Decides in training mode what is dropped; without it torch's generator does.
         """
         inputs, shifts = self.encoder(numeric, categorical, dropout_key_B)
         if isinstance(self.network, FastKAN):
@@ -211,7 +215,7 @@ class TabularFastKAN(nn.Module):
         self.bias.copy_(torch.tensor(log_odds_L))
 
     def calibrate(self, scale_L: float | npt.NDArray[Any] = 1.0, shift_L: float | npt.NDArray[Any] = 0.0) -> None:
-        """Stretch and shift the log-odds from now on; without numbers, leave them as they are."""
+        """Stretch and shift the log-odds from now on; without arguments, undo an earlier calibration."""
         self.calibration_scale.copy_(torch.as_tensor(scale_L))
         self.calibration_shift.copy_(torch.as_tensor(shift_L))
 

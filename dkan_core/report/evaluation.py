@@ -17,7 +17,10 @@ from dkan_core.report import figures
 from dkan_core.report.templating import Card, render_html, score
 from dkan_core.training import breakdown
 
+# Each has four figures, together some 100 KB: more sections make a page that browsers scroll slowly. The table lists
+# every label.
 LABEL_SECTIONS = 30
+# Of a list in the facts about data and model, such as crosses.
 LIST_ITEMS = 24
 History = Sequence[Mapping[str, Any]]
 

@@ -35,7 +35,10 @@ VARIABLES = {
     PAPER: "--card",
 }
 DASHED = (0, (4, 3))
+# The date would make every report another file; the rest is matplotlib's name and version.
 NO_METADATA: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+# Text is left as text and ids are hashed with a salt of ours, so that the same numbers give the same bytes. The ground
+# is transparent, so that a page shows through, dark or light.
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "dkan",
@@ -93,7 +96,14 @@ def precision_recall_figure(key: str, labels_N: Array, scores_N: Array, threshol
 
 
 def roc_figure(key: str, labels_N: Array, scores_N: Array, threshold: float | None = None) -> Markup:
-    """Draw the true over the false positive rate with the diagonal and the operating point."""
+    """Draw the true over the false positive rate with the diagonal and the operating point.
+
+    Args:
+        key: Prefix of the ids inside the SVG, unlike any other figure's on the page.
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        threshold: Operating threshold to mark.
+    """
     false_rate, true_rate, _ = roc_points(labels_N, scores_N)
 
     def draw(axes: Axes) -> None:
@@ -108,11 +118,17 @@ def roc_figure(key: str, labels_N: Array, scores_N: Array, threshold: float | No
 
 
 def calibration_figure(key: str, labels_N: Array, scores_N: Array) -> Markup:
-    """Draw the observed rate over the mean probability of bins of equal count, with the diagonal."""
+    """Draw the observed rate over the mean probability of bins of equal count, with the diagonal.
+
+    Args:
+        key: Prefix of the ids inside the SVG, unlike any other figure's on the page.
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+    """
     probability, rate, _ = calibration_points(labels_N, scores_N)
 
     def draw(axes: Axes) -> None:
-        # rare positives leave most of the unit square empty: show only what the bins reach
+        # Rare positives leave most of the unit square empty: show only what the bins reach.
         top = min(1.0, 1.15 * max([*probability, *rate])) or 1.0
         axes.plot([0, top], [0, top], color=QUIET, linewidth=1.2, linestyle=DASHED)
         axes.plot(probability, rate, color=ACCENT, marker="o", markersize=4.5, linewidth=1.2, clip_on=False)
@@ -122,12 +138,19 @@ def calibration_figure(key: str, labels_N: Array, scores_N: Array) -> Markup:
 
 
 def score_figure(key: str, labels_N: Array, scores_N: Array) -> Markup:
-    """Draw how many rows of each class have which score, on a logarithmic scale."""
+    """Draw how many rows of each class have which score, on a logarithmic scale.
+
+    Args:
+        key: Prefix of the ids inside the SVG, unlike any other figure's on the page.
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+    """
     edges, negatives, positives = score_histogram(labels_N, scores_N)
 
     def draw(axes: Axes) -> None:
         for counts, color, name in ((negatives, QUIET, "negatives"), (positives, WARM, "positives")):
             if any(counts):
+                # Down to half a row: on a logarithmic axis there is no zero, and a bin of one row is to be seen.
                 axes.stairs(counts, edges, baseline=0.5, fill=True, color=color, alpha=0.28)
                 axes.stairs(counts, edges, baseline=0.5, color=color, linewidth=1.4, label=name)
         axes.set(xlim=(0, 1), ylim=(0.5, 3 * max([*negatives, *positives, 1])), yscale="log")
@@ -154,6 +177,7 @@ def history_figure(
     """
 
     def draw(axes: Axes) -> None:
+        # More dots would touch each other.
         dots = "o" if len(y) <= 40 else None
         axes.plot(x, y, color=ACCENT, marker=dots, markersize=3.5)
         if mark_best:
@@ -203,7 +227,13 @@ def svg_text(figure: Figure) -> str:
 
 
 def page_element(svg: str, key: str, title: str) -> Markup:
-    """Cut an SVG file down to an element that shares a page with others: own ids, colors of the page."""
+    """Cut an SVG file down to an element that shares a page with others: own ids, colors of the page.
+
+    Args:
+        svg: The text of an SVG file.
+        key: Prefix of the ids inside the SVG, unlike any other figure's on the page.
+        title: What a screen reader says.
+    """
     svg = svg[svg.index("<svg") :].strip().removeprefix("<svg ")
     svg = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{key}-", svg)
     svg = re.sub(r'<style type="text/css">.*?</style>', "", svg, flags=re.DOTALL)

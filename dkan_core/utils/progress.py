@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+# Often enough to see that a pod gets on, and a hundred lines at most for an hour of work.
 LOG_SECONDS = 30
 
 console = Console(stderr=True)
@@ -35,7 +36,13 @@ def make_progress(*columns: TextColumn) -> Progress:
 
 @contextmanager
 def progress(description: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Yield a function that advances a bar on a terminal, and writes a line now and then to a log."""
+    """Yield a function that advances a bar on a terminal, and writes a line now and then to a log.
+
+    Args:
+        description: What is done, in a word.
+        total: How many units there are.
+        unit: What they are called.
+    """
     if not on_terminal():
         yield _log_lines(description, total, unit)
         return

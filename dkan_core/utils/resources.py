@@ -7,12 +7,14 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+# Of version 2. Affinity does not show a quota: with as many threads as the machine has cores, a container would be
+# stopped for most of each period.
 CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+# Limit and use of the container, in versions 2 and 1 of cgroups.
 CGROUP_MEMORY = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
-"""Limit and use of the container, in versions 2 and 1 of cgroups."""
 
 
 def available_cores() -> int:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dkan_core.errors import DataError, UserError
 
+# A value in a damaged file may be megabytes long; a message is to stay on two lines.
 SHOWN_CHARACTERS = 60
 
 

@@ -49,8 +49,8 @@ MIN_VALUE_ROWS = 20
 MIN_REPEATED_SHARE = 0.1
 # Wide data, such as embeddings, would take five times the bytes per row: a code has 4 bytes, a uint8 score 1.
 MAX_VALUE_CODED_COLUMNS = 256
+# Integers up to here, and decimals of so many digits, that differ do so in float64, too.
 MAX_EXACT_INTEGER, MAX_EXACT_DIGITS = 2**53, 15
-"""Integers up to here, and decimals of so many digits, that differ do so in float64, too."""
 
 
 class _UselessColumnError(DataError):

@@ -18,8 +18,8 @@ from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.schemas import read_json
 from dkan_core.utils.storage.files import read_if_there
 
+# Of a run, the folder of its model; of a model, the files that name its labels and hold its encoding.
 MODEL_FOLDER, ARCHITECTURE, PREPROCESSOR = "model", "config.json", "preprocessor.json"
-"""Of a run, the folder of its model; of a model, the files that name its labels and hold its encoding."""
 
 # As many names as fit on two lines of a terminal; of wide data a message would otherwise fill the screen.
 SHOWN_NAMES = 8

@@ -210,7 +210,13 @@ class Preprocessor(Schema):
 
 
 def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.ChunkedArray | pa.Array:
-    """Return a column; one that is missing or there twice raises DataError."""
+    """Return a column; one that is missing or there twice raises DataError.
+
+    Args:
+        rows: The rows.
+        name: The column.
+        where: The rows, as messages should call them.
+    """
     index = rows.schema.get_field_index(name)
     if index < 0:
         raise DataError(f"{where}: column {name!r} is missing or there twice; the model was trained with it")
@@ -219,6 +225,11 @@ def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.C
 
 def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> Float64:
     """Return a numeric column with NaN for null, NaN and infinity.
+
+    Args:
+        rows: The rows.
+        name: The column; one that does not hold numbers raises DataError.
+        where: The rows, as messages should call them.
 
     Shape:
         - Output: ``(N,)``
@@ -278,6 +289,11 @@ def value_codes(values: Float64, feature: CodedFeature) -> npt.NDArray[np.int32]
 def category_codes(column: pa.ChunkedArray | pa.Array, feature: CodedFeature, where: str) -> npt.NDArray[np.int32]:
     """Return the codes of a string or boolean column.
 
+    Args:
+        column: The column.
+        feature: Its name and vocabulary.
+        where: The rows, as messages should call them.
+
     Shape:
         - Input and output: ``(N,)``
     """
@@ -289,7 +305,13 @@ def category_codes(column: pa.ChunkedArray | pa.Array, feature: CodedFeature, wh
 
 
 def texts_of(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.ChunkedArray | pa.Array:
-    """Return a column of strings or booleans as strings; one of another type raises DataError."""
+    """Return a column of strings or booleans as strings; one of another type raises DataError.
+
+    Args:
+        column: The column.
+        name: Its name.
+        where: The rows, as messages should call them.
+    """
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
         raise DataError(f"{where}: column {name!r} is {kind}; the model was trained with categories there")

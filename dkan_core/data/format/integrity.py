@@ -19,9 +19,9 @@ from dkan_core.data.preparation.statistics import MAX_WEIGHT
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 
+# Part of format version 2. Smaller blocks would mean a larger manifest (67 bytes a block), larger ones a slower start:
+# the first batch touches as many blocks as it has pieces.
 BLOCK_BYTES = 1 << 20
-"""Part of format version 2. Smaller blocks would mean a larger manifest (67 bytes a block), larger ones a slower start:
-the first batch touches as many blocks as it has pieces."""
 
 # SHA-256, because a CRC notices accidents alone, and of the cryptographic hashes of the standard library it is the
 # fastest on processors with SHA instructions: 1.8 GB/s a core here, BLAKE2b and SHA-512 0.8 (CRC-32 2.9).
@@ -142,6 +142,12 @@ class BlockVerifier:
 
 def read_exactly(path: Path, handle: int, offset: int, size: int) -> bytes:
     """Read ``size`` bytes from ``offset`` on.
+
+    Args:
+        path: The file, for messages.
+        handle: Its descriptor.
+        offset: The first byte.
+        size: How many bytes.
 
     Raises:
         DataError: The file cannot be read, or breaks off before.

@@ -23,14 +23,14 @@ from dkan_core.utils.storage.files import read_if_there, read_regular, write_jso
 from dkan_core.utils.storage.paths import check_name, is_remote, local_path
 from dkan_core.utils.storage.staging import finish_interrupted
 
+# 2 lists the hash of each block of a shard; 1 has those of whole shards alone, and is read, too.
 FORMAT_VERSION: Final = 2
-"""2 lists the hash of each block of a shard; 1 has those of whole shards alone, and is read, too."""
 
 # Written last, so that a folder with this file is complete.
 MANIFEST = "manifest.json"
 
+# What a prepared data set consists of; the manifest arrives last.
 OUTPUTS = (*SPLITS, MANIFEST)
-"""What a prepared data set consists of; the manifest arrives last."""
 
 
 Count = Annotated[int, Field(ge=0, lt=1 << 48)]
@@ -147,7 +147,13 @@ class PreparedData(_Manifest):
 
 
 def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool) -> Layout:
-    """Return row shape and dtype of each array in a shard."""
+    """Return row shape and dtype of each array in a shard.
+
+    Args:
+        preprocessor: The encoding of the rows.
+        labels: How many labels there are.
+        weighted: Whether rows have weights.
+    """
     layout: dict[str, tuple[tuple[int, ...], str]] = {}
     if preprocessor.numeric:
         layout["numeric"] = ((len(preprocessor.numeric),), preprocessor.numeric_dtype)
@@ -203,6 +209,11 @@ def _local_manifest(place: str | Path, stack: ExitStack) -> Path:
 
 def save_pointer(folder: str | Path, prepared: PreparedData, location: str) -> None:
     """Write a manifest alone, which says where the data are.
+
+    Args:
+        folder: Gets the manifest; made where it is missing.
+        prepared: The data.
+        location: Folder or URI where they are.
 
     Raises:
         DataError: The location holds credentials, which are no part of a file.

@@ -21,11 +21,11 @@ from dkan_core.utils.storage.paths import path_inside
 # Left for what a process has open besides shards (libraries, pipes, logs). The usual limit is 1,024 in all, which
 # 256 GB of shards exceed.
 OTHER_OPEN_FILES = 256
+# The four arrays of a shard take some 300.
 MAX_HEADER_BYTES = 1 << 16
-"""The four arrays of a shard take some 300."""
 
+# How safetensors calls the types.
 _DTYPES = {"uint8": "U8", "int32": "I32", "float16": "F16", "float32": "F32"}
-"""How safetensors calls the types."""
 
 
 class ShardReader:

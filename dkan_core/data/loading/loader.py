@@ -81,6 +81,11 @@ class FirstRows:
 def open_split(folder: Path, prepared: PreparedData, split: str) -> ShardReader:
     """Open the shards of a split.
 
+    Args:
+        folder: Prepared folder.
+        prepared: What is in it.
+        split: "train", "valid" or "test".
+
     Raises:
         DataError: There is no such split, or a shard is missing, cut off or damaged.
     """

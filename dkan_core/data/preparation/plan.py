@@ -24,8 +24,8 @@ from dkan_core.errors import DataError, OutputError
 from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
+# 2 has the digest of each footer.
 FORMAT_VERSION = 2
-"""2 has the digest of each footer."""
 
 # Written first and removed first: while it is there, a preparation is under way.
 PLAN = f"{WORK}/plan.json"
@@ -93,6 +93,11 @@ def _fragment(plain: dict[str, Any]) -> Fragment:
 
 def claim(place: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> None:
     """Write the plan, unless the place is taken; nothing but ``.work`` is touched.
+
+    Args:
+        place: Where the data are to be prepared.
+        plan: What is to be prepared.
+        overwrite: Whether an earlier result, or another preparation under way, may be replaced.
 
     Raises:
         OutputError: Another preparation is under way there, or there lies an earlier result of other data or settings
@@ -169,6 +174,11 @@ def unchanged_fragments(plan: PreparationPlan, part: int) -> list[Fragment]:
 
 def read_records(place: SharedFolder, plan: PreparationPlan, stage: str) -> list[Any]:
     """Return what each part left at the end of a stage.
+
+    Args:
+        place: Where the data are prepared.
+        plan: The plan.
+        stage: "survey", "encode" or "assemble".
 
     Raises:
         DataError: A part is not through it yet.

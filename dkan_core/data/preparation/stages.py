@@ -67,7 +67,13 @@ def _record(plan: PreparationPlan, fitted: Fitted) -> np.dtype[Any]:
 
 
 def survey(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
-    """Count the part's rows and keep its sample; returns the rows."""
+    """Count the part's rows and keep its sample; returns the rows.
+
+    Args:
+        place: Where the data are prepared.
+        plan: The plan.
+        part: Number of the part.
+    """
     fragments, task = unchanged_fragments(plan, part), plan.task
     rows = sum(fragment.rows for fragment in fragments)
     with progress("reading", rows, "rows") as advance:
@@ -81,7 +87,13 @@ def survey(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
 
 
 def encode(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
-    """Encode the part's rows into one file, sorted by shard; returns the rows."""
+    """Encode the part's rows into one file, sorted by shard; returns the rows.
+
+    Args:
+        place: Where the data are prepared.
+        plan: The plan.
+        part: Number of the part.
+    """
     fitted, fragments = read_fitted(place, plan), unchanged_fragments(plan, part)
     total = sum(fragment.rows for fragment in fragments)
     with _scratch() as folder:
@@ -123,7 +135,13 @@ def _join(files: Iterable[Path], joined: Path) -> None:
 
 
 def assemble(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
-    """Write the part's share of the shards; returns their rows."""
+    """Write the part's share of the shards; returns their rows.
+
+    Args:
+        place: Where the data are prepared.
+        plan: The plan.
+        part: Number of the part.
+    """
     fitted = read_fitted(place, plan)
     record = _record(plan, fitted)
     starts = [[0, *itertools.accumulate(encoded["rows"])] for encoded in read_records(place, plan, "encode")]

@@ -180,6 +180,11 @@ def check_counts(counts: Counts, schema: Schema, where: str) -> None:
 
     One label needs both classes in every split that has rows. Of several labels, each needs both in train and
     at least one needs both in each other split.
+
+    Args:
+        counts: Of all rows.
+        schema: Role of each column.
+        where: The files, as messages should call them.
     """
     if schema.weight is not None and counts.weight == 0:
         raise DataError(f"{where}: weight column {schema.weight!r} is 0 in every row of train")
@@ -199,7 +204,13 @@ def check_counts(counts: Counts, schema: Schema, where: str) -> None:
 
 
 def check_binary(name: str, values: pa.Array, where: str) -> None:
-    """Raise DataError unless a label's column holds 0, 1 or null alone."""
+    """Raise DataError unless a label's column holds 0, 1 or null alone.
+
+    Args:
+        name: The column.
+        values: Its values.
+        where: The file, as messages should call it.
+    """
     counter = Counter[object]()
     _count_values(counter, values)
     if any(value not in BINARY for value in counter):

@@ -171,14 +171,30 @@ def log_unseen(unseen: Mapping[str, int], rows: int) -> None:
 def encode_rows(
     batch: pa.RecordBatch, preprocessor: Preprocessor, schema: Schema, path: str
 ) -> dict[str, npt.NDArray[Any]]:
-    """Encode a batch's features, labels (N, L) with 255 for null, and weight (N,) where asked for."""
+    """Encode a batch's features, labels (N, L) with 255 for null, and weight (N,) where asked for.
+
+    Args:
+        batch: The rows (N).
+        preprocessor: The encoding of their features.
+        schema: Which columns are labels and weight.
+        path: The file, for messages.
+    """
     arrays = preprocessor.transform(batch, path)
-    labels = [batch.column(name).cast(pa.uint8()).fill_null(NOT_MEASURED) for name in schema.labels]
-    arrays["labels"] = np.stack([label.to_numpy(zero_copy_only=False) for label in labels], axis=1)
+    arrays["labels"] = label_values(batch, schema.labels)
     if schema.weight is not None:
         weight = batch.column(schema.weight).cast(pa.float32(), safe=False)
         arrays["weight"] = weight.to_numpy(zero_copy_only=False)
     return arrays
+
+
+def label_values(batch: pa.RecordBatch, names: Sequence[str]) -> npt.NDArray[np.uint8]:
+    """Return columns of 0, 1 and null as labels, 255 for null.
+
+    Shape:
+        - Output: ``(N, L)``
+    """
+    labels = [batch.column(name).cast(pa.uint8()).fill_null(NOT_MEASURED) for name in names]
+    return np.stack([label.to_numpy(zero_copy_only=False) for label in labels], axis=1)
 
 
 def describe(
@@ -216,6 +232,13 @@ def describe(
 
 
 def check_unchanged(path: str, split: str, counted: int, written: int) -> None:
-    """Raise DataError where a split's rows are not as many as were counted at first."""
+    """Raise DataError where a split's rows are not as many as were counted at first.
+
+    Args:
+        path: The source, for the message.
+        split: Name of the split.
+        counted: Its rows when they were counted.
+        written: Its rows now.
+    """
     if written != counted:
         raise DataError(f"{path}: the source changed: {split} had {counted:,} rows, then {written:,}")

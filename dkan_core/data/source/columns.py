@@ -201,7 +201,13 @@ def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: st
 
 
 def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
-    """Raise DataError when a column named in ``config`` does not exist, or has a type that its role cannot use."""
+    """Raise DataError when a column named in ``config`` does not exist, or has a type that its role cannot use.
+
+    Args:
+        types: Type of each column.
+        config: Names of the columns that have a role.
+        where: The files, as messages should call them.
+    """
     special = {"group": config.group, "split_column": config.split_column, "weight": config.weight}
     for setting, name in [
         *(("label", name) for name in config.label),

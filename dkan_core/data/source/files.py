@@ -14,8 +14,8 @@ from dkan_core.utils.storage.paths import check_name, filesystem, is_remote
 
 # What writers use: Spark, pandas and DuckDB the first, Hive and others the shorter ones.
 SUFFIXES = (".parquet", ".parq", ".pq")
+# The first bytes of every Parquet file.
 MAGIC = b"PAR1"
-"""The first bytes of every Parquet file."""
 
 logger = logging.getLogger(__name__)
 

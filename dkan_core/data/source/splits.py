@@ -59,6 +59,12 @@ def read_split_batches(
 def assign_splits(batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig, path: str) -> npt.NDArray[np.int8]:
     """Return the index in ``SPLITS`` of each row.
 
+    Args:
+        batch: The rows (N).
+        row_ids: Their numbers (N,), counted through all files.
+        config: How rows are split.
+        path: The file, for messages.
+
     Shape:
         - Output: ``(N,)``
 

@@ -61,7 +61,13 @@ def encode_labels(y: Any, classes: Array) -> npt.NDArray[np.uint8]:
 
 
 def check_classes(labels_NL: npt.NDArray[np.uint8], where: str, hint: str = "") -> None:
-    """Raise ValueError unless a label has both classes; of several labels the others need not."""
+    """Raise ValueError unless a label has both classes; of several labels the others need not.
+
+    Args:
+        labels_NL: 0, 1, or another value for not measured.
+        where: The rows, as the message should call them.
+        hint: What the user can do, for the end of the message.
+    """
     if any({0, 1} <= {*labels_N.tolist()} for labels_N in labels_NL.T):
         return
     lacking = "no label with both classes" if labels_NL.shape[1] > 1 else "one class only"
@@ -77,7 +83,13 @@ def check_weights(sample_weight: Any, labels_NL: npt.NDArray[np.uint8]) -> npt.N
 
 
 def labelled(labels_NL: npt.NDArray[np.uint8], weight_N: Array | None, rows: npt.NDArray[np.int64]) -> Arrays:
-    """Return the labels of ``rows``, and their weights where there are any."""
+    """Return the labels of ``rows``, and their weights where there are any.
+
+    Args:
+        labels_NL: Labels of all rows.
+        weight_N: Their weights, or None.
+        rows: Numbers of the rows to return.
+    """
     labels = {"labels": labels_NL[rows]}
     return labels if weight_N is None else {**labels, "weight": weight_N[rows]}
 

@@ -13,6 +13,7 @@ from dkan_core.data.encoding.histograms import Int64, count_up_to, count_values
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
 from dkan_core.utils.schemas import Schema
 
+# Enough to see what kind of values are new; with all of them, a column of identifiers would fill the record of a part.
 EXAMPLES = 5
 
 

@@ -18,13 +18,15 @@ from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN
 from dkan_core.errors import GateError
 from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, Reference
 
+# Tenths are what the limits below were made for: more bins give a larger index to the same difference.
 PSI_BINS = 10
+# Rarer values share a bin: alone, they would move the index by chance.
 PSI_CATEGORIES = 20
+# Smaller shares count as this one: an empty bin would make the index infinite.
 MIN_SHARE = 1e-4
-"""Smaller shares count as this one: an empty bin would make the index infinite."""
 
+# The customary limits of the PSI (Siddiqi 2006, Credit Risk Scorecards): below, a column counts as stable.
 MODERATE, LARGE = 0.1, 0.25
-"""The customary limits of the PSI (Siddiqi 2006, Credit Risk Scorecards): below, a column counts as stable."""
 
 Float64 = npt.NDArray[np.float64]
 

@@ -9,18 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# On a CPU what stays in the cache of a core, on a GPU what keeps it busy: smaller tiles there are bound by the time to
+# launch a kernel, larger ones only take memory.
 TILE_BYTES = {"cpu": 4 << 20, "cuda": 256 << 20}
+# Fewer rows make matrix products slow; only inputs of thousands of columns are so wide that tiles exceed the limit.
 MIN_TILE_ROWS = 64
 
 
 def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
-    """Return the same as ``eager.radial_linear``.
+    """Return the same as ``eager.radial_linear``, whose arguments it has.
 
     Under autocast the matrix products, forward and backward, have its type; the basis, the result and all that is
     summed over tiles keep that of the weights.
 
     Shape:
-        - x_BI: ``(*, B, I)``; weight_OK: ``(*, O, I * G)``; centers_G: ``(G,)``; * for networks side by side
+        - x_BI: ``(*, B, I)``; weight_OK: ``(*, O, I * G)``; centers_G: ``(G,)``; * for networks in parallel
         - Output: ``(*, B, O)``
     """
     device, dtype = x_BI.device.type, weight_OK.dtype

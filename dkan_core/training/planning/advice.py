@@ -10,16 +10,16 @@ from dkan_core.training.planning.formulas import SCHEMES, Machine, Prediction, S
 from dkan_core.training.planning.sizes import show_size
 from dkan_core.training.setup.defaults import MAX_BATCH, MIN_BATCH, STEPS_TO_TAKE
 
+# Share of the highest speed from which on something simpler is taken instead: predictions are off by about as much.
 NEAR = 0.9
-"""Share of the highest speed from which on something simpler is taken instead."""
 
+# Factor of the speed that makes it worth to double the batch: less does not pay for learning in half the steps.
 WORTH = 1.2
-"""Factor of the speed that makes it worth to double the batch."""
 
+# Steps below which a plan warns, and halves the batches where it can.
 FEW_STEPS = 300
-"""Steps below which a plan warns, and halves the batches where it can."""
+# Share of a gradient's time without rows from which on larger batches are suggested: they would cost little.
 LAUNCH_SHARE = 0.5
-"""Share of a gradient's time without rows from which on larger batches are suggested: they would cost little."""
 LIMITS = {
     "compute": "the gradient limits it: only more or faster devices help",
     "exchange": "the exchange limits it: larger batches, or an average every few steps, help",

@@ -20,12 +20,15 @@ from dkan_core.utils.progress import progress
 from dkan_core.utils.resources import available_cores
 
 FLOAT_BYTES = 4
+# From what latency bounds to what bandwidth bounds; the default model has 1 MB.
 SIZES = ("64KB", "256KB", "1MB", "4MB", "16MB", "64MB")
+# The fewest that exchange anything, and as many as any machine runs at once.
 WORKERS = 2
+# Medians of these, with three rounds to see how far they are apart, take half a minute.
 REPEATS = 10
 ROUNDS = 3
+# Exchanges are for the processes of one node; more than this is a mistyped number.
 MAX_WORKERS = 64
-"""Exchanges are for the processes of one node; more than this is a mistyped number."""
 CPU_INFO = Path("/proc/cpuinfo")
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,10 +11,10 @@ from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import steps_per_epoch
 from dkan_core.training.launcher.run_log import quiet
 from dkan_core.training.launcher.train import train
-from dkan_core.training.planning.formulas import SCHEMES, Prediction, Scheme
+from dkan_core.training.planning.formulas import SCHEMES, Prediction
 
+# Of a run: at least so many steps, whole epochs, unless they take longer than that.
 MIN_STEPS, SECONDS = 100, 5.0
-"""Of a run: at least so many steps, whole epochs, unless they take longer than that."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,12 @@ def check_plan(
         most: Devices.
     """
     rows = read_manifest(data).splits["train"].rows
+    schemes = {scheme.name: scheme for scheme in SCHEMES}
     checked = []
-    for each, scheme in _wanted(predictions, most):
+    for each in predictions:
+        if each.workers > most:
+            continue
+        scheme = schemes[each.scheme]
         devices = "cpu" if config.device == "cpu" else "cuda"
         settings = replace(
             config,
@@ -68,11 +72,6 @@ def check_plan(
         )
         logger.info("%s, %d workers: %.0f rows/s", scheme.name, each.workers, measured)
     return checked
-
-
-def _wanted(predictions: Sequence[Prediction], most: int) -> Iterator[tuple[Prediction, Scheme]]:
-    schemes = {scheme.name: scheme for scheme in SCHEMES}
-    return ((each, schemes[each.scheme]) for each in predictions if each.workers <= most)
 
 
 def rows_per_second(data: Path, config: ResolvedTrainConfig) -> float:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+# Share of a device's memory that a plan leaves free: for the driver, the allocator's rounding and other processes.
 RESERVED_SHARE = 0.1
-"""Share of a device's memory that a plan leaves free: for the driver, the allocator's rounding and other processes."""
 
+# As many parts as ``accumulate`` may have, rounded down to a power of two.
 MAX_PARTS = 1 << 20
-"""As many parts as ``accumulate`` may have, rounded down to a power of two."""
 
 
 @dataclass(frozen=True, kw_only=True)

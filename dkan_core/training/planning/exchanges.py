@@ -22,16 +22,16 @@ from dkan_core.training.state.shared_memory import MemoryShape, WorkerGeneration
 
 SERVER_SYNC = "parameter-server sync"
 SERVER_AVERAGE = "parameter-server average"
+# What is measured, by the settings that a run would have.
 EXCHANGES = {
     SERVER_SYNC: TrainConfig(strategy="parameter-server", mode="sync"),
     SERVER_AVERAGE: TrainConfig(strategy="parameter-server", mode="average"),
     "allreduce": TrainConfig(strategy="allreduce"),
     "ring": TrainConfig(strategy="ring"),
 }
-"""What is measured, by the settings that a run would have."""
 
+# Exchanges that are not counted: pages are touched and connections made in them.
 WARM_UP = 3
-"""Exchanges that are not counted: pages are touched and connections made in them."""
 
 
 def exchange_seconds(
@@ -77,6 +77,7 @@ def _config(name: str, devices: Sequence[str]) -> ResolvedTrainConfig:
         workers=workers,
         batch_size=workers,
         epochs=1,
+        # The figures do not depend on it; the parameters, which are random, must not overflow.
         learning_rate=1e-9,
         sync_interval=1,
         device="cpu",

@@ -4,26 +4,29 @@ A strategy's round is some steps that each worker takes alone, each on its slice
 Rows are read ahead in a thread, beside both.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
 from dkan_core.config import ResolvedStrategy
 from dkan_core.data.loading.loader import steps_per_epoch
 
+# Of a parameter server that aggregates what GPUs have copied to it; assumed: memory of a server with eight channels is
+# read at about half its peak, and a pipe wakes a process within tens of microseconds.
 HOST_BANDWIDTH, SERVER_LATENCY = 60e9, 60e-6
-"""Of a parameter server that aggregates what GPUs have copied to it; assumed."""
 
+# Seconds of a GPU's step without rows where no GPU was measured: some hundred kernels, each launched in 5 to 10 us.
 ASSUMED_LAUNCH = 1e-3
-"""Seconds of a GPU's step without rows where no GPU was measured: some hundred kernels, each launched in 5 to 10 us."""
 
+# Bytes per second between a GPU and the host where no GPU was measured: PCIe 4.0 with 16 lanes, less its overhead.
 ASSUMED_COPY_BANDWIDTH = 20e9
-"""Bytes per second between a GPU and the host where no GPU was measured: PCIe 4.0 with 16 lanes, less its overhead."""
 
+# Of a gradient's measured time, at least so much is for its rows: in noise, a larger slice may seem as fast as a small
+# one, and its rate would be infinite.
 MIN_ROW_SHARE = 0.01
-"""Of a gradient's measured time, at least so much is for its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +77,8 @@ class Link:
         return 0.0 if workers == 1 else self.latency + 2 * (workers - 1) / workers * size / self.bandwidth
 
 
+# Assumed, not measured.
 LINKS = {"nvlink": Link(latency=24e-6, bandwidth=280e9), "pcie4": Link(latency=45e-6, bandwidth=20e9)}
-"""Assumed, not measured."""
 
 
 def server_exchange(workers: int, size: float, copy_bandwidth: float, arrays: int = 1) -> float:
@@ -133,24 +136,36 @@ AVERAGE = Scheme(
 ALLREDUCE = Scheme(name="allreduce", strategy="allreduce")
 LOCAL_SGD = Scheme(name="local-sgd", strategy="local-sgd", has_local_steps=True, arrays=3)
 SINGLE = Scheme(name="single", strategy="single", most_workers=1)
+# In the order of preference where they are about as fast: first those that equal one process with the global batch.
 SCHEMES = (SYNC, ALLREDUCE, SINGLE, AVERAGE, LOCAL_SGD)
-"""In the order of preference where they are about as fast: first those that equal one process with the global batch."""
 
 
-class Machine(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Machine(ABC):
     """What steps, exchanges and rows cost on a machine with some number of workers."""
 
+    cores: int
+    update_seconds: float
+    """Of the optimizer's step in one process."""
+
+    feed_rows: float
+    """Rows per second that one worker can read."""
+
+    @abstractmethod
     def step(self, workers: int, rows: float) -> float:
         """Return the time of a gradient on so many rows in each worker."""
 
+    @abstractmethod
     def exchange(self, scheme: Scheme, workers: int) -> float:
         """Return the time of an exchange, with the optimizer's step where that follows."""
 
     def update(self, workers: int) -> float:
-        """Return the time of an optimizer's step that each worker takes alone."""
+        """Return the time of an optimizer's step that each worker takes alone; workers beyond the cores take turns."""
+        return self.update_seconds * max(1.0, workers / self.cores)
 
     def feed(self, workers: int) -> float:
         """Return the rows per second that each worker can read."""
+        return self.feed_rows * min(1.0, self.cores / workers)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,11 @@ from dkan_core.training.setup.initial_model import InitialModel, take_initial
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.progress import progress
 
+# Multiples of the learning rate that ``train`` would take: powers of two, up to 8 times either way.
 FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Multiples of the learning rate that ``train`` would take: powers of two, up to 8 times either way."""
+# Long enough for warm-up and decay to take effect, short enough that a sweep takes minutes.
 STEPS = 150
+# The fewest that tell chance from merit.
 REPEATS = 2
 
 logger = logging.getLogger(__name__)

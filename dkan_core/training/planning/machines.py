@@ -3,23 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dkan_core.training.planning.formulas import Curve, Link, Scheme, StepCost, server_exchange
+from dkan_core.training.planning.formulas import Curve, Link, Machine, Scheme, StepCost, server_exchange
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cores:
+class Cores(Machine):
     """One machine without a GPU: workers share its cores, and those beyond them take turns."""
 
-    cores: int
     steps: Mapping[int, StepCost]
     """By how many workers were measured at once, each with an even share of the cores."""
 
     exchanges: Mapping[str, Curve]
     """By scheme."""
-
-    update_seconds: float
-    feed_rows: float
-    """Rows per second that one worker can read."""
 
     def step(self, workers: int, rows: float) -> float:
         """Return the time of a gradient on so many rows in each worker."""
@@ -34,20 +29,11 @@ class Cores:
             return self.exchanges[scheme.name].at(workers)
         return exchanged + (0.0 if scheme.has_local_steps else self.update(workers))
 
-    def update(self, workers: int) -> float:
-        """Return the time of an optimizer's step that each worker takes alone."""
-        return self.update_seconds * max(1.0, workers / self.cores)
-
-    def feed(self, workers: int) -> float:
-        """Return the rows per second that each worker can read."""
-        return self.feed_rows * min(1.0, self.cores / workers)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Gpus:
+class Gpus(Machine):
     """A node with GPUs like the one that was measured or assumed; how they are linked is assumed."""
 
-    cores: int
     cost: StepCost
     size: float
     """Bytes of the parameters."""
@@ -55,9 +41,6 @@ class Gpus:
     link: Link
     copy_bandwidth: float
     """Bytes per second between the GPU and the host."""
-
-    update_seconds: float
-    feed_rows: float
 
     def step(self, workers: int, rows: float) -> float:
         """Return the time of a gradient on so many rows in each worker."""
@@ -74,9 +57,4 @@ class Gpus:
 
     def update(self, workers: int) -> float:
         """Return the time of an optimizer's step that each worker takes alone, with the copies to the host and back."""
-        turns = max(1.0, workers / self.cores)
-        return turns * self.update_seconds + 2 * self.size / self.copy_bandwidth
-
-    def feed(self, workers: int) -> float:
-        """Return the rows per second that each worker can read."""
-        return self.feed_rows * min(1.0, self.cores / workers)
+        return super().update(workers) + 2 * self.size / self.copy_bandwidth

@@ -38,12 +38,13 @@ from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.resources import available_cores, available_memory
 
+# With how many processes an exchange is measured on the CPU; with more, it is on a line through the last two.
 MEASURED_WORKERS = (1, 2, 4)
-"""With how many processes an exchange is measured on the CPU; with more, it is on a line through the last two."""
 
+# The median of 20 moves by a few percent from one measurement to the next; an exchange takes milliseconds.
 EXCHANGE_REPEATS = 20
+# How often everything is measured, in turns; the fastest counts: other work on the machine only slows it down.
 ROUNDS = 2
-"""How often everything is measured, in turns; the fastest counts: other work on the machine only slows it down."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,20 +133,18 @@ def measure(
     return Measured(
         parameters=spec.shape.parameters,
         train_rows=spec.train_rows,
-        probes={count: min((probes[count] for probes, _ in rounds), key=_slowness) for count in together},
+        probes={count: min((probes[count] for probes, _ in rounds), key=Probed.seconds) for count in together},
         exchanges={
             name: {count: min(found[name][count] for _, found in rounds) for count in seconds}
             for name, seconds in rounds[0][1].items()
         },
         cores=cores,
-        device_memory=_device_memory(config.device),
+        device_memory=(
+            available_memory()
+            if config.device == "cpu"
+            else int(torch.cuda.get_device_properties(config.device).total_memory)
+        ),
     )
-
-
-def _device_memory(device: str) -> int:
-    if device == "cpu":
-        return available_memory()
-    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def _process_spec(data: Path, manifest: PreparedData, config: ResolvedTrainConfig) -> ProcessSpec:
@@ -175,7 +174,7 @@ def _process_spec(data: Path, manifest: PreparedData, config: ResolvedTrainConfi
 
 def _probe(spec: ProcessSpec, workers: int, threads: int, fork_server: ForkServer, folder: Path) -> Probed:
     """Return what the slowest of some processes that measure at the same time finds."""
-    return max(_probe_each(spec, [spec.device] * workers, threads, fork_server, folder), key=_slowness)
+    return max(_probe_each(spec, [spec.device] * workers, threads, fork_server, folder), key=Probed.seconds)
 
 
 def _probe_each(
@@ -211,11 +210,7 @@ def measure_devices(data: Path, manifest: PreparedData, config: ResolvedTrainCon
             ]
     finally:
         close_handles(spec)
-    return [min(found, key=_slowness) for found in zip(*rounds, strict=True)]
-
-
-def _slowness(probed: Probed) -> float:
-    return probed.large[1]
+    return [min(found, key=Probed.seconds) for found in zip(*rounds, strict=True)]
 
 
 def _exchanges(size: int, most: int, fork_server: ForkServer, folder: Path) -> dict[str, dict[int, float]]:

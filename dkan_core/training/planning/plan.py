@@ -32,11 +32,12 @@ from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve
 from dkan_core.training.setup.initial_model import with_architecture
 from dkan_core.utils.resources import available_cores
 
+# The usual sizes of a node, and the ten GPUs that the predecessor of dkan was run on.
 WORKERS = (1, 2, 4, 8, 10)
+# The formulas are for one node with a fast link; more is taken for a mistyped number.
 MAX_GPUS = 1024
-"""The formulas are for one node with a fast link; more is taken for a mistyped number."""
+# Bytes of one device, at most: a mistyped unit is noticed.
 MOST_MEMORY = 1 << 50
-"""Bytes of one device, at most: a mistyped unit is noticed."""
 
 COLUMNS = ("strategy", "workers", "step ms", "rows/s", "speedup", "efficiency", "steps per epoch", "bottleneck")
 

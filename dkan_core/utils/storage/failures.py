@@ -46,7 +46,13 @@ def output_error(path: str | Path, error: OSError) -> OutputError:
 
 
 def failure_inside(out: str | Path, place: Path, error: OSError) -> UserError:
-    """Describe an error inside a staged block: of the output, unless it names a file in another place."""
+    """Describe an error inside a staged block: of the output, unless it names a file in another place.
+
+    Args:
+        out: Where the output goes, for messages.
+        place: The local folder that the block writes to.
+        error: What was raised in it.
+    """
     if not isinstance(error.filename, str):
         return output_error(out, error)
     named, place = Path(error.filename).absolute(), place.absolute()

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from dkan_core.errors import OutputError
 
+# In the folder that is held, so that it is seen on every path that leads there.
 LOCK = ".lock"
+# Characters of a file's name that the name of its aside repeats: file systems allow 255 bytes.
 MAX_KEPT_NAME = 200
-"""Characters of a file's name that the name of its aside repeats: file systems allow 255 bytes."""
 
 _ASIDE = re.compile(r"\.(.*)\.[0-9a-f]{16}\.partial", re.DOTALL)
 

@@ -10,14 +10,14 @@ from dkan_core.utils.storage.locks import LOCK, is_aside
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.replacement import COMPLETE, MOVING
 
+# Folder in an output in which the output is made: what a killed command left is known by it.
 PARTIAL = ".partial"
-"""Folder in an output in which the output is made: what a killed command left is known by it."""
 
+# Folders in an output that a killed command may leave there.
 OWN_FOLDERS = {PARTIAL, COMPLETE, MOVING}
-"""Folders in an output that a killed command may leave there."""
 
+# Enough of a file to recognise it by.
 HEAD_BYTES = 1 << 16
-"""Enough of a file to recognise it by."""
 
 
 def leftovers(name: str) -> set[str]:

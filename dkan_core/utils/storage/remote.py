@@ -48,6 +48,11 @@ def _key_below(name: str, root: str, uri: str | Path) -> str:
 def upload_folder(folder: Path, uri: str, *, last: str) -> None:
     """Copy a local folder's files to a remote one, ``last`` after the rest.
 
+    Args:
+        folder: Files and folders to copy.
+        uri: Where they go; folders are made.
+        last: A file in ``folder``: whoever finds it there finds all.
+
     Raises:
         OutputError: ``uri`` cannot be written.
     """
@@ -62,6 +67,11 @@ def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
     """Put a local folder's files in the place of an earlier result; a failure leaves nothing.
 
     An object named as the staging folder stands there meanwhile and marks what a killed command left as ours.
+
+    Args:
+        folder: The new result, whole.
+        uri: Where it goes.
+        names: What a result consists of; the last one arrives after the rest, and is removed before it.
     """
     fs, root = filesystem(uri)
     mark = f"{root}/{PARTIAL}"

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from dkan_core.utils.storage.files import remove, sync_folder
 
+# Folder with a whole new result, while the old one is moved out of its way.
 COMPLETE = ".complete"
-"""Folder with a whole new result, while the old one is moved out of its way."""
 
+# The same folder once nothing of the old result is in its place, while the new one moves to its place.
 MOVING = ".moving"
-"""The same folder once nothing of the old result is in its place, while the new one moves to its place."""
 
+# Folder in these two that the old result is moved to: once the new one is in its place, ``COMPLETE`` is gone, and so
+# nothing can be moved there by a process that still takes the new result for the old one.
 OLD = ".old"
-"""Folder in these two that the old result is moved to: once the new one is in its place, ``COMPLETE`` is gone, and so
-nothing can be moved there by a process that still takes the new result for the old one."""
 
 
 def replace_result(staging: Path, target: Path, names: Sequence[str]) -> None:

@@ -1,6 +1,5 @@
 """A folder or URI that many processes write to at once: each file appears whole or not at all, and may be rewritten."""
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,9 +10,10 @@ from typing import Any
 from dkan_core.errors import DataError
 from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.storage.failures import output_error, readable, writable
-from dkan_core.utils.storage.files import remove, sync_folder
+from dkan_core.utils.storage.files import json_text, remove, sync_folder
 from dkan_core.utils.storage.paths import filesystem, is_remote
 
+# Readers of a folder of Parquet pass over names with a leading dot.
 WORK = ".work"
 
 
@@ -58,7 +58,7 @@ class SharedFolder:
     def write_json(self, name: str, value: Any) -> None:
         """Write ``value`` as JSON; NaN and infinity are refused."""
         with self.staged(name) as file:
-            file.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+            file.write_text(json_text(value), encoding="utf-8")
 
     def read_text(self, name: str) -> str | None:
         """Return the text of a file, or None where there is none."""

@@ -27,12 +27,17 @@ from dkan_core.training.state.parameter_store import ParameterStore, Rules, init
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 
+# Longer where there is more noise: gradients of two sizes are compared with each other, the rest are simple medians.
+# A plan measures each number of workers twice, and should not take minutes.
 SECONDS, FEED_SECONDS, UPDATE_SECONDS, PRECISION_SECONDS = 0.6, 0.15, 0.15, 0.3
-"""How long to measure."""
 
+# Of a large model on a slow device, one gradient may take longer than the time above: two count after the warm-up.
 MIN_TURNS = 4
+# The median of more moves no further.
 MAX_TURNS = 500
+# The first gradient allocates memory, the second still finds cold caches.
 WARM_UP = 2
+# Different rows in turns, so that they do not all come from the cache; with one batch a gradient was too fast.
 KEPT_BATCHES = 4
 
 
@@ -62,6 +67,10 @@ class Probed:
 
     bf16_speed: float | None
     """How many times as fast as in float32 the larger slice's gradient is in bfloat16; None where not measured."""
+
+    def seconds(self) -> float:
+        """Return the time of the larger slice's gradient, by which measurements are compared."""
+        return self.large[1]
 
 
 def main(spec: ProcessSpec) -> None:
@@ -94,6 +103,7 @@ class Probe:
         self.replica.bind_gradient_array(self.memory.pushes_WN[0])
         self.replica.load(self.values_P)
         self.large = spec.config.batch_size
+        # An eighth, so that the difference of both times stands out from the noise.
         self.small = max(1, self.large // 8)
 
     def measure(self) -> Probed:
@@ -182,7 +192,7 @@ class Probe:
 
 
 def turns(seconds: float) -> Iterator[int]:
-    """Count until the time is over, but never only a few times or very often."""
+    """Count until the time is over, but at least ``MIN_TURNS`` and at most ``MAX_TURNS`` times."""
     began = time.perf_counter()
     for turn in range(MAX_TURNS):
         if turn >= MIN_TURNS and time.perf_counter() - began > seconds:

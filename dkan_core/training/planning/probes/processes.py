@@ -14,11 +14,11 @@ from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.launcher.child_processes import Child, ForkServer
 from dkan_core.training.state.process_spec import ProcessSpec
 
+# Kind of the message that a process reports with.
 MEASURED = "measured"
-"""Kind of the message that a process reports with."""
 
+# After so long without a report a measurement has failed.
 PATIENCE_SECONDS = 300.0
-"""After so long without a report a measurement has failed."""
 
 
 @dataclass
