@@ -29,7 +29,7 @@ ROWS = 400
 def rows(**more: Any) -> pa.Table:
     rng = np.random.default_rng(0)
     x = rng.normal(size=ROWS)
-    site = rng.choice(["left", "right", None], ROWS)
+    site = rng.choice(np.array(["left", "right", None]), ROWS)
     columns = {
         "x": pa.array(x, mask=rng.random(ROWS) < 0.1),
         "bit": pa.array(rng.integers(0, 2, ROWS, dtype=np.uint8)),
@@ -288,8 +288,8 @@ def test_whole_run_then_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     folder, out = tmp_path / "sets", tmp_path / "out"
     folder.mkdir()
     pq.write_table(rows(), folder / "tiny.parquet")
-    command = [sys.executable, "-m", "benchmarks.quality", folder, "--models", "logistic,dkan", "--seeds", "1"]
-    command += ["--threads", "2", "--max-cpu-seconds", "120", "--out", out]
+    command = [sys.executable, "-m", "benchmarks.quality", str(folder), "--models", "logistic,dkan", "--seeds", "1"]
+    command += ["--threads", "2", "--max-cpu-seconds", "120", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     content = json.loads((out / "results.json").read_text())

@@ -48,7 +48,12 @@ def second(change: Callable[[pa.Table], pa.Table]) -> Change:
 
 def both(change: Callable[[pa.Table], pa.Table]) -> Change:
     """Change both files."""
-    return lambda raw: [write(raw / name, change(rows(seed))) for seed, name in enumerate(("a.parquet", "b.parquet"))]
+
+    def change_both(raw: Path) -> None:
+        for seed, name in enumerate(("a.parquet", "b.parquet")):
+            write(raw / name, change(rows(seed)))
+
+    return change_both
 
 
 def put(table: pa.Table, name: str, values: Any) -> pa.Table:

@@ -27,6 +27,16 @@ def other_format(data: Path) -> None:
     (data / "manifest.json").write_text(json.dumps({**plain, "format_version": 3}))
 
 
+def a_folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_pipe_instead(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 # What becomes of the manifest, and what the message says of it.
 TEXTS: dict[str, tuple[Change, str]] = {
     "nested deeply": (
@@ -36,8 +46,8 @@ TEXTS: dict[str, tuple[Change, str]] = {
     "not UTF-8": (lambda path: path.write_bytes(b'{"format_version\xff": 1}'), r"manifest\.json: Invalid JSON"),
     "a list": (lambda path: path.write_text("[]"), r"manifest\.json: .*should be an object"),
     "not a number": (lambda path: path.write_text('{"format_version": NaN}'), r"manifest\.json: .*format_version"),
-    "a folder": (lambda path: [path.unlink(), path.mkdir()], r"manifest\.json: is no regular file"),
-    "a pipe": (lambda path: [path.unlink(), os.mkfifo(path)], r"manifest\.json: is no regular file"),
+    "a folder": (a_folder_instead, r"manifest\.json: is no regular file"),
+    "a pipe": (a_pipe_instead, r"manifest\.json: is no regular file"),
 }
 
 

@@ -139,7 +139,7 @@ KINDS = {
     ),
 }
 
-ODD_VALUES = st.sampled_from(
+ODD_VALUES: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, -1, 0, 10**12, 10**400, 1e308, float("nan"), float("inf"), "", "\x00", "../x", [], {}, [[]], "1"]
 )
 
@@ -149,19 +149,16 @@ def mutations(draw: st.DrawFn) -> Callable[[bytes], bytes]:
     """A change of a file's content, of bytes or of a JSON value."""
     place, seed = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(0, 2**32))
     byte, odd = draw(st.integers(0, 255)), draw(ODD_VALUES)
-    return draw(
-        st.sampled_from(
-            [
-                lambda content: _with_byte(content, place, byte),
-                lambda content: content[: int(place * len(content))],
-                lambda content: content + content[: 1 + int(place * len(content))],
-                lambda content: b"",
-                lambda content: b"[" * 100_000,
-                lambda content: random.Random(seed).randbytes(300),
-                *[lambda content: _with_value(content, seed, odd)] * 6,
-            ]
-        )
-    )
+    changes: list[Callable[[bytes], bytes]] = [
+        lambda content: _with_byte(content, place, byte),
+        lambda content: content[: int(place * len(content))],
+        lambda content: content + content[: 1 + int(place * len(content))],
+        lambda content: b"",
+        lambda content: b"[" * 100_000,
+        lambda content: random.Random(seed).randbytes(300),
+        *[lambda content: _with_value(content, seed, odd)] * 6,
+    ]
+    return draw(st.sampled_from(changes))
 
 
 def _with_byte(content: bytes, place: float, byte: int) -> bytes:

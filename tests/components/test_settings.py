@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import docstring_parser
 import pytest
+from kfp.dsl.base_component import BaseComponent
 
 from components.data_processing.plan_preparation.component import plan_preparation
 from components.data_processing.prepare_parquet.component import prepare_parquet
@@ -20,8 +21,12 @@ OPEN: dict[type, tuple[object, ...]] = {int: (0,), float: (0.0,), str: ("", "aut
 ARTIFACTS = {"model"}
 """A parameter of this name is an artifact of the step, and not the setting."""
 
-FORMS = [(train_fastkan, TrainConfig), (train_fastkan_nodes, TrainConfig)]
-FORMS += [(prepare_parquet, PrepareConfig), (plan_preparation, PrepareConfig)]
+FORMS: list[tuple[BaseComponent, type[PrepareConfig | TrainConfig]]] = [
+    (train_fastkan, TrainConfig),
+    (train_fastkan_nodes, TrainConfig),
+    (prepare_parquet, PrepareConfig),
+    (plan_preparation, PrepareConfig),
+]
 
 CASES = [
     (form, kind, field)
@@ -37,8 +42,8 @@ IN_ESTIMATOR = [name for name in field_types(TrainConfig) if name in inspect.sig
 
 def form_type(expected: Any) -> type:
     """Return the type that a setting has in a form: several values and choices are text."""
-    plain = without_none(expected)
-    return str if item_type(expected) or get_origin(plain) is Literal else plain  # type: ignore[no-any-return]
+    plain: type = without_none(expected)
+    return str if item_type(expected) or get_origin(plain) is Literal else plain
 
 
 @pytest.mark.parametrize(("form", "kind", "field"), CASES, ids=NAMES)

@@ -25,7 +25,7 @@ def test_configs_are_frozen_and_keyword_only() -> None:
     with pytest.raises(FrozenInstanceError):
         TrainConfig().seed = 1  # type: ignore[misc]
     with pytest.raises(TypeError):
-        PrepareConfig(("y",))  # type: ignore[misc]
+        PrepareConfig(("y",))  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,11 @@ def test_wrong_setting_is_named_with_its_value(kind: Any, settings: dict[str, An
 
 @pytest.mark.parametrize("name", ["bogus", "label"])
 def test_unknown_setting_is_refused_however_it_is_given(name: str) -> None:
+    settings: dict[str, Any] = {name: 1}
     with pytest.raises(ConfigError, match=f"unknown setting '{name}'; expected one of model, members"):
-        TrainConfig(**{name: 1, "epochs": 0})
+        TrainConfig(**settings, epochs=0)
     with pytest.raises(ConfigError, match=f"unknown setting '{name}'; expected one of model, members"):
-        replace(TrainConfig(), **{name: 1})
+        replace(TrainConfig(), **settings)
 
 
 def test_values_stay_as_given_since_digests_are_of_their_text() -> None:

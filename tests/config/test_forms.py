@@ -47,7 +47,7 @@ def test_values_of_a_form_become_settings(kind: Any, form: dict[str, Any], expec
 
 
 def test_further_settings_override_those_of_the_form() -> None:
-    changes = {"epochs": 5, "workers": 2, "gamma": 0.5}
+    changes: dict[str, Any] = {"epochs": 5, "workers": 2, "gamma": 0.5}
     assert config_from_form(TrainConfig, {"epochs": 3}, changes) == TrainConfig(**changes)
 
 

@@ -25,7 +25,7 @@ def make_rows(rows: int = ROWS, seed: int = 0) -> pa.Table:
         {
             "x": rng.normal(size=rows).astype(np.float32),
             "age": pa.array(rng.integers(18, 60, rows), mask=rng.random(rows) < 0.1),
-            "city": pa.array(rng.choice(["Oslo", "Rome", "Bern", None], rows).tolist(), pa.string()),
+            "city": pa.array(rng.choice(np.array(["Oslo", "Rome", "Bern", None]), rows).tolist(), pa.string()),
             "y": (np.arange(rows) % 2).astype(np.int8),
             "row": np.arange(rows),
         }

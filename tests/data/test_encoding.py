@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from dkan_core import DataError
 from dkan_core.data.encoding import fitting
 from dkan_core.data.encoding.fitting import fit_preprocessor
-from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor, is_number, normal_scores
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor, normal_scores
+from dkan_core.data.source.columns import is_number
 
 STEP = 6 / 254
 Column = npt.NDArray[Any]
@@ -157,7 +158,11 @@ def test_repeating_numbers_also_get_a_code_a_value() -> None:
 
 def test_encoding_survives_json_to_the_bit() -> None:
     rng = np.random.default_rng(0)
-    columns = {"x": rng.normal(size=900), "y": rng.integers(0, 9, 900), "c": rng.choice(["a", "b", None], 900)}
+    columns = {
+        "x": rng.normal(size=900),
+        "y": rng.integers(0, 9, 900),
+        "c": rng.choice(np.array(["a", "b", None]), 900),
+    }
     for dtype in ("uint8", "float16", "float32"):
         preprocessor, table = fit(columns, dtype)
         again = Preprocessor.from_dict(json.loads(json.dumps(preprocessor.to_dict())))

@@ -174,8 +174,14 @@ def test_swapped_arrays_are_noticed(tmp_path: Path) -> None:
 
 
 def test_a_block_is_verified_once(tmp_path: Path, written: list[Shard], monkeypatch: pytest.MonkeyPatch) -> None:
-    read, reads = integrity.read_exactly, []
-    monkeypatch.setattr(integrity, "read_exactly", lambda *given: reads.append(given[2]) or read(*given))
+    read = integrity.read_exactly
+    reads: list[int] = []
+
+    def counted(*given: Any) -> Any:
+        reads.append(given[2])
+        return read(*given)
+
+    monkeypatch.setattr(integrity, "read_exactly", counted)
     with ShardReader(tmp_path, written, CONTENT) as reader:
         assert not reads, "opening reads the header alone"
         reader.gather([(0, 1)])

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,9 @@ from dkan_core.data.loading import loader
 from dkan_core.data.loading.loader import FirstRows, all_batches, prefetched, slice_of, steps_per_epoch, train_batches
 
 LAYOUT = {"numeric": ((3,), "uint8"), "categorical": ((2,), "int32"), "weight": ((), "float32")}
+Readers = dict[tuple[int, int], ShardReader]
+"""Opened splits by rows and shards."""
+
 CONTENT = Content(layout=LAYOUT, cardinalities=(("a", 10_000), ("b", 10_001)))
 
 
@@ -30,7 +34,7 @@ def write(folder: Path, rows: int, count: int) -> list[Shard]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_writer, "SHARD_BYTES", max(1, rows * 23 // count))
         writer = ShardWriter(folder, rows, LAYOUT)
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "numeric": (number[:, None] + [0, 1, 2]).astype(np.uint8),
         "categorical": np.stack([number, number + 1], axis=1).astype(np.int32),
         "weight": number.astype(np.float32),
@@ -40,7 +44,7 @@ def write(folder: Path, rows: int, count: int) -> list[Shard]:
 
 
 @pytest.fixture(scope="module")
-def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], ShardReader]:
+def readers(tmp_path_factory: pytest.TempPathFactory) -> Readers:
     root = tmp_path_factory.mktemp("shards")
     shapes = [(1, 1), (63, 1), (64, 2), (1000, 1), (1000, 7), (777, 40)]
     return {
@@ -63,12 +67,18 @@ def visited(batches: Iterator[Arrays]) -> list[int]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_every_row_is_visited_once_an_epoch_whatever_the_shape(readers: dict, data: st.DataObject) -> None:
+def test_every_row_is_visited_once_an_epoch_whatever_the_shape(readers: Readers, data: st.DataObject) -> None:
     (rows, _), reader = data.draw(st.sampled_from(sorted(readers.items(), key=lambda item: item[0])))
     batch_size, workers, seed, epoch = (data.draw(st.integers(1, high)) for high in (1500, 9, 99, 99))
     weight = st.floats(1e-3, 1e3)
     weights = data.draw(st.just([]) | st.lists(weight, min_size=workers, max_size=workers))
-    settings = {"seed": seed, "epoch": epoch, "batch_size": batch_size, "workers": workers, "weights": weights}
+    settings: dict[str, Any] = {
+        "seed": seed,
+        "epoch": epoch,
+        "batch_size": batch_size,
+        "workers": workers,
+        "weights": weights,
+    }
     numbers = [visited(train_batches(reader, rank=rank, **settings)) for rank in range(workers)]
     assert sorted(itertools.chain(*numbers)) == list(range(rows))
     assert sorted(visited(all_batches(reader, batch_size))) == list(range(rows))
@@ -77,10 +87,10 @@ def test_every_row_is_visited_once_an_epoch_whatever_the_shape(readers: dict, da
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 400), st.integers(1, 8), st.lists(st.floats(1e-6, 1e6), min_size=8, max_size=8), st.booleans())
 def test_global_batch_of_a_step_is_the_same_however_it_is_cut(
-    readers: dict, size: int, workers: int, weights: list[float], weighted: bool
+    readers: Readers, size: int, workers: int, weights: list[float], weighted: bool
 ) -> None:
     reader = readers[777, 40]
-    settings = {"seed": 1, "epoch": 2, "batch_size": size}
+    settings: dict[str, Any] = {"seed": 1, "epoch": 2, "batch_size": size}
     cut = {**settings, "workers": workers, "weights": weights[:workers] if weighted else []}
     alone = list(train_batches(reader, **settings))
     parts = [list(train_batches(reader, rank=rank, **cut)) for rank in range(workers)]
@@ -108,7 +118,7 @@ def test_shares_of_a_step_follow_the_weights(size: int, weights: list[float]) ->
         assert abs(stop - start - size * weight / whole) < 1 + 1e-6
 
 
-def test_order_is_a_pure_function_of_seed_and_epoch(readers: dict) -> None:
+def test_order_is_a_pure_function_of_seed_and_epoch(readers: Readers) -> None:
     def order(seed: int, epoch: int) -> list[int]:
         return visited(train_batches(readers[1000, 7], seed=seed, epoch=epoch, batch_size=100))
 
@@ -116,7 +126,7 @@ def test_order_is_a_pure_function_of_seed_and_epoch(readers: dict) -> None:
     assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
 
 
-def test_order_does_not_hang_on_the_batch_size(readers: dict) -> None:
+def test_order_does_not_hang_on_the_batch_size(readers: Readers) -> None:
     orders = [visited(train_batches(readers[1000, 7], seed=0, epoch=0, batch_size=size)) for size in (1, 33, 1000)]
     assert orders[0] == orders[1] == orders[2]
 
@@ -159,7 +169,7 @@ def test_shard_cut_while_it_is_read_is_an_error_that_names_it(tmp_path: Path) ->
     reader.close()
 
 
-def test_prefetching_changes_nothing(readers: dict) -> None:
+def test_prefetching_changes_nothing(readers: Readers) -> None:
     reader = readers[1000, 7]
     plain = visited(train_batches(reader, seed=3, epoch=1, batch_size=70))
     assert visited(prefetched(train_batches(reader, seed=3, epoch=1, batch_size=70))) == plain
@@ -177,7 +187,7 @@ def test_prefetched_raises_the_error_after_the_batches_before_it() -> None:
     assert not loader_threads()
 
 
-def test_thread_ends_when_the_consumer_stops_early(readers: dict) -> None:
+def test_thread_ends_when_the_consumer_stops_early(readers: Readers) -> None:
     read = []
 
     def batches() -> Iterator[Arrays]:
@@ -205,7 +215,7 @@ def test_pieces_are_long_enough_to_read_fast_and_small_data_has_many(rows: int, 
 
 
 @pytest.mark.parametrize("rows", [1, 142, 143, 500, 1000, 5000])
-def test_first_rows_are_a_split_of_their_own(readers: dict, rows: int) -> None:
+def test_first_rows_are_a_split_of_their_own(readers: Readers, rows: int) -> None:
     reader = readers[1000, 7]
     head = FirstRows(reader, rows)
     expected = visited(all_batches(reader, 100))[:rows]

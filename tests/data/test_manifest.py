@@ -249,7 +249,8 @@ def test_finish_that_was_killed_while_it_cleared_up_can_be_repeated(
     fit_preparation(place)
     prepare_part(place, "encode", part)
     prepare_part(place, "assemble", part)
-    removed, remove = [], SharedFolder.remove
+    removed: list[str] = []
+    remove = SharedFolder.remove
 
     def killed(self: SharedFolder, name: str) -> None:
         if removed:

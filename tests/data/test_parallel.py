@@ -41,7 +41,7 @@ def rich_rows(rows: int) -> pa.Table:
     late[-1], x[rows // 2], x[rows // 3] = np.inf, np.nan, np.inf
     table = make_rows(rows).set_column(0, "x", pa.array(x))
     table = table.append_column("late", pa.array(late))
-    table = table.append_column("z", pa.array(rng.choice([0, 1, None], rows).tolist(), pa.float64()))
+    table = table.append_column("z", pa.array(rng.choice(np.array([0, 1, None]), rows).tolist(), pa.float64()))
     return table.append_column("site", pa.array([f"site {n}" for n in rng.integers(0, rows // 3, rows)]))
 
 

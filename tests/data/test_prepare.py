@@ -28,7 +28,11 @@ from tests.data.tables import CONFIG, ROWS, contents, make_rows, read, row_numbe
 
 def test_same_rows_in_other_row_groups_and_files_give_the_same_shards(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(shard_writer, "SHARD_BYTES", 20_000)
-    shapes = [{"files": 1}, {"files": 4, "row_group_size": 7}, {"files": 2, "compression": "zstd"}]
+    shapes: list[dict[str, Any]] = [
+        {"files": 1},
+        {"files": 4, "row_group_size": 7},
+        {"files": 2, "compression": "zstd"},
+    ]
     found = []
     for index, shape in enumerate(shapes):
         out = tmp_path / f"out-{index}"
@@ -95,7 +99,7 @@ def test_row_is_encoded_as_a_reloaded_preprocessor_does(tmp_path: Path) -> None:
     paths = write(make_rows(), tmp_path / "raw", files=3)
     for dtype in ("uint8", "float16", "float32"):
         out = tmp_path / dtype
-        prepare(paths, out, PrepareConfig(label=("y",), weight="row", numeric_dtype=dtype))  # type: ignore[arg-type]
+        prepare(paths, out, PrepareConfig(label=("y",), weight="row", numeric_dtype=dtype))
         plain = json.loads((out / "manifest.json").read_text())["encoding"]
         raw = Preprocessor.from_dict(plain).transform(make_rows(), "rows")
         for split in SPLITS:
@@ -145,7 +149,7 @@ def test_nan_and_infinity_are_counted_and_taken_as_missing(tmp_path: Path, caplo
 
 def test_several_labels_and_nulls(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    table = make_rows().append_column("z", pa.array(rng.choice([0, 1, None], ROWS).tolist(), pa.float64()))
+    table = make_rows().append_column("z", pa.array(rng.choice(np.array([0, 1, None]), ROWS).tolist(), pa.float64()))
     made = prepare(write(table, tmp_path / "raw"), tmp_path / "out", PrepareConfig(label=("z", "y"), weight="row"))
     assert made.labels == ["z", "y"]
     wanted = table["z"].fill_null(255).to_numpy()
@@ -205,7 +209,14 @@ def test_altered_manifest_is_noticed(tmp_path: Path) -> None:
     prepare(write(make_rows(), tmp_path / "raw"), tmp_path / "out", CONFIG)
     manifest = tmp_path / "out/manifest.json"
     plain = json.loads(manifest.read_text())
-    for change in ({"seed": 7}, {"labels": ["z"]}, {"format_version": 99}, {"splits": []}, {"encoding": None}):
+    changes: list[dict[str, Any]] = [
+        {"seed": 7},
+        {"labels": ["z"]},
+        {"format_version": 99},
+        {"splits": []},
+        {"encoding": None},
+    ]
+    for change in changes:
         manifest.write_text(json.dumps({**plain, **change}))
         with pytest.raises(DataError, match=r"manifest\.json"):
             read_manifest(tmp_path / "out")

@@ -69,7 +69,7 @@ def test_prepared_by_parts_on_s3_equals_prepared_at_once(s3: str, uploaded: str,
         fit_preparation(out)
         for stage in ("encode", "assemble"):
             for part in [*planned, 0]:
-                prepare_part(out, stage, part)  # type: ignore[arg-type]
+                prepare_part(out, stage, part)
         finish_preparation(out)
         finish_preparation(out)
         with local_copy(f"{s3}/alone") as alone, local_copy(out) as together:

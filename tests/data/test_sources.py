@@ -14,8 +14,14 @@ from tests.data.tables import CONFIG, ROWS, contents, make_rows, replace_unnotic
 
 
 def test_same_bytes_in_whatever_order_files_are_given(tmp_path: Path) -> None:
-    paths = write(make_rows(), tmp_path / "raw", files=5)
-    given_as = [paths, paths[::-1], [tmp_path / "raw"], [f"{tmp_path}/raw/*.parquet"], [*paths, f"file://{paths[2]}"]]
+    paths: list[str | Path] = [*write(make_rows(), tmp_path / "raw", files=5)]
+    given_as: list[list[str | Path]] = [
+        paths,
+        paths[::-1],
+        [tmp_path / "raw"],
+        [f"{tmp_path}/raw/*.parquet"],
+        [*paths, f"file://{paths[2]}"],
+    ]
     outputs = []
     for index, sources in enumerate(given_as):
         prepare(sources, tmp_path / f"out-{index}", CONFIG)
@@ -58,7 +64,7 @@ def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path, caplog: pytest.
     (raw / "a-link.parquet").symlink_to(path)
     (raw / "b-link.parquet").hardlink_to(path)
     (raw / "folder").symlink_to(raw)
-    sources = [raw, path, raw / "folder" / path.name, f"file://{path}", f"{raw}/../raw/{path.name}"]
+    sources: list[str | Path] = [raw, path, raw / "folder" / path.name, f"file://{path}", f"{raw}/../raw/{path.name}"]
     made = prepare(sources, tmp_path / "out", CONFIG)
     assert len(made.sources) == 1
     assert sum(split.rows for split in made.splits.values()) == ROWS

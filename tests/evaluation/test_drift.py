@@ -23,7 +23,7 @@ def make_rows(seed: int, **changed: Any) -> pa.Table:
     columns = {
         "smooth": rng.normal(size=ROWS),
         "coarse": pa.array(rng.integers(0, 5, ROWS), mask=rng.random(ROWS) < 0.1),
-        "city": pa.array(rng.choice(["Oslo", "Rome", "Bern", None], ROWS, p=[0.5, 0.3, 0.1, 0.1]).tolist()),
+        "city": pa.array(rng.choice(np.array(["Oslo", "Rome", "Bern", None]), ROWS, p=[0.5, 0.3, 0.1, 0.1]).tolist()),
         "flag": rng.random(ROWS) < 0.3,
     }
     return pa.table({**columns, **changed})

@@ -187,8 +187,8 @@ def test_calibration_bins_hold_equal_counts_and_every_row() -> None:
     assert probability == sorted(probability)
     assert np.dot(rate, rows) == pytest.approx(labels.sum())
     assert np.dot(probability, rows) == pytest.approx(scores.sum(dtype=np.float64))
-    constant = metrics.calibration_points(labels, np.full(labels.size, 0.5))
-    assert constant == ([0.5], [pytest.approx(labels.mean())], [labels.size])
+    probability, rate, rows = metrics.calibration_points(labels, np.full(labels.size, 0.5))
+    assert (probability, rows) == ([0.5], [labels.size]) and rate == pytest.approx([labels.mean()])
 
 
 def test_histogram_counts_every_row_once() -> None:

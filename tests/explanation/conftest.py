@@ -25,6 +25,7 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.saved_model import save_model
 from dkan_core.model.tabular import TabularFastKAN
 from tests.explanation.known import HOSTILE, make_source
+from tests.settings import resolved
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +76,7 @@ def rows(known: Path) -> tuple[PreparedData, Arrays]:
 @pytest.fixture(scope="session")
 def small(rows: tuple[PreparedData, Arrays]) -> TabularFastKAN:
     """Return an untrained model that reads scores on both paths, with missing values and a calibration."""
-    shape = ModelConfig.for_data(rows[0], TrainConfig(hidden=(8,), members=2))
+    shape = ModelConfig.for_data(rows[0], resolved(hidden=(8,), members=2))
     assert shape.binary and shape.cardinalities
     torch.manual_seed(0)
     model = TabularFastKAN(shape).eval()
@@ -97,7 +98,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     pq.write_table(pa.table({**columns, "split": split}), folder / "rows.parquet")
     config = PrepareConfig(label=("rare", "often", "never"), split_column="split")
     prepared = prepare(folder / "rows.parquet", folder / "data", config)
-    shape = ModelConfig.for_data(prepared, TrainConfig(hidden=(8,), members=2))
+    shape = ModelConfig.for_data(prepared, resolved(hidden=(8,), members=2))
     metrics = {"labels": {name: {"threshold": 0.5} for name in prepared.labels}, "epoch": 1, "average_precision": 0.5}
     torch.manual_seed(0)
     save_model(folder / "model", TabularFastKAN(shape), shape, prepared.preprocessor, metrics)

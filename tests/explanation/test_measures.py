@@ -102,8 +102,10 @@ def test_sum_of_columns_has_bands_without_width_and_no_interaction(rows: tuple[P
     )
     effects = {importance.name: importance.effect for importance in ranked}
     # of a term of a sum, the effect is the standard deviation
-    for column, formula in ((left, lambda x: 2 * x), (right, lambda x: x), (bowl, lambda x: np.abs(x) / 10)):
-        assert effects[column.name] == pytest.approx(formula(read_values(column, arrays)).std(), rel=0.08)
+    left_values, right_values, bowl_values = (read_values(column, arrays) for column in (left, right, bowl))
+    terms = {"left": 2 * left_values, "right": right_values, "bowl": np.abs(bowl_values) / 10}
+    for name, term in terms.items():
+        assert effects[name] == pytest.approx(term.std(), rel=0.08)
     assert {name for name in effects if effects[name] > 0} == {"left", "right", "bowl"}
     for point in curve(function, arrays, bowl).points:
         assert point.high - point.low == pytest.approx(0, abs=1e-9)

@@ -1,5 +1,7 @@
 """What is dropped is a function of seed, place of the row, layer and unit, and looks random in each of them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,10 @@ from torch import Tensor
 
 from dkan_core import FastKAN
 from dkan_core.data.loading.loader import dropout_keys
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.tabular import TabularFastKAN
-from tests.model.test_tabular import CONFIG, PLAIN, replace
+from tests.model.architectures import CONFIG, PLAIN, changed
 
 ROWS, UNITS = 4096, 256
 
@@ -20,12 +23,14 @@ def kept(
     """Return which cells are kept, as float64."""
     dropout = RowDropout(UNITS, p, layer=layer).to(device)
     keys = torch.from_numpy(dropout_keys(seed, first, rows)).to(device)
-    return (dropout(torch.ones(rows, UNITS, device=device), keys) != 0).double().cpu()
+    found: Tensor = dropout(torch.ones(rows, UNITS, device=device), keys)
+    return (found != 0).double().cpu()
 
 
 def standardized(mask: Tensor, p: float) -> Tensor:
     """Return a mask with mean 0 and variance 1 over its cells, by what these should be."""
-    return (mask - (1 - p)) / (p * (1 - p)) ** 0.5
+    z: Tensor = (mask - (1 - p)) / (p * (1 - p)) ** 0.5
+    return z
 
 
 @pytest.mark.parametrize("p", [0.01, 0.2, 0.5, 0.9])
@@ -45,7 +50,7 @@ def test_share_kept_is_right_over_all_and_in_each_row_and_unit(p: float) -> None
     [{"first": ROWS}, {"first": 1}, {"seed": 1}, {"layer": 2}, {"layer": 0}],
     ids=["next step", "next row", "seed", "layer", "inputs"],
 )
-def test_masks_of_other_steps_rows_seeds_and_layers_are_independent(other: dict[str, int], p: float) -> None:
+def test_masks_of_other_steps_rows_seeds_and_layers_are_independent(other: dict[str, Any], p: float) -> None:
     product = standardized(kept(p=p), p) * standardized(kept(p=p, **other), p)
     assert abs(product.sum().item()) < 4 * product.numel() ** 0.5
     for dim in (0, 1):
@@ -90,6 +95,7 @@ def test_what_is_kept_grows_and_gradients_follow_it() -> None:
     keys = torch.from_numpy(dropout_keys(0, 0, 100))
     out = RowDropout(8, 0.2, layer=1)(x, keys)
     out.sum().backward()
+    assert x.grad is not None
     torch.testing.assert_close(out, x * x.grad)
     torch.testing.assert_close(x.grad.unique(), torch.tensor([0.0, 1.25]))
 
@@ -109,10 +115,10 @@ def test_without_keys_torch_decides_and_evaluation_drops_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "architecture", [CONFIG, PLAIN, replace(CONFIG, hidden=(6, 5), members=3)], ids=["auto", "plain", "deep"]
+    "architecture", [CONFIG, PLAIN, changed(CONFIG, hidden=(6, 5), members=3)], ids=["auto", "plain", "deep"]
 )
-def test_whole_model_with_keys_draws_nothing_and_treats_each_row_by_itself(architecture: object) -> None:
-    model = TabularFastKAN(replace(architecture, dropout=0.5, binary_dropout=0.5)).train()
+def test_whole_model_with_keys_draws_nothing_and_treats_each_row_by_itself(architecture: ModelConfig) -> None:
+    model = TabularFastKAN(changed(architecture, dropout=0.5, binary_dropout=0.5)).train()
     rng = np.random.default_rng(0)
     numeric = torch.from_numpy(rng.integers(0, 256, (60, 3)).astype(np.uint8))
     codes = torch.from_numpy(rng.integers(0, 2, (60, 2)).astype(np.int32))

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from dkan_core.model.ensemble import FastKANEnsemble
-from dkan_core.model.fastkan import FastKAN
+from dkan_core.model.ensemble import FastKANEnsemble, MemberLayer
+from dkan_core.model.fastkan import Basis, FastKAN, FastKANLayer
 from dkan_core.model.tabular import mean_log_odds
 
-GRID = {"num_centers": 5, "grid_min": -1.5, "grid_max": 2.0}
+GRID: Basis = {"num_centers": 5, "grid_min": -1.5, "grid_max": 2.0}
 
 
 def member(ensemble: FastKANEnsemble, index: int, widths: list[int]) -> FastKAN:
@@ -15,11 +15,13 @@ def member(ensemble: FastKANEnsemble, index: int, widths: list[int]) -> FastKAN:
     model = FastKAN(widths, **GRID)
     first = slice(index * widths[1], (index + 1) * widths[1])
     with torch.no_grad():
-        layer = model.layers[0]
-        layer.spline_linear.weight.copy_(ensemble.first.spline_linear.weight[first])
-        layer.base_linear.weight.copy_(ensemble.first.base_linear.weight[first])
-        layer.base_linear.bias.copy_(ensemble.first.base_linear.bias[first])
-        for layer, stacked in zip(model.layers[1:], ensemble.rest, strict=True):
+        assert ensemble.first is not None
+        bottom, *others = (each for each in model.layers if isinstance(each, FastKANLayer))
+        bottom.spline_linear.weight.copy_(ensemble.first.spline_linear.weight[first])
+        bottom.base_linear.weight.copy_(ensemble.first.base_linear.weight[first])
+        bottom.base_linear.bias.copy_(ensemble.first.base_linear.bias[first])
+        for layer, stacked in zip(others, ensemble.rest, strict=True):
+            assert layer.layernorm is not None and isinstance(stacked, MemberLayer)
             layer.layernorm.weight.copy_(stacked.norm_weight[index, 0])
             layer.layernorm.bias.copy_(stacked.norm_bias[index, 0])
             layer.spline_linear.weight.copy_(stacked.spline_weight[index])

@@ -1,7 +1,5 @@
 """The input encoder and the whole model."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -9,33 +7,7 @@ import torch
 from dkan_core.model.architecture import MAX_INDICATOR_CODES, ModelConfig, count_parameters, count_trained
 from dkan_core.model.tabular import Indicators, TabularFastKAN, decode_scores
 from dkan_core.training.compute.gradient import parameter_count
-
-CONFIG = ModelConfig(
-    labels=("a", "b"),
-    model="auto",
-    num_numeric=3,
-    binary=(1,),
-    cardinalities=(5, 4),
-    embedded=(0,),
-    indicators=((0,), (0, 1)),
-    missing=(1,),
-    embedding_dim=2,
-    members=3,
-    hidden=(6,),
-    num_centers=4,
-    grid_min=-2.0,
-    grid_max=2.0,
-    input_norm="none",
-    dropout=0.0,
-    binary_dropout=0.0,
-)
-
-
-def replace(config: ModelConfig, **changes: Any) -> ModelConfig:
-    return ModelConfig.from_dict({**config.to_dict(), **changes})
-
-
-PLAIN = replace(CONFIG, model="fastkan", members=1, binary=(), indicators=(), missing=())
+from tests.model.architectures import CONFIG, PLAIN, changed
 
 
 def test_uint8_decodes_to_evenly_spaced_scores_and_zero_where_missing() -> None:
@@ -55,14 +27,14 @@ def test_floats_decode_to_themselves_and_zero_where_missing(dtype: torch.dtype) 
     ("config", "numeric", "categorical"),
     [
         (CONFIG, True, True),
-        (replace(CONFIG, cardinalities=(), embedded=(), indicators=(), missing=()), True, False),
-        (replace(CONFIG, num_numeric=0, binary=()), False, True),
-        (replace(CONFIG, binary=(0, 1, 2), cardinalities=(), embedded=(), indicators=(), missing=()), True, False),
-        (replace(CONFIG, members=1), True, True),
+        (changed(CONFIG, cardinalities=(), embedded=(), indicators=(), missing=()), True, False),
+        (changed(CONFIG, num_numeric=0, binary=()), False, True),
+        (changed(CONFIG, binary=(0, 1, 2), cardinalities=(), embedded=(), indicators=(), missing=()), True, False),
+        (changed(CONFIG, members=1), True, True),
         (PLAIN, True, True),
-        (replace(CONFIG, hidden=()), True, True),
-        (replace(PLAIN, hidden=(6, 5), input_norm="layer"), True, True),
-        (replace(CONFIG, hidden=(6, 5), input_norm="layer", labels=("a",)), True, True),
+        (changed(CONFIG, hidden=()), True, True),
+        (changed(PLAIN, hidden=(6, 5), input_norm="layer"), True, True),
+        (changed(CONFIG, hidden=(6, 5), input_norm="layer", labels=("a",)), True, True),
     ],
     ids=["both", "numeric", "categorical", "all-binary", "one-member", "plain", "no-hidden", "plain-deep", "deep"],
 )
@@ -96,7 +68,7 @@ def test_rare_codes_beyond_the_most_frequent_ones_count_as_unseen() -> None:
 
 def test_a_binary_column_costs_one_weight_an_output() -> None:
     def parameters(binary: tuple[int, ...]) -> int:
-        config = replace(
+        config = changed(
             CONFIG, num_numeric=100, binary=binary, cardinalities=(), embedded=(), indicators=(), missing=()
         )
         return sum(parameter.numel() for parameter in TabularFastKAN(config).parameters() if parameter.requires_grad)
@@ -109,7 +81,7 @@ def test_calibration_holds_until_it_is_taken_back() -> None:
     model = TabularFastKAN(CONFIG).eval()
     rows = torch.randint(0, 256, (7, 3), dtype=torch.uint8), torch.randint(0, 4, (7, 2), dtype=torch.int32)
     before = model(*rows)
-    model.calibrate(np.float32([2, 3]), np.float32([1, -1]))
+    model.calibrate(np.array([2, 3], np.float32), np.array([1, -1], np.float32))
     torch.testing.assert_close(model(*rows), before * torch.tensor([2.0, 3.0]) + torch.tensor([1.0, -1.0]))
     model.calibrate()
     assert torch.equal(model(*rows), before)
@@ -117,7 +89,7 @@ def test_calibration_holds_until_it_is_taken_back() -> None:
 
 def test_binary_inputs_are_dropped_in_training_alone() -> None:
     torch.manual_seed(0)
-    model = TabularFastKAN(replace(CONFIG, binary_dropout=0.5))
+    model = TabularFastKAN(changed(CONFIG, binary_dropout=0.5))
     rows = torch.full((200, 3), 255, dtype=torch.uint8), torch.zeros(200, 2, dtype=torch.int32)
     assert len(model.train()(*rows).unique(dim=0)) == 2
     assert len(model.eval()(*rows).unique(dim=0)) == 1

@@ -46,7 +46,10 @@ def flip_bit(name: str) -> Attack:
 
 
 def put(name: str, content: bytes) -> Attack:
-    return lambda model: (model / name).write_bytes(content) and None
+    def attack(model: Path) -> None:
+        (model / name).write_bytes(content)
+
+    return attack
 
 
 def change(name: str, edit: Callable[[Any], object]) -> Attack:

@@ -122,7 +122,8 @@ def _filled(value: Any, inputs: dict[str, Any]) -> Any:
 
 def _container(container: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     resources, accelerator = container.resources, container.resources.accelerator
-    limits, requests = {}, {}
+    limits: dict[str, str] = {}
+    requests: dict[str, str] = {}
     for into, name, text in (
         (limits, "cpu", resources.resource_cpu_limit),
         (limits, "memory", resources.resource_memory_limit),

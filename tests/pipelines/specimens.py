@@ -47,7 +47,7 @@ def count(number: int) -> int:
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def choose_from(names: list) -> str:
-    return names[0]
+    return str(names[0])
 
 
 @dsl.container_component
@@ -118,4 +118,4 @@ def everything(
     last = say(text="bye")
     with dsl.ExitHandler(last):
         say(text=f"searched: {search}")
-    return dsl.OneOf(best.output, alone.outputs["Output"])
+    return dsl.OneOf(best.output, alone.outputs["Output"])  # type: ignore[no-any-return] # kfp reads the type of the output

@@ -24,13 +24,16 @@ SCORING = ("plan-scoring", "predict-parquet", "summarize-scores", "complete-scor
 @pytest.fixture(params=PIPELINES, scope="module")
 def spec(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Return what each compiled file says of the pipeline."""
-    return read_documents(package_of(request.param))[0]
+    documents: list[dict[str, Any]] = read_documents(package_of(request.param))
+    return documents[0]
 
 
 @pytest.fixture(params=PIPELINES, scope="module")
 def kubernetes(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Return what each compiled file says of pods, by executor."""
-    return read_documents(package_of(request.param))[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    documents = read_documents(package_of(request.param))
+    executors: dict[str, Any] = documents[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    return executors
 
 
 def all_tasks(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -29,7 +29,8 @@ def refuse(pod: dict[str, Any]) -> None:
 
 
 def parameters(path: Path) -> dict[str, Any]:
-    return load(path)[0]["root"]["inputDefinitions"]["parameters"]
+    form: dict[str, Any] = load(path)[0]["root"]["inputDefinitions"]["parameters"]
+    return form
 
 
 @COMMITTED

@@ -50,7 +50,9 @@ def test_secrets_are_sent_and_never_printed(
     assert not any(SECRET in text for text in [result.output, repr(result.exception), *files])
 
 
-def test_a_token_is_read_anew(kubeflow: Kubeflow, run: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_token_is_read_anew(
+    kubeflow: Kubeflow, run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     token = tmp_path / "token"
     token.write_text("first-token")
     answer = kubeflow.answer
@@ -59,7 +61,7 @@ def test_a_token_is_read_anew(kubeflow: Kubeflow, run: Callable[..., Result], tm
         token.write_text("second-token")
         return answer(what, *rest)
 
-    kubeflow.answer = renew  # type: ignore[method-assign]
+    monkeypatch.setattr(kubeflow, "answer", renew)
     assert run("--token-file", str(token)).exit_code == 0
     assert kubeflow.requests[-1][2]["authorization"] == "Bearer second-token"
 

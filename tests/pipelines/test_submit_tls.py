@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from pipelines.__main__ import app
 from tests.pipelines.kubeflow import GIVEN, Kubeflow, serve

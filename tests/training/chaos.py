@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dkan_core import train
 from tests.training.faults import random_fault
-from tests.training.processes import Background, wait_until
-from tests.training.runs import CONFIG, check_nothing_lost, final_state, ledger_of, write_rows
+from tests.training.processes import Background
+from tests.training.runs import CONFIG, check_nothing_lost, final_state, ledger_of, wait_for_step, write_rows
 
 
 def main(seconds: float = 180.0, seed: int = 0) -> int:
@@ -27,7 +27,7 @@ def main(seconds: float = 180.0, seed: int = 0) -> int:
             run = folder / f"run-{runs}"
             background = Background(prepared, run, CONFIG, folder / "settings.json")
             with ledger_of(background) as ledger:
-                wait_until(lambda ledger=ledger: ledger.read().step > 10)
+                wait_for_step(ledger, 11)
                 while background.process.poll() is None:
                     struck += random_fault(rng, CONFIG.workers or 1).strike(background)
                     time.sleep(rng.expovariate(2.0))

@@ -73,8 +73,7 @@ class Background:
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> int:
         """Send a signal to one of the run's processes, once it is there, and wait until it is dead if it is killed."""
-        wait_until(lambda: name in self.children())
-        pid = self.children()[name]
+        pid = wait_for_child(self.process.pid, name)
         os.kill(pid, number)
         wait_until(lambda: number != signal.SIGKILL or not alive(pid))
         return pid
@@ -87,7 +86,7 @@ class Background:
                 seen, deadline = signs, time.monotonic() + UNRESPONSIVE_SECONDS
             assert time.monotonic() < deadline, f"nothing happens: {''.join(self.lines)}"
             time.sleep(0.05)
-        code = self.process.returncode
+        code = self.process.wait()
         self._reader.join()
         assert self.process.stderr is not None
         self.process.stderr.close()
@@ -174,6 +173,12 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def wait_for_child(launcher: int, name: str) -> int:
+    """Wait until a run has a process of a name; return its number."""
+    wait_until(lambda: name in children(launcher))
+    return children(launcher)[name]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare
+from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.shared_memory import MemoryShape, Record, SharedMemory
 from tests.training.processes import Background, link_target, wait_until
@@ -74,7 +75,12 @@ def memory_of(background: Background) -> Iterator[SharedMemory]:
 
     wait_until(look)
     with found[0].open("r+b", buffering=0) as file:
-        yield SharedMemory(file.fileno(), MemoryShape.from_config(CONFIG, parameters=1))
+        yield SharedMemory(file.fileno(), MemoryShape.from_config(resolve(CONFIG, ROWS), parameters=1))
+
+
+def wait_for_step(ledger: Record[Ledger], step: int) -> None:
+    """Wait until a run has taken so many steps."""
+    wait_until(lambda: ledger.read().step >= step)
 
 
 def is_busy(background: Background, rank: int) -> bool:

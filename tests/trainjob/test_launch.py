@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from dkan_core import ConfigError, DataError, NodesConfig, TrainConfig, TrainingError, TrainResult, train_on_nodes
-from dkan_core.training.launcher.run_folder import CHECKPOINTS, WRITTEN
+from dkan_core.training.launcher.checkpoints import CHECKPOINTS
+from dkan_core.training.launcher.run_folder import WRITTEN
 from dkan_core.trainjob import cluster, launch, logs
 from dkan_core.utils.retry import RetryPolicy
 from tests.training.processes import wait_until
@@ -308,7 +309,7 @@ def test_process_without_a_cluster_or_the_sdk_says_so(
     use_kubeconfig(tmp_path / "nothing", monkeypatch)
     with pytest.raises(ConfigError, match="no cluster is known here"):
         go()
-    monkeypatch.setattr(cluster.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'dkan\[nodes\]'"):
         go()
 

@@ -16,7 +16,7 @@ def test_cores_are_bounded_by_the_containers_quota(
 ) -> None:
     (tmp_path / "cpu.max").write_text(quota)
     monkeypatch.setattr(resources, "CGROUP_QUOTA", tmp_path / "cpu.max")
-    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
     assert resources.available_cores() == expected
 
 

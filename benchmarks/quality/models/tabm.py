@@ -110,10 +110,10 @@ def _train(model: nn.Module, x: Any, labels_NL: Tensor, validate: Callable[[], f
     while epoch - best_epoch < PATIENCE and not over():
         epoch += 1
         model.train()
-        for rows in torch.randperm(len(labels_NL)).split(size):  # type: ignore[no-untyped-call]
+        for rows in torch.randperm(len(labels_NL)).split(size):
             optimizer.zero_grad()
             loss = _loss(model(*(part if part is None else part[rows] for part in x)), labels_NL[rows])
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             if over():
                 break

@@ -137,7 +137,7 @@ def whole_second(modified: str) -> str:
 
 
 def fingerprint_sources(
-    sources: str | Sequence[str | Path], settings: str = "", *, model: str | Path | None = None
+    sources: str | Path | Sequence[str | Path], settings: str = "", *, model: str | Path | None = None
 ) -> str:
     """Return a text that changes with the source files: names, sizes and modification stamps; nothing is read.
 

@@ -51,7 +51,7 @@ def test_numpy_pairs_give_average_precision_model_and_path(from_arrays: MainResu
     )
 
 
-def loader(x: np.ndarray, y: np.ndarray) -> DataLoader:
+def loader(x: np.ndarray, y: np.ndarray) -> DataLoader[tuple[torch.Tensor, ...]]:
     return DataLoader(TensorDataset(torch.from_numpy(x), torch.from_numpy(y)), batch_size=7)
 
 

@@ -1,6 +1,7 @@
 """``result.model`` and ``result.predict_proba`` score raw rows as training and ``predict`` do."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.metrics import average_precision_score
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from dkan_core import DataError, MainResult, predict
 from dkan_core.evaluation.prediction import SCORING_ROWS
@@ -22,7 +23,13 @@ def expected(from_arrays: MainResult, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("parquet")
     pq.write_table(pa.table({f"feature_{i}": TEST[0][:, i] for i in range(4)}), folder / "rows.parquet")
     predict(from_arrays.path, folder / "rows.parquet", folder / "scores.parquet")
-    return pq.read_table(folder / "scores.parquet")["label_probability"].to_numpy()
+    probability: np.ndarray = pq.read_table(folder / "scores.parquet")["label_probability"].to_numpy()
+    return probability
+
+
+def features(x: np.ndarray) -> Dataset[torch.Tensor]:
+    """Return what a DataLoader takes for a data set, as it has a length and items."""
+    return cast(Dataset[torch.Tensor], torch.from_numpy(x))
 
 
 @pytest.mark.parametrize(
@@ -36,15 +43,15 @@ def expected(from_arrays: MainResult, tmp_path_factory: pytest.TempPathFactory) 
         lambda x, y: pa.table({str(index): x[:, index] for index in range(4)}),
         lambda x, y: DataLoader(TensorDataset(torch.from_numpy(x), torch.from_numpy(y)), batch_size=13),
         lambda x, y: DataLoader(TensorDataset(torch.from_numpy(x)), batch_size=64),
-        lambda x, y: DataLoader(torch.from_numpy(x), batch_size=64),
-        lambda x, y: [DataLoader(torch.from_numpy(x[:100])), (x[100:], y[100:])],
+        lambda x, y: DataLoader(features(x), batch_size=64),
+        lambda x, y: [DataLoader(features(x[:100])), (x[100:], y[100:])],
     ],
     ids=["array", "tensor", "doubles", "pair", "frame", "arrow", "loader", "of features", "of tensors", "list"],
 )
 def test_raw_rows_score_as_in_training_and_in_predict(
-    form: object, from_arrays: MainResult, expected: np.ndarray
+    form: Callable[[np.ndarray, np.ndarray], object], from_arrays: MainResult, expected: np.ndarray
 ) -> None:
-    raw = form(*TEST)  # type: ignore[operator]
+    raw = form(*TEST)
     found = from_arrays.predict_proba(raw)
     assert found.shape == (200,) and found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -42,7 +42,7 @@ def frame(rows: int = ROWS, seed: int = 0) -> tuple[pd.DataFrame, pd.Series]:
             "size": np.where(rng.random(rows) < 0.1, np.nan, rng.normal(size=rows)),
             "count": rng.integers(0, 5, rows),
             "site": pd.Categorical(site),
-            "note": np.where(rng.random(rows) < 0.2, None, rng.choice(["a", "b"], rows)),
+            "note": np.where(rng.random(rows) < 0.2, np.array(None), rng.choice(["a", "b"], rows)),
             "flag": rng.random(rows) < 0.5,
             "constant": 1.5,
         }
@@ -63,7 +63,7 @@ WEIGHTS_ARE_NO_COPIES = (
 )
 
 
-@parametrize_with_checks(
+@parametrize_with_checks(  # type: ignore[untyped-decorator]
     [FastKANClassifier(n_jobs=1)],
     expected_failed_checks=lambda _: {"check_sample_weight_equivalence_on_dense_data": WEIGHTS_ARE_NO_COPIES},
 )
@@ -325,10 +325,10 @@ def test_torch_is_left_as_it_was() -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
-    state = np.random.get_state()[1].tolist()
+    state = np.random.get_state(legacy=False)["state"]["key"].tolist()
     small(n_jobs=before + 1).fit(X, y).predict(X)
     assert torch.get_num_threads() == before and torch.equal(torch.rand(3), expected)
-    assert np.random.get_state()[1].tolist() == state
+    assert np.random.get_state(legacy=False)["state"]["key"].tolist() == state
 
 
 def test_threads_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Ranks in threads of one process: what they sum, and that all decide alike."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,6 +16,7 @@ from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import SliceBatches, open_split
 from dkan_core.training.collectives.base import GradientStrategy, RoundInputs, RoundTotals
 from dkan_core.training.collectives.ring import ring_all_reduce
+from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
 from dkan_core.training.roles.collective_worker import ReducedUpdates
@@ -31,7 +33,7 @@ from tests.training.processes import UNRESPONSIVE_SECONDS
 INPUTS = RoundInputs(state_KP=np.zeros((3, 1), np.float32), steps=range(1), lr_scale=1.0, ending=0)
 
 
-def in_threads(size: int, work) -> None:
+def in_threads(size: int, work: Callable[[int], None]) -> None:
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()
@@ -44,7 +46,7 @@ def test_ring_gives_every_rank_the_sum(size: int, count: int) -> None:
     generator = torch.Generator().manual_seed(0)
     buffers = [torch.randn(count, generator=generator) for _ in range(size)]
     expected = torch.stack(buffers).sum(0)
-    links: list[SimpleQueue] = [SimpleQueue() for _ in range(size)]
+    links: list[SimpleQueue[torch.Tensor]] = [SimpleQueue() for _ in range(size)]
 
     def work(rank: int) -> None:
         def exchange(out_N: torch.Tensor, into_N: torch.Tensor) -> None:
@@ -65,13 +67,17 @@ def test_rows_of_many_ranks_are_counted_exactly(rows: int) -> None:
     assert RoundTotals(thousands=total[0].item(), ones=total[1].item()).rows == 3 * rows
 
 
-class ThreadGroup:
+class ThreadGroup(ProcessGroup):
     """Ranks that share memory."""
 
-    size, device, broadcasts = 2, torch.device("cpu"), 0
+    broadcasts = 0
 
     def __init__(self, rank: int, barrier: threading.Barrier, parts: dict[int, Any]) -> None:
-        self.rank, self.barrier, self.parts = rank, barrier, parts
+        self.rank = rank
+        self.size = 2
+        self.device = torch.device("cpu")
+        self.barrier = barrier
+        self.parts = parts
 
     def all_reduce(self, buffer_N: torch.Tensor) -> None:
         self.parts[self.rank] = buffer_N.clone()
@@ -126,7 +132,10 @@ def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, Para
     model = untrained_model(architecture, manifest, config)
     values_P = flatten(model).numpy()
     rules = Rules.from_config(config, readers[0].rows, decayed_ranges(model, config, readers[0].rows))
-    barrier, parts, stores, process_groups = threading.Barrier(2), {}, {}, {}
+    barrier = threading.Barrier(2)
+    parts: dict[int, Any] = {}
+    stores: dict[int, ParameterStore] = {}
+    process_groups: dict[int, ThreadGroup] = {}
 
     def work(rank: int) -> None:
         memory = create_memory(MemoryShape(parameters=len(values_P), workers=2))

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from dkan_core import TrainConfig, TrainResult, train
-from dkan_core.training.launcher.checkpoints import Checkpoint, load_checkpoint
+from dkan_core.config.train import Strategy
+from dkan_core.training.launcher.checkpoints import load_checkpoint
+from dkan_core.training.state.checkpoint_file import Checkpoint
 from tests.training.processes import LOOPBACKS, Background, children, listening, wait_until, with_variable
 
 SMALL = TrainConfig(
@@ -35,7 +37,7 @@ def reference(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Check
 
 @pytest.mark.parametrize("strategy", ["allreduce", "ddp", "ring", "single"])
 def test_every_strategy_takes_the_same_steps(
-    strategy: str, reference: Checkpoint, prepared: Path, tmp_path: Path
+    strategy: Strategy, reference: Checkpoint, prepared: Path, tmp_path: Path
 ) -> None:
     workers = 1 if strategy == "single" else 2
     accumulate = 3 if strategy == "ring" else 1
@@ -62,7 +64,7 @@ def test_local_sgd_alone_is_plain_training_and_together_learns(prepared: Path, t
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "local-sgd", "parameter-server", "single"])
 def test_launcher_killed_while_its_processes_start_leaves_none_behind(
-    strategy: str, prepared: Path, tmp_path: Path
+    strategy: Strategy, prepared: Path, tmp_path: Path
 ) -> None:
     workers = 1 if strategy == "single" else 2
     config = replace(LONG, strategy=strategy, workers=workers)

@@ -9,6 +9,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,7 +127,7 @@ def test_store_that_the_first_rank_keeps_on_one_node_listens_on_the_loopback_alo
         ({"sync_interval": 4}, "sync_interval 4"),
     ],
 )
-def test_what_makes_no_sense_under_torchrun_is_refused(change: dict[str, object], message: str) -> None:
+def test_what_makes_no_sense_under_torchrun_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve(replace(CONFIG, **change), 1000, torchrun=TWO)
 

@@ -6,7 +6,7 @@ import torch
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import flatten
-from tests.model.test_tabular import CONFIG
+from tests.model.architectures import CONFIG
 
 
 def test_bound_model_computes_the_same_and_writes_its_gradient_into_the_buffer() -> None:

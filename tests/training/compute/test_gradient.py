@@ -15,13 +15,14 @@ from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.gradient import compute_gradient, masked_loss, trained_parameters
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.defaults import resolve
-from tests.model.test_tabular import CONFIG, PLAIN, replace
+from tests.model.architectures import CONFIG, PLAIN, changed
+from tests.settings import resolved
 
 ROWS = 37
-ALL_BINARY = replace(CONFIG, binary=(0, 1, 2), cardinalities=(), embedded=(), indicators=(), missing=())
+ALL_BINARY = changed(CONFIG, binary=(0, 1, 2), cardinalities=(), embedded=(), indicators=(), missing=())
 architectures = pytest.mark.parametrize(
     "architecture",
-    [CONFIG, PLAIN, ALL_BINARY, replace(CONFIG, hidden=()), replace(CONFIG, hidden=(6, 5), input_norm="layer")],
+    [CONFIG, PLAIN, ALL_BINARY, changed(CONFIG, hidden=()), changed(CONFIG, hidden=(6, 5), input_norm="layer")],
     ids=["auto", "plain", "all-binary", "no-hidden", "deep"],
 )
 devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -53,8 +54,9 @@ def batch_of(architecture: ModelConfig, *, rows: int = ROWS, weighted: bool = Tr
 def gradient(model: TabularFastKAN, batch: dict[str, Tensor], **settings: Any) -> tuple[Tensor, float, float]:
     """Return gradient, loss and weight of a batch."""
     batch = {name: tensor.to(model.bias.device) for name, tensor in batch.items()}
-    loss, weight = compute_gradient(model, batch, TrainConfig(**settings))
-    return torch.cat([parameter.grad.flatten() for parameter in trained_parameters(model)]), loss, weight
+    loss, weight = compute_gradient(model, batch, resolved(labels=2, **settings))
+    gradients = [parameter.grad.flatten() for parameter in trained_parameters(model) if parameter.grad is not None]
+    return torch.cat(gradients), loss, weight
 
 
 @devices
@@ -83,7 +85,7 @@ def test_bfloat16_learns_as_well(prepared: Path) -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("parts", [2, 5, ROWS, 1000])
 def test_parts_add_up_to_the_whole(parts: int, weighted: bool) -> None:
-    architecture = replace(CONFIG, dropout=0.3, binary_dropout=0.3)
+    architecture = changed(CONFIG, dropout=0.3, binary_dropout=0.3)
     model, batch = model_of(architecture), batch_of(architecture, weighted=weighted)
     settings: dict[str, Any] = {"pos_weight": 3.0, "label_weights": (1.0, 0.5)}
     expected, *expected_scalars = gradient(model, batch, **settings)
@@ -114,8 +116,14 @@ def test_rows_without_a_measured_label_have_no_gradient_in_any_parts(rows: int) 
 
 
 def test_parts_hold_fewer_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, seen = model_of(CONFIG), []
+    model = model_of(CONFIG)
     inner = model.member_logits
-    monkeypatch.setattr(model, "member_logits", lambda x, *rest: seen.append(len(x)) or inner(x, *rest))
+    seen: list[int] = []
+
+    def counted(numeric: Tensor, *rest: Tensor) -> Tensor:
+        seen.append(len(numeric))
+        return inner(numeric, *rest)
+
+    monkeypatch.setattr(model, "member_logits", counted)
     gradient(model, batch_of(CONFIG), accumulate=4)
     assert max(seen) == 10 and sum(seen) == ROWS

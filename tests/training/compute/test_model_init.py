@@ -1,17 +1,20 @@
 """What a model predicts before its first step."""
 
-from types import SimpleNamespace
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 
-from dkan_core import TrainConfig
+from dkan_core.data.format.manifest import SplitInfo, read_manifest
 from dkan_core.training.compute.gradient import flatten, untrained_model
-from tests.model.test_tabular import CONFIG
+from tests.model.architectures import CONFIG
+from tests.settings import resolved
 
 
-def test_untrained_model_predicts_the_prior_of_each_label() -> None:
+def test_untrained_model_predicts_the_prior_of_each_label(prepared: Path) -> None:
     classes = {"a": {"0": 900, "1": 100, "missing": 0}, "b": {"0": 10, "1": 990, "missing": 0}}
-    prepared = SimpleNamespace(labels=["a", "b"], splits={"train": SimpleNamespace(classes=classes)})
-    model = untrained_model(CONFIG, prepared, TrainConfig(seed=3))
+    split = SplitInfo(rows=1000, classes=classes, shards=[])
+    manifest = replace(read_manifest(prepared), labels=["a", "b"], splits={"train": split})
+    model = untrained_model(CONFIG, manifest, resolved(seed=3))
     torch.testing.assert_close(model.bias.sigmoid(), torch.tensor([0.1, 0.99]), atol=1e-3, rtol=0)
-    assert torch.equal(flatten(model), flatten(untrained_model(CONFIG, prepared, TrainConfig(seed=3))))
+    assert torch.equal(flatten(model), flatten(untrained_model(CONFIG, manifest, resolved(seed=3))))

@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from dkan_core import TrainConfig
 from dkan_core.model.model_folder import MODEL_FILES
 from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.shared_memory import Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot
+from tests.settings import resolved
 
 ROWS, DATA = 100, "f" * 64
-CONFIG = TrainConfig(epochs=200, batch_size=10, workers=1, sync_interval=1, resume="auto")
+CONFIG = resolved(ROWS, epochs=200, batch_size=10, workers=1, hidden=(8,), learning_rate=0.1, resume="auto")
 MODEL = {name: name.encode() for name in MODEL_FILES}
 
 

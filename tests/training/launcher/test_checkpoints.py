@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainResult, train
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.launcher.checkpoints import (
     KEPT_FILES,
     checkpoint_folder,
@@ -70,7 +71,7 @@ def test_snapshot_where_a_run_happened_to_stop_is_not_scored(last: int, waiting:
     pending = [waiting_at(step) for step in (30, 40, last)]
     ended = replace(checkpoint_of(last).ledger, ended=ENDINGS.index("patience"))
     stopped = checkpoint_of(last, history=[evaluation(10), evaluation(20)], pending=pending, ledger=ended)
-    schedule = Schedule.from_config(replace(CONFIG, learning_rate=0.1), ROWS)
+    schedule = Schedule.from_config(CONFIG, ROWS)
     assert [each.snapshot.step for each in waiting_snapshots(stopped, schedule)] == waiting
     assert len(waiting_snapshots(replace(stopped, ledger=replace(ended, ended=0)), schedule)) == 3
 
@@ -89,8 +90,8 @@ def test_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     ("data", "config", "message"),
     [
         ("e" * 64, CONFIG, r"is of other data \(fingerprint ffffffffffff, here eeeeeeeeeeee\)"),
-        ("f" * 64, replace(CONFIG, hidden=(9,)), r"was trained with hidden None, not \[9\]"),
-        ("f" * 64, replace(CONFIG, learning_rate=0.5), "was trained with learning_rate None, not 0.5"),
+        ("f" * 64, replace(CONFIG, hidden=(9,)), r"was trained with hidden \[8\], not \[9\]"),
+        ("f" * 64, replace(CONFIG, learning_rate=0.5), "was trained with learning_rate 0.1, not 0.5"),
         (
             "f" * 64,
             replace(CONFIG, epochs=2),
@@ -100,7 +101,7 @@ def test_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     ],
 )
 def test_checkpoint_that_does_not_fit_is_refused_by_name(
-    tmp_path: Path, data: str, config: TrainConfig, message: str
+    tmp_path: Path, data: str, config: ResolvedTrainConfig, message: str
 ) -> None:
     save_checkpoint(str(tmp_path), checkpoint_of(25))
     with pytest.raises(ConfigError, match=message):

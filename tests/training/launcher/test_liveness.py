@@ -20,7 +20,7 @@ from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.faults import inject
-from tests.training.processes import Background, children, wait_until
+from tests.training.processes import Background, children, wait_for_child, wait_until
 from tests.training.runs import CONFIG, STEPS, check_nothing_lost, facts, ledger_of, memory_of
 
 
@@ -61,8 +61,7 @@ def test_stopped_server_and_evaluator_are_replaced(rows: Path, tmp_path: Path, m
     with run_in_thread(rows, tmp_path / "run") as results:
         wait_until(lambda: (tmp_path / "run" / "history.jsonl").exists() and "server" in children(os.getpid()))
         for name in ("server", "evaluator"):
-            wait_until(lambda name=name: name in children(os.getpid()))
-            os.kill(children(os.getpid())[name], signal.SIGSTOP)
+            os.kill(wait_for_child(os.getpid(), name), signal.SIGSTOP)
     replaced = results[0].metrics["training"]["replaced"]
     assert replaced["server"] >= 1 and replaced["evaluator"] >= 1 and len(results[0].history) == 2
 

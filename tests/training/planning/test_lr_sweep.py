@@ -3,13 +3,16 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dkan_core import ConfigError, TrainConfig, TrainingError, TuneResult, tune_learning_rate
+from dkan_core.data.loading.loader import RowReader
 from dkan_core.training.planning import lr_sweep
 from dkan_core.training.planning.lr_sweep import Trial, _recommend
+from dkan_core.training.roles.in_process import SingleResult, train_single
 from tests.command import check, dkan
 
 SMALL = TrainConfig(model="fastkan", hidden=(4,), device="cpu", batch_size=64, seed=3)
@@ -44,9 +47,13 @@ def test_same_seed_gives_the_same_table(result: TuneResult, prepared: Path) -> N
 
 
 def test_few_steps_take_the_first_rows_alone(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    inner = lr_sweep.train_single
-    monkeypatch.setattr(lr_sweep, "train_single", lambda *words: seen.append(words[0].rows) or inner(*words))
+    seen: list[int] = []
+
+    def counted(train: RowReader, *rest: Any) -> SingleResult:
+        seen.append(train.rows)
+        return train_single(train, *rest)
+
+    monkeypatch.setattr(lr_sweep, "train_single", counted)
     result = tune_learning_rate(prepared, SMALL, factors=(1, 2), steps=3, repeats=1)
     assert seen == [3 * 64] * 2 and (result.steps, result.rows) == (3, 3 * 64)
     assert result.noise is None and any("one run a rate" in note for note in result.notes)

@@ -26,6 +26,7 @@ from dkan_core.training.planning.probes.gradient import Probed
 from dkan_core.training.planning.slices import balance_slices
 from dkan_core.training.setup.defaults import resolve
 from tests.command import check, dkan
+from tests.settings import resolved
 
 MEMORY: dict[str, Any] = {"memory": 2000, "small_memory": 1000, "bf16_speed": None}
 CORES: dict[str, Any] = {"cores": 16, "device_memory": 1 << 30}
@@ -102,7 +103,7 @@ def test_what_is_assumed_of_gpus_is_marked(link: str, speed: str) -> None:
         small=(8, 0.001), large=(64, 0.002), update=1e-4, feed=1e6, row_bytes=60, copy_bandwidth=2e10, **MEMORY
     )
     measured = Measured(parameters=1000, train_rows=5000, probes={1: probed}, exchanges={}, **CORES)
-    machine, config = measured.machine(link), TrainConfig(batch_size=64, epochs=10)
+    machine, config = measured.machine(link), resolved(5000, batch_size=64, epochs=10)
     lines = [predict(machine, scheme, 1, batch_size=64, interval=8, train_rows=5000) for scheme in SCHEMES]
     result = Plan(
         device="a GPU",
@@ -133,8 +134,8 @@ def test_several_devices_are_measured_and_their_slices_balanced(
     weights = written["slice_weights"]
     assert len(weights) == 2 and sum(weights) == 64 and min(weights) >= 1
     assert "recommended: --device cpu,cpu --batch-size 64 --slice-weights" in printed and "worker 1: cpu (" in printed
-    config = TrainConfig(**{**SMALL, "hidden": (4,), "device": "cpu,cpu", "slice_weights": tuple(weights)})
-    assert resolve(config, 398).workers == 2
+    balanced: dict[str, Any] = {**SMALL, "hidden": (4,), "device": "cpu,cpu", "slice_weights": tuple(weights)}
+    assert resolved(398, **balanced).workers == 2
     with pytest.raises(ConfigError, match="device cpu: slices are balanced between several devices"):
         plan_slices(prepared, TrainConfig(device="cpu"))
     with pytest.raises(DataError, match="init_from nowhere: no model there"):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dkan_core import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.planning.advice import FEW_STEPS, Device, advise, choose
 from dkan_core.training.planning.device_memory import RESERVED_SHARE, MemoryNeed, fit_memory, parts_that_fit
 from dkan_core.training.planning.formulas import (
@@ -26,6 +26,7 @@ from dkan_core.training.planning.formulas import (
     server_exchange,
 )
 from dkan_core.training.planning.machines import Cores, Gpus
+from tests.settings import resolved
 
 SECONDS = st.floats(1e-6, 10)
 SIZES = st.floats(1e3, 1e10)
@@ -158,8 +159,8 @@ def test_recommended_is_the_simplest_near_the_fastest() -> None:
     assert choose(predictions(cores(update_seconds=1.0)), 8).workers == 1
 
 
-def config(epochs: int, batch_size: int) -> TrainConfig:
-    return TrainConfig(epochs=epochs, batch_size=batch_size)
+def config(epochs: int, batch_size: int) -> ResolvedTrainConfig:
+    return resolved(100_000, epochs=epochs, batch_size=batch_size)
 
 
 def device(memory: float | None = None, *, is_shared: bool = False, bf16_speed: float | None = None) -> Device:

@@ -148,9 +148,9 @@ def test_what_came_after_the_best_evaluation_is_gone_from_the_run(prepared: Path
     with pytest.raises(ConfigError, match=r"resume best: there is no checkpoint at \S+best\.safetensors"):
         train(prepared, run, replace(config, resume="best"))
     first = train(prepared, run, config)
-    shorter = replace(config, epochs=1 + best_step(first) // 11, resume="best")
-    again = train(prepared, run, shorter)
-    assert again.history[-1]["epoch"] == shorter.epochs < 6
+    epochs = 1 + best_step(first) // 11
+    again = train(prepared, run, replace(config, epochs=epochs, resume="best"))
+    assert again.history[-1]["epoch"] == epochs < 6
     (newest, *others) = sorted((run / "checkpoints").glob("step-*"), reverse=True)
     assert int(newest.stem.removeprefix("step-")) == again.history[-1]["step"] and len(others) <= 1
 

@@ -6,8 +6,9 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +18,22 @@ from dkan_core import TrainingError, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.roles import evaluator, post_step, training_loop, work_assignment
 from dkan_core.training.state import parameter_store, snapshots
+from dkan_core.training.state.ledger import Ledger
+from dkan_core.training.state.shared_memory import Record
 from tests.training import chaos
 from tests.training.faults import Fault, inject
 from tests.training.processes import Background, wait_until
-from tests.training.runs import CONFIG, STEPS, check_nothing_lost, facts, final_state, is_busy, ledger_of, same_history
+from tests.training.runs import (
+    CONFIG,
+    STEPS,
+    check_nothing_lost,
+    facts,
+    final_state,
+    is_busy,
+    ledger_of,
+    same_history,
+    wait_for_step,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +46,8 @@ def test_any_process_may_be_killed_again_and_again(
     background = start()
     with ledger_of(background) as ledger:
         for count, fault in enumerate(faults, start=1):
-            wait_until(lambda count=count: ledger.read().step >= STEPS // 14 * count)
-            wait_until(lambda fault=fault: fault.strike(background))
+            wait_for_step(ledger, STEPS // 14 * count)
+            wait_until(partial(fault.strike, background))
         assert ledger.read().step < STEPS, "the faults came too late to count"
     code, output = background.wait()
     assert code == 0, output
@@ -53,10 +66,10 @@ def test_all_killed_at_once_and_then_the_process_that_they_are_forked_from(
             background.kill(name)
         before = ledger.read().step
         wait_until(lambda: ledger.read().step > before + STEPS // 14)
-        before = background.children()
+        processes = background.children()
         # The second one while it still imports; the processes live on, and are replaced once there is another.
         assert background.kill_fork_server() != background.kill_fork_server()
-        assert background.children() == before
+        assert background.children() == processes
         for name in ("server", "worker-1"):
             background.kill(name)
         step = ledger.read().step
@@ -67,12 +80,18 @@ def test_all_killed_at_once_and_then_the_process_that_they_are_forked_from(
     check_nothing_lost(background.run, train_rows, CONFIG, expected)
 
 
+def wait_for_reassignment(ledger: Record[Ledger]) -> None:
+    """Wait until a work unit has been taken from a worker and given to another."""
+    before = ledger.read().reassigned
+    wait_until(lambda: ledger.read().reassigned > before)
+
+
 def test_stopped_worker_loses_its_work_unit_and_its_late_push_is_refused(
     start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int
 ) -> None:
     background = start()
     with ledger_of(background) as ledger:
-        wait_until(lambda: ledger.read().step > 50)
+        wait_for_step(ledger, 51)
         # One that is stopped before it has seen its work unit has nothing to push: then it is stopped again.
         while not ledger.read().late and ledger.read().step < STEPS - 100:
             pid = background.kill("worker-1", signal.SIGSTOP)
@@ -80,8 +99,7 @@ def test_stopped_worker_loses_its_work_unit_and_its_late_push_is_refused(
                 os.kill(pid, signal.SIGCONT)
                 time.sleep(0.001)
                 os.kill(pid, signal.SIGSTOP)
-            before = ledger.read().reassigned
-            wait_until(lambda before=before: ledger.read().reassigned > before)
+            wait_for_reassignment(ledger)
             os.kill(pid, signal.SIGCONT)
             time.sleep(0.05)
     assert background.wait()[0] == 0
@@ -126,7 +144,7 @@ sys.settrace(trace)
 class KilledEverywhere:
     """A process that is killed at every line that it comes to."""
 
-    entry: FunctionType
+    entry: Callable[..., None]
     """What it begins its life with."""
 
     modules: tuple[ModuleType, ...]
@@ -155,7 +173,7 @@ KILLED_EVERYWHERE = {
 }
 
 
-def file_and_name(function: FunctionType) -> tuple[str, str]:
+def file_and_name(function: Callable[..., None]) -> tuple[str, str]:
     return Path(function.__code__.co_filename).name, function.__name__
 
 
@@ -211,7 +229,7 @@ def test_average_ends_with_the_same_bits_whoever_takes_the_steps(
         for name in ("worker-0", "worker-1", "server"):
             before = ledger.read()
             background.kill(name)
-            wait_until(lambda before=before: ledger.read().step >= before.step + STEPS // 28)
+            wait_for_step(ledger, before.step + STEPS // 28)
         assert not ledger.read().ended, "the faults came too late to count"
     code, output = background.wait()
     assert code == 0, output
@@ -223,7 +241,7 @@ def test_async_loses_nothing_either(start: Callable[..., Background], calm: Trai
     background = start(replace(CONFIG, mode="async", sync_interval=5))
     with ledger_of(background) as ledger:
         for count, name in enumerate(["worker-0", "server", "worker-1", "server"], start=1):
-            wait_until(lambda count=count: ledger.read().step >= STEPS // 14 * count)
+            wait_for_step(ledger, STEPS // 14 * count)
             background.kill(name)
     code, output = background.wait()
     assert code == 0, output

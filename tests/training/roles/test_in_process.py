@@ -1,5 +1,7 @@
 """Training in one process: rare positives, and weights."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
@@ -32,7 +34,7 @@ def test_one_positive_in_a_thousand_is_learned_and_its_probability_means_what_it
 def test_the_scale_of_the_weights_does_not_matter(scale: float) -> None:
     X, y = rare(2)
     X, y = X[:4000], X[:4000, 0] + X[:4000, 1] > 1
-    settings = {"members": 1, "hidden": (8,), "epochs": 2, "random_state": 0, "n_jobs": 1}
+    settings: dict[str, Any] = {"members": 1, "hidden": (8,), "epochs": 2, "random_state": 0, "n_jobs": 1}
     plain, weighted = (
         FastKANClassifier(**settings).fit(X, y, sample_weight=weight).predict_proba(X)
         for weight in (None, np.full(len(X), scale))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dkan_core import DataError, TrainConfig, TrainResult, evaluate, train
+from dkan_core.config.train import Strategy
 from dkan_core.training.breakdown import PARTS, total
 from dkan_core.training.roles.stopwatch import PUBLISH_SECONDS, Stopwatch, TimeReader
 from dkan_core.training.state.shared_memory import MemoryShape, TimeSpent, create_memory
@@ -26,7 +27,7 @@ ROLES = {
 
 def check_breakdown(result: TrainResult, config: TrainConfig) -> dict[str, dict[str, float]]:
     """Check that every process of a run says where its time went; return the sums over the run."""
-    expected = {**ROLES[config.strategy or ""], "evaluator": EVALUATOR}
+    expected = {**ROLES[config.strategy], "evaluator": EVALUATOR}
     expected |= {"server": {"update", "wait", "other"}} if config.strategy == "parameter-server" else {}
     spent = total(result.history)
     assert {name: set(each) - BESIDE for name, each in spent.items()} == expected
@@ -49,7 +50,7 @@ def test_worker_server_and_evaluator_say_where_their_time_went(calm: TrainResult
 
 @pytest.mark.parametrize("strategy", ["allreduce", "single"])
 def test_workers_without_a_server_say_where_their_time_went(
-    strategy: str, rows: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    strategy: Strategy, rows: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     single = strategy == "single"
     config = replace(CONFIG, strategy=strategy, workers=1 if single else 2, epochs=2, tensorboard=single)

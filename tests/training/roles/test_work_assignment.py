@@ -76,7 +76,8 @@ def test_round_is_applied_as_a_whole_in_the_order_of_its_slices() -> None:
     assignment = serve(store)
     assert units(store) == [0, 1, 2]
     push(store, 2, 0)
-    assert next_updates(assignment) == [] and not assignment.is_idle
+    found = next_updates(assignment), assignment.is_idle
+    assert found == ([], False)
     push(store, 1)
     updates = next_updates(assignment)
     assert [each.unit for each in updates] == [0, 1, 2] and assignment.is_idle

@@ -9,7 +9,6 @@ import torch
 from dkan_core import ConfigError, TrainConfig
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.launcher.train import log_plan
-from dkan_core.training.setup import defaults
 from dkan_core.training.setup.defaults import Placement, resolve
 from dkan_core.utils.resources import available_cores
 
@@ -27,8 +26,9 @@ def test_everything_is_filled_in(rows: int) -> None:
 )
 def test_nothing_is_left_open_in_resolved_settings(name: str) -> None:
     resolved = resolve(TrainConfig(device="cpu"), 1000)
+    nothing: dict[str, Any] = {name: None}
     with pytest.raises(ConfigError, match=f"{name} must be .*got None"):
-        replace(resolved, **{name: None})
+        replace(resolved, **nothing)
     settings = {key: value for key, value in vars(resolved).items() if key != name}
     with pytest.raises(ConfigError, match=f"{name} must be .*got None"):
         ResolvedTrainConfig(**settings)
@@ -144,7 +144,7 @@ def test_cuda_without_a_gpu_is_refused() -> None:
 
 
 def test_tensorboard_without_its_extra_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(defaults.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"dkan\[tensorboard\]"):
         resolve(TrainConfig(device="cpu", tensorboard=True), 10)
 

@@ -73,7 +73,8 @@ def test_calibration_is_redone(trained: TrainResult, newer: Path) -> None:
     manifest = read_manifest(newer)
     config, initial = take_initial(replace(STILL, init_from=trained.model), manifest, newer, "")
     assert initial is not None and initial.module.calibration_scale.item() != 1
-    model = initial_model(initial.architecture, manifest, config, initial)
+    settings = resolve(config, manifest.splits["train"].rows)
+    model = initial_model(initial.architecture, manifest, settings, initial)
     assert model.training and model.calibration_scale.item() == 1 and model.calibration_shift.item() == 0
 
 

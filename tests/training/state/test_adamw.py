@@ -12,7 +12,7 @@ def test_optimizer_equals_torch() -> None:
     decayed, plain = torch.tensor(start[:60], requires_grad=True), torch.tensor(start[60:], requires_grad=True)
     groups = [{"params": [decayed], "weight_decay": 0.1}, {"params": [plain], "weight_decay": 0.0}]
     theirs, ours = torch.optim.AdamW(groups, lr=0.0), FlatAdamW([(0, 60, 0.1)])
-    states = [AdamState.starting_at(start.copy()) for _ in range(2)]
+    state, updated = (AdamState.starting_at(start.copy()) for _ in range(2))
     for step in range(50):
         gradient = rng.normal(size=100).astype(np.float32)
         lr = 0.01 * (1 - step / 50)
@@ -20,6 +20,6 @@ def test_optimizer_equals_torch() -> None:
         for group in theirs.param_groups:
             group["lr"] = lr
         theirs.step()
-        assert ours.step(*states, gradient, lr=lr, count=step + 1)
-        states.reverse()
-    np.testing.assert_allclose(states[0].values_P, torch.cat([decayed, plain]).detach().numpy(), rtol=1e-5, atol=1e-6)
+        assert ours.step(state, updated, gradient, lr=lr, count=step + 1)
+        state, updated = updated, state
+    np.testing.assert_allclose(state.values_P, torch.cat([decayed, plain]).detach().numpy(), rtol=1e-5, atol=1e-6)

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dkan_core import TrainConfig, TrainingError
+from dkan_core import TrainingError
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import (
     MAX_BACKOFFS,
@@ -18,12 +19,13 @@ from dkan_core.training.state.parameter_store import (
     save_restore_point,
 )
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
+from tests.settings import resolved
 
 P = 40_000
-CONFIG = TrainConfig(epochs=10, batch_size=10, learning_rate=0.1, workers=2, sync_interval=1, weight_decay=0.0)
+CONFIG = resolved(epochs=10, batch_size=10, learning_rate=0.1, workers=2, sync_interval=1, weight_decay=0.0)
 
 
-def store_of(config: TrainConfig = CONFIG) -> ParameterStore:
+def store_of(config: ResolvedTrainConfig = CONFIG) -> ParameterStore:
     memory = create_memory(MemoryShape(parameters=P, workers=2, average=config.ema_decay > 0))
     os.close(memory.handle)
     initialize_store(memory, np.linspace(-1, 1, P, dtype=np.float32))

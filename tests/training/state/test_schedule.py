@@ -7,13 +7,14 @@ import pytest
 
 from dkan_core import ConfigError, TrainConfig
 from dkan_core.training.state.schedule import Schedule
+from tests.settings import resolved
 
 ROWS, PER_EPOCH = 1000, 10
 SHAPES = ("cosine", "constant", "exponential")
 
 
 def rates(epochs: int = 10, **settings: Any) -> list[float]:
-    config = TrainConfig(epochs=epochs, batch_size=ROWS // PER_EPOCH, learning_rate=0.1, **settings)
+    config = resolved(epochs=epochs, batch_size=ROWS // PER_EPOCH, learning_rate=0.1, **settings)
     schedule = Schedule.from_config(config, ROWS)
     return [schedule.learning_rate(step) for step in range(schedule.steps)]
 

@@ -3,6 +3,7 @@
 import os
 import random
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,7 +75,9 @@ def test_every_array_has_its_own_place(memory: SharedMemory) -> None:
 
 
 def test_every_field_of_the_ledger_survives_the_record(memory: SharedMemory) -> None:
-    values = {field.name: 1.5 * index if field.type == "float" else index for index, field in enumerate(fields(Ledger))}
+    values: dict[str, Any] = {
+        field.name: 1.5 * index if field.type == "float" else index for index, field in enumerate(fields(Ledger))
+    }
     memory.ledger.write(Ledger(**values))
     assert memory.ledger.read() == Ledger(**values)
 
