@@ -15,6 +15,7 @@ EVERY_STEP = {
     "step_cpu": {"description": "CPU limit of every step."},
     "step_memory": {"description": "Memory limit of every step."},
 }
+# One field for the seeds of preparation and training, which each describe their own.
 SEED = {"description": "Decides split, shuffle, initialization, batch order and dropout."}
 
 

@@ -123,12 +123,14 @@ def _spec(inputs: dict[str, Any], name: str, where: str) -> dict[str, Any]:
 
 def _checked(inputs: dict[str, Any], name: str, value: Any, where: str) -> Any:
     parameter_type = _spec(inputs, name, where)["parameterType"]
+    # To Python, True is an int.
     if isinstance(value, bool) != (parameter_type == "BOOLEAN") or not isinstance(value, TYPES[parameter_type]):
         raise ArgumentError(f"{where}parameter {name!r} must be {PARSERS[parameter_type][0]}, got {value!r}")
     return _finite(name, value, where)
 
 
 def _finite(name: str, value: Any, where: str) -> Any:
+    # JSON, in which parameters reach the server, has no infinity and no NaN.
     if isinstance(value, float) and not math.isfinite(value):
         raise ArgumentError(f"{where}parameter {name!r} must be finite, got {value!r}")
     return value

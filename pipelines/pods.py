@@ -63,6 +63,7 @@ STEP = (IMAGE_PARAMETER, *CREDENTIALS, *PLACEMENT, *STEP_RESOURCES)
 class Settings:
     """What can only be set when a pipeline is compiled."""
 
+    # A container has 64 MB unless told otherwise; the GPUs of a node exchange through it.
     shm_size: str = "2Gi"
     """Size of the training step's /dev/shm, which counts against its memory limit."""
 
@@ -119,10 +120,12 @@ def configure_pod(
         resources: Which parameters limit its CPU and its memory.
     """
     task.set_container_image(values["image"])
+    # The key of the cache has the inputs, not what lies at a URI: that is why a fingerprint of the data is among them.
     task.set_caching_options(cached and settings.caching)
     cpu, memory = resources
     task.set_cpu_limit(values[cpu]).set_memory_limit(values[memory])
     secret, config_map = values["secret_name"], values["config_map_name"]
+    # Optional: where pods have their rights from a service account, there is neither Secret nor ConfigMap.
     kubernetes.use_secret_as_env(task, secret, {key: key for key in SECRET_KEYS}, optional=True)
     kubernetes.use_secret_as_volume(task, secret, SECRET_PATH, optional=True)
     kubernetes.use_config_map_as_env(task, config_map, {key: key for key in CONFIG_KEYS}, optional=True)

@@ -49,6 +49,7 @@ def _set_up_logging() -> None:
 
 
 def _hide_credentials(record: logging.LogRecord) -> bool:
+    # Once, over the whole text: a URI may come from the message or from any argument.
     record.msg, record.args = redact(record.getMessage()), ()
     return True
 

@@ -49,6 +49,7 @@ def _typed(name: str, value: Any, expected: Any) -> Any:
             what = "whole numbers" if item is int else "numbers"
             raise ConfigError(f"{name} must be {what} separated by commas, got {parts}") from None
     if isinstance(value, list):
+        # A JSON file or a form of Kubeflow may write 64 as 64.0.
         return tuple(_whole(each) if item is int else each for each in value)
     return value
 

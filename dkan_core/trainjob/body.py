@@ -42,6 +42,7 @@ SECRET_PATH = "/etc/dkan/storage"
 NAME_LENGTH = 40
 """Kubernetes allows 63 characters, and the pods' names add to it."""
 
+# The others are those of one node: a parameter server in its memory, and no exchange at all.
 STRATEGIES = ("auto", "allreduce", "ddp", "ring", "local-sgd")
 
 
@@ -73,6 +74,7 @@ def job_name(run: str, fingerprint: str, config: TrainConfig, nodes: NodesConfig
     >>> job_name("s3://bucket/Flights_1/", "f", TrainConfig(), nodes).rpartition("-")[0]
     'dkan-flights-1'
     """
+    # Only what decides the result: with other resources or credentials it is the same training.
     what = [run, fingerprint, asdict(config), nodes.workers, nodes.image, nodes.env]
     digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
     readable = re.sub(r"[^a-z0-9]+", "-", run.rstrip("/").rpartition("/")[2].lower())
@@ -170,6 +172,7 @@ def _variables(nodes: NodesConfig) -> list[dict[str, Any]]:
         variables |= _references(SECRET_KEYS + CONFIG_KEYS, "secretKeyRef", nodes.secret_name)
     if nodes.config_map_name:
         variables |= _references(CONFIG_KEYS, "configMapKeyRef", nodes.config_map_name)
+    # Last: what a user writes out wins over a Secret and a ConfigMap.
     variables |= {name: {"value": value} for name, value in nodes.mapping("env").items()}
     return [{"name": name, **source} for name, source in variables.items()]
 

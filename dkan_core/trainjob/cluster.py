@@ -92,6 +92,7 @@ class Cluster:
             f"list pods of TrainJob {self.namespace}/{name}",
             lambda: call(self.namespace, label_selector=selector, _request_timeout=CALL_SECONDS),
         )
+        # A replaced pod is listed together with its successor until it is gone.
         pods = sorted(found.items, key=lambda pod: str(pod.metadata.creation_timestamp))
         newest = {index_of(pod): pod for pod in pods}
         return [newest[index] for index in sorted(newest)]
@@ -143,6 +144,7 @@ class Cluster:
 
         def may_pass(error: BaseException) -> bool:
             if isinstance(error, ApiException):
+                # 0: no answer at all. 429: the API server asks for patience.
                 return error.status in (0, 429) or error.status >= 500
             return isinstance(error, HTTPError)
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from dkan_core.errors import ConfigError
 from dkan_core.trainjob.cluster import Cluster, ClusterUnreachableError, index_of
 
+# Shown again with a failure: enough for a traceback.
 LINES_KEPT = 40
 AGAIN_SECONDS = 2.0
 DRAIN_SECONDS = 5.0

@@ -13,6 +13,7 @@ from kfp.pipeline_spec.pipeline_spec_pb2 import ComponentSpec, PipelineDeploymen
 ROOT = "root"
 """Name of the component that is the pipeline itself."""
 
+# The loader in C is several times as fast on the thousands of lines of a pipeline; not every build of PyYAML has it.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Parsed = TypeVar("Parsed", bound=Message)

@@ -17,6 +17,7 @@ EXPRESSION = re.compile(r"\{\{\$(.*?)\}\}")
 NAMED = re.compile(r"\.(inputs|outputs)\.(parameters|artifacts)\[(['\"])(.+?)\3\].*")
 WHOLE = re.compile(r"(|\.inputs|\.outputs|\.outputs\.output_file|\.workspace_path|\.pipeline_\w+)")
 IF_PRESENT = re.compile(r"\"InputName\":\s*\"([^\"]+)\"")
+# As Kubernetes writes an amount: 500m, 16Gi, 1e3.
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([munkKMGTPE]|[KMGTPE]i|e[0-9]+)?")
 COUNT = re.compile(r"[0-9]+")
 

@@ -23,6 +23,7 @@ from pipelines.steps import PipelineStep
 
 PARAMETERS = merged(parameters_of(train_fastkan, leave_out=("checkpoint_key", "data_fingerprint")), TRAINING_RESOURCES)
 
+# Of no use to training: it makes the cache tell data apart, which a URI alone does not.
 KNOWN_BY = Parameter(name="data_fingerprint", type=str, description="Fingerprint of the data.")
 
 SWEEP_SETTINGS = Parameter(

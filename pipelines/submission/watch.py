@@ -56,6 +56,8 @@ def watch(
     Raises:
         RefusedError: The server no longer lets the run be seen.
     """
+    # Not the SDK's wait_for_run_completion: it returns after a failed run as after a good one, and never after a
+    # cancelled one.
     start = time.monotonic()
     end = start + timeout if timeout is not None else float("inf")
     names, delay = list(task_names), server.pace.first
@@ -113,6 +115,7 @@ def read_tasks(run: Any, names: Iterable[str], clean: Callable[[str], str]) -> l
     ]
 
 
+# With a limit on the depth: an answer in which tasks contain each other would never end.
 def _inside(detail: Any, details: list[Any], depth: int = 8) -> Iterator[Any]:
     """Yield a task and what runs inside it."""
     yield detail

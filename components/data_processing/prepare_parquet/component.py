@@ -50,6 +50,7 @@ def prepare_parquet(
 
     uris = [part.strip() for part in data_uri.replace("\n", ",").split(",") if part.strip()]
     uri = shared_folder(prepared_uri, data_fingerprint) if prepared_uri else prepared.path
+    # A step that is tried again finds its own result at the URI, whole or not: it is kept or replaced.
     config = config_from_form(PrepareConfig, form)
     result = prepare(source.path if source else uris, uri, config, overwrite=True, reuse=True)
     if prepared_uri:

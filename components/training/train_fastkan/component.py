@@ -68,6 +68,7 @@ def train_fastkan(
     form = dict(locals())
     from dkan_core import TrainConfig, config_from_form, train
 
+    # Beside the artifact and not in it: Kubeflow would upload checkpoints with the model.
     folder = f"{checkpoint_uri.rstrip('/')}/{checkpoint_key}" if checkpoint_uri else f"{model.path}.checkpoints"
     config = config_from_form(
         TrainConfig,
@@ -76,6 +77,7 @@ def train_fastkan(
             "device": "auto" if num_gpus in ("", "0") else "cuda",
             "workers": int(num_gpus) if num_gpus.isdecimal() and num_gpus != "0" else workers or None,
             "checkpoint_uri": f"{folder}/{{run}}",
+            # A pod that is started again resumes.
             "resume": "auto",
             **settings,
         },

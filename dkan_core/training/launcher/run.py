@@ -28,8 +28,8 @@ from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.roles.stopwatch import TimeReader
 from dkan_core.training.setup.architecture import choose_architecture
-from dkan_core.training.setup.defaults import Placement
 from dkan_core.training.setup.initial_model import InitialModel, initial_model
+from dkan_core.training.setup.placement import Placement
 from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.parameter_store import initialize_store, save_restore_point

@@ -37,7 +37,7 @@ from dkan_core.training.launcher.run_folder import (
 from dkan_core.training.launcher.run_log import LOG, Ending, capture_log
 from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
-from dkan_core.training.setup.defaults import MAX_LR, describe_strategy, resolve, scaled_learning_rate
+from dkan_core.training.setup.defaults import log_choices, resolve
 from dkan_core.training.setup.initial_model import take_initial
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.ledger import ENDINGS
@@ -110,7 +110,7 @@ def train(
         resolved = resolve(asked, manifest.splits["train"].rows, len(manifest.labels), torchrun)
         where = checkpoint_folder(resolved, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
         checkpoint = _starting_point(run, where, resolved, manifest, overwrite=overwrite)
-        log_plan(resolved, lr_is_default=asked.learning_rate is None)
+        log_choices(asked, resolved)
         if ranks is not None:
             ranks.wait_until_ready()
         with local_run_folder(run) as folder:
@@ -203,34 +203,6 @@ def _follow_rank_0(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> T
             ranks.report_failure(error)
             raise
         return TrainResult(**run_following_rank(ranks, data, manifest, resolved))
-
-
-def log_plan(config: ResolvedTrainConfig, *, lr_is_default: bool) -> None:
-    """Log what a resolved config comes to, and whether the limit of the learning rate was reached.
-
-    Args:
-        config: Resolved settings.
-        lr_is_default: Whether the learning rate was chosen by rule.
-    """
-    logger.info("strategy %s: %s", config.strategy, describe_strategy(config))
-    logger.info(
-        "training: device %s, workers %d, batch size %d, learning rate %.2g, epochs %d",
-        config.device,
-        config.workers,
-        config.batch_size,
-        config.learning_rate,
-        config.epochs,
-    )
-    by_rule = scaled_learning_rate(config.batch_size, config.lr_scaling)
-    if lr_is_default and by_rule > MAX_LR:
-        logger.info(
-            "learning rate capped: %s scaling to batches of %d rows would give %.2g; the limit is %.2g, and "
-            "--learning-rate sets another",
-            config.lr_scaling,
-            config.batch_size,
-            by_rule,
-            MAX_LR,
-        )
 
 
 def _training_facts(config: ResolvedTrainConfig, outcome: Outcome) -> dict[str, Any]:

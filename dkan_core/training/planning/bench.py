@@ -15,7 +15,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.planning.exchanges import EXCHANGES, SERVER_SYNC, exchange_seconds
 from dkan_core.training.planning.sizes import parse_size, show_size
-from dkan_core.training.setup.defaults import worker_devices
+from dkan_core.training.setup.placement import worker_devices
 from dkan_core.utils.progress import progress
 from dkan_core.utils.resources import available_cores
 

@@ -17,8 +17,9 @@ from dkan_core.errors import ConfigError, TrainingError
 from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.training.launcher.run_log import quiet
 from dkan_core.training.roles.in_process import train_single
-from dkan_core.training.setup.defaults import resolve, threads_per_worker
+from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.setup.initial_model import InitialModel, take_initial
+from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.progress import progress
 

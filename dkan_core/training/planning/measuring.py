@@ -32,7 +32,7 @@ from dkan_core.training.planning.machines import Cores, Gpus
 from dkan_core.training.planning.probes.gradient import Probed
 from dkan_core.training.planning.probes.processes import ProbeProcesses, close_handles
 from dkan_core.training.setup.architecture import choose_architecture
-from dkan_core.training.setup.defaults import Placement
+from dkan_core.training.setup.placement import Placement
 from dkan_core.training.state.parameter_store import initialize_store
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory

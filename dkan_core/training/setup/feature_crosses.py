@@ -29,6 +29,7 @@ from dkan_core.model.architecture import MAX_INDICATOR_CODES
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.tabular import decode_scores
 
+# With these limits the search takes a second or two, however many rows and columns there are.
 SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000
 """How many labels (rows times labels), and values (rows times columns), are looked at."""
 
@@ -39,6 +40,8 @@ MAX_SHORTLIST = 24
 MAX_CROSSES = 4
 MAX_ORDER = 3
 """Columns of a cross, at most."""
+# A cross is chosen among many more candidates than a column's values, so it has to gain more. On bank_marketing crosses
+# are worth 0.007 of AP, on adult nothing; weights for all exact values would lose 0.022 and 0.002.
 MIN_VALUE_GAIN, MIN_CROSS_GAIN = 3.0, 10.0
 """Log-likelihood, in nats over the sample, that exact values and a cross must save on unseen rows."""
 
@@ -90,6 +93,7 @@ def choose_one_hot_groups(preprocessor: Preprocessor, sample: Arrays, train_rows
         _column(codes, feature.cardinality) for codes, feature in zip(sample["categorical"].T, coded, strict=True)
     ]
     residuals = Residuals.from_rows(_smooth(preprocessor, sample, columns), sample)
+    # Values first: crosses have to gain on top of them.
     values = _choose_values(residuals, columns, values, train_rows)
     crosses = _choose_crosses(residuals, columns) if len(coded) <= MAX_CROSSED else []
     return tuple(sorted([*categories, *values]) + crosses)
@@ -158,6 +162,7 @@ class Residuals:
         self.unseen_N[:] = seen_N
         for _ in range(ROUNDS):
             for column in smooth:
+                # Each half's model is fitted on its own rows, and applied to those of the other, which it has not seen.
                 gradient_N, curvature_N = self._derivatives(seen_N)
                 effect = LEARNING_RATE * self._effects(column, gradient_N, curvature_N)[2]
                 seen_N += effect[self.half_N, column.codes]
@@ -225,6 +230,7 @@ def _choose_crosses(residuals: list[Residuals], columns: list[CodedColumn]) -> l
     """Return the best cross, the best one after that, and so on; a taken cross may grow by a column."""
 
     def fits(group: Group) -> bool:
+        # Crosses of more joint codes were memorised.
         return len(group) <= MAX_ORDER and math.prod(columns[index].size for index in group) <= MAX_INDICATOR_CODES
 
     pairs: list[Group] = [pair for pair in itertools.combinations(range(len(columns)), 2) if fits(pair)]
@@ -241,5 +247,6 @@ def _choose_crosses(residuals: list[Residuals], columns: list[CodedColumn]) -> l
             residual.absorb(_joint(columns, best))
         grown = {tuple(sorted({*best, index})) for index in range(len(columns)) if index not in best}
         shortlist = [group for group in {*shortlist, *grown} - {*taken} if fits(group)]
+        # A set has no order, and of equal gains the first is taken: the same data must give the same crosses.
         shortlist.sort()
     return taken

@@ -74,6 +74,7 @@ def take_initial(
     _check_data(saved, manifest, prepared, config.init_from)
     architecture = {name: getattr(saved.config, name) for name in ARCHITECTURE_SETTINGS}
     logger.info("starting from the weights of %s", config.init_from)
+    # A digest rather than the place: another model there is another run, and its checkpoints are no longer this run's.
     completed = replace(_complete(config, architecture), init_from=f"sha256:{digest}")
     return completed, InitialModel(saved.config, saved.module)
 
@@ -100,6 +101,7 @@ def initial_model(
     model = untrained_model(architecture, manifest, config)
     if initial is not None:
         model.load_state_dict(initial.module.state_dict())
+        # Calibration is fitted anew on the validation split of the new data.
         model.calibrate()
     return model
 

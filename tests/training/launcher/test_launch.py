@@ -21,7 +21,8 @@ from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.roles.evaluator import MAX_BACKLOG, is_behind
 from dkan_core.training.roles.in_process import SingleResult, train_single
-from dkan_core.training.setup.defaults import resolve, threads_per_worker
+from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.state.shared_memory import Snapshot
 from tests.training.processes import Background, alive, wait_until
 

@@ -8,8 +8,8 @@ import torch
 
 from dkan_core import ConfigError, TrainConfig
 from dkan_core.config import ResolvedTrainConfig
-from dkan_core.training.launcher.train import log_plan
-from dkan_core.training.setup.defaults import Placement, resolve
+from dkan_core.training.setup.defaults import log_choices, resolve
+from dkan_core.training.setup.placement import Placement
 from dkan_core.utils.resources import available_cores
 
 
@@ -153,6 +153,6 @@ def test_tensorboard_without_its_extra_is_refused_at_once(monkeypatch: pytest.Mo
 def test_capped_learning_rate_is_said(rate: float | None, said: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     config = resolve(TrainConfig(device="cpu", batch_size=8192, learning_rate=rate), 100_000)
-    log_plan(config, lr_is_default=rate is None)
+    log_choices(TrainConfig(learning_rate=rate), config)
     expected = "learning rate capped: sqrt scaling to batches of 8192 rows would give 0.016; the limit is 0.01"
     assert (expected in caplog.text) == said

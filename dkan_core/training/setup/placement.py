@@ -1,0 +1,117 @@
+"""Which device each process of a run computes on, and with how many threads."""
+
+from dataclasses import dataclass
+
+import torch
+
+from dkan_core.config import ResolvedTrainConfig, TrainConfig
+from dkan_core.errors import ConfigError
+from dkan_core.training.communication.rendezvous import TorchRun
+from dkan_core.utils.resources import available_cores
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the processes of a run compute.
+
+    Args:
+        workers: Device of each worker.
+        evaluator: Its device.
+        threads: Of each worker.
+    """
+
+    workers: tuple[str, ...]
+    evaluator: str
+    threads: int
+
+    @classmethod
+    def from_config(cls, config: ResolvedTrainConfig, torchrun: TorchRun | None = None) -> "Placement":
+        """Return the placement of a resolved config."""
+        workers = config.devices
+        # Only the ranks of this node share its cores.
+        on_cpu = workers[: torchrun.local_size if torchrun else None].count("cpu")
+        return cls(workers, config.eval_device, threads_per_worker(on_cpu) if on_cpu else 1)
+
+    def device_of(self, role: str, rank: int) -> str:
+        """Return the device of a process."""
+        return {"evaluator": self.evaluator, "server": "cpu"}.get(role) or self.workers[rank]
+
+
+def worker_devices(config: TrainConfig) -> list[str]:
+    """Return the device of each worker.
+
+    Raises:
+        ConfigError: There is no such GPU, or the number of workers is another than that of devices.
+    """
+    gpus = _visible_gpus()
+    kind = _device_kind(config, gpus)
+    if kind == "cpu":
+        return ["cpu"] * (config.workers or 1)
+    if kind == "cuda":
+        if not gpus:
+            raise ConfigError("device cuda: no GPU is visible to torch; use --device cpu or check the driver")
+        workers = config.workers or gpus
+        if workers > gpus:
+            raise ConfigError(
+                f"workers {workers}: only {gpus} GPUs are visible; for several workers on one, name each one's device, "
+                "as in --device cuda:0,cuda:0"
+            )
+        return [f"cuda:{rank}" for rank in range(workers)]
+    devices = ["cuda:0" if device == "cuda" else device for device in kind.split(",")]
+    if config.workers not in (None, len(devices)):
+        raise ConfigError(f"workers {config.workers}: device names {len(devices)} devices, one per worker: {kind}")
+    for device in devices:
+        _check_visible("device", device, gpus)
+    return devices
+
+
+def rank_devices(config: TrainConfig, torchrun: TorchRun) -> list[str]:
+    """Return the device of each rank that torchrun has started: on CUDA, that of its number on its node.
+
+    Raises:
+        ConfigError: There are too few GPUs, or settings do not fit what torchrun has started.
+    """
+    if config.workers not in (None, torchrun.size):
+        raise ConfigError(f"workers {config.workers}: torchrun has started {torchrun.size} ranks, one per worker")
+    gpus = _visible_gpus()
+    kind = _device_kind(config, gpus)
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"device {kind}: under torchrun a rank's device follows from its number; choose cpu or cuda")
+    if kind == "cuda" and torchrun.local_size > gpus:
+        raise ConfigError(f"device cuda: torchrun started {torchrun.local_size} ranks here, and there are {gpus} GPUs")
+    return [kind if kind == "cpu" else f"cuda:{rank % torchrun.local_size}" for rank in range(torchrun.size)]
+
+
+def choose_eval_device(wanted: str, workers: list[str]) -> str:
+    """Return the evaluator's device: a GPU without a worker, so that evaluating takes no time from training.
+
+    Raises:
+        ConfigError: There is no such GPU.
+    """
+    gpus = _visible_gpus()
+    if wanted != "auto":
+        _check_visible("eval_device", wanted, gpus)
+        return wanted
+    free = [f"cuda:{index}" for index in range(gpus) if f"cuda:{index}" not in workers]
+    return free[0] if free and workers[0] != "cpu" else workers[0]
+
+
+def threads_per_worker(workers: int) -> int:
+    """Return how many threads each worker may use on the cores this process may run on."""
+    return max(1, available_cores() // workers)
+
+
+def _visible_gpus() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _device_kind(config: TrainConfig, gpus: int) -> str:
+    """Return what the setting names, or for "auto" CUDA if there is any."""
+    if config.device == "auto":
+        return "cuda" if gpus else "cpu"
+    return config.device
+
+
+def _check_visible(name: str, device: str, gpus: int) -> None:
+    if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= gpus:
+        raise ConfigError(f"{name} {device}: {gpus} GPUs are visible to torch")
