@@ -282,7 +282,7 @@ def test_label_that_is_none_is_named(trained: TrainResult, raw: Path, tmp_path: 
 
 
 @pytest.mark.s3
-def test_in_a_bucket(trained: TrainResult, raw: Path, tmp_path: Path, s3: str) -> None:
+def test_files_in_a_bucket_are_scored(trained: TrainResult, raw: Path, tmp_path: Path, s3: str) -> None:
     import fsspec
 
     bucket = fsspec.filesystem("s3")

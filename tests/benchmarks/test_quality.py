@@ -225,7 +225,7 @@ def test_seeds_of_a_model_become_one_row() -> None:
     assert logistic["problems"] == ["seed 2: exit code 1: boom"] and logistic["seeds"] == 2
 
 
-def test_tables_and_picture() -> None:
+def test_results_become_tables_and_a_picture() -> None:
     data = {
         "name": "tiny",
         "labels": ["label"],

@@ -232,7 +232,9 @@ def raw(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", PREDICT)
-def test_predict(case: str, trained: TrainResult, raw: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_rows_that_do_not_fit_the_model_are_refused_by_name(
+    case: str, trained: TrainResult, raw: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
     arguments, message = PREDICT[case]
     places = {"{tmp}": tmp_path, "{raw}": raw, "{model}": trained.model}
     for place, path in places.items():

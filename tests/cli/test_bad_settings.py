@@ -169,10 +169,10 @@ def raw(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_prepare(case: str, raw: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_bad_setting_is_refused_by_name(case: str, raw: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     check_refused(CASES[case], raw, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("case", ["label with 2", "unknown setting"])
-def test_as_a_process(case: str, raw: Path) -> None:
+def test_refusal_is_the_same_in_a_process_of_its_own(case: str, raw: Path) -> None:
     check_refused_as_a_process(CASES[case], raw)

@@ -32,6 +32,8 @@ def prepare_by_many(data_uri: str, prepared_uri: str, num_parts: int) -> dsl.Dat
 def test_pipeline_writes_what_prepare_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", str(root))
+    # kfp has print indent a step's lines, and where steps run at the same time it leaves it so.
+    monkeypatch.setattr("builtins.print", print)
     write(make_rows(), tmp_path / "raw", files=2, row_group_size=200)
     alone = prepare(tmp_path / "raw", tmp_path / "alone", PrepareConfig(label=("y",), weight="row", seed=4))
     local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "artifacts"))

@@ -39,7 +39,7 @@ def inspected(image: Image) -> dict[str, Any]:
     return dict(description["Config"])
 
 
-def test_command_is_there(image: Image) -> None:
+def test_image_has_the_command_in_its_version(image: Image) -> None:
     assert docker_output("run", "--rm", "--network=none", image.tag, "dkan", "--version") == f"dkan {VERSION}"
 
 

@@ -69,7 +69,9 @@ def test_a_version_without_a_name_is_named_by_its_content(run: Callable[..., Res
     assert re.fullmatch("[0-9a-f]{12}", version["display_name"])
 
 
-def test_success(run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path) -> None:
+def test_run_that_succeeds_is_followed_to_its_end(
+    run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path
+) -> None:
     kubeflow.states = [state("PENDING"), RUNNING, RUNNING, SUCCEEDED]
     result, summary, suite = waited(run, tmp_path)
     assert result.exit_code == 0, result.output
@@ -108,14 +110,16 @@ def test_failure_outside_the_tasks(run: Callable[..., Result], kubeflow: Kubeflo
 
 
 @pytest.mark.parametrize(("last", "code"), [("CANCELED", 3), ("SKIPPED", 1)])
-def test_other_ends(run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path, last: str, code: int) -> None:
+def test_each_end_of_a_run_has_its_exit_code(
+    run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path, last: str, code: int
+) -> None:
     kubeflow.states = [RUNNING, state("CANCELING"), state(last)]
     result, summary, suite = waited(run, tmp_path)
     assert result.exit_code == summary["exit_code"] == code
     assert suite.find("testcase[@name='run']") is not None
 
 
-def test_timeout(run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path) -> None:
+def test_run_continues_when_the_wait_times_out(run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path) -> None:
     kubeflow.states = [RUNNING]
     result, summary, suite = waited(run, tmp_path, "--timeout", "0.1")
     assert result.exit_code == 4 and summary["outcome"] == "timeout"
@@ -130,7 +134,9 @@ def test_timeout_while_the_server_is_silent(run: Callable[..., Result], kubeflow
 
 
 @pytest.mark.parametrize("trouble", [500, 503, 429, "drop"])
-def test_trouble_that_passes(run: Callable[..., Result], kubeflow: Kubeflow, trouble: Any) -> None:
+def test_requests_are_tried_again_while_the_server_fails(
+    run: Callable[..., Result], kubeflow: Kubeflow, trouble: Any
+) -> None:
     kubeflow.states = [RUNNING, *[trouble] * 6, SUCCEEDED]
     kubeflow.faults = {"GET /healthz": [trouble], "POST /pipelines/upload_version": [503, 409]}
     result = run("--wait")
@@ -139,13 +145,15 @@ def test_trouble_that_passes(run: Callable[..., Result], kubeflow: Kubeflow, tro
 
 
 @pytest.mark.parametrize("trouble", [502, "drop"])
-def test_trouble_that_stays(run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path, trouble: Any) -> None:
+def test_server_that_keeps_failing_ends_the_wait_and_not_the_run(
+    run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path, trouble: Any
+) -> None:
     kubeflow.states = [RUNNING, trouble]
     result, summary, _ = waited(run, tmp_path)
     assert result.exit_code == 5 and summary["url"].endswith("run-1") and "the run continues" in summary["message"]
 
 
-def test_nobody_there(tmp_path: Path) -> None:
+def test_refused_connection_is_named(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         host = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -161,7 +169,9 @@ def test_a_run_is_never_started_twice(run: Callable[..., Result], kubeflow: Kube
     assert "whether run 'nightly' started" in result.stderr
 
 
-def test_namespace(run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path) -> None:
+def test_namespace_comes_from_the_option_or_from_the_pod(
+    run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path
+) -> None:
     kubeflow.multi_user = True
     (tmp_path / "namespace").write_text("of-the-pod")
     for options, expected in ((["--namespace", "team"], "team"), ([], "of-the-pod")):

@@ -16,7 +16,9 @@ SECRET = "s3cr3t-t0ken-of-mine"
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, "login"])
 @pytest.mark.parametrize("where", ["GET /healthz", "GET /pipelines", "POST /runs", "GET /runs/run-1"])
-def test_refusals(run: Callable[..., Result], kubeflow: Kubeflow, status: Any, where: str) -> None:
+def test_refusal_by_the_server_is_shown_and_not_tried_again(
+    run: Callable[..., Result], kubeflow: Kubeflow, status: Any, where: str
+) -> None:
     kubeflow.faults = {where: [status]}
     if status == "login" and where in ("GET /healthz", "GET /pipelines"):
         kubeflow.faults["POST /pipelines/upload"] = ["login"]
@@ -102,7 +104,7 @@ def test_wrong_options_are_refused_before_anything_is_sent(
     assert not kubeflow.requests
 
 
-def test_missing_parameter(kubeflow: Kubeflow) -> None:
+def test_missing_parameter_is_named_before_the_server_is_asked(kubeflow: Kubeflow) -> None:
     result = CliRunner().invoke(app, ["submit", "--host", kubeflow.host, "--experiment", "flights"])
     assert result.exit_code == 2 and "missing parameter data_uri, label; the pipeline has" in result.stderr
     assert not kubeflow.requests
@@ -116,7 +118,7 @@ def test_missing_parameter(kubeflow: Kubeflow) -> None:
         ("settings.yaml", "num_gpus: '4'\ndropout: 1\nepochs: 5"),
     ],
 )
-def test_files_of_parameters(
+def test_later_parameters_override_earlier_ones_and_files(
     run: Callable[..., Result], kubeflow: Kubeflow, tmp_path: Path, name: str, content: str
 ) -> None:
     (tmp_path / name).write_text(content)

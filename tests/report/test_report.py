@@ -152,7 +152,7 @@ def test_label_without_positives() -> None:
     assert "need both a positive and a negative row" in page
 
 
-def test_nothing_measured() -> None:
+def test_page_without_measured_labels_is_well_formed() -> None:
     labels, scores = sample(1)
     check_page(render(np.full_like(labels, 255), scores, ["unknown"], thresholds={}))
 

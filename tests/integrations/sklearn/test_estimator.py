@@ -180,7 +180,7 @@ def test_works_with_scikit_learns_tools() -> None:
     assert pipeline.score(X, y) > 0.6 and "onehotencoder__site_north" in pipeline[-1].feature_names_in_
 
 
-def test_clone_and_pickle() -> None:
+def test_estimator_is_cloned_and_pickled() -> None:
     X, y = frame(200)
     model = small(hidden=[8, 4]).fit(X, y)
     copied = clone(model)

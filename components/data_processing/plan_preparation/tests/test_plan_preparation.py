@@ -23,7 +23,9 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("num_parts", "planned"), [(1, 1), (2, 2), (64, 4)])
-def test_parts_and_options(source: Path, tmp_path: Path, num_parts: int, planned: int) -> None:
+def test_plan_has_the_parts_and_the_settings_of_the_form(
+    source: Path, tmp_path: Path, num_parts: int, planned: int
+) -> None:
     uri = str(tmp_path / "prepared")
     parts = plan_preparation.python_func(str(source), "label", uri, num_parts=num_parts, drop="leak,", seed=5)
     assert parts == list(range(planned))

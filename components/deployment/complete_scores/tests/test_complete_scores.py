@@ -8,7 +8,9 @@ from components.deployment.complete_scores import complete_scores
 from dkan_core import ConfigError, GateError, TrainResult, plan_scoring, score_part
 
 
-def test_gate(trained: TrainResult, source: Path, tmp_path: Path) -> None:
+def test_drift_and_low_scores_fail_and_the_rest_is_marked_complete(
+    trained: TrainResult, source: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     plan_scoring(trained.model, source, out, labels=("label",))
     score_part(out, 0)

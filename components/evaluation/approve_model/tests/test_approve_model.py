@@ -16,5 +16,5 @@ from components.evaluation.approve_model import approve_model
         ((0.5, 0.4, 0.0, False), False),
     ],
 )
-def test_gate(scores: tuple[float, ...], approved: bool) -> None:
+def test_model_is_approved_by_its_limit_and_by_the_previous_model(scores: tuple[float, ...], approved: bool) -> None:
     assert approve_model.python_func(*scores) is approved
