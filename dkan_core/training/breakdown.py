@@ -7,11 +7,7 @@ An entry covers the time since the one before::
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
-
-from pydantic import Field
-
-from dkan_core.utils.schemas import Schema
+from typing import Any, Literal, get_args
 
 Part = Literal["feed", "compute", "exchange", "wait", "update", "score", "save", "other"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -27,63 +23,7 @@ MEANING: dict[Part, str] = {
     "other": "start, and what is none of these",
 }
 
-Seconds = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-
 History = Sequence[Mapping[str, Any]]
-
-
-class Spent(Schema):
-    """Schema of what an entry says of a process: seconds by part, and more."""
-
-    seconds: Seconds
-    """Sum of the parts."""
-
-    feed: Seconds | None = None
-    """Waiting for the next batch."""
-
-    compute: Seconds | None = None
-    """Forward and backward pass."""
-
-    exchange: Seconds | None = None
-    """Parameters in, gradients out."""
-
-    wait: Seconds | None = None
-    """Waiting for other processes."""
-
-    update: Seconds | None = None
-    """Aggregating gradients, and the step of the optimizer."""
-
-    score: Seconds | None = None
-    """Scoring a snapshot."""
-
-    save: Seconds | None = None
-    """Writing the best model."""
-
-    other: Seconds | None = None
-    """Anything else."""
-
-    utilization: Share | None = None
-    """Share of computing in a worker's time."""
-
-    peak_memory: int = Field(ge=0)
-    """Peak memory in bytes since the start: allocated on a CUDA device, elsewhere resident."""
-
-
-class Times(Schema):
-    """Schema of ``time`` in an entry of ``history.jsonl``."""
-
-    seconds: Seconds
-    """Since the previous entry, or the start of the run."""
-
-    workers: list[Spent]
-    """One per worker, by rank."""
-
-    server: Spent | None = None
-    """The parameter server."""
-
-    evaluator: Spent | None = None
-    """The evaluator."""
 
 
 def processes(time: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dkan_core.training.breakdown import Times
 from dkan_core.utils.schemas import Schema, read_json
 
 HISTORY = "history.jsonl"
@@ -17,6 +16,59 @@ Amount = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 logger = logging.getLogger(__name__)
+
+
+class Spent(Schema):
+    """Schema of what an entry says of a process: seconds by part, and more."""
+
+    seconds: Amount
+    """Sum of the parts."""
+
+    feed: Amount | None = None
+    """Waiting for the next batch."""
+
+    compute: Amount | None = None
+    """Forward and backward pass."""
+
+    exchange: Amount | None = None
+    """Parameters in, gradients out."""
+
+    wait: Amount | None = None
+    """Waiting for other processes."""
+
+    update: Amount | None = None
+    """Aggregating gradients, and the step of the optimizer."""
+
+    score: Amount | None = None
+    """Scoring a snapshot."""
+
+    save: Amount | None = None
+    """Writing the best model."""
+
+    other: Amount | None = None
+    """Anything else."""
+
+    utilization: Share | None = None
+    """Share of computing in a worker's time."""
+
+    peak_memory: int = Field(ge=0)
+    """Peak memory in bytes since the start: allocated on a CUDA device, elsewhere resident."""
+
+
+class Times(Schema):
+    """Schema of ``time`` in an entry of ``history.jsonl``."""
+
+    seconds: Amount
+    """Since the previous entry, or the start of the run."""
+
+    workers: list[Spent]
+    """One per worker, by rank."""
+
+    server: Spent | None = None
+    """The parameter server."""
+
+    evaluator: Spent | None = None
+    """The evaluator."""
 
 
 class HistoryEntry(Schema):

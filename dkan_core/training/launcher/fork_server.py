@@ -8,12 +8,19 @@ with the launcher.
 
 import gc
 import importlib
+import logging
 import os
 import signal
 import socket
 import sys
 import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
+from dkan_core.errors import DkanError
+from dkan_core.training.communication.messages import inherited
 from dkan_core.training.launcher.prctl import die_with_parent, name_process
 
 MAX_HANDLES = 250
@@ -97,7 +104,7 @@ def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> i
     with socket.socket(fileno=os.dup(launcher)) as channel:
         if channel.recv(1) != GO:
             return 1
-    from dkan_core.training.state.process_spec import ProcessSpec, run_process
+    from dkan_core.training.state.process_spec import ProcessSpec
 
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -105,9 +112,38 @@ def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> i
     os.ftruncate(text, 0)
     spec = ProcessSpec.from_json(content.decode()).with_handles(launcher, inherited_handles)
     name_process(f"dkan {spec.name}")
-    code = run_process(spec, importlib.import_module(f"dkan_core.training.{MODULES[spec.role]}").main)
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {spec.name} %(message)s")
+    main = importlib.import_module(f"dkan_core.training.{MODULES[spec.role]}").main
+    code = _run(partial(main, spec), launcher)
     os.pwrite(text, str(code).encode(), 0)
     return code
+
+
+def _run(work: Callable[[], None], launcher: int) -> int:
+    """Run what a spec asks for; return the exit code.
+
+    An error of ours that would come again in another process (a damaged shard, a full disk, a loss that is no number)
+    goes to the launcher, which raises it.
+    """
+    try:
+        work()
+    except DkanError as error:
+        inherited(launcher).send_error(error)
+        _print_trace()
+        return error.exit_code
+    except Exception:
+        # Nothing is hidden: this process was forked, so nothing above would print what it dies of. The launcher shows
+        # the end of the log, and starts another process or ends the run.
+        _print_trace()
+        return 1
+    return 0
+
+
+def _print_trace() -> None:
+    # The log's disk may be full; that is not what went wrong.
+    with suppress(OSError):
+        traceback.print_exc()
+        sys.stderr.flush()
 
 
 if __name__ == "__main__":

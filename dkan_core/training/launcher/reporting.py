@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,16 +16,80 @@ from rich.progress import TextColumn
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.errors import OutputError
 from dkan_core.training import breakdown
+from dkan_core.training.breakdown import Part
 from dkan_core.training.communication.messages import Message
 from dkan_core.training.history import HISTORY
-from dkan_core.training.roles.stopwatch import TimeReader
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.schedule import Schedule
+from dkan_core.training.state.shared_memory import SharedMemory, TimeSpent
 from dkan_core.utils.progress import make_progress, on_terminal
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.files import write_atomic
 
+DIGITS = 4
+"""Of seconds in the history: a tenth of a millisecond."""
+
 logger = logging.getLogger(__name__)
+
+
+class TimeReader:
+    """The launcher's view of all processes' seconds.
+
+    Args:
+        memory: Shared memory of the run.
+        has_server: Whether there is a parameter server, or its work is done by every worker.
+    """
+
+    def __init__(self, memory: SharedMemory, *, has_server: bool) -> None:
+        self._memory = memory
+        self._has_server = has_server
+        self._since = time.perf_counter()
+        self._before = self._read()
+
+    def since_last(self) -> dict[str, Any]:
+        """Return the seconds of all processes since the last call, as ``dkan_core.training.breakdown`` has them."""
+        since = self._since
+        before = self._before
+        self._since = time.perf_counter()
+        self._before = self._read()
+        spent = {
+            name: [
+                _difference(part, earlier, later)
+                for earlier, later in zip(before[name], self._before[name], strict=True)
+                if later != TimeSpent()
+            ]
+            for name, part in self._parts().items()
+        }
+        single = {name: found[0] for name, found in spent.items() if name != "workers" and found}
+        return {"seconds": round(self._since - since, DIGITS), "workers": spent["workers"], **single}
+
+    def _parts(self) -> dict[str, tuple[Part, ...]]:
+        """Return which parts each process has, besides "other"."""
+        evaluator: dict[str, tuple[Part, ...]] = {"evaluator": ("score", "save", "wait")}
+        if not self._has_server:
+            return {"workers": ("feed", "compute", "exchange", "update"), **evaluator}
+        return {"workers": ("feed", "compute", "exchange", "wait"), "server": ("update", "wait"), **evaluator}
+
+    def _read(self) -> dict[str, list[TimeSpent]]:
+        memory = self._memory
+        records = {
+            "workers": memory.worker_times,
+            "server": [memory.server_time],
+            "evaluator": [memory.evaluator_time],
+        }
+        return {name: [record.read() for record in found] for name, found in records.items()}
+
+
+def _difference(parts: tuple[Part, ...], before: TimeSpent, after: TimeSpent) -> dict[str, float]:
+    """Return seconds by part, their sum, the share of computing where that is a part, and the peak of memory."""
+    spent: dict[str, float] = {
+        part: round(max(0.0, getattr(after, part) - getattr(before, part)), DIGITS) for part in (*parts, "other")
+    }
+    seconds = sum(spent.values())
+    utilization = (
+        {"utilization": round(min(1.0, spent["compute"] / max(seconds, 1e-9)), DIGITS)} if "compute" in parts else {}
+    )
+    return {"seconds": round(seconds, DIGITS), **spent, **utilization, "peak_memory": after.peak_memory}
 
 
 class Reporter:

@@ -20,13 +20,12 @@ from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
 from dkan_core.training.launcher.checkpoints import best_path
 from dkan_core.training.launcher.child_processes import ForkServer
-from dkan_core.training.launcher.reporting import Reporter
+from dkan_core.training.launcher.reporting import Reporter, TimeReader
 from dkan_core.training.launcher.resuming import check_architecture, waiting_snapshots
 from dkan_core.training.launcher.run_log import Ending
 from dkan_core.training.launcher.supervisor import Supervisor, process_names
 from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
-from dkan_core.training.roles.stopwatch import TimeReader
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.initial_model import InitialModel, initial_model
 from dkan_core.training.setup.placement import Placement

@@ -1,17 +1,11 @@
 """What a child process is told: its specification."""
 
 import json
-import logging
-import sys
-import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from dkan_core.config import ResolvedTrainConfig, build_config
-from dkan_core.errors import DkanError
-from dkan_core.training.communication.messages import inherited
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.state.adamw import Decayed
@@ -126,31 +120,3 @@ def role_and_rank(name: str) -> tuple[str, int]:
     prefix, _, rank = name.partition("-")
     roles = {prefix: role for role, prefix in COMPUTING.items()}
     return roles.get(prefix, prefix), int(rank or 0)
-
-
-def run_process(spec: ProcessSpec, main: Callable[[ProcessSpec], None]) -> int:
-    """Run a spec; return the exit code.
-
-    An error of ours that would come again in another process (a damaged shard, a full disk, a loss that is no number)
-    goes to the launcher, which raises it.
-    """
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {spec.name} %(message)s")
-    try:
-        main(spec)
-    except DkanError as error:
-        inherited(spec.launcher).send_error(error)
-        _print_trace()
-        return error.exit_code
-    except Exception:
-        # Nothing is hidden: this process was forked, so nothing above would print what it dies of. The launcher shows
-        # the end of the log, and starts another process or ends the run.
-        _print_trace()
-        return 1
-    return 0
-
-
-def _print_trace() -> None:
-    # The log's disk may be full; that is not what went wrong.
-    with suppress(OSError):
-        traceback.print_exc()
-        sys.stderr.flush()
