@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dkan_core import DataError, PrepareConfig
+from dkan_core.config.prepare import SPLITS
 from dkan_core.data.source.columns import Schema, assign_roles, read_sources
-from dkan_core.data.source.splits import SPLITS, assign_splits
+from dkan_core.data.source.splits import assign_splits
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.storage.files import write_json
 

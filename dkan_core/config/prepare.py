@@ -8,6 +8,9 @@ from pydantic.dataclasses import dataclass
 from dkan_core.config.schema import INITIAL_MODEL, STRICT, reports_config_errors, setting
 from dkan_core.errors import ConfigError
 
+# In the order of the shares in ``split``; arrays of the preparation have an entry for each in this order, too.
+SPLITS = ("train", "valid", "test")
+
 
 @reports_config_errors
 @dataclass(frozen=True, kw_only=True, config=STRICT)

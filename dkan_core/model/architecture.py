@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dkan_core.config import ResolvedTrainConfig, TrainConfig, field_types
+from dkan_core.config.resolved import ResolvedTrainConfig
+from dkan_core.config.schema import field_types
+from dkan_core.config.train import TrainConfig
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError

@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dkan_core import DataError, PrepareConfig, PreparedData, prepare
+from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format import shard_writer
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.preparation import sampling, statistics
 from dkan_core.data.source import columns
-from dkan_core.data.source.splits import SPLITS
 from tests.data.tables import CONFIG, ROWS, contents, make_rows, read, row_numbers, write
 
 

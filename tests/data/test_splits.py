@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dkan_core import PrepareConfig, prepare
-from dkan_core.data.source.splits import SPLITS
+from dkan_core.config.prepare import SPLITS
 from tests.data.tables import CONFIG, ROWS, make_rows, row_numbers, write
 
 

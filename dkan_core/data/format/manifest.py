@@ -11,12 +11,12 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.download import download, download_shards
 from dkan_core.data.format.integrity import Content, Layout, block_count
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.source.columns import SourceFile
-from dkan_core.data.source.splits import SPLITS
 from dkan_core.errors import DataError, redact
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.files import read_if_there, read_regular, write_json

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.config import ResolvedTrainConfig
+from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays

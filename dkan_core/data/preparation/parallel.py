@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from dkan_core.config import PrepareConfig
+from dkan_core.config.prepare import SPLITS
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.preparation.partition import cut_parts
@@ -25,7 +26,6 @@ from dkan_core.data.preparation.sampling import merge_samples
 from dkan_core.data.preparation.stages import assemble, encode, fitted_file, read_fitted, shard_paths, survey
 from dkan_core.data.preparation.statistics import Counts, merge_counts, sample_rows
 from dkan_core.data.preparation.steps import describe, fit, log_unseen
-from dkan_core.data.source.splits import SPLITS
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.shard_writer import record_type, shard_count, shard_name, write_shard
 from dkan_core.data.preparation.plan import PreparationPlan, read_records, unchanged_fragments
 from dkan_core.data.preparation.sampling import save_row_sample
 from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics
 from dkan_core.data.preparation.steps import check_unchanged, describe_files, layout_of, present_splits, spill_rows
-from dkan_core.data.source.splits import SPLITS
 from dkan_core.errors import DataError
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.failures import output_error

@@ -15,11 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
+from dkan_core.config.prepare import SPLITS
+from dkan_core.data.format.integrity import MAX_WEIGHT
 from dkan_core.data.hashing import salted
 from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.preparation.sampling import BottomK, Sample
 from dkan_core.data.source.columns import Schema
-from dkan_core.data.source.splits import SPLITS, read_split_batches
+from dkan_core.data.source.splits import read_split_batches
 from dkan_core.errors import DataError
 
 # Measured: the ranks of such a sample are off by some 0.3%, a third of what one step of a uint8 score spans in the
@@ -32,8 +34,6 @@ MIN_SAMPLE_ROWS = 1 << 14
 SAMPLE_BYTES = 512 << 20
 # A column with more distinct values is no label; counting on, a column of identifiers would fill the memory.
 VALUES_REMEMBERED = 1000
-# The sum of a billion such weights is still a float32; infinity would make every loss NaN.
-MAX_WEIGHT = 1e30
 BINARY = (0, 1, None)
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.config import PrepareConfig
+from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
@@ -26,7 +27,7 @@ from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.preparation.sampling import Sample
 from dkan_core.data.preparation.statistics import Counts, check_counts
 from dkan_core.data.source.columns import Schema, SourceFile
-from dkan_core.data.source.splits import SPLITS, read_split_batches
+from dkan_core.data.source.splits import read_split_batches
 from dkan_core.errors import DataError, redact
 from dkan_core.evaluation.metrics import NOT_MEASURED
 

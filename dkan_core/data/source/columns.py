@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from dkan_core.config import PrepareConfig
+from dkan_core.config.prepare import PrepareConfig
 from dkan_core.data.source.files import find_parquet, stamp
 from dkan_core.errors import DataError
 from dkan_core.utils import schemas

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkan_core.config import PrepareConfig
+from dkan_core.config.prepare import SPLITS, PrepareConfig
 from dkan_core.data.hashing import UInt64, splitmix64, value_keys
 from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.source.columns import Schema, read_batches, source_changed
@@ -17,7 +17,6 @@ from dkan_core.data.source.files import stamp
 from dkan_core.errors import DataError
 
 # Their order is that of ``--split 70/10/20``, and of the counts by split in every file of a preparation.
-SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)

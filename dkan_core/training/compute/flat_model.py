@@ -6,7 +6,7 @@ Shape suffixes: P trainable parameters of the model.
 import torch
 from torch import Tensor
 
-from dkan_core.config import ResolvedTrainConfig
+from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from dkan_core.config import ResolvedTrainConfig
+from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader, SliceBatches
 from dkan_core.training.breakdown import Part

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dkan_core.config import ResolvedTrainConfig
+from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.training.state.adamw import BLOCK, AdamState, FlatAdamW, Float32
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dkan_core.config import ResolvedTrainConfig
+from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.errors import TrainingError
 from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float32
 from dkan_core.training.state.aggregation import OptimizerStep, WorkerUpdate, aggregation_for

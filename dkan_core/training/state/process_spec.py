@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from dkan_core.config import ResolvedTrainConfig, build_config
+from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.state.adamw import Decayed
@@ -93,7 +93,10 @@ class ProcessSpec:
     def from_json(cls, text: str) -> "ProcessSpec":
         """Read what ``to_json`` has written."""
         plain = json.loads(text)
-        plain["config"] = build_config(ResolvedTrainConfig, plain["config"])
+        settings: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in plain["config"].items()
+        }
+        plain["config"] = ResolvedTrainConfig(**settings)
         plain["shape"] = MemoryShape(**plain["shape"])
         plain["rendezvous"] = Rendezvous(**plain["rendezvous"]) if plain["rendezvous"] else None
         plain["wakeups"] = {name: tuple(pair) for name, pair in plain["wakeups"].items()}

@@ -19,7 +19,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.config import ResolvedTrainConfig
+from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.training.state.ledger import Ledger
 
 SNAPSHOT_BYTES = 256 << 20
