@@ -94,6 +94,7 @@ def _score_file(
 ) -> ScoredFile:
     size, modified = stamp(file.source)
     if (size, whole_second(modified)) != (file.bytes, whole_second(file.modified)):
+        # Parts that scored different states of a file would add up to metrics of no data at all.
         raise DataError(f"{file.source}: changed after the scoring was planned; plan it again")
     schema, _ = output_schema(saved, [file.source], plan.columns, plan.labels)
     with place.staged(file.output) as aside:
@@ -116,6 +117,7 @@ def _counted(
     saved.module.to(device)
     reference = Reference.from_model(saved.preprocessor, saved.metrics)
     empty = np.empty((0, len(saved.config.labels)))
+    # So that a part without a row can be put together with others, too.
     found.labels.append(empty.astype(np.uint8))
     found.probabilities.append(empty.astype(np.float32))
     for batch, found_NL in scored_batches(saved, path, [*columns, *labels], device, on_rows):

@@ -192,6 +192,7 @@ def _below_common_folder(paths: Sequence[str]) -> dict[str, str]:
     """
     folders = [path.split("/")[:-1] for path in paths]
     common = 0
+    # The files' own names are left out of it, so that a single file keeps its own.
     while all(len(folder) > common and folder[common] == folders[0][common] for folder in folders):
         common += 1
     names = {path: "/".join(path.split("/")[common:]) for path in paths}

@@ -95,6 +95,7 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
     place, plan = open_plan(output_uri)
     records = _read_records(place, plan)
     summary = _summarize(place, plan, records)
+    # Both gates before the file that says the scores are fit to be used.
     _check_average_precision(summary.metrics, min_average_precision)
     summary.drift.check(max_psi)
     files = sorted((file for record in records for file in record.files), key=lambda file: file.output)

@@ -177,6 +177,7 @@ def _report(
 def _read_history(model: str | Path) -> list[dict[str, Any]]:
     """Return the history of the run that a model lies in, or of the run folder itself; empty where there is none."""
     run = str(model).rstrip("/")
+    # The run's history lies one above its model; a published model has none.
     for folder in (run, run.rpartition("/")[0] or "."):
         text = read_if_there(f"{folder}/{HISTORY}")
         if text:

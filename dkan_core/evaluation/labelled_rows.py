@@ -144,6 +144,7 @@ class RawRows:
 
     def sample(self, rows: int) -> Int64:
         """Return the numbers of some rows, drawn from all: neighbours are often alike."""
+        # A fixed seed: the same rows give the same report.
         drawn = np.random.default_rng(0).choice(self.rows, min(rows, self.rows), replace=False, shuffle=False)
         return np.sort(drawn)
 

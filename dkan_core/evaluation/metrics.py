@@ -129,6 +129,7 @@ def _average_precision(ranking: Ranking) -> float:
 
 def _roc_auc(ranking: Ranking) -> float:
     """Return the share of (positive, negative) pairs in the right order, ties counting one half."""
+    # In float64: there are P * M pairs, of which int64 holds no more than 9e18.
     below = np.searchsorted(ranking.negatives_M, ranking.positives_P, side="left").sum(dtype=np.float64)
     at_or_below = np.searchsorted(ranking.negatives_M, ranking.positives_P, side="right").sum(dtype=np.float64)
     return float((below + at_or_below) / 2 / ranking.positives_P.size / ranking.negatives_M.size)
@@ -211,6 +212,7 @@ def best_f1_threshold(labels_N: Array, scores_N: Array) -> float:
     if ranking.positives_P.size == 0:
         return 0.5
     # F1 can peak only at a positive's score: a negative more never raises it
+    # Falling, so that the first of several maxima is the highest threshold.
     thresholds_T = _distinct(ranking.positives_P)[::-1]
     true_T, false_T = ranking.counts(thresholds_T)
     f1_T = 2 * true_T / (true_T + false_T + ranking.positives_P.size)
@@ -236,6 +238,7 @@ def roc_points(labels_N: Array, scores_N: Array, limit: int = 200) -> tuple[list
     ranking = rank_scores(labels_N, scores_N)
     if not ranking.has_both_classes:
         return [], [], []
+    # Half of the points by the scores of each class: with few positives, evenly ranked rows would hardly meet one.
     share = (limit - 1) // 2
     picked = np.concatenate([_spread(ranking.positives_P, share), _spread(ranking.negatives_M, share)])
     thresholds_T = np.unique(picked)[::-1]

@@ -92,6 +92,7 @@ def check_probabilities(
         where: File or folder of the rows.
         first_row: Number of the first of the rows, counted from 0.
     """
+    # Asked this way round, NaN is wrong, too.
     wrong = np.argwhere(~((probabilities_NL >= 0) & (probabilities_NL <= 1)))
     if len(wrong):
         row, column = wrong[0]

@@ -11,7 +11,7 @@ from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.evaluation.prediction import best_device, check_match, check_probabilities, score
+from dkan_core.evaluation.prediction import check_match
 from dkan_core.explanation.drawings import Drawing, draw_curve, draw_importance
 from dkan_core.explanation.heatmaps import draw_map
 from dkan_core.explanation.learned import Effort, Explanation, explain_rows
@@ -79,7 +79,7 @@ def explain(
                 raise ConfigError(f"label must be one of {', '.join(manifest.labels)}, got {label!r}")
             arrays = read_rows(data, manifest, split, rows)
         positives = {name: manifest.splits[split].classes[name]["1"] for name in manifest.labels}
-        found = _explain(saved, positives, arrays, split, label, Effort(top=top), seed)
+        found = explain_rows(saved, positives, arrays, split=split, label=label, effort=Effort(top=top), seed=seed)
         _write(found, folder)
         write_json(folder / NUMBERS, found.to_dict())
     logger.info("%s counts most for %s; page in %s/%s", found.importance[0].name, found.label, out, PAGE)
@@ -95,7 +95,7 @@ def learned_section(saved: SavedModel, positives: Mapping[str, int], arrays: Arr
         arrays: Some of them, as ``read_rows`` returns them.
         split: The split's name, or what else they are called.
     """
-    found = _explain(saved, positives, arrays, split, None, QUICK, 0)
+    found = explain_rows(saved, positives, arrays, split=split, label=None, effort=QUICK, seed=0)
     curves = [draw_curve(curve, found.label, png=False) for curve in found.curves]
     return render_section(found, draw_importance(found.importance[:QUICK_BARS], png=False), QUICK_BARS, curves)
 
@@ -116,32 +116,6 @@ def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Ar
         if reader.rows < 2:
             raise DataError(f"{folder}: its {split} split has {reader.rows} rows; explaining takes two or more")
         return next(all_batches(reader, min(rows, reader.rows)))
-
-
-def _explain(
-    saved: SavedModel,
-    positives: Mapping[str, int],
-    arrays: Arrays,
-    split: str,
-    label: str | None,
-    effort: Effort,
-    seed: int,
-) -> Explanation:
-    device = best_device()
-    model = saved.module.to(device)
-    check_probabilities(score(model, arrays, device), saved.config.labels, split)
-    return explain_rows(
-        model,
-        device,
-        saved.preprocessor,
-        arrays,
-        names=list(positives),
-        label=label or max(positives, key=lambda name: positives[name]),
-        averaged=label is None,
-        split=split,
-        effort=effort,
-        seed=seed,
-    )
 
 
 def _write(found: Explanation, folder: Path) -> None:
@@ -172,6 +146,7 @@ def safe_names(names: Iterable[str]) -> list[str]:
     taken: dict[str, int] = {}
     found = []
     for name in names:
+        # Names of columns are whatever the data say: neither a slash nor dots may lead out of the folder.
         safe = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:NAME_LENGTH].strip("._-") or "column"
         taken[safe.lower()] = count = taken.get(safe.lower(), 0) + 1
         found.append(safe if count == 1 else f"{safe}-{count}")

@@ -171,6 +171,7 @@ def _curve_points(column: Column, present: Float64, low: float, high: float, sca
     frequent = column.frequent[(column.frequent >= low) & (column.frequent <= high)]
     if len(column.knots) <= EXACT_KNOTS and (not len(frequent) or 2 * len(column.frequent) >= len(column.knots)):
         return np.unique(inside), np.empty(0)
+    # Most values are not frequent: points of the curve's own choice, and the frequent values beside it as marks.
     even = scale.even(low, high, EVEN_POINTS)
     ranks = np.quantile(inside, np.linspace(0, 1, QUANTILE_POINTS), method="nearest")
     points = np.unique(np.concatenate([np.rint(even) if column.whole else even, ranks]))

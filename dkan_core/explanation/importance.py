@@ -98,6 +98,7 @@ def _effects(
         effect, error = 0.0, 0.0
         if len(chosen):
             after_NL = function({name: array[chosen] for name, array in swapped.items()})
+            # Halved, as both the row's own value and the exchanged one vary.
             squares_NL = np.square(after_NL - before_NL[chosen]) / 2
             effect, error = _root_mean(squares_NL, float(changed_N.mean()), row_count(arrays))
         found.append(
@@ -124,6 +125,7 @@ def _root_mean(squares_NL: Float64, share: float, total: int) -> tuple[float, fl
 
 def _orders(seed: int, column: Column, rows: int, count: int) -> list[Array]:
     """Return permutations that depend on nothing but seed, column and rows."""
+    # Seeded by the name, not by the place: a column more in the data does not change what the others show.
     generator = np.random.Generator(np.random.PCG64([seed, *column.name.encode()]))
     return [generator.permutation(rows) for _ in range(count)]
 

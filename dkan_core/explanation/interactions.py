@@ -116,6 +116,7 @@ def find_interactions(
         advance: Called with 1 after each pair.
     """
     cut = [_cut(column, arrays, bins, even=False) for column in columns]
+    # A column with one value, or none, does nothing with another one.
     cut = [part for part in cut if len(part.cells) > 1]
     pairs = list(itertools.combinations(cut, 2))
     passes = sum(len(first.cells) * len(second.cells) for first, second in pairs)
@@ -243,6 +244,7 @@ def _ranks(bins: int) -> list[float]:
 
 def _stand_in(present: Float64, low: float, high: float, whole: bool) -> float:
     """Return the median of the sorted values in a bin, or its middle where it has none."""
+    # A value that rows have, rather than the middle: between the values of the data, what the model says is a guess.
     start, stop = np.searchsorted(present, [low, high])
     if start < stop:
         return float(present[(start + stop) // 2])

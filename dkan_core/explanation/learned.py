@@ -1,23 +1,22 @@
 """All that is read from a model: importances, curves, interactions."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import Array, macro_average_precision
+from dkan_core.evaluation.prediction import best_device, check_probabilities, score
 from dkan_core.explanation.columns import source_columns
 from dkan_core.explanation.curves import Curve, read_curve
 from dkan_core.explanation.importance import Importance, add_precision_drops, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, map_pair
 from dkan_core.explanation.response import log_odds, row_count
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
-from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
 
 # Columns of which every pair is measured: 28 pairs. Their number grows with the square.
@@ -89,38 +88,40 @@ class Explanation:
 
 
 def explain_rows(
-    model: TabularFastKAN,
-    device: torch.device,
-    preprocessor: Preprocessor,
+    saved: SavedModel,
+    positives: Mapping[str, int],
     arrays: Arrays,
     *,
-    names: Sequence[str],
-    label: str,
-    averaged: bool,
     split: str,
+    label: str | None,
     effort: Effort,
     seed: int,
 ) -> Explanation:
     """Read what a model learned off its answers on some rows.
 
     Args:
-        model: The model, on ``device``.
-        device: Where to compute.
-        preprocessor: The encoding of the rows.
+        saved: The model.
+        positives: By label, how many rows have it: the most frequent one is that of curves and interactions by default.
         arrays: Prepared rows with their ``labels``.
-        names: The model's labels.
-        label: The label of curves and interactions.
-        averaged: Whether importances are means over all labels, not those of ``label``.
         split: Where the rows are from.
+        label: The label to explain. Default: importances are means over all.
         effort: How much to compute.
         seed: Decides the shuffles.
+
+    Raises:
+        DataError: The model gives no probability for a row.
     """
-    chosen = list(range(len(names))) if averaged else [names.index(label)]
-    place = chosen.index(names.index(label))
+    device = best_device()
+    model = saved.module.to(device)
+    check_probabilities(score(model, arrays, device), saved.config.labels, split)
+    names = list(positives)
+    shown = label or max(positives, key=lambda name: positives[name])
+    chosen = [names.index(label)] if label else list(range(len(names)))
+    place = chosen.index(names.index(shown))
     labels_NL: Array = arrays["labels"][:, chosen]
     inputs: Arrays = {name: arrays[name] for name in ("numeric", "categorical") if name in arrays}
     function = log_odds(model, device, chosen)
-    columns = source_columns(preprocessor, {index for group in model.config.indicators for index in group})
+    columns = source_columns(saved.preprocessor, {index for group in model.config.indicators for index in group})
     by_name = {column.name: column for column in columns}
     top = min(effort.top, len(columns))
     paired = min(PAIRED, top) if effort.maps else 0
@@ -172,7 +173,7 @@ def explain_rows(
     return Explanation(
         split=split,
         rows=row_count(inputs),
-        label=label,
+        label=shown,
         importance_labels=[names[index] for index in chosen],
         average_precision=None if np.isnan(precision) else precision,
         importance=ranked,

@@ -66,6 +66,7 @@ def _facts(found: Explanation) -> list[tuple[str, str, str]]:
     if found.interactions:
         pair = found.interactions[0]
         facts.append(("Strongest pair", f"{pair.strength:.2f}", f"log-odds: {pair.first} × {pair.second}"))
+    # Squared, as variances add up where effects do not.
     most = _columns_for([importance.effect**2 for importance in found.importance])
     facts.append(("Columns for 90%", f"{most:,}", "of the summed squared effects"))
     if found.average_precision is not None:

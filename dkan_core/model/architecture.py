@@ -86,6 +86,7 @@ class ModelConfig(Schema):
             _check_indexes(name, getattr(self, name), len(self.cardinalities))
         for group in self.indicators:
             _check_indexes("indicators", group, len(self.cardinalities))
+        # Single features are capped, crosses are not: their joint codes are counted before a table is made for them.
         crosses = (group for group in self.indicators if len(group) > 1)
         if sum(math.prod(self.cardinalities[index] for index in group) for group in crosses) > MAX_JOINT_CODES:
             raise ValueError(f"indicators: must have at most {MAX_JOINT_CODES:,} joint codes")
@@ -210,6 +211,7 @@ def _joint_codes(config: ModelConfig) -> int:
 def check_fits_memory(config: ModelConfig) -> None:
     """Raise ConfigError where training a model takes more memory than this machine or container has left."""
     count = count_parameters(config)
+    # At least: batches and bases come on top, but they follow the batch size, which can be lowered.
     needed, free = count * TRAINING_BYTES, available_memory()
     if needed > free:
         raise ConfigError(

@@ -47,6 +47,7 @@ class RowDropout(nn.Module):
             raise ValueError(f"p must be from 0 to below 1, got {p}")
         super().__init__()
         self.p = p
+        # The layer in the high half, so that no two layers drop the same units.
         numbers = np.arange(units, dtype=np.uint64) + np.uint64(layer << 32)
         keys = (splitmix64(numbers) >> np.uint64(32)).astype(np.uint32).view(np.int32)
         self.register_buffer("unit_keys", torch.from_numpy(keys), persistent=False)

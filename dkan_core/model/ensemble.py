@@ -88,6 +88,7 @@ class FastKANEnsemble(nn.Module):
         self.members = members
         inputs, first, *_ = widths
         norm = input_norm == "layer"
+        # Without inputs, as with binary columns alone, the shifts are all there is.
         self.first = FastKANLayer(inputs, members * first, norm=norm, **basis) if inputs else None
         self.rest = nn.ModuleList(
             MemberLayer(members, inputs, outputs, **basis) for inputs, outputs in itertools.pairwise(widths[1:])

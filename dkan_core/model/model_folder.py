@@ -163,5 +163,6 @@ def _read_at(folder: int, name: str) -> bytes | None:
 def _is_still(folder: Path, handle: int) -> bool:
     try:
         return folder.stat().st_ino == os.fstat(handle).st_ino
+    # Removed, and nothing came in its place: reading again would find no more.
     except FileNotFoundError:
         return True

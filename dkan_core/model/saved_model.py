@@ -50,6 +50,7 @@ def save_model(
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     plain = {CONFIG: config.to_dict(), PREPROCESSOR: preprocessor.to_dict(), METRICS: metrics, **(also or {})}
     files = {name: json_text(content).encode() for name, content in plain.items()}
+    # Safetensors holds numbers alone: reading it runs no code, as unpickling would.
     files |= {WEIGHTS: save(state), CARD: model_card(config, preprocessor, metrics).encode()}
     write_model_files(folder, with_hashes(files))
 
@@ -61,6 +62,7 @@ def write_model_files(folder: Path, files: Mapping[str, bytes]) -> None:
         DataError: A name is none of a file in the folder itself.
         OutputError: The disk is full or not writable; an earlier model stays.
     """
+    # Names come from a folder that may be somebody else's: none may lead out of the model's own.
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise DataError(f"{folder}: {name!r} is no name of a file in a model's folder")
@@ -107,6 +109,8 @@ def _swap(aside: Path, folder: Path) -> None:
     if not folder.exists():
         aside.rename(folder)
     elif not _exchange(aside, folder):
+        # For file systems that cannot exchange, such as NFS: for a moment there is no model, and a kill in it leaves
+        # both.
         old = folder.with_name(f".{folder.name}.old")
         remove(old)
         folder.rename(old)

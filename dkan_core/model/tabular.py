@@ -78,6 +78,8 @@ class Indicators(nn.Module):
         self.register_buffer("features", torch.tensor([*alone, *missing], dtype=torch.long), persistent=False)
         self.register_buffer("caps", torch.tensor(caps, dtype=torch.int32), persistent=False)
         self.register_buffer("offsets", torch.tensor(offsets[:-1], dtype=torch.int32), persistent=False)
+        # Zero at the start, so that a value that hardly any row has adds no noise; the network's own weights break the
+        # symmetry.
         self.weight = nn.Parameter(torch.zeros(offsets[-1], width))
 
     def forward(self, codes_BC: Tensor) -> Tensor:
@@ -185,6 +187,7 @@ class TabularFastKAN(nn.Module):
             self.network = FastKANEnsemble(
                 config.members, widths, input_norm=config.input_norm, dropout=config.dropout, **basis
             )
+        # One for all members: with the labels' prior in it, the first steps need not learn how rare positives are.
         self.bias = nn.Parameter(torch.zeros(len(config.labels)))
         self.register_buffer("calibration_scale", torch.ones(len(config.labels)))
         self.register_buffer("calibration_shift", torch.zeros(len(config.labels)))
@@ -234,6 +237,8 @@ def mean_log_odds(logits_MBL: Tensor) -> Tensor:
     >>> round(mean_log_odds(torch.tensor([-1.0, 1.0, 40.0]).view(3, 1, 1)).item(), 4)
     0.6931
     """
+    # A single member's log-odds keep all their bits. Of several, the sums of p and of 1 - p are taken as logarithms, so
+    # that probabilities near 0 and 1 do not round to them; dividing both by M would change nothing.
     if len(logits_MBL) == 1:
         return logits_MBL[0]
     return F.logsigmoid(logits_MBL).logsumexp(0) - F.logsigmoid(-logits_MBL).logsumexp(0)

@@ -85,6 +85,7 @@ def render_report(
 def _facts(metrics: Mapping[str, Any], several: bool) -> list[tuple[str, str, str]]:
     by_label = metrics["labels"].values()
     prevalence, precision = metrics["prevalence"], metrics["average_precision"]
+    # What a model that always answers with the prevalence would score.
     constant_loss = _mean_over(by_label, lambda rate: -sum(p * math.log(p) for p in (rate, 1 - rate) if p))
     constant_brier = _mean_over(by_label, lambda rate: rate * (1 - rate))
     # a label without an average precision must not move the baseline that the mean is held against

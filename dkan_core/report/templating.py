@@ -63,6 +63,7 @@ def escape_markdown(text: str) -> str:
     >>> print(escape_markdown("a_b <img> [x](http://y)\n# z"))
     a\_b &lt;img&gt; \[x\]\(http\://y\) \# z
     """
+    # A line end could start a heading or a table of its own.
     line = "".join(character if character.isprintable() else " " for character in text)
     return re.sub(r"[\\`*_{}\[\]()#!|~:@]", r"\\\g<0>", html.escape(line, quote=False))
 

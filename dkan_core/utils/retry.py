@@ -57,6 +57,7 @@ def call_with_retries(
             error, pause = state.outcome.exception(), state.next_action.sleep
             logger.warning("%s, attempt %d: %s; next in %.1f s", name, state.attempt_number, error, pause)
 
+    # Whichever limit comes first ends it; without any it goes on until the action succeeds.
     limits: list[tenacity.stop.stop_base] = []
     if policy.attempts is not None:
         limits.append(tenacity.stop_after_attempt(policy.attempts))

@@ -32,5 +32,6 @@ def exit_once(number: int, _frame: FrameType | None) -> NoReturn:
 
     So a stopped pod unwinds: children are ended, staged files removed, the logs of a remote run uploaded.
     """
+    # An impatient second signal would end the process in the middle of its clean-up.
     signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)

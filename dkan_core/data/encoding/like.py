@@ -55,6 +55,8 @@ class Reference:
             raise ConfigError(
                 f"label {', '.join(config.label)}: {self.place} has {', '.join(self.labels)}; leave out --label"
             )
+        # A setting that was left out cannot be told from one that repeats the default: neither contradicts the
+        # reference.
         default = next(field.default for field in fields(config) if field.name == "numeric_dtype")
         if config.numeric_dtype not in (default, self.preprocessor.numeric_dtype):
             raise ConfigError(

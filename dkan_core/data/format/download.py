@@ -46,6 +46,7 @@ def download_shards(uri: str, shards: Sequence[Shard], folder: Path) -> None:
         download(name, target)
         damage = _damage(target, shard)
         if damage:
+            # A transfer may go wrong; what is damaged in the bucket comes damaged again.
             logger.warning("%s: %s; reading it once more", name, damage)
             download(name, target)
             damage = _damage(target, shard)

@@ -90,6 +90,8 @@ class BlockVerifier:
     ) -> None:
         self.path, self.handle, self.size = path, handle, size
         self.hashes, self.fields, self.content = hashes, fields, content
+        # Format version 1 has a single hash; so has a shard of version 2 with a single block, which is the whole file,
+        # too.
         self.block_bytes = BLOCK_BYTES if len(hashes) > 1 else size
         # Threads may verify a block twice at the same time, which does no harm.
         self._verified = bytearray(len(hashes))

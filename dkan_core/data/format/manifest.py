@@ -33,6 +33,7 @@ MANIFEST = "manifest.json"
 OUTPUTS = (*SPLITS, MANIFEST)
 
 
+# More than any data set has, and few enough that sums and products of numbers that were read stay exact in int64.
 Count = Annotated[int, Field(ge=0, lt=1 << 48)]
 Name = Annotated[str, Field(min_length=1)]
 

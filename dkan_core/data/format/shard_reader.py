@@ -6,7 +6,6 @@ import stat
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -42,6 +41,7 @@ class ShardReader:
 
     def __init__(self, root: Path, shards: Sequence[Shard], content: Content) -> None:
         self.paths = [path_inside(root, shard.path) for shard in shards]
+        # Shards stay open: opening one for each piece would take longer than reading it.
         allow_open_files(len(shards) + OTHER_OPEN_FILES)
         self.starts = np.concatenate([[0], np.cumsum([shard.rows for shard in shards])]).astype(np.int64)
         with ExitStack() as stack:
@@ -71,9 +71,7 @@ class ShardReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:

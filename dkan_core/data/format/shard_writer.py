@@ -80,6 +80,7 @@ def write_shard(path: Path, listed_as: str, load: Callable[[], npt.NDArray[Any]]
         load: Returns the records. They are not handed over at once because this frees them as soon as it can.
     """
     records = load()
+    # Keys differ, as the hash of row numbers is a bijection: the order does not depend on the kind of sort.
     order = np.argsort(records[KEY])
     arrays = {name: records[name][order] for name in records.dtype.names or () if name != KEY}
     # Each of these copies is as large as the shard.
@@ -123,6 +124,7 @@ class ShardWriter:
         records[KEY] = keys
         for name, array in arrays.items():
             records[name] = array
+        # The high half of the key as a fraction of the shards, in whole numbers: 64 bits hold the product.
         shard = ((keys >> np.uint64(32)) * np.uint64(self.count)) >> np.uint64(32)
         records = records[np.argsort(shard, kind="stable")]
         ends = np.cumsum(np.bincount(shard.astype(np.int64), minlength=self.count))

@@ -137,6 +137,7 @@ def epoch_order(starts: Int64, *, piece: int, seed: int, epoch: int) -> RowStrea
     """
     firsts = [np.arange(start, stop, piece) for start, stop in itertools.pairwise(starts)]
     ends = [np.minimum(first + piece, stop) for first, stop in zip(firsts, starts[1:], strict=True)]
+    # The generator is named, as numpy may choose another default one; the order is part of what a seed decides.
     order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(sum(map(len, firsts)))
     first = np.concatenate(firsts)[order]
     return RowStream(first, np.concatenate([[0], np.cumsum(np.concatenate(ends)[order] - first)]))
@@ -312,6 +313,7 @@ def prefetched(batches: Iterator[Arrays]) -> Generator[Arrays, None, None]:
                 if stopped.is_set():
                     return
             offer(None)
+        # Whatever it is, it belongs to whoever takes the batches: a thread that only ended would let them wait forever.
         except BaseException as error:
             offer(error)
 

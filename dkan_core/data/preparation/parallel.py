@@ -126,6 +126,7 @@ def fit_preparation(prepared_uri: str | Path) -> None:
     files = [partial(place.open, f"{plan.record('survey', part)}.arrow") for part in range(len(plan.parts))]
     sample = merge_samples(files, sample_rows(len(schema.numeric) + len(schema.categorical)))
     preprocessor = fit(plan.task, counts, sample)
+    # Only now, when nothing can be wrong with the source any more; the manifest first, so that nobody reads half of it.
     for name in (MANIFEST, *SPLITS, PARTIAL):
         place.remove(name)
     place.write_json(fitted_file(plan), {"preprocessor": preprocessor.to_dict(), "counts": counts.to_dict()})
@@ -170,6 +171,7 @@ def _finish(place: SharedFolder, plan: PreparationPlan) -> PreparedData:
         unseen.update(record["unseen"])
     log_unseen(unseen, plan.task.rows)
     place.write_json(MANIFEST, prepared.to_dict())
+    # The plan first: a call that is made again after a kill then finds the whole result, and only clears up.
     for name in (PLAN, WORK):
         place.remove(name)
     return prepared

@@ -117,6 +117,7 @@ def claim(place: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> Non
         raise OutputError(f"{place.uri}: already holds something else ({foreign[0]}); choose an empty or new folder")
     replaced = overwrite or MANIFEST not in names or is_reusable(plan.task, earlier_result(place))
     check_free(place.uri, ours=(*OUTPUTS, WORK), overwrite=replaced)
+    # The plan first: what another one left is nobody's from then on, and only takes room if this call is killed here.
     place.write_json(PLAN, plan.to_dict())
     if other is not None:
         place.remove(f"{WORK}/{other}")

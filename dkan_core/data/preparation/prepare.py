@@ -59,11 +59,11 @@ def prepare(
         preprocessor = fit(task, counts, sample)
         del sample  # not needed any more, and large
         with progress("writing", task.rows, "rows") as advance:
-            spilled = spill_rows(folder, task, fragments, preprocessor, counts, advance)
-        shards = {split: list(writer.finish()) for split, writer in spilled.writers.items()}
+            writers, unseen = spill_rows(folder, task, fragments, preprocessor, counts, advance)
+        shards = {split: list(writer.finish()) for split, writer in writers.items()}
         prepared = describe(task, preprocessor, counts, shards)
         write_json(folder / MANIFEST, prepared.to_dict())
-    log_unseen(spilled.unseen, task.rows)
+    log_unseen(unseen, task.rows)
     log_prepared(out, prepared)
     return prepared
 

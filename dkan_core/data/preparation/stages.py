@@ -98,20 +98,22 @@ def encode(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
     total = sum(fragment.rows for fragment in fragments)
     with _scratch() as folder:
         with progress("encoding", total, "rows") as advance:
-            spilled = spill_rows(folder, plan.task, fragments, fitted.preprocessor, fitted.counts, advance)
-        spills = {split: writer.spills() for split, writer in spilled.writers.items()}
+            writers, unseen = spill_rows(folder, plan.task, fragments, fitted.preprocessor, fitted.counts, advance)
+        spills = {split: writer.spills() for split, writer in writers.items()}
         size = _record(plan, fitted).itemsize
         rows = {
             split: [path.stat().st_size // size if path.exists() else 0 for path in paths]
             for split, paths in spills.items()
         }
         surveyed = Counts.from_dict(place.read_json(f"{plan.record('survey', part)}.json"))
+        # The survey and this stage read the file at different times: a row that moved to another split would be lost or
+        # twice.
         for split in rows:
             check_unchanged(fragments[0].path, split, surveyed.rows[SPLITS.index(split)], sum(rows[split]))
         with place.staged(f"{plan.record('encode', part)}.rows") as file:
             _join(itertools.chain.from_iterable(spills.values()), file)
     by_shard = list(itertools.chain.from_iterable(rows.values()))
-    place.write_json(f"{plan.record('encode', part)}.json", {"rows": by_shard, "unseen": spilled.unseen})
+    place.write_json(f"{plan.record('encode', part)}.json", {"rows": by_shard, "unseen": unseen})
     return total
 
 
@@ -131,6 +133,7 @@ def _join(files: Iterable[Path], joined: Path) -> None:
         for path in filter(Path.exists, files):
             with path.open("rb") as source:
                 shutil.copyfileobj(source, target, 1 << 20)
+            # At once, so that the scratch disk holds the rows once and not twice.
             path.unlink()
 
 
@@ -145,6 +148,7 @@ def assemble(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
     fitted = read_fitted(place, plan)
     record = _record(plan, fitted)
     starts = [[0, *itertools.accumulate(encoded["rows"])] for encoded in read_records(place, plan, "encode")]
+    # Every n-th shard of n parts, so that each part writes about as many of each split.
     share = list(enumerate(shard_paths(plan, fitted)))[part :: len(plan.parts)]
     shards = []
     with progress("writing", len(share), "shards") as advance:

@@ -147,6 +147,7 @@ def _count_values(counter: Counter[object], values: pa.Array) -> None:
 
 def _train_weight(column: pa.Array, in_train: npt.NDArray[np.bool_], name: str, path: str) -> float:
     """Return the sum of the train rows' weights, after a check of all."""
+    # As the weights will be stored: one that overflows there is refused here.
     weight = column.cast(pa.float32(), safe=False)
     good = pc.and_(pc.less_equal(weight, MAX_WEIGHT), pc.greater_equal(weight, 0))
     bad = len(weight) - (pc.sum(good).as_py() or 0)

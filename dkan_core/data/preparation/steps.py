@@ -102,17 +102,6 @@ def present_splits(counts: Counts) -> list[str]:
     return [split for split, rows in zip(SPLITS, counts.rows, strict=True) if rows]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spilled:
-    """Encoded rows on disk."""
-
-    writers: dict[str, ShardWriter]
-    """What holds the rows of each split."""
-
-    unseen: dict[str, int]
-    """Rows of each category column whose value the task's own encoding does not know; empty where it is fitted."""
-
-
 def spill_rows(
     folder: Path,
     task: PreparationTask,
@@ -120,7 +109,7 @@ def spill_rows(
     preprocessor: Preprocessor,
     counts: Counts,
     on_rows: Callable[[int], None],
-) -> Spilled:
+) -> tuple[dict[str, ShardWriter], dict[str, int]]:
     """Encode rows and append each to the spill file of its shard.
 
     Args:
@@ -130,11 +119,16 @@ def spill_rows(
         preprocessor: Their encoding.
         counts: Of all rows, not of the fragments alone.
         on_rows: Called with the number of rows after each batch.
+
+    Returns:
+        What holds the rows of each split; and the rows of each category column whose value the task's own encoding does
+        not know, empty where the encoding was fitted.
     """
     layout = layout_of(preprocessor, task.schema)
     writers = {
         split: ShardWriter(folder / split, counts.rows[SPLITS.index(split)], layout) for split in present_splits(counts)
     }
+    # Of its own, so that the place of a row in the shards does not follow from what decided its split.
     shuffle_seed = salted(task.config.seed, "shuffle")
     unseen = Counter[str]()
     for batch in read_split_batches(fragments, task.schema, task.config, on_rows):
@@ -145,7 +139,7 @@ def spill_rows(
         for split, writer in writers.items():
             rows = np.flatnonzero(batch.split == SPLITS.index(split))
             writer.add(keys[rows], {name: array[rows] for name, array in arrays.items()})
-    return Spilled(writers=writers, unseen=dict(unseen))
+    return writers, dict(unseen)
 
 
 def count_unseen(arrays: Arrays, preprocessor: Preprocessor) -> dict[str, int]:

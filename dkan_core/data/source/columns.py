@@ -128,6 +128,7 @@ def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa
         files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
         groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
         footers.append(Footer(groups=groups, digest=footer_digest(parquet)))
+    # Single files without rows are fine: a job with many writers often leaves some.
     if sum(file.rows for file in files) == 0:
         raise DataError(f"{files[0].path}: no rows in any source file")
     return files, reference, footers
@@ -216,6 +217,7 @@ def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str
     ]:
         if name is not None and name not in types:
             close = difflib.get_close_matches(name, types, n=1)
+            # A guess where a name is near, else the first columns: all of wide data would fill the screen.
             hint = f"; did you mean {close[0]!r}?" if close else f"; columns are {', '.join(list(types)[:20])}"
             raise DataError(f"{where}: {setting} column {name!r} does not exist{hint}")
     _check_types(types, config, where)

@@ -50,6 +50,7 @@ def _frame_table(rows: Any) -> pa.Table:
 
 
 def _array_table(rows: np.ndarray[Any, Any]) -> pa.Table:
+    # As numbers, like every other array; a frame's booleans are categories.
     if rows.dtype.kind == "b":
         rows = rows.astype(np.uint8)
     columns = [pa.array(rows[:, index], from_pandas=True) for index in range(rows.shape[1])]

@@ -109,6 +109,8 @@ def hold_out(
         fraction: Share of the rows of each stratum to hold out: one row at least, and never all.
         random: Decides which.
     """
+    # Stratified by the rarest class rather than by combinations of labels: of many labels nearly every row would be a
+    # combination of its own.
     classes = [labels_NL == value for value in (0, 1)]
     ones_NK = np.concatenate(classes, axis=1)
     rarest_first = np.argsort(ones_NK.sum(axis=0), kind="stable")

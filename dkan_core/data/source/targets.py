@@ -48,6 +48,7 @@ def encode_labels(y: Any, classes: Array) -> npt.NDArray[np.uint8]:
         unknown = np.setdiff1d(y, classes)
         if len(unknown):
             raise ValueError(f"y holds {unknown[0]!r}; the classes are {classes.tolist()}")
+        # The larger of the two is the positive class, as in scikit-learn.
         ones_N = np.asarray(y == classes[-1])
         return ones_N.astype(np.uint8)[:, None]
     values_NL = check_array(y, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")

@@ -48,6 +48,8 @@ class DriftCounts:
             for name, counts in theirs.items():
                 mine[name] = mine[name] + counts if name in mine else counts
         for name, values in other.unseen.items():
+            # The first in the alphabet of the whole are among the first of each part, so merging in any order gives the
+            # same.
             self.unseen[name] = sorted({*self.unseen.get(name, []), *values})[:EXAMPLES]
 
     def to_dict(self) -> dict[str, Any]:

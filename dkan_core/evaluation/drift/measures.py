@@ -144,6 +144,7 @@ def _number(name: str, kind: str, new: Int64, old: list[int] | None) -> ColumnDr
     if old is None:
         return ColumnDrift(name=name, kind=kind, psi=None, ks=None, missing=missing, missing_in_training=None)
     trained = np.array(old, np.int64)
+    # Missing values are in the first place of the counts, and get a bin of their own behind the tenths.
     groups = np.append(PSI_BINS, tenths(trained[1:]))
     psi = population_stability_index(np.bincount(groups, trained), np.bincount(groups, new))
     return ColumnDrift(
@@ -187,6 +188,7 @@ def tenths(counts: Int64) -> Int64:
     [0, 0, 2, 4, 7]
     """
     total = max(1, int(counts.sum()))
+    # Doubled, so that the middle of an odd count is a whole number: a float could fall into the next tenth.
     doubled = 2 * np.cumsum(counts) - counts
     places: Int64 = np.minimum(doubled * PSI_BINS // (2 * total), PSI_BINS - 1)
     return places

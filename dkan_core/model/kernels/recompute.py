@@ -70,6 +70,7 @@ class _RadialLinear(torch.autograd.Function):
         (grad_BO,) = grads
         x_BI, weight_OK, centers_G = ctx.saved_tensors
         weight_OK = _center_major(weight_OK, len(centers_G))
+        # Summed over the tiles in their order: the result is the same to the bit from run to run.
         grad_weight_OK = torch.zeros_like(weight_OK)
         weight_OK = weight_OK.to(ctx.product)
         grad_x_BI = torch.empty_like(x_BI) if ctx.needs_input_grad[0] else None

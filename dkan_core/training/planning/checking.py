@@ -62,6 +62,7 @@ def check_plan(
             epochs=-(-MIN_STEPS // steps_per_epoch(rows, config.batch_size)),
             evaluations_per_epoch=1,
             patience=MIN_STEPS,
+            # Whole epochs at first, but a large data set must not turn a check into a training run.
             max_seconds=SECONDS,
             checkpoint_uri=None,
             tensorboard=False,

@@ -30,6 +30,7 @@ def fit_memory(small: tuple[int, int], large: tuple[int, int]) -> MemoryNeed:
     rows, size = small
     more_rows, more_size = large
     per_row = max(0.0, (more_size - size) / (more_rows - rows)) if more_rows > rows else 0.0
+    # Through the larger point, which is nearer to the sizes that are asked about.
     return MemoryNeed(fixed=more_size - more_rows * per_row, per_row=per_row)
 
 

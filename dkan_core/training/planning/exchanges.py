@@ -52,6 +52,7 @@ def exchange_seconds(
     rendezvous = None if store is None else local_rendezvous(store, config)
     spec = _process_spec(
         config,
+        # What is pushed besides the parameters, as the moments in mode average, is part of the size.
         max(1, size // 4 // MemoryShape.from_config(config, 1).pushed),
         steps=WARM_UP + repeats,
         rendezvous=rendezvous,
@@ -66,6 +67,7 @@ def exchange_seconds(
             reports = processes.wait_for_reports(len(devices))
     finally:
         close_handles(spec)
+    # Each counted exchange lasts from the end of the one before it, which for the first is that of the warm-up's last.
     return float(np.median([np.diff(report["times"][WARM_UP - 1 :]) for report in reports]))
 
 

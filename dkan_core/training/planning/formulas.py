@@ -57,6 +57,7 @@ def fit_step(small: tuple[int, float], large: tuple[int, float]) -> StepCost:
     (rows, seconds), (more_rows, more_seconds) = small, large
     most = more_seconds / more_rows
     rise = (more_seconds - seconds) / (more_rows - rows) if more_rows > rows else most
+    # No more than if the launch took no time, so that it is never negative.
     per_row = min(most, max(rise, MIN_ROW_SHARE * most))
     return StepCost(launch=max(0.0, more_seconds - more_rows * per_row), rate=1 / per_row)
 
@@ -109,6 +110,7 @@ class Curve:
         last = self.workers[-1]
         if workers <= last or len(self.workers) == 1:
             return float(np.interp(workers, self.workers, self.seconds))
+        # Measured on a few cores: more processes than that would measure the scheduler rather than the exchange.
         slope = (self.seconds[-1] - self.seconds[-2]) / (last - self.workers[-2])
         return float(self.seconds[-1] + slope * (workers - last))
 

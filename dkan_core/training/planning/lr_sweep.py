@@ -230,6 +230,7 @@ def _recommend(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Tr
         raise TrainingError(f"every learning rate diverged, from {trials[0].learning_rate:g} on; check the weights")
     notes = []
     fitting = best
+    # A short run ends before a high rate can do harm: only runs about as long as those of train may recommend one.
     if 2 * steps < full_steps and best.factor > 1:
         fitting = max((trial for trial in trials if trial.factor <= 1), key=lambda trial: trial.mean, default=best)
         fitting = best if fitting.diverged else fitting
@@ -239,6 +240,7 @@ def _recommend(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Tr
         )
     noise = _noise([trial for trial in trials if not trial.diverged])
     level = [trial for trial in trials if noise is not None and abs(fitting.mean - trial.mean) <= noise]
+    # Of rates that chance alone tells apart, the one that train takes by itself.
     chosen = next((trial for trial in level if trial.factor == 1), fitting)
     if noise is None:
         notes.append("with one run a rate, chance cannot be told from merit; --repeats 2 can")
@@ -253,6 +255,7 @@ def _recommend(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Tr
 
 def _noise(trials: list[Trial]) -> float | None:
     """Return two standard errors of the difference of two means over seeds."""
+    # Rates that are far too low or high scatter more; what they say of chance does not hold for the good ones.
     better = sorted(trials, key=lambda trial: -trial.mean)[: (len(trials) + 1) // 2]
     scores_TS = np.array([trial.average_precision for trial in better], dtype=np.float64)
     seeds = scores_TS.shape[1]

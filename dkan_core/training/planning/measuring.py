@@ -125,6 +125,7 @@ def measure(
             together = [count for count in counts if count <= cores] if cpu_workers else [1]
             rounds = []
             for _ in range(ROUNDS):
+                # Everything once, then everything again: a disturbance of some seconds does not hit both.
                 probes = {count: _probe(spec, count, cores // count, fork_server, Path(folder)) for count in together}
                 size = 4 * spec.shape.parameters
                 rounds.append((probes, _exchanges(size, max(counts), fork_server, Path(folder)) if cpu_workers else {}))

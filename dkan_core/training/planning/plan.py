@@ -234,6 +234,7 @@ def plan(
         most = gpus or here
         base = _resolved(config, most, data, manifest)
         on_cpu = base.device == "cpu" and rows_per_second is None
+        # Each worker needs a row of every batch.
         counts = [count for count in sorted({*WORKERS, most}) if count <= base.batch_size]
         measured = measure(data, manifest, base, counts, cpu_workers=on_cpu)
         machine = measured.machine(link, rows_per_second)

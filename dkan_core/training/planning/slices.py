@@ -74,6 +74,7 @@ def balance_slices(costs: Sequence[StepCost], batch_size: int) -> tuple[int, ...
         launches = sum(costs[rank].rate * costs[rank].launch for rank in busy)
         seconds = (left + launches) / sum(costs[rank].rate for rank in busy)
         shares = {rank: costs[rank].rate * (seconds - costs[rank].launch) for rank in busy}
+        # A device whose launch alone takes longer than the whole step of the others has a share below zero.
         worth = [rank for rank in busy if shares[rank] >= 1]
         if worth == busy or not worth:
             break

@@ -33,6 +33,7 @@ def read_regular(path: Path) -> bytes:
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        # Opened first and looked at then: between a look and the opening, another file could take its place.
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise DataError(f"{path}: is no regular file")

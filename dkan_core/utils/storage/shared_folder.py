@@ -105,6 +105,7 @@ class SharedFolder:
                 remove(Path(self._path(name)))
                 return
             self.fs.invalidate_cache()
+            # A folder that is not there has no files, and removing it is no error.
             # Not ``rm``, which takes a bracket in a path for a pattern.
             for path in self.fs.find(self._path(name)):
                 self.fs.rm_file(path)

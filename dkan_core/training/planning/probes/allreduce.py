@@ -25,6 +25,7 @@ def main(spec: ProcessSpec) -> None:
         else:
             process_group.all_reduce(buffer_N)
         if process_group.device.type == "cuda":
+            # The call only enqueues the sum: without waiting for it, the time would be that of a launch.
             torch.cuda.synchronize(process_group.device)
         times.append(time.monotonic())
     process_group.close()

@@ -19,6 +19,7 @@ def main(spec: ProcessSpec) -> None:
     memory = spec.open_memory()
     wakeup = spec.wakeup(f"worker-{spec.rank}")
     server = spec.wakeup("server")
+    # Without it the server would take this process for dead.
     Heartbeat(memory, spec.role, spec.rank)
     pushed = spec.shape.pushed
     target_NP = torch.from_numpy(memory.pushes_WN[spec.rank]).view(pushed, -1)

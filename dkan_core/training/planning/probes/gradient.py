@@ -164,6 +164,7 @@ class Probe:
         (batch, *_) = self._batches(rows)
         ahead = (1 + PREFETCH) * rows * self.reader.row_bytes
         if self.device.type == "cuda":
+            # The allocator counts everything; on the CPU nobody does, so what the graph keeps is added up below.
             torch.cuda.reset_peak_memory_stats(self.device)
             self._gradient(batch)
             return int(torch.cuda.max_memory_allocated(self.device)) + ahead

@@ -5,7 +5,6 @@ import selectors
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from dkan_core.errors import TrainingError
@@ -37,9 +36,7 @@ class ProbeProcesses:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for child in self.children:
             child.end()
 
