@@ -56,18 +56,18 @@ def _scaled_rate(factor: float) -> Change:
     return lambda config: replace(config, learning_rate=factor * config.learning_rate)
 
 
-INDICATORS, STEP, MODEL = (
+CROSSES, STEP, MODEL = (
     "dkan_core.training.setup.feature_crosses",
     "dkan_core.training.compute.gradient",
     "dkan_core.model.tabular",
 )
-NO_VALUES = {f"{INDICATORS}.MIN_VALUE_GAIN": math.inf, f"{INDICATORS}.PLENTIFUL_ROWS": math.inf}
+NO_VALUES = {f"{CROSSES}.MIN_VALUE_GAIN": math.inf, f"{CROSSES}.PLENTIFUL_ROWS": math.inf}
 VARIANTS: dict[str, tuple[Change, dict[str, Any]]] = {
     "one member of the same total width": (_one_member, {}),
     "members half as wide": (_half_width, {}),
     "no weights for exact values": (_set(), NO_VALUES),
-    "weights for all exact values": (_set(), {f"{INDICATORS}.PLENTIFUL_ROWS": 0}),
-    "no crosses": (_set(), {f"{INDICATORS}.MAX_CROSSES": 0}),
+    "weights for all exact values": (_set(), {f"{CROSSES}.PLENTIFUL_ROWS": 0}),
+    "no crosses": (_set(), {f"{CROSSES}.MAX_CROSSES": 0}),
     "codes decay as other weights": (_set(), {f"{STEP}.MIN_CODE_DECAY": 1.0, f"{STEP}.MAX_CODE_DECAY": 1.0}),
     "weight decay 0.1": (_set(weight_decay=0.1), {}),
     "binary columns through the basis": (_set(), {f"{MODEL}.MAX_BINARY_KNOTS": 0}),

@@ -187,7 +187,7 @@ def _read_history(model: str | Path) -> list[dict[str, Any]]:
 
 def _model_summary(saved: SavedModel) -> dict[str, Any]:
     coded = saved.preprocessor.coded
-    crosses = [group for group in saved.config.indicators if len(group) > 1]
+    crosses = [group for group in saved.config.one_hot_groups if len(group) > 1]
     return {
         "model": saved.config.model,
         "members": saved.config.members,

@@ -121,7 +121,7 @@ def explain_rows(
     labels_NL: Array = arrays["labels"][:, chosen]
     inputs: Arrays = {name: arrays[name] for name in ("numeric", "categorical") if name in arrays}
     function = log_odds(model, device, chosen)
-    columns = source_columns(saved.preprocessor, {index for group in model.config.indicators for index in group})
+    columns = source_columns(saved.preprocessor, {index for group in model.config.one_hot_groups for index in group})
     by_name = {column.name: column for column in columns}
     top = min(effort.top, len(columns))
     paired = min(PAIRED, top) if effort.maps else 0

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.config.schema import field_types
@@ -23,7 +23,7 @@ from dkan_core.utils.schemas import Schema, read_json
 MAX_BINARY_KNOTS = 2
 # By falling frequency: rarer categories share a weight. At 64 outputs and 16 members, so many codes are 16 MB; a column
 # of 65,536 would make the table larger than the rest of the model, with weights that hardly any row trains.
-MAX_INDICATOR_CODES = 4096
+MAX_ONE_HOT_CODES = 4096
 # Of a parameter, at least: its value, gradient and two moments, in float32.
 TRAINING_BYTES = 4 * 4
 
@@ -37,6 +37,8 @@ Group = Annotated[tuple[Index, ...], Field(min_length=1, max_length=MAX_GROUP)]
 
 class ModelConfig(Schema):
     """A model's architecture; saved as ``config.json``."""
+
+    model_config = ConfigDict(populate_by_name=True)
 
     labels: Annotated[tuple[str, ...], Field(min_length=1)]
     """Label names, in the order of the outputs."""
@@ -56,7 +58,8 @@ class ModelConfig(Schema):
     embedded: tuple[Index, ...]
     """Which coded features are categories: those are also embedded and go through the basis."""
 
-    indicators: tuple[Group, ...]
+    # Files keep the name of the first versions: their models stay readable, and a run writes the same bytes.
+    one_hot_groups: Annotated[tuple[Group, ...], Field(alias="indicators")]
     """Groups of coded features whose joint value has weights of its own at the first layer."""
 
     missing: tuple[Index, ...]
@@ -84,10 +87,10 @@ class ModelConfig(Schema):
         _check_indexes("binary", self.binary, self.num_numeric)
         for name in ("embedded", "missing"):
             _check_indexes(name, getattr(self, name), len(self.cardinalities))
-        for group in self.indicators:
+        for group in self.one_hot_groups:
             _check_indexes("indicators", group, len(self.cardinalities))
         # Single features are capped, crosses are not: their joint codes are counted before a table is made for them.
-        crosses = (group for group in self.indicators if len(group) > 1)
+        crosses = (group for group in self.one_hot_groups if len(group) > 1)
         if sum(math.prod(self.cardinalities[index] for index in group) for group in crosses) > MAX_JOINT_CODES:
             raise ValueError(f"indicators: must have at most {MAX_JOINT_CODES:,} joint codes")
         return self
@@ -98,15 +101,15 @@ class ModelConfig(Schema):
         prepared: PreparedData,
         config: ResolvedTrainConfig,
         *,
-        indicators: Sequence[tuple[int, ...]] = (),
+        one_hot_groups: Sequence[tuple[int, ...]] = (),
         missing: Sequence[int] = (),
     ) -> "ModelConfig":
         """Return the architecture for a prepared data set.
 
         Args:
             prepared: The data set.
-            config: Sizes, and whether the model is a plain FastKAN, which has neither ``indicators`` nor ``missing``.
-            indicators: Groups of coded features whose joint value gets weights of its own.
+            config: Sizes, and whether the model is a plain FastKAN, which has no one-hot weights.
+            one_hot_groups: Groups of coded features whose joint value gets weights of its own.
             missing: Coded features of which only whether they are missing gets weights.
         """
         plain = config.model == "fastkan"
@@ -114,7 +117,7 @@ class ModelConfig(Schema):
             labels=tuple(prepared.labels),
             model=config.model,
             **features_of(prepared.preprocessor, config.model),
-            indicators=() if plain else tuple(indicators),
+            one_hot_groups=() if plain else tuple(one_hot_groups),
             missing=() if plain else tuple(missing),
             embedding_dim=config.embedding_dim,
             members=config.members,
@@ -136,7 +139,7 @@ class ModelConfig(Schema):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
-        return self.model_dump()
+        return self.model_dump(by_alias=True)
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any], where: str = "architecture") -> "ModelConfig":
@@ -202,9 +205,9 @@ def _basis_inputs(config: ModelConfig) -> int:
 
 
 def _joint_codes(config: ModelConfig) -> int:
-    """Return the rows of the indicators' table."""
-    groups = [[config.cardinalities[index] for index in group] for group in config.indicators]
-    alone = sum(min(sizes[0], MAX_INDICATOR_CODES) for sizes in groups if len(sizes) == 1)
+    """Return the rows of the table of one-hot weights."""
+    groups = [[config.cardinalities[index] for index in group] for group in config.one_hot_groups]
+    alone = sum(min(sizes[0], MAX_ONE_HOT_CODES) for sizes in groups if len(sizes) == 1)
     return alone + sum(math.prod(sizes) for sizes in groups if len(sizes) > 1) + FIRST_CODE * len(config.missing)
 
 

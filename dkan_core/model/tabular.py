@@ -1,6 +1,6 @@
 """The model that is trained: an input encoder for prepared rows, then one FastKAN or an ensemble of them.
 
-Shape suffixes: B rows, F numeric features, C coded features, T indicator groups, M members, H the first layer's
+Shape suffixes: B rows, F numeric features, C coded features, T one-hot groups, M members, H the first layer's
 outputs over all members, L labels.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, SCORE_LIMIT, STEPS, UNSEEN
-from dkan_core.model.architecture import MAX_INDICATOR_CODES, ModelConfig, embedding_width
+from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embedding_width
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import FastKANEnsemble
 from dkan_core.model.fastkan import Basis, FastKAN
@@ -41,11 +41,11 @@ def decode_scores(numeric_BF: Tensor) -> Tensor:
     return scores_BF.masked_fill_(numeric_BF == 0, 0.0)
 
 
-class Indicators(nn.Module):
+class OneHotWeights(nn.Module):
     """A vector for every joint value of each group of coded features, summed over the groups.
 
     Args:
-        cardinalities: Number of codes of each coded feature; by itself a feature keeps its ``MAX_INDICATOR_CODES``
+        cardinalities: Number of codes of each coded feature; by itself a feature keeps its ``MAX_ONE_HOT_CODES``
             most frequent ones, and the others count as unseen.
         groups: Indexes of coded features.
         missing: Coded features of which only whether they are missing counts.
@@ -55,7 +55,7 @@ class Indicators(nn.Module):
         - Input: ``(B, C)`` int32
         - Output: ``(B, width)``
 
-    >>> Indicators((3, 4), [(0,), (0, 1)], [1], 2).weight.shape
+    >>> OneHotWeights((3, 4), [(0,), (0, 1)], [1], 2).weight.shape
     torch.Size([17, 2])
     """
 
@@ -68,7 +68,7 @@ class Indicators(nn.Module):
     ) -> None:
         super().__init__()
         alone = [group[0] for group in groups if len(group) == 1]
-        caps = [min(cardinalities[index], MAX_INDICATOR_CODES) for index in alone] + [FIRST_CODE] * len(missing)
+        caps = [min(cardinalities[index], MAX_ONE_HOT_CODES) for index in alone] + [FIRST_CODE] * len(missing)
         crosses = [group for group in groups if len(group) > 1]
         self.crosses = [
             [(index, math.prod(cardinalities[i] for i in rest)) for index, *rest in _tails(group)] for group in crosses
@@ -111,7 +111,7 @@ class InputEncoder(nn.Module):
     """Prepared arrays to the inputs of FastKAN and a shift of its first layer's output.
 
     Numeric features are decoded and category codes embedded; both go through the basis. Binary features and the
-    chosen indicators are added to the first layer's output, at one weight an output each.
+    chosen one-hots are added to the first layer's output, at one weight an output each.
 
     Shape:
         - Input: ``numeric`` (B, F), ``categorical`` (B, C) int32; while training maybe keys (B,) that decide what is
@@ -133,9 +133,10 @@ class InputEncoder(nn.Module):
         self.register_buffer("binary", torch.tensor(config.binary, dtype=torch.long), persistent=False)
         self.width = len(curved) + sum(embedding.embedding_dim for embedding in embeddings)
         self.binary_linear = nn.Linear(len(config.binary), first_width, bias=False) if config.binary else None
+        # The name is part of the tensors' names in model files.
         self.indicators = None
-        if config.indicators or config.missing:
-            self.indicators = Indicators(config.cardinalities, config.indicators, config.missing, first_width)
+        if config.one_hot_groups or config.missing:
+            self.indicators = OneHotWeights(config.cardinalities, config.one_hot_groups, config.missing, first_width)
 
     def code_tables(self) -> dict[str, list[int]]:
         """Return the parameters whose rows stand for codes, and the sizes of the features or groups they hold."""

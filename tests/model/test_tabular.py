@@ -1,11 +1,13 @@
 """The input encoder and the whole model."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
-from dkan_core.model.architecture import MAX_INDICATOR_CODES, ModelConfig, count_parameters, count_trained
-from dkan_core.model.tabular import Indicators, TabularFastKAN, decode_scores
+from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, count_parameters, count_trained
+from dkan_core.model.tabular import OneHotWeights, TabularFastKAN, decode_scores
 from dkan_core.training.compute.gradient import parameter_count
 from tests.model.architectures import CONFIG, PLAIN, changed
 
@@ -48,22 +50,22 @@ def test_one_logit_a_label_from_the_parameters_counted(config: ModelConfig, nume
 
 
 def test_each_joint_value_of_a_group_has_a_vector_of_its_own() -> None:
-    indicators = Indicators((2, 3, 4), [(1,), (0, 2), (2, 1, 0)], [2], 5)
+    one_hots = OneHotWeights((2, 3, 4), [(1,), (0, 2), (2, 1, 0)], [2], 5)
     codes = torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(4))
-    assert indicators.weight.shape == (3 + 2 + 8 + 24, 5)
+    assert one_hots.weight.shape == (3 + 2 + 8 + 24, 5)
     with torch.no_grad():
-        indicators.weight[:, 0] = torch.arange(37.0)
+        one_hots.weight[:, 0] = torch.arange(37.0)
     a, b, c = codes.T
     expected = b + (3 + (c == 1).int()) + (5 + a * 4 + c) + (13 + (c * 3 + b) * 2 + a)
-    assert torch.equal(indicators(codes.int())[:, 0], expected.float())
+    assert torch.equal(one_hots(codes.int())[:, 0], expected.float())
 
 
 def test_rare_codes_beyond_the_most_frequent_ones_count_as_unseen() -> None:
-    indicators = Indicators((MAX_INDICATOR_CODES + 10,), [(0,)], [], 1)
+    one_hots = OneHotWeights((MAX_ONE_HOT_CODES + 10,), [(0,)], [], 1)
     with torch.no_grad():
-        indicators.weight[:, 0] = torch.arange(float(MAX_INDICATOR_CODES))
-    codes = torch.tensor([[0], [MAX_INDICATOR_CODES - 1], [MAX_INDICATOR_CODES], [MAX_INDICATOR_CODES + 9]])
-    assert indicators(codes.int())[:, 0].tolist() == [0, MAX_INDICATOR_CODES - 1, 0, 0]
+        one_hots.weight[:, 0] = torch.arange(float(MAX_ONE_HOT_CODES))
+    codes = torch.tensor([[0], [MAX_ONE_HOT_CODES - 1], [MAX_ONE_HOT_CODES], [MAX_ONE_HOT_CODES + 9]])
+    assert one_hots(codes.int())[:, 0].tolist() == [0, MAX_ONE_HOT_CODES - 1, 0, 0]
 
 
 def test_a_binary_column_costs_one_weight_an_output() -> None:
@@ -99,3 +101,18 @@ def test_architecture_survives_its_plain_form() -> None:
     import json
 
     assert ModelConfig.from_dict(json.loads(json.dumps(CONFIG.to_dict()))) == CONFIG
+
+
+OLD_CONFIG = (
+    '{"labels": ["a", "b"], "model": "auto", "num_numeric": 3, "binary": [1], "cardinalities": [5, 4], '
+    '"embedded": [0], "indicators": [[0], [0, 1]], "missing": [1], "embedding_dim": 2, "members": 3, "hidden": [6], '
+    '"num_centers": 4, "grid_min": -2.0, "grid_max": 2.0, "input_norm": "none", "dropout": 0.0, "binary_dropout": 0.0}'
+)
+"""A ``config.json`` as version 0.2.0 wrote it."""
+
+
+def test_architecture_of_an_earlier_version_is_read_and_written_as_it_was() -> None:
+    config = ModelConfig.from_dict(json.loads(OLD_CONFIG))
+    assert config == CONFIG and config.one_hot_groups == ((0,), (0, 1))
+    assert json.dumps(config.to_dict()) == OLD_CONFIG
+    assert "encoder.indicators.weight" in TabularFastKAN(config).state_dict()

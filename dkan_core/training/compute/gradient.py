@@ -57,7 +57,7 @@ def parameter_count(model: nn.Module) -> int:
 def decayed_ranges(model: TabularFastKAN, config: ResolvedTrainConfig, rows: int) -> list[Decayed]:
     """Return the stretches of the flat parameters that decay, and how much.
 
-    Matrices do; vectors such as biases and norms do not. What stands for single codes (embeddings and indicators)
+    Matrices do; vectors such as biases and norms do not. What stands for single codes (embeddings and one-hots)
     decays by the rows that a code has on average: the fewer, the more.
 
     Args:

@@ -172,7 +172,7 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: R
     architecture = ModelConfig.from_dict(checkpoint.architecture, where)
     # All but what was chosen by a look at the rows follows from data and settings.
     expected = ModelConfig.for_data(
-        prepared, config, indicators=architecture.indicators, missing=architecture.missing
+        prepared, config, one_hot_groups=architecture.one_hot_groups, missing=architecture.missing
     ).to_dict()
     for name, value in architecture.to_dict().items():
         if value != expected[name]:

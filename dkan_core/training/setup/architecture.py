@@ -19,15 +19,15 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
         prepared: The data set.
         config: Resolved settings.
     """
-    indicators: tuple[tuple[int, ...], ...] = ()
+    one_hot_groups: tuple[tuple[int, ...], ...] = ()
     missing: tuple[int, ...] = ()
     if config.model == "auto":
         encoding = prepared.preprocessor
         columns = len(encoding.numeric) + len(encoding.coded)
         sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
-        indicators = choose_one_hot_groups(encoding, sample, reader.rows)
-        missing = choose_missing(encoding, sample, indicators)
+        one_hot_groups = choose_one_hot_groups(encoding, sample, reader.rows)
+        missing = choose_missing(encoding, sample, one_hot_groups)
         names = [feature.name for feature in encoding.coded]
-        crosses = [" x ".join(names[index] for index in group) for group in indicators if len(group) > 1]
+        crosses = [" x ".join(names[index] for index in group) for group in one_hot_groups if len(group) > 1]
         logger.info("crosses that pay on unseen rows: %s", ", ".join(crosses) or "none")
-    return ModelConfig.for_data(prepared, config, indicators=indicators, missing=missing)
+    return ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, missing=missing)

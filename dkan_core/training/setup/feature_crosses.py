@@ -25,7 +25,7 @@ from dkan_core.data.encoding.preprocessor import MISSING, SCORE_LIMIT, UNSEEN, P
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.model.architecture import MAX_INDICATOR_CODES
+from dkan_core.model.architecture import MAX_ONE_HOT_CODES
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.tabular import decode_scores
 
@@ -66,9 +66,9 @@ def search_sample(reader: RowReader, *, columns: int, labels: int) -> Arrays:
     return reader.gather(extents)
 
 
-def choose_missing(preprocessor: Preprocessor, sample: Arrays, indicators: Sequence[Group]) -> tuple[int, ...]:
-    """Return the coded features that have missing values and no weights of their own in ``indicators``."""
-    alone = {group[0] for group in indicators if len(group) == 1}
+def choose_missing(preprocessor: Preprocessor, sample: Arrays, one_hot_groups: Sequence[Group]) -> tuple[int, ...]:
+    """Return the coded features that have missing values and no weights of their own in ``one_hot_groups``."""
+    alone = {group[0] for group in one_hot_groups if len(group) == 1}
     left = [index for index in range(len(preprocessor.coded)) if index not in alone]
     return tuple(index for index in left if (sample["categorical"][:, index] == MISSING).any())
 
@@ -108,7 +108,7 @@ class CodedColumn:
 
 
 def _column(codes: npt.NDArray[np.int32], size: int) -> CodedColumn:
-    kept = min(size, MAX_INDICATOR_CODES)
+    kept = min(size, MAX_ONE_HOT_CODES)
     return CodedColumn(np.where(codes < kept, codes, UNSEEN).astype(np.int64), kept)
 
 
@@ -231,7 +231,7 @@ def _choose_crosses(residuals: list[Residuals], columns: list[CodedColumn]) -> l
 
     def fits(group: Group) -> bool:
         # Crosses of more joint codes were memorised.
-        return len(group) <= MAX_ORDER and math.prod(columns[index].size for index in group) <= MAX_INDICATOR_CODES
+        return len(group) <= MAX_ORDER and math.prod(columns[index].size for index in group) <= MAX_ONE_HOT_CODES
 
     pairs: list[Group] = [pair for pair in itertools.combinations(range(len(columns)), 2) if fits(pair)]
     gains = {pair: _gain(residuals, _joint(columns, pair)) for pair in pairs}

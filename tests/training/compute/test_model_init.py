@@ -1,6 +1,5 @@
 """What a model predicts before its first step."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from tests.settings import resolved
 def test_untrained_model_predicts_the_prior_of_each_label(prepared: Path) -> None:
     classes = {"a": {"0": 900, "1": 100, "missing": 0}, "b": {"0": 10, "1": 990, "missing": 0}}
     split = SplitInfo(rows=1000, classes=classes, shards=[])
-    manifest = replace(read_manifest(prepared), labels=["a", "b"], splits={"train": split})
+    manifest = read_manifest(prepared).model_copy(update={"labels": ["a", "b"], "splits": {"train": split}})
     model = untrained_model(CONFIG, manifest, resolved(seed=3))
     torch.testing.assert_close(model.bias.sigmoid(), torch.tensor([0.1, 0.99]), atol=1e-3, rtol=0)
     assert torch.equal(flatten(model), flatten(untrained_model(CONFIG, manifest, resolved(seed=3))))

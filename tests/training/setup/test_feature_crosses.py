@@ -69,9 +69,9 @@ def test_missing_values_keep_weights_where_exact_values_do_not_pay() -> None:
     )
     preprocessor = fit_preprocessor(table, ["gappy", "full"], [], "uint8", "rows")
     sample = {**preprocessor.transform(table, "rows"), "labels": rng.integers(0, 2, (ROWS, 1)).astype(np.uint8)}
-    indicators = choose_one_hot_groups(preprocessor, sample, ROWS)
+    one_hot_groups = choose_one_hot_groups(preprocessor, sample, ROWS)
     place = [feature.name for feature in preprocessor.coded].index("gappy")
-    assert indicators == () and choose_missing(preprocessor, sample, indicators) == (place,)
+    assert one_hot_groups == () and choose_missing(preprocessor, sample, one_hot_groups) == (place,)
     assert choose_missing(preprocessor, sample, [(place,)]) == ()
 
 
