@@ -28,6 +28,7 @@ def render_drift(drift: Drift, metrics: Mapping[str, Any] | None, *, title: str,
     large = sum(verdict(column.psi) == "large" for column in drift.columns)
     facts = [(name, shown(metrics[key]), "") for key, name in TILES.items()] if metrics is not None else []
     facts += [
+        # The columns are sorted by it.
         ("Largest PSI", shown(drift.max_psi), drift.columns[0].name if drift.max_psi else ""),
         ("Large drift", f"{large:,}", f"of {len(drift.columns):,} columns and scores"),
         ("Rows", f"{drift.rows:,}", f"{files:,} files"),

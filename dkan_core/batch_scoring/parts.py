@@ -64,9 +64,11 @@ def score_part(output_uri: str | Path, part: int) -> int:
     files = [plan.files[index] for index in plan.parts[part]]
     rows = sum(file.rows for file in files)
     record = read_record(place, plan, part)
+    # A bucket's lifecycle rule, or a person, may have removed scores since.
     if record is not None and not missing_files(place, record.files):
         logger.info("part %d of %d was scored before", part, len(plan.parts))
         return rows
+    # The plan's own copy: all parts score with the model that was planned, whatever is published meanwhile.
     with local_copy(f"{place.uri}/{plan.model_folder}") as folder:
         saved = SavedModel(folder)
     found, written = Found(), []

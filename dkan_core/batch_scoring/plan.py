@@ -144,6 +144,7 @@ def _make_plan(
     passed = list(dict.fromkeys(columns))
     stamps = [stamp(path) for path in paths]  # before the footers: a file that is replaced meanwhile is noticed later
     _, rows = output_schema(saved, paths, passed, labels)
+    # Single files may be empty, as of a writer that had nothing to write.
     if not any(rows):
         raise DataError(f"{paths[0]}: no rows in any source file")
     names = _below_common_folder(paths)
@@ -207,6 +208,7 @@ def _check_apart(place: SharedFolder, plan: ScoringPlan) -> None:
     root = place.fs.unstrip_protocol(place.root).rstrip("/")
     for file in plan.files:
         source = file.source if "://" in file.source else f"file://{Path(file.source).absolute()}"
+        # Scores lie under the names of their sources: in the same folder they would overwrite each other.
         if source.startswith(f"{root}/"):
             raise OutputError(f"{place.uri}: holds source files ({file.source}); choose a folder apart from them")
 
@@ -221,6 +223,7 @@ def _claim(place: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:
         _check_taken(place, plan, set(earlier), overwrite=overwrite)
         stale = {name for names in earlier.values() for name in names} - {file.output for file in plan.files}
         folders = {f"{WORK}/{name}" for name in earlier if name != plan.id}
+        # Before the plan: once that is written, nobody knows any more what the earlier one left.
         place.write_json(REPLACED, Replaced(names=sorted(stale | folders)).model_dump())
         place.write_json(PLAN, json.loads(plan.model_dump_json()))
     place.remove(DONE)

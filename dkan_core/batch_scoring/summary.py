@@ -160,6 +160,8 @@ def _read_metrics(place: SharedFolder, plan: ScoringPlan, names: list[str]) -> d
     arrays = []
     for part in range(len(plan.parts)):
         with place.open(f"{plan.record(part)}.safetensors") as file:
+            # Labels and probabilities of all rows at once, 5 bytes for each label: exact metrics need one sort over all
+            # of them.
             arrays.append(load(file.read()))
     labels_NL, probabilities_NL = (
         np.concatenate([found[name] for found in arrays]) for name in ("labels", "probabilities")

@@ -13,9 +13,8 @@ from typing import Any
 from markupsafe import Markup
 
 from dkan_core.errors import DataError
-from dkan_core.evaluation.labelled_rows import EvaluationData
+from dkan_core.evaluation.labelled_rows import EvaluationData, score_rows
 from dkan_core.evaluation.metrics import compute_metrics
-from dkan_core.evaluation.prediction import best_device, check_probabilities, score_batches, to_probability
 from dkan_core.model.model_folder import CONFIG
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.templating import render_html
@@ -68,14 +67,11 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
             saved = SavedModel(folder)
         if list(saved.config.labels) != data.labels:
             return _not_compared(place, f"it was trained for the labels {', '.join(saved.config.labels)}")
-        device = best_device()
-        scored = score_batches(saved.module.to(device), data.batches(saved.preprocessor), device)
-        probabilities_NL = to_probability(scored.log_odds_NL)
-        check_probabilities(probabilities_NL, data.labels, data.title)
+        labels_NL, probabilities_NL = score_rows(saved, data, data.batches(saved.preprocessor))
+    # An earlier model that cannot be read is no reason to lose the evaluation of the new one.
     except DataError as error:
         return _not_compared(place, str(error))
-    metrics = compute_metrics(scored.labels_NL, probabilities_NL, data.labels)
-    return Comparison(model=place, metrics=metrics)
+    return Comparison(model=place, metrics=compute_metrics(labels_NL, probabilities_NL, data.labels))
 
 
 def _not_compared(place: str, why_not: str) -> Comparison:

@@ -14,14 +14,8 @@ import pyarrow.parquet as pq
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation import metrics as metric
 from dkan_core.evaluation.comparison import Comparison, compare, comparison_section
-from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data
-from dkan_core.evaluation.prediction import (
-    best_device,
-    check_probabilities,
-    probability_column,
-    score_batches,
-    to_probability,
-)
+from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data, score_rows
+from dkan_core.evaluation.prediction import probability_column
 from dkan_core.explanation.explain import QUICK_ROWS, learned_section
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.evaluation import render_report
@@ -108,16 +102,20 @@ def evaluate(
     """
     places = [str(place) for place in ([data] if isinstance(data, (str, Path)) else data)]
     columns = [label] if isinstance(label, str) else list(label)
+    # Other programs write files of this name, too.
     check_file_is_ours(f"{out}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
     with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
         with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
+        # Before the rows are scored: what is wrong with it is said at once.
         history = _read_history(model)
         with open_evaluation_data(saved, places, split, columns) as rows:
             evaluation, sample = _score(saved, rows, QUICK_ROWS if explain else 0)
             comparison = compare(previous, rows) if previous else None
             if comparison is not None:
                 evaluation.metrics["previous_average_precision"] = comparison.metrics.get("average_precision")
+                # A gate that asks for no worse than before lets a first model pass, but not one that could not be
+                # compared.
                 evaluation.metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
             report = _report(saved, rows, evaluation, sample, comparison, history)
         write_atomic(folder / REPORT, report)
@@ -133,12 +131,9 @@ def evaluate(
 
 def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluation, Arrays]:
     """Score all rows; return the metrics, and some encoded rows for a look at what the model learned."""
-    device = best_device()
     collector = RowCollector(data.sample(kept))
     batches = collector.watch(data.batches(saved.preprocessor))
-    scored = score_batches(saved.module.to(device), batches, device)
-    labels_NL, probabilities_NL = scored.labels_NL, to_probability(scored.log_odds_NL)
-    check_probabilities(probabilities_NL, data.labels, data.title)
+    labels_NL, probabilities_NL = score_rows(saved, data, batches)
     metrics = {**metric.compute_metrics(labels_NL, probabilities_NL, data.labels), "split": data.name}
     evaluation = Evaluation(
         metrics=metrics, labels=labels_NL, probabilities=probabilities_NL, thresholds=saved.thresholds

@@ -22,7 +22,15 @@ from dkan_core.data.preparation.steps import encode_rows
 from dkan_core.data.source.columns import Schema, column_types, is_number, is_text, open_parquet, read_batches
 from dkan_core.data.source.files import find_parquet
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.evaluation.prediction import SCORING_ROWS, TRAINED_WITH, check_match
+from dkan_core.evaluation.prediction import (
+    SCORING_ROWS,
+    TRAINED_WITH,
+    best_device,
+    check_match,
+    check_probabilities,
+    score_batches,
+    to_probability,
+)
 from dkan_core.explanation.columns import read_codes, read_values, source_columns
 from dkan_core.model.saved_model import SavedModel
 
@@ -56,6 +64,29 @@ class EvaluationData(Protocol):
         """Return the facts that a report shows."""
 
 
+def score_rows(
+    saved: SavedModel, data: EvaluationData, batches: Iterator[Arrays]
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    """Return the labels and the probabilities of labelled rows.
+
+    Args:
+        saved: The model.
+        data: The rows.
+        batches: All of them, as ``data`` encodes them for the model.
+
+    Shape:
+        - Output: ``(N, L)``, ``(N, L)``
+
+    Raises:
+        DataError: The model gives no probability for a row.
+    """
+    device = best_device()
+    scored = score_batches(saved.module.to(device), batches, device)
+    probabilities_NL = to_probability(scored.log_odds_NL)
+    check_probabilities(probabilities_NL, data.labels, data.title)
+    return scored.labels_NL, probabilities_NL
+
+
 class PreparedRows:
     """A prepared split.
 
@@ -80,6 +111,8 @@ class PreparedRows:
     def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
         """Yield all rows in stored order."""
         ours = self.manifest.preprocessor
+        # Arrays of the same encoding go to the model as they are: reading back and encoding again would take most of
+        # the time.
         same = encoding == ours
         with open_split(self.folder, self.manifest, self.name) as reader:
             for arrays in all_batches(reader, SCORING_ROWS):
@@ -164,6 +197,7 @@ def _label_columns(
     """Return the columns that hold the labels, in the order of the model's."""
     if columns and len(columns) != len(names):
         raise ConfigError(f"label {', '.join(columns)}: the model has {len(names)} labels ({', '.join(names)})")
+    # The model's own names, in whatever order, are meant by name; other columns by their order.
     chosen = tuple(names) if not columns or {*columns} == {*names} else tuple(columns)
     fits = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
     for name in chosen:

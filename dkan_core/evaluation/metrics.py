@@ -30,6 +30,7 @@ NOT_MEASURED = 255
 LOG_LOSS_CLIP = 1e-7
 # From what a team can look at row by row to what only a campaign can.
 ALERT_RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+# Those that ``metrics.json`` has for each label and as a mean.
 SCALARS = ("average_precision", "roc_auc", "log_loss", "brier", "prevalence")
 
 
@@ -188,6 +189,7 @@ def compute_metrics(labels_NL: Array, probabilities_NL: Array, names: Sequence[s
     by_name = {
         name: _scalars(rank_scores(labels_NL[:, index], probabilities_NL[:, index])) for index, name in enumerate(names)
     }
+    # Pooled labels of one label are that label: no second sort.
     if len(names) == 1:
         micro = by_name[names[0]]["average_precision"]
     else:
@@ -289,6 +291,7 @@ def calibration_points(labels_N: Array, scores_N: Array, bins: int = 15) -> tupl
     if ranking.rows == 0:
         return [], [], []
     scores_N = np.sort(np.concatenate([ranking.positives_P, ranking.negatives_M]))
+    # Bins begin at values, so that the same score is never in two of them.
     edges_T = np.unique(scores_N[np.arange(bins) * ranking.rows // bins])
     starts_T = np.searchsorted(scores_N, edges_T)
     rows_T = np.diff(starts_T, append=ranking.rows)

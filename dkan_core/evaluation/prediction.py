@@ -45,6 +45,7 @@ def best_device() -> torch.device:
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     """Let torch compute with ``count`` threads inside the block."""
+    # The number is of the whole process: the caller's own work goes on with its own afterwards.
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -118,6 +119,7 @@ def log_odds(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> Ten
     inputs = {name: torch.from_numpy(arrays[name]) for name in ("numeric", "categorical") if name in arrays}
     rows = len(next(iter(inputs.values())))
     scored = []
+    # At least once: no rows have a result, too, of the right shape.
     for start in range(0, max(1, rows), SCORING_ROWS):
         chunk = {name: tensor[start : start + SCORING_ROWS] for name, tensor in inputs.items()}
         scored_NL = model(**{name: _whole_tiles(tensor).to(device) for name, tensor in chunk.items()})

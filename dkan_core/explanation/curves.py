@@ -93,7 +93,7 @@ def read_curve(function: LogOdds, arrays: Arrays, column: Column, *, label: int,
         scale=grid.scale.kind,
         scale_width=grid.scale.width,
         points=_points(grid, curves_PN.mean(axis=1), low_P, high_P),
-        density=_density(grid),
+        density={} if grid.shape == "levels" else histogram(grid),
         hidden_rows=int(np.count_nonzero(grid.point_N < 0)),
         effect_rows=count,
     )
@@ -114,10 +114,3 @@ def _points(grid: Grid, mean_P: Float64, low_P: Float64, high_P: Float64) -> lis
             grid.roles_P, grid.names_P, grid.values_P, mean_P, low_P, high_P, grid.rows_P, strict=True
         )
     ]
-
-
-def _density(grid: Grid) -> dict[str, list[float]]:
-    if grid.shape == "levels":
-        return {}
-    edges, counts = histogram(grid)
-    return {"edges": edges.tolist(), "counts": counts.tolist()}

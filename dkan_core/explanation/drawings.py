@@ -58,7 +58,7 @@ def draw(size: tuple[float, float], paint: Callable[[Figure], None], *, png: boo
 
 
 def draw_importance(ranked: Sequence[Importance], *, png: bool = True) -> Drawing:
-    """Draw the effects as bars and, where it was measured, the loss of average precision as dots beside them."""
+    """Draw the effects as bars and, where it was measured, the loss of average precision as dots next to them."""
     drops = [importance.precision_drop for importance in ranked]
     measured = [place for place, drop in enumerate(drops) if drop is not None]
 
@@ -192,7 +192,7 @@ def _paint_density(axes: Axes, curve: Curve) -> None:
     edges, counts = np.array(curve.density["edges"]), np.array(curve.density["counts"])
     shares = counts / max(1, sum(point.rows for point in curve.points))
     # One or two bins with most of the rows, as at zero, would flatten all others: they are cut off at four times the
-    # third, and their share is written beside them.
+    # third, and their share is written next to them.
     top = float(min(shares.max(), 4 * np.sort(shares)[-3:][0])) or float(shares.max()) or 1.0
     axes.stairs(np.minimum(shares, top), edges, fill=True, color=QUIET, alpha=0.55)
     for place in np.flatnonzero(shares > 1.001 * top):

@@ -223,11 +223,11 @@ def written(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
-def histogram(grid: Grid, bins: int = 40) -> tuple[Float64, npt.NDArray[np.int64]]:
+def histogram(grid: Grid, bins: int = 40) -> dict[str, list[float]]:
     """Count the rows in bins that are even on the axis of a curve, over what the curve spans.
 
     Shape:
-        - Output: edges ``(K + 1,)``, counts ``(K,)``
+        - Output: ``edges`` (K + 1), ``counts`` (K)
     """
     shown = grid.values_P[~np.isnan(grid.values_P)]
     low, high = float(shown.min()), float(shown.max())
@@ -238,4 +238,4 @@ def histogram(grid: Grid, bins: int = 40) -> tuple[Float64, npt.NDArray[np.int64
         edges = grid.scale.even(low, high, bins + 1)
     values_N = grid.row_values_N
     counts = np.histogram(values_N[~np.isnan(values_N)], edges)[0]
-    return edges, counts.astype(np.int64)
+    return {"edges": edges.tolist(), "counts": counts.tolist()}

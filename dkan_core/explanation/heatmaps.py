@@ -69,6 +69,7 @@ def _colors(values: Float64, limit: float) -> Float64:
     """
     colors = np.empty((*values.shape, 4))
     colors[..., :3] = np.where(values[..., None] > 0, to_rgb(WARM), to_rgb(ACCENT))
+    # Opacity rather than paler colors: a page may be dark or light.
     colors[..., 3] = np.abs(values) / (limit or 1.0)
     return colors
 

@@ -121,6 +121,7 @@ def explain_rows(
     labels_NL: Array = arrays["labels"][:, chosen]
     inputs: Arrays = {name: arrays[name] for name in ("numeric", "categorical") if name in arrays}
     function = log_odds(model, device, chosen)
+    # A value code that the model has no weights for is no place where its curve could jump.
     columns = source_columns(saved.preprocessor, {index for group in model.config.one_hot_groups for index in group})
     by_name = {column.name: column for column in columns}
     top = min(effort.top, len(columns))

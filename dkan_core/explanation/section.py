@@ -13,6 +13,7 @@ from dkan_core.report.templating import Card, render_html
 
 # A page of a thousand columns would be a list of zeros; all of them are in ``explanation.json``.
 TABLE_ROWS = 60
+# Of the 28 pairs at most.
 PAIR_ROWS = 10
 
 
@@ -39,7 +40,7 @@ def render_explanation(
         curve_cards=_curve_cards(found, curves),
         percent=percent,
         pairs=found.interactions[:PAIR_ROWS],
-        map_cards=[_map_card(place, *items) for place, items in enumerate(zip(found.maps, maps, strict=True))],
+        map_cards=_map_cards(found.maps, maps),
     )
 
 
@@ -120,7 +121,10 @@ def _about_curve(curve: Curve, effect: float) -> str:
     return " ".join(parts)
 
 
-def _map_card(place: int, pair: PairMap, drawing: Drawing) -> Card:
-    names = f"{pair.first.name} × {pair.second.name}"
+def _map_cards(pairs: Sequence[PairMap], drawings: Sequence[Drawing]) -> list[Card]:
     text = "Orange raises the log-odds, blue lowers them. Dots: no row has such values."
-    return (names, text, page_element(drawing.svg, f"map-{place}", f"Effect of {names}"))
+    cards = []
+    for place, (pair, drawing) in enumerate(zip(pairs, drawings, strict=True)):
+        names = f"{pair.first.name} × {pair.second.name}"
+        cards.append((names, text, page_element(drawing.svg, f"map-{place}", f"Effect of {names}")))
+    return cards

@@ -27,6 +27,7 @@ MAX_ONE_HOT_CODES = 4096
 # Of a parameter, at least: its value, gradient and two moments, in float32.
 TRAINING_BYTES = 4 * 4
 
+# So long a group has 2**30 joint codes at least, just below the limit that follows.
 MAX_GROUP = 30
 # Joint codes are int32. With two codes a feature at least, no group can be longer than ``MAX_GROUP``.
 MAX_JOINT_CODES = 2**31 - 1

@@ -49,7 +49,7 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"count": _count, "score": score, "text": _text}
+    environment.filters |= {"count": "{:,}".format, "score": score, "text": _text}
     return environment
 
 
@@ -66,10 +66,6 @@ def escape_markdown(text: str) -> str:
     # A line end could start a heading or a table of its own.
     line = "".join(character if character.isprintable() else " " for character in text)
     return re.sub(r"[\\`*_{}\[\]()#!|~:@]", r"\\\g<0>", html.escape(line, quote=False))
-
-
-def _count(value: int) -> str:
-    return f"{value:,}"
 
 
 def score(value: float | None) -> str:

@@ -46,6 +46,7 @@ def progress(description: str, total: int, unit: str) -> Iterator[Callable[[int]
     if not on_terminal():
         yield _log_lines(description, total, unit)
         return
+    # The bar counts in floats; people want whole numbers.
     with make_progress(TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)) as bar:
         task = bar.add_task(description, total=total)
         yield lambda count: bar.advance(task, count)

@@ -22,6 +22,7 @@ def available_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = CGROUP_QUOTA.read_text().split()
+        # A quota of 1.5 cores is worth two threads: one would leave half a core idle.
         return max(1, min(cores, math.ceil(int(quota) / int(period))))
     except (OSError, ValueError):
         return cores

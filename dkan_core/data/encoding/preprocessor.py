@@ -102,7 +102,7 @@ CodedFeature = Annotated[CategoryFeature | ValueFeature, Field(discriminator="ki
 
 
 class Preprocessor(Schema):
-    """The whole encoding; saved beside a model, so that raw rows can be scored anywhere.
+    """The whole encoding; saved with a model, so that raw rows can be scored anywhere.
 
     It is the schema of ``preprocessor.json``, and of ``encoding`` in a manifest.
     """

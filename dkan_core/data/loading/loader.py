@@ -2,7 +2,7 @@
 
 An epoch visits runs of consecutive rows ("pieces") in a random order. ``prepare`` has shuffled the rows, so this
 is as good as a full shuffle and reads long stretches of disk. The stream of rows is cut into global batches, and
-each of those into one slice a worker: any number of workers sees the same global batches. What is random about a row
+each of those into one slice per worker: any number of workers sees the same global batches. What is random about a row
 in a step follows from its place in the stream, ``dropout_key``, and so does not depend on how a batch is cut either.
 """
 

@@ -34,6 +34,7 @@ MIN_SAMPLE_ROWS = 1 << 14
 SAMPLE_BYTES = 512 << 20
 # A column with more distinct values is no label; counting on, a column of identifiers would fill the memory.
 VALUES_REMEMBERED = 1000
+# In the order of a part's record, which has counts and no keys.
 BINARY = (0, 1, None)
 
 

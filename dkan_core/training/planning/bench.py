@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ REPEATS = 10
 ROUNDS = 3
 # Exchanges are for the processes of one node; more than this is a mistyped number.
 MAX_WORKERS = 64
+# Linux alone has it; elsewhere the machine's architecture has to do.
 CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -114,7 +115,11 @@ def bench_sync(
         device = "cpu"
     devices = worker_devices(TrainConfig(workers=workers, device=device))
     seconds = _measure(wanted, devices, repeats, rounds)
-    costs = [_cost(name, size, seconds) for size in wanted for name in EXCHANGES]
+    costs = []
+    for (name, size), own in seconds.items():
+        # Round by round: what slowed one down slowed both down.
+        ratio = np.median(np.array(own) / np.array(seconds[SERVER_SYNC, size]))
+        costs.append(Cost(exchange=name, size=size, seconds=float(np.median(own)), ratio=float(ratio)))
     return SyncBench(
         device=describe_device(devices[0]), workers=workers, repeats=repeats, rounds=rounds, costs=tuple(costs)
     )
@@ -123,7 +128,7 @@ def bench_sync(
 def _measure(
     sizes: Sequence[int], devices: Sequence[str], repeats: int, rounds: int
 ) -> dict[tuple[str, int], list[float]]:
-    """Return the medians of each exchange and size, one a round."""
+    """Return the medians of each exchange and size, one per round."""
     found: dict[tuple[str, int], list[float]] = {(name, size): [] for size in sizes for name in EXCHANGES}
     with (
         tempfile.TemporaryDirectory(prefix="dkan-") as folder,
@@ -137,12 +142,6 @@ def _measure(
                 )
                 advance(1)
     return found
-
-
-def _cost(name: str, size: int, seconds: Mapping[tuple[str, int], Sequence[float]]) -> Cost:
-    own = np.array(seconds[name, size])
-    reference = np.array(seconds[SERVER_SYNC, size])
-    return Cost(exchange=name, size=size, seconds=float(np.median(own)), ratio=float(np.median(own / reference)))
 
 
 def describe_device(device: str) -> str:

@@ -42,7 +42,7 @@ def exchange_seconds(
     Args:
         name: A key of ``EXCHANGES``.
         size: Bytes that a worker brings, in whole numbers of 4.
-        devices: One a worker.
+        devices: One per worker.
         repeats: Exchanges, besides a few to warm up.
         fork_server: Where the processes come from.
         folder: For their logs.

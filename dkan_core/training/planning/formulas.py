@@ -132,6 +132,7 @@ class Scheme:
 
 
 SYNC = Scheme(name="parameter-server sync", strategy="parameter-server")
+# Three arrays: the parameters and both moments of AdamW.
 AVERAGE = Scheme(
     name="parameter-server average", strategy="parameter-server", mode="average", has_local_steps=True, arrays=3
 )

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What the runs of one learning rate ended with, one number a seed; None where the run diverged."""
+    """What the runs of one learning rate ended with, one number per seed; None where the run diverged."""
 
     learning_rate: float
     factor: float
@@ -66,13 +66,13 @@ class TuneResult:
     """The rate to train with."""
 
     noise: float | None
-    """Largest difference between two rates' AP that chance explains; None with one run a rate."""
+    """Largest difference between two rates' AP that chance explains; None with one run per rate."""
 
     notes: tuple[str, ...]
     """What to keep in mind about the result."""
 
     trials: tuple[Trial, ...]
-    """One a rate, lowest first."""
+    """One per rate, lowest first."""
 
     steps: int
     """Steps of each run."""
@@ -221,7 +221,7 @@ def _recommend(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Tr
     """Return the rate to train with, how large a difference chance makes, and what to keep in mind.
 
     Args:
-        trials: One a rate, lowest first.
+        trials: One per rate, lowest first.
         steps: Steps of each run.
         full_steps: Steps that ``train`` takes at most.
     """
@@ -243,7 +243,7 @@ def _recommend(trials: Sequence[Trial], steps: int, full_steps: int) -> tuple[Tr
     # Of rates that chance alone tells apart, the one that train takes by itself.
     chosen = next((trial for trial in level if trial.factor == 1), fitting)
     if noise is None:
-        notes.append("with one run a rate, chance cannot be told from merit; --repeats 2 can")
+        notes.append("with one run per rate, chance cannot be told from merit; --repeats 2 can")
     elif len(level) > 1:
         rates = ", ".join(f"{trial.learning_rate:g}" for trial in level)
         notes.append(f"AP differences up to {noise:.4f} are within noise: {rates} are as good as each other")

@@ -39,6 +39,7 @@ MAX_GPUS = 1024
 # Bytes of one device, at most: a mistyped unit is noticed.
 MOST_MEMORY = 1 << 50
 
+# The first and the last are words, set to the left; the others are numbers.
 COLUMNS = ("strategy", "workers", "step ms", "rows/s", "speedup", "efficiency", "steps per epoch", "bottleneck")
 
 
@@ -90,7 +91,7 @@ class Plan:
     predictions: tuple[Prediction, ...]
     advice: Advice
     checked: tuple[Checked, ...]
-    """Short runs beside their predictions, where they were asked for."""
+    """What short runs measured of the predictions, where they were asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON, times in seconds and sizes in bytes."""

@@ -56,6 +56,7 @@ def failure_inside(out: str | Path, place: Path, error: OSError) -> UserError:
     if not isinstance(error.filename, str):
         return output_error(out, error)
     named, place = Path(error.filename).absolute(), place.absolute()
+    # A folder above counts as the output, too: it is the one that could not be made.
     if named.is_relative_to(place) or place.is_relative_to(named):
         return output_error(out, error)
     return DataError(f"{error.filename}: cannot be read ({error.strerror})")

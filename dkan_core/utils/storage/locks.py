@@ -20,6 +20,7 @@ LOCK = ".lock"
 # Characters of a file's name that the name of its aside repeats: file systems allow 255 bytes.
 MAX_KEPT_NAME = 200
 
+# The name of the target is in it, so that what a killed process has left is known by it.
 _ASIDE = re.compile(r"\.(.*)\.[0-9a-f]{16}\.partial", re.DOTALL)
 
 

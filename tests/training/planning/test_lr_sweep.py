@@ -56,7 +56,7 @@ def test_few_steps_take_the_first_rows_alone(prepared: Path, monkeypatch: pytest
     monkeypatch.setattr(lr_sweep, "train_single", counted)
     result = tune_learning_rate(prepared, SMALL, factors=(1, 2), steps=3, repeats=1)
     assert seen == [3 * 64] * 2 and (result.steps, result.rows) == (3, 3 * 64)
-    assert result.noise is None and any("one run a rate" in note for note in result.notes)
+    assert result.noise is None and any("one run per rate" in note for note in result.notes)
 
 
 def test_rate_that_diverges_is_a_row_and_no_error(prepared: Path) -> None:
