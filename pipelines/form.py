@@ -40,6 +40,7 @@ def parameters_of(component: BaseComponent, *, leave_out: Iterable[str] = ()) ->
             default=signature[name].default,
         )
         for name, spec in described.items()
+        # Types of artifacts begin with system: steps hand those on, and nobody fills them in.
         if name not in leave_out and not spec.type.startswith("system.")
     ]
 
@@ -54,6 +55,7 @@ def merged(*groups: Iterable[Parameter], changed: Mapping[str, Mapping[str, Any]
     Raises:
         ValueError: There is no such parameter to change.
     """
+    # Reversed, as the last one stays in a dict, and the first one is to count.
     found = {parameter.name: parameter for group in reversed(groups) for parameter in group}
     order = dict.fromkeys(parameter.name for group in groups for parameter in group)
     for name, fields in (changed or {}).items():

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from kfp import kubernetes
 from kfp.dsl import PipelineTask
+from kfp.dsl.base_component import BaseComponent
 
 from components.image import IMAGE
 from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS, SECRET_PATH
-from pipelines.form import Parameter, Values, merged
+from pipelines.form import Parameter, Values, as_pipeline, bind, merged, parameters_of
 
 VOLUME_PATH = "/mnt/dkan"
 
@@ -161,3 +162,21 @@ def retry(task: PipelineTask, settings: Settings) -> PipelineTask:
         backoff_factor=2.0,
         backoff_max_duration=settings.retry_window,
     )
+
+
+def each_part(component: BaseComponent, settings: Settings, *, name: str, summary: str) -> BaseComponent:
+    """Return a pipeline of one step, which a loop may run with pods of its own.
+
+    A task in a loop gets its resources from parameters only through a pipeline of its own.
+
+    Args:
+        component: What the step runs.
+        settings: What is fixed when the pipeline is compiled.
+        name: What Kubeflow calls the pipeline.
+        summary: Its description.
+    """
+
+    def run(values: Values) -> None:
+        retry(configure_pod(bind(component, values), values, settings), settings)
+
+    return as_pipeline(run, name=name, summary=summary, parameters=settings.form(parameters_of(component)))

@@ -118,6 +118,7 @@ def _type(field: Any) -> str:
 
 
 def _default(value: Any) -> str:
+    # In code quotes, neither could be seen.
     if value is None or value == "":
         return "none" if value is None else "empty"
     text = json.dumps(value) if isinstance(value, dict | list) else str(value)

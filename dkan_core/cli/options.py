@@ -33,6 +33,7 @@ def option(*names: str, help: str, group: Group | None = None) -> Any:
         help: Its text; a last sentence "Default: ..." says what a default is chosen from.
         group: Its panel in the help.
     """
+    # typer shows a default by itself, but knows only values: what a default is chosen from has to be said.
     text, _, default = help.strip().partition("Default: ")
     shown: Any = default.removesuffix(".") or True
     return typer.Option(*names, help=text.strip(), show_default=shown, rich_help_panel=group)
@@ -75,6 +76,7 @@ def command(
                 values["settings"] = _pop_given(context, values, [option.name for option in of_settings])
             body(**values)
 
+        # typer reads the options from the signature, in the order in which they are to be shown.
         ordered = [_CONTEXT, *sorted([*own, *of_settings], key=_place)]
         keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in ordered]
         run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]

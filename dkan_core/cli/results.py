@@ -26,6 +26,7 @@ def shown(json_file: str | None) -> Iterator[Callable[[Any], None]]:
 
 def fail(message: object, code: int) -> NoReturn:
     """End the process with a message on stderr."""
+    # What was printed before comes before, also where both streams go to one file.
     sys.stdout.flush()
     sys.stderr.write(f"error: {message}\n")
     sys.exit(code)

@@ -56,6 +56,7 @@ class PrepareConfig:
             raise ConfigError(
                 f"split_column {self.split_column!r} already determines the splits; remove group {self.group!r}"
             )
+        # Checked here and not when the rows are split, after a first pass over them.
         self.split_percent  # noqa: B018 - raises when malformed
 
     @property

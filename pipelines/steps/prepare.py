@@ -12,7 +12,7 @@ from components.data_processing.prepare_parquet import prepare_parquet
 from components.data_processing.prepare_part import prepare_part
 from components.data_processing.sample_parquet import sample_parquet
 from pipelines.form import REQUIRED, Values, as_pipeline, bind, merged, parameters_of
-from pipelines.pods import Settings, configure_pod, retry
+from pipelines.pods import Settings, configure_pod, each_part
 from pipelines.steps import PipelineStep
 
 PLACES = ("data_uri", "prepared_uri", "data_fingerprint", "source")
@@ -40,13 +40,8 @@ def _prepare_once(settings: Settings, _: str) -> Any:
 
 
 def _prepare_in_parallel(settings: Settings, name: str) -> Any:
-    # A task in a loop gets its resources from parameters only through a pipeline of its own.
-    one_part = as_pipeline(
-        lambda values: retry(configure_pod(bind(prepare_part, values), values, settings), settings) and None,
-        name=f"{name}-part",
-        summary="Take one part of a preparation through one stage.",
-        parameters=settings.form(parameters_of(prepare_part)),
-    )
+    summary = "Take one part of a preparation through one stage."
+    one_part = each_part(prepare_part, settings, name=f"{name}-part", summary=summary)
 
     def every_part(values: Values, plan: Any, stage: str, before: Any) -> Any:
         with dsl.ParallelFor(plan.output, name=stage, parallelism=settings.parallelism) as part:

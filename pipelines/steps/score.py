@@ -8,8 +8,8 @@ from components.deployment.complete_scores import complete_scores
 from components.deployment.plan_scoring import plan_scoring
 from components.deployment.predict_parquet import predict_parquet
 from components.deployment.summarize_scores import summarize_scores
-from pipelines.form import REQUIRED, Values, as_pipeline, bind, merged, parameters_of
-from pipelines.pods import Settings, configure_pod, retry
+from pipelines.form import REQUIRED, Values, bind, merged, parameters_of
+from pipelines.pods import Settings, configure_pod, each_part
 
 PARAMETERS = merged(
     parameters_of(plan_scoring),
@@ -37,13 +37,7 @@ DESCRIBED = {
 
 def build_score(settings: Settings, name: str) -> Any:
     """Return what scores the files of a form's values."""
-    # A task in a loop gets its resources from parameters only through a pipeline of its own.
-    one_part = as_pipeline(
-        lambda values: retry(configure_pod(bind(predict_parquet, values), values, settings), settings) and None,
-        name=f"{name}-part",
-        summary="Score one part of the files.",
-        parameters=settings.form(parameters_of(predict_parquet)),
-    )
+    one_part = each_part(predict_parquet, settings, name=f"{name}-part", summary="Score one part of the files.")
 
     def score(values: Values) -> Outputs:
         plan = configure_pod(bind(plan_scoring, values), values, settings)

@@ -82,6 +82,7 @@ class PipelinesServer:
         self.credentials = credentials
         self.pace = pace
         cookies = credentials.cookies
+        # It would warn of each attempt; the error at the end says what happened.
         logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
         def connect() -> _Client:

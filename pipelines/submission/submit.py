@@ -97,6 +97,7 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
     # A second document has what is specific to Kubernetes.
     spec = next(iter(yaml.safe_load_all(content)))
     parameters = read_parameters(spec["root"].get("inputDefinitions", {}).get("parameters", {}), params)
+    # The same file is the same version: submitting it again uploads nothing.
     submission.version = submission.version or hashlib.sha256(content).hexdigest()[:12]
     stamp = time.strftime("%Y-%m-%d %H-%M-%S")
     submission.run_name = submission.run_name or f"{submission.pipeline} {submission.version[:12]} {stamp}"

@@ -94,6 +94,7 @@ def main(
     loaders = {"train_loader": train_loader, "test_loader": test_loader}
     loaders |= {"holdout_loader": holdout_loader} if holdout_loader is not None else {}
     rows = {name: read_labelled_rows(loader, name) for name, loader in loaders.items()}
+    # prepare would refuse these rows as well, but it knows neither loaders nor the number of a feature.
     _check_features(rows["train_loader"])
     for name, others in rows.items():
         _check_alike(rows["train_loader"], others, name)
@@ -159,6 +160,7 @@ def _check_alike(first: LabelledRows, other: LabelledRows, name: str) -> None:
 def _check_classes(rows: LabelledRows, name: str) -> None:
     """Raise DataError unless every label to train on has both classes, and one of those to evaluate."""
     lacking = [index for index, labels_N in enumerate(rows.labels_NL.T) if not {0, 1} <= {*labels_N.tolist()}]
+    # Training needs both classes of every label; average precision needs them of one.
     needed = 1 if name == "train_loader" else rows.labels_NL.shape[1]
     if len(lacking) >= needed:
         labels_N = rows.labels_NL[:, lacking[0]]
@@ -181,8 +183,12 @@ def _train(
             _with_labels(rows, features, labels).append_column(split_column, pa.array([split] * len(rows.labels_NL)))
             for split, rows in splits.items()
         ]
+        # Through Parquet and prepare, so that the model is the one that the command would train. A column may be of
+        # integers in one loader and of floats in another.
         pq.write_table(pa.concat_tables(tables, promote_options="permissive"), source)
+        # The caller holds the rows, too: there is no need for a second copy while training.
         del tables
+        # New rows fit the weights of an earlier model only in its encoding.
         like = config.init_from if config else None
         prepare(source, prepared, PrepareConfig(label=tuple(labels), split_column=split_column, like=like))
         result = train(prepared, run, config, overwrite=overwrite)

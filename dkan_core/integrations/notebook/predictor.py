@@ -80,6 +80,7 @@ class Predictor(nn.Module):
         return probabilities_NL[:, 0] if len(self.labels) == 1 else probabilities_NL
 
     def _log_odds(self, table: pa.Table) -> Tensor:
+        # Each time: train() of a module that holds this one would bring dropout back.
         self.network.eval()
         device = next(self.network.parameters()).device
         return log_odds(self.network, self.preprocessor.transform(table, "rows"), device).cpu()

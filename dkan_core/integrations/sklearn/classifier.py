@@ -160,6 +160,7 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels_NL = encode_labels(y, self.classes_)
         check_consistent_length(table, labels_NL)
         weight_N = None if sample_weight is None else check_weights(sample_weight, labels_NL)
+        # A row of weight 0 must not decide anything, such as which rows are held out.
         rows = np.arange(len(labels_NL)) if weight_N is None else np.flatnonzero(weight_N)
         check_classes(labels_NL[rows], "y")
 

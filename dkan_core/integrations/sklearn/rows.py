@@ -37,10 +37,12 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Tabl
     """
     if is_frame(X):
         X = X if fitting else _select_columns(estimator, X)
+        # As an array, a frame of numbers and text would lose the types of its columns.
         validate_data(estimator, X, reset=fitting, skip_check_array=True)
         if len(X) == 0:
             raise ValueError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
     else:
+        # NaN and infinity are missing values here.
         X = validate_data(estimator, X, reset=fitting, dtype=None, ensure_all_finite=False)
     numbered = [f"x{index}" for index in range(estimator.n_features_in_)]
     return to_table(X, getattr(estimator, "feature_names_in_", numbered))

@@ -16,7 +16,7 @@ class Schedule:
     steps: int
     steps_per_epoch: int
     evaluations_per_epoch: int
-    peak_lr: float
+    peak_learning_rate: float
     warmup_fraction: float
     shape: str
     """``TrainConfig.schedule``."""
@@ -32,7 +32,7 @@ class Schedule:
             steps=config.epochs * per_epoch,
             steps_per_epoch=per_epoch,
             evaluations_per_epoch=min(config.evaluations_per_epoch, per_epoch),
-            peak_lr=config.learning_rate,
+            peak_learning_rate=config.learning_rate,
             warmup_fraction=config.warmup_fraction,
             shape=config.schedule,
             gamma=config.gamma,
@@ -62,12 +62,12 @@ class Schedule:
         warmup = max(1, round(self.steps * self.warmup_fraction))
         rise = min(1.0, (step + 1) / warmup)
         if self.shape == "exponential":
-            return self.peak_lr * rise * math.pow(self.gamma, step / self.steps_per_epoch)
+            return self.peak_learning_rate * rise * math.pow(self.gamma, step / self.steps_per_epoch)
         if step < warmup:
-            return self.peak_lr * (step + 1) / warmup
+            return self.peak_learning_rate * (step + 1) / warmup
         if self.shape == "constant":
-            return self.peak_lr
-        return self.peak_lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, self.steps - warmup)))
+            return self.peak_learning_rate
+        return self.peak_learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, self.steps - warmup)))
 
 
 def plan_work(config: ResolvedTrainConfig, rows: int) -> WorkPlan:
