@@ -49,7 +49,7 @@ class Task:
     """What a forked process becomes."""
 
     argv: list[str]
-    """Arguments of ``python -m dkan_core``; none for a fork server."""
+    """Arguments of ``python -m dkan_core``, or ``-c`` with code and its arguments; none for a fork server."""
 
     env: dict[str, str]
     cwd: str
@@ -108,7 +108,7 @@ class WarmServer:
         return Forked(self.fork(Task(argv=[], env=env, cwd=str(Path.cwd()), launcher=os.getpid()), [1, 2, handle]))
 
     def popen(self, words: Sequence[object], env: dict[str, str], cwd: Path | None = None) -> Forked:
-        """Start the ``dkan`` command; its stderr is a pipe."""
+        """Start the ``dkan`` command, or Python with ``-c``; its stderr is a pipe."""
         ours, theirs = os.pipe()
         try:
             pid = self.fork(_command(words, env, cwd), [1, theirs])
@@ -214,6 +214,11 @@ def _run(task: Task, handles: list[int]) -> None:
         os.setsid()
         sys.argv = ["fork_server", str(handles[2]), str(task.launcher)]
         fork_server.main()
+    elif task.argv[0] == "-c":
+        _become(task, handles)
+        _, code, *arguments = task.argv
+        sys.argv = ["-c", *arguments]
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
     else:
         server = _own_server()
         _become(task, handles)

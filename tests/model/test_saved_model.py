@@ -1,9 +1,7 @@
 """A model's folder is whole at any moment and reads back to the same function."""
 
 import json
-import signal
-import subprocess
-import sys
+import os
 import time
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import torch
 from dkan_core import DataError, OutputError, TrainResult
 from dkan_core.model import saved_model
 from dkan_core.model.saved_model import SavedModel, save_model
+from tests import warm
 
 FILES = {"model.safetensors", "config.json", "preprocessor.json", "metrics.json", "README.md", "files.json"}
 
@@ -27,7 +26,7 @@ for number in range(10**9):
             parameter.data.fill_(number)
     saved.metrics["step"] = number
     save_model(Path(sys.argv[2]), saved.module, saved.config, saved.preprocessor, saved.metrics)
-    print(number, flush=True)
+    print(number, file=sys.stderr, flush=True)
 """
 
 
@@ -54,15 +53,13 @@ def test_folder_holds_what_the_contract_says_and_no_pickle(trained: TrainResult)
 @pytest.mark.parametrize("delay", [0.0, 0.013, 0.04, 0.11])
 def test_killed_while_saving_leaves_a_whole_model(trained: TrainResult, tmp_path: Path, delay: float) -> None:
     target = tmp_path / "model"
-    process = subprocess.Popen(
-        [sys.executable, "-c", SAVE_FOREVER, trained.model, str(target)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "0\n"
-    time.sleep(delay)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    process = warm.server().popen(["-c", SAVE_FOREVER, trained.model, target], dict(os.environ))
+    assert process.stderr is not None
+    with process.stderr as output:
+        assert output.readline() == "0\n"
+        time.sleep(delay)
+        process.kill()
+        process.wait()
     saved = SavedModel(target)
     assert {path.name for path in target.iterdir()} == FILES
     trained_values = [value for value in saved.module.parameters() if value.requires_grad]
