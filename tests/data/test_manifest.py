@@ -171,8 +171,13 @@ def test_split_that_a_command_does_not_read_may_be_missing(
     """So nothing of it was downloaded."""
     in_memory.rm_file(f"/data/{split}/00000-of-00001.safetensors")
     model = [] if command == "train" else [trained.model]
-    options = ["--device", "cpu", "--epochs", "1", "--hidden", "4"] if command == "train" else ["--split", "test"]
-    assert dkan(command, *model, "memory://data", "--out", tmp_path / "out", *options, monkeypatch=monkeypatch) == 0
+    options = {
+        "train": ["--device", "cpu", "--epochs", "1", "--hidden", "4"],
+        "evaluate": ["--split", "test"],
+        "explain": ["--split", "test", "--top", "2"],
+    }
+    words = [command, *model, "memory://data", "--out", tmp_path / "out", *options[command]]
+    assert dkan(*words, monkeypatch=monkeypatch) == 0
 
 
 def test_data_prepared_since_are_refused(prepared: Path, source: Path, tmp_path: Path) -> None:
