@@ -16,6 +16,7 @@ from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.parameter_store import Rules
 
+# float32 counts exactly to 2**24: so split, rows are exact up to 2**36.
 ROWS_UNIT = 1 << 12
 
 
@@ -117,6 +118,7 @@ class Strategy(ABC):
         """Called after each step of a round that has several."""
 
         count = self.arrays * replica.values_P.numel()
+        # The totals lie behind the numbers: one exchange sums both.
         self.buffer_N = torch.zeros(count + TOTALS, device=process_group.device)
         self.update_N = self.buffer_N[:count]
         self._tail = self.buffer_N[count:]
@@ -158,10 +160,12 @@ class GradientStrategy(Strategy):
         own = self.replica.compute_gradient(self.batches.get(step, self.process_group.rank), self.config)
         if self.replica.gradients_P.data_ptr() != self.update_N.data_ptr():
             self.update_N.copy_(self.replica.gradients_P)
+        # Labels count alike, whichever rank has them: the sum is the gradient of the global batch.
         self.update_N.mul_(own.weight)
         self.write_tail(RoundTotals.for_round(inputs, *own))
         self.all_reduce(self.buffer_N)
         totals = self.read_tail()
+        # A batch without a measured label has no mean.
         if totals.weight:
             self.update_N.div_(totals.weight)
         return totals

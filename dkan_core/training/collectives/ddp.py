@@ -51,6 +51,7 @@ class DistributedDataParallelism(Strategy):
         rows = len(batch["labels"])
         size = max(1, -(-rows // self.config.accumulate))
         loss = 0.0
+        # Once also without rows: the other ranks wait for this one's part of the average.
         starts = range(0, max(1, rows), size)
         for start in starts:
             part = {name: tensor[start : start + size] for name, tensor in batch.items()}

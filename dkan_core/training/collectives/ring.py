@@ -40,6 +40,7 @@ def ring_all_reduce(buffer_N: Tensor, rank: int, size: int, exchange: Exchange) 
     """
     chunks = torch.tensor_split(buffer_N, size)
     scratch = torch.empty_like(chunks[0])
+    # After this, each rank has one chunk that is summed.
     for turn in range(size - 1):
         target = chunks[(rank - turn - 1) % size]
         received = scratch[: len(target)]

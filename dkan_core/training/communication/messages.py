@@ -59,6 +59,7 @@ class Channel:
 
     def waiting(self) -> list[Message]:
         """Return the messages that have arrived, without waiting; a closed end shows as ``lost``."""
+        # What has arrived before the other end was closed is still to be read.
         with contextlib.suppress(BlockingIOError, PeerLostError):
             while not self._lost:
                 self._fill(socket.MSG_DONTWAIT)

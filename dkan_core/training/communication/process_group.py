@@ -75,6 +75,7 @@ def backend_for_devices(devices: Sequence[str]) -> str:
     >>> backend_for_devices(["cuda:0", "cuda:1"]), backend_for_devices(["cuda:0", "cuda:0"])
     ('cpu:gloo,cuda:nccl', 'gloo')
     """
+    # NCCL refuses two ranks on one GPU.
     own = len(set(devices)) == len(devices) and "cpu" not in devices
     return "cpu:gloo,cuda:nccl" if own else "gloo"
 
@@ -100,8 +101,10 @@ class ProcessGroup:
         """Where buffers are summed."""
 
         if rendezvous.one_node:
+            # Nothing listens beyond this machine: neither library asks for a password.
             os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
         with self.exit_on_peer_loss():
+            # Without one of its own torch.distributed waits 30 minutes for a rank whose node is gone.
             patience = timedelta(seconds=timeout)
             store = PrefixStore(
                 rendezvous.prefix, open_tcp_store(rendezvous.host, rendezvous.port, timeout, is_master=False)
@@ -150,6 +153,7 @@ class ProcessGroup:
             facts: What JSON can hold, which is all that a stranger could make a rank believe.
         """
         with self.exit_on_peer_loss():
+            # JSON and not pickle, which could run code: torch's own broadcast of objects unpickles.
             text = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8).to(self.device)
             size = torch.tensor([len(text)], device=self.device)
             dist.broadcast(size, src=0)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
+# Exit code of a rank that ends because another one is gone: EX_TEMPFAIL of <sysexits.h>, worth another attempt.
 PEER_LOST = 75
-"""Exit code of a rank that ends because another one is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ class Wakeup:
     def __init__(self, handles: tuple[int, int] | None = None) -> None:
         self.handles = handles or os.pipe()
         for handle in self.handles:
+            # A full pipe must not block who notifies, nor an empty one who was woken for nothing.
             os.set_blocking(handle, False)
         self._poll = select.poll()
         self._poll.register(self.handles[0], select.POLLIN)

@@ -62,6 +62,7 @@ class Replica:
     def copy_buffer(self, buffer_P: Tensor, array_P: Float32) -> None:
         """Copy one of the buffers into an array ``(P,)``, unless it is that array."""
         target = torch.from_numpy(array_P)
+        # On the CPU it usually is: gradients are computed in place.
         if target.data_ptr() != buffer_P.data_ptr():
             target.copy_(buffer_P)
 

@@ -22,10 +22,11 @@ from dkan_core.training.state.adamw import Decayed
 Logits = Callable[[Tensor | None, Tensor | None, Tensor], Tensor]
 """From numeric and categorical columns and the rows' keys for dropout to the logits ``(M, B, L)``."""
 
+# Weights that stand for single codes fit noise where a code has few rows. At so many rows per code they decay as all
+# others do; the factor is the root of the ratio, and lies within the two bounds (docs/concepts/model.md).
+EVEN_CODE_ROWS = 540
 MIN_CODE_DECAY = 0.1
 MAX_CODE_DECAY = 3.0
-EVEN_CODE_ROWS = 540
-"""Rows per code at which a code's weights decay as all others do; the root of the ratio lies within the two bounds."""
 
 
 def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: ResolvedTrainConfig) -> TabularFastKAN:
@@ -39,6 +40,7 @@ def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: R
         torch.manual_seed(config.seed)
         model = TabularFastKAN(architecture)
     classes = [prepared.splits["train"].classes[label] for label in prepared.labels]
+    # Half a row more of each class: a label may have one class alone.
     positives = [config.pos_weight * counts["1"] for counts in classes]
     model.start_at([math.log((p + 0.5) / (counts["0"] + 0.5)) for p, counts in zip(positives, classes, strict=True)])
     return model
@@ -101,6 +103,7 @@ def to_tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if device.type != "cuda":
         return tensors
+    # From pageable memory the copy would be made in two, and waited for.
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
 
 
@@ -143,6 +146,7 @@ def masked_loss(
         pos_weight=None if pos_weight == 1 else logits_MBL.new_tensor(pos_weight),
     )
     total = weight_BL.sum() if total is None else total
+    # A batch may have no measured label; its loss is 0, not NaN.
     return (loss_MBL.mean(0) * weight_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total
 
 
@@ -159,6 +163,7 @@ def compute_gradient(
     rows = len(batch["labels"])
     if rows == 0:
         return 0.0, 0.0
+    # Of the whole slice, before it is cut: the losses of the parts then add up to its mean.
     weight = cell_weights(batch["labels"], batch.get("weight"), config.label_weights).sum()
     size = -(-rows // config.accumulate)
     losses = []
@@ -172,6 +177,7 @@ def compute_gradient(
 
 def part_loss(member_logits: Logits, part: dict[str, Tensor], config: ResolvedTrainConfig, total: Tensor) -> Tensor:
     """Return what some rows of a batch add to its mean loss, in float32; ``total`` is the batch's weight."""
+    # The loss is computed outside, in float32: bfloat16 has three digits.
     with torch.autocast(total.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
         logits_MBL = member_logits(part.get("numeric"), part.get("categorical"), part["dropout_key"])
     loss, _ = masked_loss(

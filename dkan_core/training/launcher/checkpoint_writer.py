@@ -43,6 +43,7 @@ class CheckpointWriter:
         self.facts = facts
         self.best = best
         self._brought = 0
+        # What a run begins with is in the checkpoint that it resumes from, or nothing yet.
         self._saved = max(record.read().version for record in memory.restore_points)
         self.newest = ""
         """Path or URI of the last checkpoint that was written."""
@@ -59,6 +60,7 @@ class CheckpointWriter:
         if restore_point is not None and restore_point[0].version > self._saved:
             self._saved = restore_point[0].version
             checkpoint = self._gather(*restore_point)
+            # In a thread: a bucket may take longer than many steps.
             self._thread = threading.Thread(target=self._write, args=(checkpoint,), name="dkan-checkpoint")
             self._thread.start()
 
@@ -72,6 +74,7 @@ class CheckpointWriter:
         self.wait()
         ledger = self.memory.ledger.read()
         restore_point = newest_restore_point(self.memory)
+        # Workers' own moments may be ahead of the last commit: a restore point has both of one moment.
         if self.memory.shape.local:
             if restore_point is None:
                 return
@@ -105,6 +108,7 @@ class CheckpointWriter:
         """Copy the best state to where the checkpoints are, if that is another place and it is new."""
         if not is_remote(self.where) or not self.best.exists():
             return
+        # Once per file: it is as large as the state, and the best may be many evaluations ago.
         written = self.best.stat().st_mtime_ns
         if written != self._brought:
             write_parts(f"{self.where}/{self.best.name}", [self.best.read_bytes()])

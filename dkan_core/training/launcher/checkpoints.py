@@ -18,14 +18,15 @@ from dkan_core.utils.storage.failures import readable, writable
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.staging import staged_file
 
+# A run's folder for them, unless another is named.
 CHECKPOINTS = "checkpoints"
-"""A run's folder for them, unless another is named."""
 
+# The checkpoint of the best evaluation's step, beside those of the newest steps.
 BEST_FILE = "best.safetensors"
-"""The checkpoint of the best evaluation's step, beside those of the newest steps."""
 
+# The newest, and the one before it in case the newest turns out to be damaged.
 KEPT_FILES = 2
-"""The newest, and the one before it in case the newest turns out to be damaged."""
+# Over 3.5 s: a bucket that hiccups is worth that, and the next checkpoint comes anyway.
 RETRIES = RetryPolicy(first_pause=0.5, attempts=4)
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ def write_parts(uri: str, parts: Sequence[bytes | memoryview]) -> None:
 
 
 def _may_pass(error: BaseException) -> bool:
+    # A full disk stays full for so short a time.
     return isinstance(error, OutputError) and "disk is full" not in str(error)
 
 
@@ -74,6 +76,7 @@ def _prune(folder: str, newest: str) -> None:
     """Remove all but a checkpoint and the ones before it that are kept; what cannot be removed does no harm."""
     try:
         names = _names(folder)
+        # Those of later steps are of a course that --resume best has given up.
         kept = [name for name in names if name <= newest][-KEPT_FILES:]
         _remove(folder, [name for name in names if name not in kept])
     except (DataError, OutputError) as error:
@@ -214,6 +217,7 @@ def clear_checkpoints(folder: str, *, allowed: bool) -> None:
 def _exists(uri: str) -> bool:
     fs, path = filesystem(uri)
     with readable(uri):
+        # fsspec remembers listings, and another process writes here.
         fs.invalidate_cache()
         return bool(fs.exists(path))
 
@@ -224,6 +228,7 @@ def _names(folder: str) -> list[str]:
         fs.invalidate_cache()
         found = fs.ls(root, detail=False) if fs.exists(root) else []
     names = (name.rstrip("/").rsplit("/", 1)[-1] for name in found)
+    # Twelve digits: the names sort as the steps do. Whatever else lies there is not touched.
     return sorted(name for name in names if re.fullmatch(r"step-\d{12}\.safetensors", name))
 
 

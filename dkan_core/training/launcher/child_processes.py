@@ -23,29 +23,29 @@ from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import anonymous_file
 
+# Of the log of a process that died, in the error: enough for a traceback.
 LOG_LINES_SHOWN = 40
-"""Of the log of a process that died, in the error: enough for a traceback."""
 
+# Settings of glibc: arrays are freed and wanted again every step, and fresh pages are slow. They take a quarter off the
+# wall time of a step. The first is the largest that every version takes.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
-"""Settings of glibc: arrays are freed and wanted again every step, and fresh pages are slow. The first is the largest
-that every version takes."""
 
 COMPUTING_ADVICE = "a smaller --batch-size, --accumulate 4, fewer --workers, or more memory for this container"
+# What to change when a process of a role has run out of memory; of the others, ``COMPUTING_ADVICE``.
 MEMORY_ADVICE = {
     "evaluator": "a smaller validation split (--split of dkan prepare), another --eval-device such as cpu, or more "
     "memory for this container",
     "server": "fewer --members, a smaller --hidden, fewer --workers, or more memory for this container",
 }
-"""What to change when a process of a role has run out of memory; of the others, ``COMPUTING_ADVICE``."""
 
+# A fork server that has not forked for so long is stopped or hangs: forking takes hundredths of a second.
 REPLY_SECONDS = 30.0
-"""A fork server that has not forked for so long is stopped or hangs: forking takes hundredths of a second."""
 
+# Between two polls of a process that ends or starts: short beside both, which take hundredths of a second.
 LOOK_SECONDS = 0.01
-"""Between two polls of a process that ends or starts: short beside both, which take hundredths of a second."""
 
+# Seconds. A single death is healed at once; what dies again and again costs the machine next to nothing.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
-"""Seconds. A single death is healed at once; what dies again and again costs the machine next to nothing."""
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ class ForkServer:
         self._deaths = 0
         self._due = 0.0
         self._ready = False
+        # Children come from processes in between that end at once; the kernel hands them to whoever adopts orphans.
         adopt_orphans()
         self._process, self._link, self._channel = self._begin()
 
@@ -100,6 +101,7 @@ class ForkServer:
             self._ready = self._ready or bool(self._channel.waiting())
         elif not self._channel.closed:
             self._stop()
+            # A positive code is an error of its own, which would come again; a signal may be the machine's doing.
             if code > 0 and not self._ready:
                 raise TrainingError(f"the fork server cannot start (exit code {code}); see the messages above")
             self._deaths += 1
@@ -112,6 +114,7 @@ class ForkServer:
 
     def spawn(self, spec: ProcessSpec, log: Path) -> "Child":
         """Start a process that runs a spec, as soon as it can be; its output is added to ``log``."""
+        # It may be starting still, or dying: both pass.
         while (child := self.try_spawn(spec, log)) is None:
             time.sleep(LOOK_SECONDS)
         return child
@@ -127,6 +130,7 @@ class ForkServer:
             start = output.tell()
             os.pwrite(text, spec.to_json().encode(), 0)
             handles = [text, output.fileno(), theirs.fileno(), *spec.handles()]
+            # A fork server that has just died is noticed by the missing answer.
             with suppress(OSError):
                 socket.send_fds(self._link, [b"j"], handles)
         pid = _first_message(channel)
@@ -138,6 +142,7 @@ class ForkServer:
             os.close(text)
             return None
         child = Child(spec, channel, pid, text, log, start)
+        # Only those that run: a process that is replaced often must not fill the list.
         self._children = [*(each for each in self._children if each.exit_code is None), child]
         self._deaths = 0
         with suppress(OSError):
@@ -264,6 +269,7 @@ class Child:
         advice = f"what to change: {MEMORY_ADVICE.get(self.role, COMPUTING_ADVICE)}"
         if code == PEER_LOST:
             hint = ": it has lost the other ranks; one of them has died, or the network to it is cut"
+        # The kernel kills so when a container is out of memory, and leaves no other trace of it.
         elif code == -signal.SIGKILL:
             hint = f"; out of memory is the usual cause; {advice}"
         elif "out of memory" in text.lower() or "MemoryError" in text:

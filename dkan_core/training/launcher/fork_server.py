@@ -23,8 +23,8 @@ from dkan_core.errors import DkanError
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.launcher.prctl import die_with_parent, name_process
 
+# The kernel passes at most 253 descriptors in one message (SCM_MAX_FD).
 MAX_HANDLES = 250
-"""The kernel passes at most 253 descriptors in one message (SCM_MAX_FD)."""
 MODULES = {
     "worker": "roles.worker",
     "server": "roles.parameter_server",
@@ -40,8 +40,8 @@ IMPORTED_AHEAD = ("worker", "server", "collective-worker", "evaluator")
 NAME = "forkserver"
 READY = b'{"ready": true}\n'
 GO = b"g"
+# How often a new process looks whether it is the launcher's child: a matter of a system call or two.
 ADOPTION_SECONDS = 0.001
-"""How often a new process looks whether it is the launcher's child: a matter of a system call or two."""
 
 
 def main() -> None:
@@ -53,6 +53,7 @@ def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
     for role in IMPORTED_AHEAD:
         importlib.import_module(f"dkan_core.training.{MODULES[role]}")
+    # The collector would write to the pages of what is imported, in every child, and so copy them.
     gc.freeze()
     # Nobody waits for the processes in between; the system removes them by itself.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -88,6 +89,7 @@ def _fork_child(handles: list[int], link: socket.socket, launcher: int) -> None:
         return
     code = 1
     try:
+        # Only the fork server is to be reached over it.
         link.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if sys.platform == "linux":
@@ -101,6 +103,7 @@ def _fork_child(handles: list[int], link: socket.socket, launcher: int) -> None:
 
 def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> int:
     """Run a spec once the launcher knows of this process; return the exit code, which is written to ``text``, too."""
+    # None comes where the launcher has given this fork server up, and has asked another one for the process.
     with socket.socket(fileno=os.dup(launcher)) as channel:
         if channel.recv(1) != GO:
             return 1
@@ -109,6 +112,7 @@ def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> i
     os.dup2(log, 1)
     os.dup2(log, 2)
     content = os.pread(text, os.fstat(text).st_size, 0)
+    # The exit code is written to the same file, where the launcher reads it if it cannot wait for this process.
     os.ftruncate(text, 0)
     spec = ProcessSpec.from_json(content.decode()).with_handles(launcher, inherited_handles)
     name_process(f"dkan {spec.name}")

@@ -11,26 +11,27 @@ from dkan_core.training.launcher.child_processes import Child, pause_before_rest
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SharedMemory
 
+# A process without a heartbeat for so long is killed and replaced. A worker's rows go to another after a second, so
+# that there is time for a machine that swaps.
 UNRESPONSIVE_SECONDS = 30.0
-"""A process without a heartbeat for so long is killed and replaced."""
 
+# The same once Ctrl-C was pressed, and somebody waits for the end.
 INTERRUPTED_UNRESPONSIVE_SECONDS = 5.0
-"""The same once Ctrl-C was pressed, and somebody waits for the end."""
 
+# How long a process may take to begin with its work: slow disks, compilers of kernels.
 STARTING_SECONDS = 600.0
-"""How long a process may take to begin with its work: slow disks, compilers of kernels."""
 
+# A process without activity for so long, and so many times longer than ever before, is killed and replaced. The
+# evaluator sorts the scores of a whole split, and writes to disks that may be slow, between two signs of activity.
 STUCK_SECONDS = {"evaluator": 600.0}
 DEFAULT_STUCK_SECONDS, STUCK_FACTOR = 60.0, 20
-"""A process without activity for so long, and so many times longer than ever before, is killed and replaced. The
-evaluator sorts the scores of a whole split, and writes to disks that may be slow, between two signs of activity."""
 
+# So many processes in a row may be killed by a signal while none of that name has ever begun with its work.
 MAX_FAILED_STARTS = 5
-"""So many processes in a row may be killed by a signal while none of that name has ever begun with its work."""
 
+# A process that has died again and again for so long, and the run did not get on between two deaths, ends the run:
+# somebody pays for the machine.
 GIVE_UP_SECONDS = 1800.0
-"""A process that has died again and again for so long, and the run did not get on between two deaths, ends the run:
-somebody pays for the machine."""
 
 Progress = tuple[int, ...]
 
@@ -94,6 +95,7 @@ class ProcessRecord:
         if counters.heartbeat != self._counters.heartbeat:
             self._last_seen = now
         if counters.activity != self._counters.activity:
+            # The time before the first activity is that of starting, which has a limit of its own.
             if self._ready:
                 self._longest = max(self._longest, now - self._last_active)
             self._last_active = now
@@ -126,9 +128,11 @@ class ProcessRecord:
             progress: How far the run is.
             now: By the monotonic clock.
         """
+        # A process of this name has got the run on since: what killed it now is taken for something new.
         if not self._deaths or (self._ready and progress != self._progress):
             self._deaths = 0
             self._dying_since = now
+            # Doubled each time it was killed for being slow; progress takes that back in steps.
             self._tolerance = max(1, self._tolerance // 2)
             self.first_death = child.describe_death()
         self._deaths = self._deaths + 1

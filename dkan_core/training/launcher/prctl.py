@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 
+# Of <linux/prctl.h>.
 SET_DEATH_SIGNAL, SET_NAME, SET_SUBREAPER = 1, 15, 36
-"""Of <linux/prctl.h>."""
 
 _lock = threading.Lock()
 _adopters = 0
@@ -27,6 +27,7 @@ def die_with_parent(parent: int) -> None:
     A parent that dies before the call is noticed by its number, one that dies after it by the kernel.
     """
     _prctl(SET_DEATH_SIGNAL, int(signal.SIGKILL))
+    # The parent may have died between the fork and the call above, which then has no effect.
     if sys.platform == "linux" and os.getppid() != parent:
         os._exit(1)
 

@@ -26,8 +26,8 @@ from dkan_core.utils.progress import make_progress, on_terminal
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.files import write_atomic
 
+# Of seconds in the history: a tenth of a millisecond.
 DIGITS = 4
-"""Of seconds in the history: a tenth of a millisecond."""
 
 logger = logging.getLogger(__name__)
 
@@ -176,6 +176,7 @@ class Reporter:
             self._unsaved_step = None
         elif entry["best"] and self._unsaved_step is None:
             self._unsaved_step = entry["step"]
+        # An evaluator that was replaced scores again what its predecessor had not saved.
         if any(entry["step"] == earlier["step"] for earlier in self.history):
             return
         entry["time"] = self._times.since_last()
@@ -189,6 +190,7 @@ class Reporter:
         if self._board is not None:
             self._board.add_scalar("valid/average_precision", last, entry["step"])
             _show_times(self._board, entry["time"], entry["step"])
+        # There the progress bar shows it.
         if not on_terminal():
             logger.info(
                 "epoch %.2f/%d  step %d  %.0f rows/s  loss %.4f  AP %.4f  best %.4f",

@@ -141,6 +141,7 @@ def ending_of(checkpoint: Checkpoint, config: ResolvedTrainConfig, rows: int) ->
         config: Resolved settings.
         rows: Rows of the train split.
     """
+    # By the patience that is asked for now, which may be more than the run had.
     early_stopping = EarlyStopping(config.patience)
     early_stopping.replay(entry["average_precision"] for entry in checkpoint.history)
     plan = plan_work(config, rows)

@@ -39,8 +39,8 @@ from dkan_core.training.state.snapshots import republish_snapshot
 from dkan_core.utils.resources import available_memory
 
 LOGS = "logs"
+# Strategies whose processes need no rendezvous: workers meet their server in shared memory.
 LONE = ("parameter-server", "single")
-"""Strategies whose processes need no rendezvous: workers meet their server in shared memory."""
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +85,7 @@ def open_run(
         ConfigError: The run needs more memory than there is.
         DataError: The checkpoint does not fit the data.
     """
+    # A checkpoint holds what the earlier run made of the model that it started from.
     initial = initial if checkpoint is None else None
     architecture = _architecture(data, manifest, config, checkpoint, initial)
     model = initial_model(architecture, manifest, config, initial)
@@ -203,6 +204,7 @@ class Run:
             finally:
                 ending.checkpoint = checkpoint_writer.newest or ending.checkpoint
             ledger = self.memory.ledger.read()
+            # A run that was stopped early has work units left; what it did is checked when it is resumed.
             if ledger.step == schedule.steps:
                 check_all_done(ledger, config, self.template.train_rows)
             return Outcome(reporter.history, ledger, supervisor.replaced)
@@ -217,6 +219,7 @@ def check_all_done(ledger: Ledger, config: ResolvedTrainConfig, rows: int) -> No
 
 def check_fits(shape: MemoryShape) -> None:
     """Raise ConfigError where the processes' shared memory is more than this machine or container has left."""
+    # A container that is out of memory kills a process without a word; so it is said before.
     free = available_memory()
     if shape.needed_bytes > free:
         raise ConfigError(

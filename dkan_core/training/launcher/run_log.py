@@ -13,16 +13,16 @@ from typing import Self
 from dkan_core.errors import redact
 
 LOG = "train.log"
+# By the ledger's endings; what else ends a run is an exception.
 REASONS = {
     "epochs": "all epochs done",
     "patience": "early stopping: --patience evaluations without a better one",
     "time": "--max-seconds reached",
     "interrupt": "Ctrl-C",
 }
-"""By the ledger's endings; what else ends a run is an exception."""
 
+# The limit that has to be raised to continue a run that ended so.
 LARGER = {"epochs": "--epochs", "patience": "--patience", "time": "--max-seconds"}
-"""The limit that has to be raised to continue a run that ended so."""
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +110,7 @@ def capture_log() -> Iterator[Callable[[Path], None]]:
     A script that has not set up logging has the same file, and sees no more than without it.
     """
     package = logging.getLogger("dkan_core")
+    # The file comes into being only once the folder has been checked; what is logged before is kept till then.
     buffer = MemoryHandler(sys.maxsize, flushLevel=sys.maxsize)
     files: list[logging.Handler] = []
 

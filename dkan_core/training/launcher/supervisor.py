@@ -25,18 +25,18 @@ from dkan_core.training.state.shared_memory import Control, SharedMemory, Worker
 from dkan_core.training.state.snapshots import newest_snapshot
 from dkan_core.utils.signals import handle_signal
 
+# How long a turn of the loop waits for messages: the delay until a process that is due is started.
 LOOK_SECONDS = 0.1
-"""How long a turn of the loop waits for messages: the delay until a process that is due is started."""
 
+# A launcher that has not looked for so long was stopped itself, and blames nobody for silence.
 ABSENT_SECONDS = 5.0
-"""A launcher that has not looked for so long was stopped itself, and blames nobody for silence."""
 
+# How long workers with a state of their own have to reach the end of their round when the run is stopped, and killed
+# processes to be gone.
 FREEZE_SECONDS = 1.0
-"""How long workers with a state of their own have to reach the end of their round when the run is stopped, and killed
-processes to be gone."""
 
+# How long to wait, when a rank ends because it has lost another, for that one's end.
 CAUSE_SECONDS = 2.0
-"""How long to wait, when a rank ends because it has lost another, for that one's end."""
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ class Supervisor:
                 while not self._is_over():
                     self._run_iteration()
                 self._handle_messages(self._children("evaluator")[0])
+        # SIGTERM raises SystemExit: a pod that is preempted leaves a checkpoint of its last commit.
         except (SystemExit, DkanError, OSError):
             self._stop_and_checkpoint()
             raise
@@ -149,6 +150,7 @@ class Supervisor:
             device=self.placement.device_of(role, rank),
             threads=self.placement.threads if role in COMPUTING else 1,
             rendezvous=self.template.rendezvous and self.template.rendezvous.for_generation(generation),
+            # Without what is to be scored again, as the best model of it was not saved.
             history=tuple(self.reporter.confirmed) if role == "evaluator" else (),
         )
 
@@ -173,6 +175,7 @@ class Supervisor:
 
     def _replace_dead(self, child: Child) -> None:
         """Have another process take the place of one that died, unless that would lead nowhere."""
+        # Nothing is left for it to do.
         if child.role == "worker" and self.memory.ledger.read().ended:
             return
         records = [self._records[child.name]]
@@ -183,6 +186,7 @@ class Supervisor:
         now = time.monotonic()
         progress = self._progress()
         for record in records:
+            # It may have got on between the last look at it and its death.
             record.record_counters(LivenessCounters.read(self.memory, record.role, record.rank), now)
             record.record_death(child, progress, now)
         if self._cannot_work(child) or self._records[child.name].should_give_up(now):
@@ -197,6 +201,7 @@ class Supervisor:
         alone = self.template.rendezvous is None or self.template.rendezvous.one_node
         if child.role == "collective-worker" and not alone:
             return True
+        # A signal may come from anywhere; an exit code of its own would come again.
         failed = child.wait() > 0 and child.wait() != PEER_LOST
         return failed and self._progress_of(child.role) == self._at_launch[child.name]
 
@@ -237,6 +242,7 @@ class Supervisor:
             if record.child is None or record.child.exit_code is not None:
                 continue
             record.record_counters(LivenessCounters.read(self.memory, record.role, record.rank), now)
+            # SIGSTOP, a debugger or a laptop's lid: the others may have been stopped as well.
             if absent:
                 record.reset_deadlines(now)
             if record.is_unresponsive(now, interrupted=self._interrupts > 0):
@@ -258,6 +264,7 @@ class Supervisor:
 
     def _stop_and_checkpoint(self) -> None:
         """Stop everything where it is, and write a checkpoint of that."""
+        # Moments that workers keep for themselves fit the parameters only when no work unit is in progress.
         if self.memory.shape.local:
             self._ask_for_restore_point()
         self.fork_server.end()

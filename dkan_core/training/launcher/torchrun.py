@@ -33,13 +33,13 @@ from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from dkan_core.utils.signals import handle_signal
 
+# Between two looks into the store, which is over the network.
 LOOK_SECONDS = 0.1
-"""Between two looks into the store, which is over the network."""
+# After so long rank 0 says whom it waits for, and again.
 SILENCE_SECONDS = 10.0
-"""After so long rank 0 says whom it waits for, and again."""
 
+# How long rank 0 keeps a store of its own for those that have not read the result.
 FAREWELL_SECONDS = 30.0
-"""How long rank 0 keeps a store of its own for those that have not read the result."""
 
 _runs = itertools.count()
 AnswerT = TypeVar("AnswerT")
@@ -85,6 +85,7 @@ class Ranks:
             TrainingError: A rank cannot read its data, or its settings are wrong.
         """
         self._ask(lambda: self._store.set(f"ready/{self.place.rank}", ""))
+        # Reading the data may take minutes on one node; the exchange between ranks has a short timeout.
         missing = [] if self.place.rank else list(range(self.place.size))
         patience = time.monotonic() + SILENCE_SECONDS
         while missing := [rank for rank in missing if not self._has(f"ready/{rank}")]:

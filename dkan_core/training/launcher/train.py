@@ -46,15 +46,15 @@ from dkan_core.utils.storage.staging import output_lock
 
 LEDGER_FACTS = ("units_done", "rows", "refused", "backoffs", "late", "reassigned")
 
+# Values of ``resume`` by which a run resumes in its own folder.
 OWN_CHECKPOINTS = ("auto", "best")
-"""Values of ``resume`` by which a run resumes in its own folder."""
 
+# By what ended a run: how to continue it.
 HOW_TO_CONTINUE = {
     "epochs": "raise --epochs to continue",
     "patience": "it stopped early; raise --patience to continue",
     "time": "its time was up; raise --max-seconds to continue",
 }
-"""By what ended a run: how to continue it."""
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +112,7 @@ def train(
         checkpoint = _starting_point(run, where, resolved, manifest, overwrite=overwrite)
         log_choices(asked, resolved)
         if ranks is not None:
+            # Before anything is written: a rank whose data is damaged ends the run of all.
             ranks.wait_until_ready()
         with local_run_folder(run) as folder:
             make_ready(folder, checkpoint)

@@ -26,8 +26,8 @@ from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SharedMemory, create_memory
 
+# So many different proofs: sums of their squares over thousands of ranks are exact in float32.
 PROOFS = 1 << 6
-"""So many different proofs: sums of their squares over thousands of ranks are exact in float32."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +52,13 @@ def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnU
     process_group.stopwatch = process.stopwatch
     # The launcher's memory is written to by the first rank alone.
     memory = create_memory(spec.shape) if spec.rank else process.memory
+    # A rank that was restarted begins with empty memory, as all do at first.
     if process_group.size > 1:
         broadcast_state(memory, process_group)
     strategy = STRATEGIES[spec.config.strategy](process_group, process.replica, process.batches, process.rules)
     strategy.on_step = process.heartbeat.record_activity
     yield ReducedUpdates(strategy, ParameterStore(memory, process.rules), process.stopwatch)
+    # Not after an error: the others would be waited for, and one of them may be what is gone.
     process_group.close()
 
 
@@ -65,6 +67,7 @@ def broadcast_state(memory: SharedMemory, process_group: ProcessGroup) -> None:
     ledger = memory.ledger.read()
     restore_points = [record.read() for record in memory.restore_points]
     ledgers: list[object] = [asdict(each) for each in (ledger, *restore_points)]
+    # With the restore points: all ranks must step back to the same one.
     arrays = [torch.from_numpy(array) for array in (memory.buffers_2KP, memory.restore_points_2KP)]
     process_group.broadcast(arrays, ledgers)
     if process_group.rank:
@@ -118,11 +121,13 @@ class ReducedUpdates(UpdateSource):
 
     def agree_on_ending(self, reason: str) -> str:
         """Return what the first rank proposed before the last round; that no step is left, all know by themselves."""
+        # Clocks differ between ranks, and only the first one sees the evaluator and Ctrl-C.
         if self.strategy.process_group.rank == 0:
             self._proposed_ending = ENDINGS.index(reason)
         return reason if reason == "epochs" else ENDINGS[self._agreed_ending]
 
     def _proof(self) -> int:
+        # Of the restore point, whose checksum is there anyway: one a round would read the whole state.
         newest = max((record.read() for record in self.store.memory.restore_points), key=lambda ledger: ledger.step)
         return newest.checksum % PROOFS
 

@@ -31,10 +31,10 @@ from dkan_core.training.validation.early_stopping import EarlyStopping, describe
 from dkan_core.training.validation.scorer import Best, Scorer
 
 MODEL_FOLDER = "model"
+# Snapshots that may wait; half of ``MAX_SLOTS``, so that stale ones are skipped before the slots run out.
 MAX_BACKLOG = 16
-"""Snapshots that may wait; half of ``MAX_SLOTS``, so that stale ones are skipped before the slots run out."""
+# How often to look for a snapshot that no wake-up has told of: the server may have died before it notified.
 PATIENCE_SECONDS = 0.5
-"""How often to look for a snapshot that no wake-up has told of: the server may have died before it notified."""
 
 FACTS = ("epoch", "step", "seconds", "loss", "rows_per_second")
 
@@ -102,6 +102,7 @@ class Evaluator:
         self.prepared = read_manifest(folder)
         self.architecture = ModelConfig.from_dict(spec.model)
         early_stopping = EarlyStopping(spec.config.patience)
+        # An earlier evaluator may have died: patience counts over both.
         early_stopping.replay(entry["average_precision"] for entry in spec.history)
         self.history = list(spec.history)
         reader = open_split(folder, self.prepared, "valid")
@@ -130,6 +131,7 @@ class Evaluator:
         try:
             self.save()
         except OutputError as error:
+            # Training does not depend on it, and a disk that is full now may have room after the next evaluation.
             text = f"{error}; the best model is kept in memory, training continues, and saving is tried again"
             self.launcher.send(kind="warning", text=text)
         self.stopwatch.lap("save")
@@ -152,6 +154,7 @@ class Evaluator:
         )
         metrics["data"] = self.prepared.fingerprint
         replica.load(best.values_P)
+        # Into the saved model alone: snapshots are compared by log-odds as they are, whose order calibration keeps.
         replica.model.calibrate(*calibration)
         folder = Path(self.spec.run) / MODEL_FOLDER
         save_model(folder, replica.model, self.architecture, self.prepared.preprocessor, metrics)

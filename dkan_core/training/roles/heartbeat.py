@@ -9,8 +9,8 @@ import time
 
 from dkan_core.training.state.shared_memory import SharedMemory
 
+# A tenth of the time after which a worker's work is handed to another: a few late ones do not matter.
 HEARTBEAT_SECONDS = 0.1
-"""A tenth of the time after which a worker's work is handed to another: a few late ones do not matter."""
 
 
 class Heartbeat:
@@ -25,6 +25,7 @@ class Heartbeat:
     def __init__(self, memory: SharedMemory, role: str, rank: int = 0) -> None:
         self._memory = memory
         self._index = memory.liveness_index(role, rank)
+        # A daemon: a process must not live on for its heartbeat alone.
         threading.Thread(target=self._count_heartbeats, daemon=True, name="dkan-heartbeat").start()
 
     def _count_heartbeats(self) -> None:

@@ -75,6 +75,7 @@ def train_single(
         TrainingError: The loss is not finite, whatever the learning rate.
     """
     assert config.workers == 1, f"one process trains, not {config.workers}"
+    # An estimator must not change the random numbers of its caller's program.
     with torch.random.fork_rng(devices=[]):
         return _Single(train, valid, prepared, config, initial).run()
 
@@ -95,6 +96,7 @@ class _Single:
         model = initial_model(self.architecture, prepared, config, initial)
         values_P = flatten(model).numpy()
         memory = create_memory(MemoryShape(parameters=len(values_P), workers=1, average=config.ema_decay > 0))
+        # The mapping stays, and no other process is to open it.
         os.close(memory.handle)
         initialize_store(memory, values_P)
         self.store = ParameterStore(

@@ -45,6 +45,7 @@ class PostStepHooks:
         self.publish = publish
         self.schedule = store.rules.schedule
         self.limit = store.rules.config.max_seconds
+        # The memory knows more than the ledger where a process died between publishing and its commit.
         newest = newest_snapshot(self.memory)
         self.final_is_published = bool(newest.final)
         self.published_step = max(store.ledger.published, newest.step)
@@ -74,6 +75,7 @@ class PostStepHooks:
         Args:
             ending: Why training ends now, one of ``ENDINGS``; empty where it goes on.
         """
+        # Committed first: the ledger in the snapshot and in the restore point says by it that they are the last ones.
         if ending:
             self.commit(ended=ENDINGS.index(ending))
         self.publish_snapshot_if_due()
@@ -103,6 +105,7 @@ class PostStepHooks:
         ledger = self.store.ledger
         done = self.publish(ledger, self._time_is_up())
         self.final_is_published = done and bool(ledger.ended)
+        # Also where no slot was free: a snapshot of a later step stands for it, and training goes on meanwhile.
         self.published_step = ledger.step
         self.store.commit(replace(ledger.with_reset_counters(), published=ledger.step))
         return done

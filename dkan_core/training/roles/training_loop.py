@@ -12,8 +12,8 @@ from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore
 
+# How often to look whether the evaluator has freed a slot for the final snapshot, of which it notifies nobody.
 SLOT_SECONDS = 0.1
-"""How often to look whether the evaluator has freed a slot for the final snapshot, of which it notifies nobody."""
 
 
 class UpdateSource:
@@ -78,6 +78,7 @@ class TrainingLoop:
 
     def run(self) -> None:
         """Train to the end, and see to what an earlier process in this place did not come to."""
+        # An earlier process may have died after a commit, before what was due by it.
         self._run_hooks()
         while not self.store.ledger.ended:
             self.on_turn()
@@ -89,12 +90,14 @@ class TrainingLoop:
             self._run_hooks()
         self.source.close()
         self.stopwatch.publish()
+        # Other snapshots may be skipped, so that training never waits for their evaluation; the final one may not.
         while not self.hooks.publish_snapshot_if_due():
             self.on_turn()
             time.sleep(SLOT_SECONDS)
 
     def _run_hooks(self) -> None:
         """Do what is due, once the source is idle."""
+        # By a commit of their own: a push may come too late while nothing else happens.
         self.hooks.commit(**self.source.counters)
         ending = ""
         if not self.store.ledger.ended:

@@ -19,12 +19,12 @@ from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore
 from dkan_core.training.state.shared_memory import SHUTDOWN, WAIT, Lease, Push, SharedMemory
 
+# A worker without a heartbeat for so long has its work unit handed to another. These are ten heartbeats: on a busy
+# machine, where a few come late, no work is done twice, and a worker that is stopped delays a round by a second.
 UNRESPONSIVE_SECONDS = 1.0
-"""A worker without a heartbeat for so long has its work unit handed to another. These are ten heartbeats: on a busy
-machine, where a few come late, no work is done twice, and a worker that is stopped delays a round by a second."""
 
+# How often to look for workers that are gone while none has something to say: a tenth of the time above.
 PATIENCE_SECONDS = 0.1
-"""How often to look for workers that are gone while none has something to say: a tenth of the time above."""
 
 
 class WorkerLiveness:
@@ -33,6 +33,7 @@ class WorkerLiveness:
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         self._heartbeats = memory.heartbeats_R[: memory.shape.workers].copy()
+        # As if all had just been seen: a server that takes the place of another knows nothing of them yet.
         self._last_seen = np.full(len(self._heartbeats), time.monotonic())
 
     def poll_heartbeats(self) -> None:
@@ -73,6 +74,7 @@ class WorkAssignment(UpdateSource, ABC):
         self.work_plan = store.rules.work_plan
         self.wakeups = wakeups
         self.liveness = WorkerLiveness(store.memory)
+        # Counted on from what the ledger has: a server may have died before this one.
         self.late = store.ledger.late
         self.reassigned = store.ledger.reassigned
         self._held: dict[int, Lease] = {}
@@ -149,6 +151,8 @@ class WorkAssignment(UpdateSource, ABC):
 
     def _lease(self, rank: int, unit: int) -> None:
         """Lease a unit to a worker; the one that has it already loses it."""
+        # The new lease is written before the old one is revoked: a server that dies in between leaves two, of which the
+        # next one takes the newer.
         holder = self._holder(unit)
         self._held[rank] = self._write(rank, unit)
         if holder is not None:
@@ -157,6 +161,7 @@ class WorkAssignment(UpdateSource, ABC):
             self._write(holder, WAIT)
 
     def _write(self, rank: int, unit: int) -> Lease:
+        # The commit at which a lease was written tells how stale the update is.
         ledger = self.store.ledger
         lease = Lease(
             id=next(self._ids),
@@ -224,6 +229,8 @@ class SyncAssignment(WorkAssignment):
 
     def _should_wait_for_owner(self, unit: int, rank: int) -> bool:
         """Tell whether a unit is better left to the worker that it falls to, which is about to be free or to start."""
+        # Waiting is the cheaper choice: a worker reads only its own slices ahead, and another one would take two in a
+        # row.
         owner = self.work_plan.slice_of_unit(unit)
         return rank != owner and owner not in self._held and self.liveness.should_be_awaited(owner)
 
@@ -242,6 +249,7 @@ class SyncAssignment(WorkAssignment):
                 self._collected[update.unit] = update
         if len(self._collected) < self.work_plan.workers:
             return []
+        # Floating-point sums depend on their order: in that of the slices, the bits do not depend on who was first.
         updates = [self._collected[unit] for unit in sorted(self._collected)]
         self._collected.clear()
         return updates
@@ -255,6 +263,7 @@ class AsyncAssignment(WorkAssignment):
 
     def __init__(self, store: ParameterStore, wakeup: Wakeup, wakeups: Sequence[Wakeup], stopwatch: Stopwatch) -> None:
         super().__init__(store, wakeup, wakeups, stopwatch)
+        # What an earlier server had leased or applied is begun; its leases that were done are in the ledger.
         self._next = max([store.ledger.next_unit, *(1 + lease.unit for lease in self._held.values())])
 
     def _is_done(self, lease: Lease) -> bool:
@@ -282,6 +291,7 @@ class AsyncAssignment(WorkAssignment):
             if update.staleness <= self.store.rules.config.max_staleness:
                 return [update]
             self.late += 1
+            # Anew, from the parameters that count now: a difference so old would be scaled down to next to nothing.
             self._held[rank] = self._write(rank, update.unit)
         return []
 

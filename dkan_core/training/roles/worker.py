@@ -11,8 +11,8 @@ from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import SHUTDOWN, Lease
 
+# How often to look for a lease that no wake-up has told of: the server may have died before it notified.
 PATIENCE_SECONDS = 0.5
-"""How often to look for a lease that no wake-up has told of: the server may have died before it notified."""
 
 
 def main(spec: ProcessSpec) -> None:
@@ -43,8 +43,10 @@ class Worker:
         self.lease = self.memory.leases[spec.rank]
         self.record = self.memory.pushes[spec.rank]
         self.push_N = self.memory.pushes_WN[spec.rank]
+        # With the lease that an earlier process of this rank has pushed last: that work unit is not computed again.
         self.push = replace(self.record.read(), generation=spec.generation)
         if spec.config.mode == "sync":
+            # On the CPU the backward pass writes where the server reads: nothing is copied.
             self.replica.bind_gradient_array(self.push_N)
         else:
             self.local_steps = LocalSteps(self.replica, self.batches, process.rules, process.heartbeat.record_activity)
@@ -63,6 +65,7 @@ class Worker:
         self.stopwatch.publish()
 
     def _publish_push(self) -> None:
+        # After the array: whoever finds the record finds the update whole.
         self.record.write(self.push)
         self.server.notify()
 
@@ -117,6 +120,7 @@ class Worker:
 
     def _copy_state(self) -> None:
         """Copy the shared parameters and moments, again if the server may have begun to overwrite them meanwhile."""
+        # There is no lock that a killed worker could hold; the ledger shows whether a commit came in between.
         before = None
         while before is None or self.memory.ledger.read().units_done != before.units_done:
             before = self.memory.ledger.read()

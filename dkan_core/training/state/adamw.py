@@ -13,12 +13,12 @@ import numpy.typing as npt
 Float32 = npt.NDArray[np.float32]
 Decayed = tuple[int, int, float]
 
+# These three are the defaults of the paper, and of torch.optim.AdamW, whose results a test compares.
 BETA1 = 0.9
 BETA2 = 0.999
 EPSILON = 1e-8
-"""These three are the defaults of the paper, and of torch.optim.AdamW, whose results a test compares."""
+# Numbers updated at a time: six arrays of so many stay in a core's cache between the passes over them.
 BLOCK = 1 << 14
-"""Numbers updated at a time: six arrays of so many stay in a core's cache between the passes over them."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class FlatAdamW:
                 block = slice(start, min(start + BLOCK, len(gradient_P)))
                 self._decay(old, new, block, lr)
                 self._step_block(old, new, gradient_P[block], block, lr, count)
+                # While the block is in the cache; an infinity or NaN anywhere shows in the sum.
                 squares += float(np.dot(new.values_P[block], new.values_P[block]))
         return math.isfinite(squares)
 
@@ -84,6 +85,7 @@ class FlatAdamW:
     ) -> None:
         exp_avg = new.exp_avg_P[block]
         exp_avg_sq = new.exp_avg_sq_P[block]
+        # Two arrays that are used again and again: numpy would allocate one for every operation.
         scratch = self._scratch[: len(gradient)]
         scaled = self._scaled[: len(gradient)]
         np.multiply(gradient, gradient, out=scratch)

@@ -79,6 +79,7 @@ def average_gradients(old: AdamState, new: AdamState, updates: Sequence[WorkerUp
     norm = mean_into(gradient_P, [each.array_P for each in updates], [each.weight for each in updates])
     if not math.isfinite(norm):
         return False
+    # After the mean: the limit is for the gradient of the global batch, whatever the number of workers.
     clip(gradient_P, norm, step.clip_norm)
     return step.optimizer.step(old, new, gradient_P, lr=step.lr, count=step.count)
 
@@ -102,6 +103,7 @@ def add_difference(old: AdamState, new: AdamState, updates: Sequence[WorkerUpdat
     A share of 1 / (1 + staleness) takes the whole where one worker is alone, and an even share of each where all are
     equally fast.
     """
+    # One commit acknowledges one lease, by which a new server knows what is taken in.
     (only,) = updates
     values_P = np.multiply(only.array_P, 1 / (1 + only.staleness), out=new.values_P)
     values_P += old.values_P
@@ -138,6 +140,7 @@ def mean_into(target_P: Float32, arrays: Sequence[Float32], weights: Sequence[fl
     squares = 0.0
     shares = [weight / total for weight in weights]
     scratch = np.empty(BLOCK, np.float32)
+    # What overflows shows in the norm and is refused; numpy would warn of it a second time.
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(target_P), BLOCK):
             target = target_P[start : start + BLOCK]
@@ -147,4 +150,5 @@ def mean_into(target_P: Float32, arrays: Sequence[Float32], weights: Sequence[fl
                 np.multiply(array_P[start : start + BLOCK], share, out=part)
                 target += part
             squares += float(np.dot(target, target))
+    # NaN compares as false.
     return math.sqrt(squares) if squares >= 0 else math.nan

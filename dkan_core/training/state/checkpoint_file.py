@@ -28,16 +28,16 @@ from dkan_core.training.state.shared_memory import MAX_SLOTS, Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot
 from dkan_core.utils.schemas import Schema, read_json
 
+# Formats 1 and 2 had a checksum of the state alone and are refused: no released version wrote them.
 FORMAT = "3"
-"""Formats 1 and 2 had a checksum of the state alone and are refused: no released version wrote them."""
 
+# Of a safetensors file: the length of its header, before the header itself.
 LENGTH_BYTES = 8
-"""Of a safetensors file: the length of its header, before the header itself."""
 
 ITEM_BYTES: dict[str, int] = {"F32": 4, "U8": 1}
 
+# Fields of ``Ledger`` that format 3 calls something else: its files must stay readable.
 STORED_NAMES = {"active_buffer": "bank", "units_done": "ranges", "next_unit": "next_range"}
-"""Fields of ``Ledger`` that format 3 calls something else: its files must stay readable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +197,7 @@ def encode_parts(facts: Mapping[str, Any], arrays: Mapping[str, "np.ndarray[Any,
     bodies = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
     header["__metadata__"]["sha256"] = _digest(header, bodies)
     text = json.dumps(header).encode()
+    # safetensors wants tensors to begin at multiples of 8 bytes.
     text += b" " * (-len(text) % LENGTH_BYTES)
     return [len(text).to_bytes(LENGTH_BYTES, "little"), text, *bodies]
 
@@ -252,6 +253,7 @@ def _verified(content: bytes, where: str) -> tuple[_Header, memoryview]:
     try:
         header = json.loads(content[LENGTH_BYTES:start])
         metadata = header["__metadata__"]
+        # The digest is of a header without it.
         wanted = metadata.pop("sha256", None)
         is_old = "dkan" in metadata
         found = _digest(header, [body])

@@ -87,6 +87,7 @@ class Ledger:
 
     def with_running_clock(self) -> Self:
         """Return the ledger with its clock running, from now on unless it already does."""
+        # From the first step on: what processes need to get ready is no time of training.
         now = time.monotonic()
         return self if self.started else replace(self, started=now, since=now, since_rows=0)
 
@@ -167,12 +168,15 @@ class WorkPlan:
         >>> [WorkPlan(2, 10, 4, 2).step_after_units(count) for count in (0, 1, 2, 3, 5, 6, 8)]
         [0, 2, 4, 6, 9, 10, 14]
         """
+        # Where units are applied one by one, those of a round count for their share of its steps.
         round_steps = self.steps_of_unit(units)
         return round_steps.start + len(round_steps) * (units % self.workers) // self.workers
 
 
 def unit_digest(unit: int) -> int:
     """Return a number that stands for a work unit in the ledger's digest."""
+    # 63 bits, as many as a record holds without a sign. They are summed: an exclusive or would not notice a unit taken
+    # twice.
     text = unit.to_bytes(8, "little")
     return zlib.crc32(text) << 31 | zlib.crc32(text, 1) >> 1
 

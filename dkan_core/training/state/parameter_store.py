@@ -22,10 +22,10 @@ from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import SharedMemory
 
+# Refused updates in a row: a single bad batch is skipped without a change of the learning rate.
 REFUSED_BEFORE_BACKOFF = 3
-"""Refused updates in a row: a single bad batch is skipped without a change of the learning rate."""
+# Halved so often the learning rate is a thousandth: what diverges still is no matter of the rate.
 MAX_BACKOFFS = 10
-"""Halved so often the learning rate is a thousandth: what diverges still is no matter of the rate."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class Rules:
 def initialize_store(memory: SharedMemory, values_P: Float32) -> None:
     """Begin with these parameters."""
     memory.buffers_2KP[0, 0] = values_P
+    # The moving average begins where the parameters do.
     memory.buffers_2KP[0, 3:] = values_P
     memory.ledger.write(Ledger())
     save_restore_point(memory, Ledger())
@@ -57,6 +58,7 @@ def initialize_store(memory: SharedMemory, values_P: Float32) -> None:
 def save_restore_point(memory: SharedMemory, ledger: Ledger) -> None:
     """Copy the state that counts, and the workers' own moments, to where no further step changes them."""
     oldest = min(range(2), key=lambda index: memory.restore_points[index].read().version)
+    # Declared void before it is overwritten: whoever dies meanwhile leaves the other one.
     memory.restore_points[oldest].write(Ledger(version=-1))
     restore_point_KP = memory.restore_points_2KP[oldest]
     copy_state(memory, ledger, restore_point_KP)
@@ -125,14 +127,15 @@ class ParameterStore:
             TrainingError: Too many were refused, whatever the learning rate.
         """
         ledger = self._record_in_ledger(updates)
-        if not all(math.isfinite(each.loss) for each in updates):
-            self._refuse(ledger)
-        elif sum(each.weight for each in updates) == 0:
-            self.commit(replace(ledger, refused_in_a_row=0))
-        elif self._aggregate_into_standby(updates):
-            self.commit(replace(ledger, active_buffer=1 - ledger.active_buffer, refused_in_a_row=0))
+        losses_are_finite = all(math.isfinite(each.loss) for each in updates)
+        if losses_are_finite and sum(each.weight for each in updates) == 0:
+            # No label of these rows is measured: they are done, and there is nothing to learn from them.
+            ledger = replace(ledger, refused_in_a_row=0)
+        elif losses_are_finite and self._aggregate_into_standby(updates):
+            ledger = replace(ledger, active_buffer=1 - ledger.active_buffer, refused_in_a_row=0)
         else:
-            self._refuse(ledger)
+            ledger = self._refuse(ledger)
+        self.commit(ledger)
 
     def commit(self, ledger: Ledger) -> None:
         """Make a ledger, and the copy of the state that it names, count."""
@@ -143,6 +146,7 @@ class ParameterStore:
         """Return the ledger with the work units, rows and losses of updates in it."""
         ledger = self.ledger
         for each in updates:
+            # One loss that is no number would hide the mean of all others.
             finite = math.isfinite(each.loss)
             ledger = ledger.with_update(
                 loss=each.loss if finite else 0.0, weight=each.weight if finite else 0.0, rows=each.rows
@@ -162,6 +166,7 @@ class ParameterStore:
     def _aggregate_into_standby(self, updates: Sequence[WorkerUpdate]) -> bool:
         """Compute the state after an update into the copy that does not count; tell whether it is all finite."""
         config = self.rules.config
+        # By the work plan, not by counting updates: a step that was refused is a step of the schedule.
         done = self.rules.work_plan.steps_of_unit(updates[0].unit).start
         lr = self.rules.schedule.learning_rate(done) * self.lr_scale
         step = OptimizerStep(self.optimizer, lr, done + 1, config.clip_norm)
@@ -170,18 +175,19 @@ class ParameterStore:
         finite = aggregation_for(config)(AdamState(*old_KP[:3]), AdamState(*new_KP[:3]), updates, step)
         if finite and config.ema_decay:
             share = sum(each.units for each in updates) / self.rules.work_plan.workers
+            # Shorter at first, as in TensorFlow's ExponentialMovingAverage: else the start would weigh in for thousands
+            # of steps.
             decay = min(config.ema_decay, (1 + done) / (10 + done)) ** (self.rules.work_plan.interval * share)
             np.multiply(old_KP[3], decay, out=new_KP[3])
             new_KP[3] += (1 - decay) * new_KP[0]
         return finite
 
-    def _refuse(self, ledger: Ledger) -> None:
-        """Commit the work units without their update; after several in a row go back and halve the learning rate."""
+    def _refuse(self, ledger: Ledger) -> Ledger:
+        """Return the ledger without the update; after several in a row go back and halve the learning rate."""
+        # Its work units are done all the same: whoever computed them again would come to the same.
         logger.warning("the update that leads to step %d is no finite number and is refused", ledger.step)
         ledger = replace(ledger, refused=ledger.refused + 1, refused_in_a_row=ledger.refused_in_a_row + 1)
-        if ledger.refused_in_a_row == REFUSED_BEFORE_BACKOFF:
-            ledger = self._step_back(ledger)
-        self.commit(ledger)
+        return self._step_back(ledger) if ledger.refused_in_a_row == REFUSED_BEFORE_BACKOFF else ledger
 
     def _step_back(self, ledger: Ledger) -> Ledger:
         if ledger.backoffs == MAX_BACKOFFS:

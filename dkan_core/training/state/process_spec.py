@@ -11,8 +11,8 @@ from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.state.adamw import Decayed
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory
 
+# Roles of which there may be several processes, each with a device, and what the names of these begin with.
 COMPUTING = {"worker": "worker", "collective-worker": "rank"}
-"""Roles of which there may be several processes, each with a device, and what the names of these begin with."""
 
 
 @dataclass(frozen=True, kw_only=True)

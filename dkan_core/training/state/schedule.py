@@ -59,6 +59,7 @@ class Schedule:
         Only the cosine and the warm-up depend on T: where a resumed run has more epochs, they are those of T as it
         is then, whatever T was before.
         """
+        # At least one step, also where a fraction of few steps rounds to none.
         warmup = max(1, round(self.steps * self.warmup_fraction))
         rise = min(1.0, (step + 1) / warmup)
         if self.shape == "exponential":

@@ -22,21 +22,22 @@ import numpy.typing as npt
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.training.state.ledger import Ledger
 
+# All slots together, beyond the minimum; the evaluator may fall behind by that much before snapshots are skipped.
 SNAPSHOT_BYTES = 256 << 20
+# One is kept for the final snapshot and one is being scored. A slot holds the whole state, three times the parameters
+# or more, so that there are no more of them than needed where the state is large.
 MIN_SLOTS, MAX_SLOTS = 4, 32
-"""One is kept for the final snapshot and one is being scored. A slot holds the whole state, three times the parameters
-or more, so that there are no more of them than needed where the state is large."""
 
+# Of both copies of a record; the largest, the ledger, takes less than half of it (asserted in ``Record``).
 RECORD_BYTES = 512
-"""Of both copies of a record; the largest, the ledger, takes less than half of it (asserted in ``Record``)."""
+# In the place of a work unit in a lease: there is nothing to do yet, or nothing any more.
 WAIT = -1
 SHUTDOWN = -2
-"""In the place of a work unit in a lease: there is nothing to do yet, or nothing any more."""
+# A reader meets two half-written copies only while both are being written; so often in a row never happens.
 READ_TRIES = 100
-"""A reader meets two half-written copies only while both are being written; so often in a row never happens."""
 
+# Roles that have one process; of the others there is one per rank.
 SINGLE_ROLES = ("server", "evaluator")
-"""Roles that have one process; of the others there is one per rank."""
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -169,6 +170,7 @@ class Record(Generic[ValueT]):
         halves = [self._read_half(half) for half in range(2)]
         count = 1 + max(part[0] if part else 0 for part in halves)
         payload = self._format.pack(count, *astuple(value))  # type: ignore[call-overload]
+        # Over the older half: the newer one stays whole until this one is.
         start = count % 2 * self._half
         self._view[start : start + len(payload) + 4] = payload + zlib.crc32(payload).to_bytes(4, "little")
 
@@ -336,6 +338,7 @@ def _size(shape: MemoryShape) -> int:
 
 
 def _padded(parameters: int) -> int:
+    # Arrays that are never written to, such as slots for snapshots, take no memory, and share no page with others.
     return _whole_pages(4 * parameters) // 4
 
 

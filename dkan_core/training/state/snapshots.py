@@ -53,12 +53,14 @@ def publish_snapshot(memory: SharedMemory, ledger: Ledger, *, steps_per_epoch: i
         time_is_up: Whether snapshots that wait may be skipped for this one.
     """
     number = newest_snapshot(memory).number + 1
+    # Numbers say which slots are free, so that evaluator and server need no lock for them.
     free = len(memory.snapshots) - (number - 1 - memory.evaluated.read().number)
     if free <= (0 if ledger.ended else 1):
         logger.warning("evaluation lags behind: snapshot at step %d skipped", ledger.step)
         return False
     slot = number % len(memory.snapshots)
     copy_state(memory, ledger, memory.snapshots_SKP[slot])
+    # Before the record with its number, by which the evaluator finds it.
     memory.snapshot_ledgers[slot].write(replace(ledger.with_reset_counters(), published=ledger.step))
     facts = ledger.facts(steps_per_epoch)
     memory.snapshots[slot].write(
@@ -81,6 +83,7 @@ def _in_slot(memory: SharedMemory, slot: int) -> StateSnapshot:
     """Return what a slot holds; its clock stands still at the moment of the snapshot."""
     snapshot = memory.snapshots[slot].read()
     ledger = memory.snapshot_ledgers[slot].read()
+    # By the clock of this machine; another one may resume from it.
     ledger = replace(ledger, used=snapshot.seconds, started=0.0, since=0.0)
     return StateSnapshot(snapshot, ledger, memory.snapshots_SKP[slot])
 
@@ -101,6 +104,7 @@ def snapshots_after(memory: SharedMemory, after: int, until: int) -> list[StateS
     found: dict[int, StateSnapshot] = {}
     for each in snapshots_beyond(memory, 0):
         if after < each.snapshot.step <= until:
+            # First copied, then checked: the slot may be written to at any moment.
             copy = replace(each, state_KP=each.state_KP.copy())
             if copy.is_whole:
                 found.setdefault(each.snapshot.step, copy)

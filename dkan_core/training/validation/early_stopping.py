@@ -54,6 +54,8 @@ def describe_best(
     and how its probabilities are distributed. Where a label has one class alone, the calibration still undoes what the
     weight of positives did to the odds.
     """
+    # What the weight of positives adds to the log-odds that are learned. It is taken off before the fit, so that it is
+    # gone also where a label has one class alone, and there is nothing to fit.
     prior = math.log(config.pos_weight)
     labels_NL = scored.labels_NL
     scale_L, shift_L = fit_calibration(labels_NL, scored.log_odds_NL - prior, scored.weight_N)

@@ -52,6 +52,7 @@ class Scorer:
         """
         scores = [self._score(values_P) for values_P in values_VP]
         values = [value for value, _ in scores]
+        # The first of equals: the parameters themselves rather than their average.
         winner = int(np.argmax(values))
         better = self.early_stopping.take(values[winner])
         named = {"average_precision": values[winner], "best_average_precision": self.early_stopping.best}
@@ -66,6 +67,8 @@ class Scorer:
         scored = score_split(self.replica.model, self.reader, self.replica.device)
         self.replica.model.train()
         if not np.isfinite(scored.log_odds_NL).all():
+            # Not an error: parameters that diverge for a while may come back, and the run refuses and backs off by
+            # itself.
             logger.warning("a score is no finite number: these parameters cannot be the best")
             return -math.inf, scored
         return macro_average_precision(scored.labels_NL, scored.log_odds_NL), scored
