@@ -284,6 +284,7 @@ def benchmark(out: Path, source: Path, models: str, **options: Any) -> dict[str,
     return content
 
 
+@pytest.mark.slow
 def test_whole_run_then_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, out = tmp_path / "sets", tmp_path / "out"
     folder.mkdir()

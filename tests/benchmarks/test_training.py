@@ -13,6 +13,7 @@ from benchmarks.training.data import stage
 from dkan_core import DataError
 
 
+@pytest.mark.slow
 def test_exchange_measures_every_scheme_and_its_figures_become_a_table(tmp_path: Path) -> None:
     rows = exchange.measure(sizes=(8, 4, 1), workers=(2,), rounds=2, steps=3, optimizer=(True,))
     assert [row["scheme"] for row in rows] == list(exchange.SCHEMES)

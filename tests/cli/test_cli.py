@@ -172,6 +172,7 @@ def test_tensorboard_writes_curves(whole_way: tuple[Path, dict[str, str]]) -> No
     assert len(events.Scalars("valid/average_precision")) == 2
 
 
+@pytest.mark.slow
 def test_terminal_shows_a_bar_with_speed_loss_and_average_precision(prepared: Path, tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "dkan_core", "train", str(prepared), "--out", str(tmp_path / "run"), *QUICK]

@@ -28,6 +28,7 @@ def prepare_by_many(data_uri: str, prepared_uri: str, num_parts: int) -> dsl.Dat
     return finish_preparation(prepared_uri=prepared_uri).after(assembled).outputs["prepared"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You may be attemping to run:RuntimeWarning")
 def test_pipeline_writes_what_prepare_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(__file__).parents[2]

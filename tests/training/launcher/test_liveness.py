@@ -24,6 +24,7 @@ from tests.training.processes import Background, children, wait_for_child, wait_
 from tests.training.runs import CONFIG, STEPS, check_nothing_lost, facts, ledger_of, memory_of
 
 
+@pytest.mark.slow
 def test_idle_evaluator_may_be_killed_as_often_as_one_likes(
     start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int
 ) -> None:
@@ -77,6 +78,7 @@ sys.settrace(trace)
 """
 
 
+@pytest.mark.slow
 def test_hung_server_and_evaluator_are_replaced(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They have heartbeats, as those are a thread's matter, and they do nothing."""
     entries = {"server": "poll_heartbeats", "evaluator": "snapshots_beyond"}

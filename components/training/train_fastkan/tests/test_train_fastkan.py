@@ -40,6 +40,7 @@ def test_setting_out_of_range_is_named(setting: str, value: object, tmp_path: Pa
         train_fastkan.python_func(prepared, model, dsl.Metrics(uri=str(tmp_path / "metrics")), **{setting: value})
 
 
+@pytest.mark.slow
 def test_step_that_is_tried_again_goes_on_from_its_checkpoint(
     prepared: dsl.Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
