@@ -17,7 +17,7 @@ TILES = {
 
 
 def render_drift(drift: Drift, metrics: Mapping[str, Any] | None, *, title: str, files: int) -> Markup:
-    """Return the page.
+    """Return the page as HTML.
 
     Args:
         drift: Of all rows.

@@ -22,7 +22,7 @@ from dkan_core.utils.storage.outputs import entries
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
-# While it is there, a scoring is under way.
+# While it is there, a scoring is in progress.
 PLAN = f"{WORK}/plan.json"
 # Readers of a folder of Parquet pass over names that start so.
 DONE = "_scoring.json"
@@ -52,7 +52,7 @@ class Replaced(Schema):
 
 
 class ScoringPlan(Schema):
-    """What is to be scored."""
+    """Which files are scored, by which model, in which parts."""
 
     format_version: Literal[1] = 1
     model: str
@@ -102,7 +102,7 @@ def plan_scoring(
         columns: Source columns to pass through.
         labels: Source columns of 0, 1 or null to compare the scores with: one for each of the model's labels.
         parts: How many parts to share the files out to; where there are fewer files, fewer come.
-        overwrite: Whether the scores of another plan may be replaced, or a scoring that was broken off be given up.
+        overwrite: Whether the scores of another plan may be replaced, or a scoring that was interrupted be discarded.
 
     Returns:
         The number of each part.
@@ -199,7 +199,7 @@ def _below_common_folder(paths: Sequence[str]) -> dict[str, str]:
     names = {path: "/".join(path.split("/")[common:]) for path in paths}
     odd = next((path for path, name in names.items() if "://" in name), None)
     if odd is not None:
-        raise DataError(f"{odd}: lies elsewhere than {paths[0]}; score what lies in one place at a time")
+        raise DataError(f"{odd}: is not in the same place as {paths[0]}; score the files of one place at a time")
     return names
 
 
@@ -210,7 +210,7 @@ def _check_apart(place: SharedFolder, plan: ScoringPlan) -> None:
         source = file.source if "://" in file.source else f"file://{Path(file.source).absolute()}"
         # Scores lie under the names of their sources: in the same folder they would overwrite each other.
         if source.startswith(f"{root}/"):
-            raise OutputError(f"{place.uri}: holds source files ({file.source}); choose a folder apart from them")
+            raise OutputError(f"{place.uri}: holds source files ({file.source}); choose another folder")
 
 
 def _claim(place: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:
@@ -246,7 +246,7 @@ def _check_taken(place: SharedFolder, plan: ScoringPlan, earlier: set[str], *, o
 
 
 def read_plan(place: SharedFolder) -> ScoringPlan | None:
-    """Return the plan that is under way, if there is one.
+    """Return the plan that is in progress, if there is one.
 
     Raises:
         DataError: It is damaged, or of another version of dkan.
@@ -256,7 +256,7 @@ def read_plan(place: SharedFolder) -> ScoringPlan | None:
 
 
 def open_plan(output_uri: str | Path) -> tuple[SharedFolder, ScoringPlan]:
-    """Return a place and the plan that is under way there.
+    """Return a place and the plan that is in progress there.
 
     Raises:
         DataError: There is none.
@@ -264,7 +264,7 @@ def open_plan(output_uri: str | Path) -> tuple[SharedFolder, ScoringPlan]:
     place = SharedFolder(output_uri)
     plan = read_plan(place)
     if plan is None:
-        raise DataError(f"{output_uri}: no scoring is under way there; plan_scoring comes first")
+        raise DataError(f"{output_uri}: no scoring is in progress there; plan_scoring comes first")
     return place, plan
 
 
@@ -278,7 +278,7 @@ class ScoredFile(Schema):
     """The file that was scored."""
 
     rows: int
-    """Its rows."""
+    """Number of rows."""
 
     bytes: int
     """Size of the scores."""

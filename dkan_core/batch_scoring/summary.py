@@ -80,7 +80,7 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
     Raises:
         GateError: A limit is passed. The scores stay as they are, without ``_scoring.json``; with other limits a
             second call can accept them.
-        DataError: A part is not scored yet, or a file is not as it was written.
+        DataError: A part is not scored yet, or a file has changed since it was written.
     """
     if max_psi < 0 or not 0 <= min_average_precision <= 1:
         raise ConfigError(
@@ -101,7 +101,7 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
     files = sorted((file for record in records for file in record.files), key=lambda file: file.output)
     missing = missing_files(place, files)
     if missing:
-        raise DataError(f"{output_uri}/{missing[0]}: is not as it was written; run its part again")
+        raise DataError(f"{output_uri}/{missing[0]}: has changed since it was written; run its part again")
     done = Scoring(
         plan=plan.id,
         model=plan.model,

@@ -58,7 +58,7 @@ class EvaluationData(Protocol):
         """Yield all rows in order, encoded for a model, with ``labels`` (N, L)."""
 
     def sample(self, rows: int) -> Int64:
-        """Return the numbers of at most so many rows, in order, that stand for all."""
+        """Return the numbers of at most ``rows`` rows, in order, that stand for all."""
 
     def summary(self) -> dict[str, Any]:
         """Return the facts that a report shows."""

@@ -189,7 +189,7 @@ def check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path)
         )
     if saved.preprocessor != manifest.preprocessor:
         raise DataError(
-            f"{prepared}: is encoded otherwise than the model's training data; prepare its source with "
+            f"{prepared}: is encoded differently from the model's training data; prepare its source with "
             "`dkan prepare ... --like MODEL`, or evaluate on the raw Parquet with `dkan evaluate MODEL RAW.parquet`"
         )
 

@@ -65,7 +65,7 @@ def respond(function: LogOdds, arrays: Arrays, settings: Sequence[tuple[Column, 
 
 
 def row_count(arrays: Arrays) -> int:
-    """Return N."""
+    """Return N, the number of rows."""
     return len(next(iter(arrays.values())))
 
 

@@ -153,7 +153,7 @@ class ModelConfig(Schema):
 
 
 def _check_indexes(name: str, values: Sequence[Any], end: int | None = None) -> None:
-    """Raise ValueError where a value is there twice, or is no index below ``end``."""
+    """Raise ValueError where a value occurs twice, or is no index below ``end``."""
     if len({*values}) < len(values):
         raise ValueError(f"{name}: holds a value twice")
     if end is not None and values and max(values) >= end:

@@ -65,7 +65,7 @@ def write_model_files(folder: Path, files: Mapping[str, bytes]) -> None:
     # Names come from a folder that may be somebody else's: none may lead out of the model's own.
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise DataError(f"{folder}: {name!r} is no name of a file in a model's folder")
+            raise DataError(f"{folder}: {name!r} is not the name of a file in a model's folder")
     with _replaced(folder) as aside:
         for name, content in files.items():
             write_atomic(aside / name, content)
@@ -200,7 +200,7 @@ class SavedModel:
         try:
             state = load(content)
         except (SafetensorError, ValueError, KeyError, OverflowError, RuntimeError) as error:
-            raise DataError(f"{where}: is no whole file of safetensors ({error})") from error
+            raise DataError(f"{where}: is not a complete safetensors file ({error})") from error
         check_count(self.config, state, where)
         # Its initial weights are random, and at once replaced; the caller's random state stays as it is.
         with torch.random.fork_rng(devices=[]):

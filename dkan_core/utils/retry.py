@@ -23,10 +23,10 @@ class RetryPolicy:
     longest_pause: float = 30.0
 
     attempts: int | None = None
-    """At most so many; None for no limit."""
+    """How many attempts at most; None for no limit."""
 
     patience: float | None = None
-    """So long after the first attempt began comes the last one; None for no limit."""
+    """How long after the first attempt began the last one comes; None for no limit."""
 
 
 def call_with_retries(

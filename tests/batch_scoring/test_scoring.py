@@ -183,7 +183,7 @@ def test_damaged_output_is_scored_again(trained: TrainResult, raw: Path, tmp_pat
     out = tmp_path / "out"
     score(trained, raw, out, parts=1)
     (out / "a.parquet").write_bytes(b"")
-    with pytest.raises(DataError, match=r"a\.parquet: is not as it was written; run its part again"):
+    with pytest.raises(DataError, match=r"a\.parquet: has changed since it was written; run its part again"):
         complete_scoring(out)
     score_part(out, 0)
     complete_scoring(out)
@@ -262,7 +262,7 @@ def test_places_that_cannot_take_scores_are_refused(trained: TrainResult, raw: P
     (tmp_path / "letters").write_text("dear")
     with pytest.raises(OutputError, match=r"already holds something else \(letters\)"):
         plan_scoring(trained.model, raw, tmp_path)
-    with pytest.raises(DataError, match="no scoring is under way there"):
+    with pytest.raises(DataError, match="no scoring is in progress there"):
         score_part(tmp_path / "nothing", 0)
 
 

@@ -46,8 +46,8 @@ TEXTS: dict[str, tuple[Change, str]] = {
     "not UTF-8": (lambda path: path.write_bytes(b'{"format_version\xff": 1}'), r"manifest\.json: Invalid JSON"),
     "a list": (lambda path: path.write_text("[]"), r"manifest\.json: .*should be an object"),
     "not a number": (lambda path: path.write_text('{"format_version": NaN}'), r"manifest\.json: .*format_version"),
-    "a folder": (a_folder_instead, r"manifest\.json: is no regular file"),
-    "a pipe": (a_pipe_instead, r"manifest\.json: is no regular file"),
+    "a folder": (a_folder_instead, r"manifest\.json: is not a regular file"),
+    "a pipe": (a_pipe_instead, r"manifest\.json: is not a regular file"),
 }
 
 

@@ -215,7 +215,7 @@ def test_pipe_in_the_place_of_a_shard_does_not_hang(tmp_path: Path, written: lis
     path = tmp_path / written[0].path
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(DataError, match=r"00000-of-00002\.safetensors: is no regular file"):
+    with pytest.raises(DataError, match=r"00000-of-00002\.safetensors: is not a regular file"):
         read_all(tmp_path, written)
 
 

@@ -58,7 +58,7 @@ def test_stage_that_comes_too_early_says_what_is_missing(tmp_path: Path) -> None
     [
         ("[" * 100_000, "is nested too deeply"),
         ('{"format_version": 1', "is not valid JSON"),
-        ('{"format_version": 2}', "is no plan"),
+        ('{"format_version": 2}', "is not a plan"),
         ('{"format_version": 1}', "is of another version of dkan"),
         ("[]", "is of another version of dkan"),
         ("seed", "was altered"),
@@ -134,7 +134,7 @@ def test_shard_that_is_lost_meanwhile_is_an_error(tmp_path: Path) -> None:
     for call in calls[:-1]:
         call()
     next((tmp_path / "out/valid").iterdir()).unlink()
-    with pytest.raises(DataError, match=r"valid/00000-of-00001\.safetensors: is not as it was written"):
+    with pytest.raises(DataError, match=r"valid/00000-of-00001\.safetensors: has changed since it was written"):
         calls[-1]()
 
 
@@ -168,7 +168,7 @@ def test_another_preparation_under_way_is_given_up_only_when_asked(tmp_path: Pat
     paths, out = write(make_rows(900), tmp_path / "raw", files=3), tmp_path / "out"
     for call in every_call(paths, str(out))[:-2]:
         call()
-    with pytest.raises(OutputError, match="another preparation is under way"):
+    with pytest.raises(OutputError, match="another preparation is in progress"):
         plan_preparation(paths, str(out), CONFIG, parts=2)
     run(paths, out, CONFIG, parts=2, overwrite=True)
     prepare(paths, tmp_path / "alone", CONFIG)

@@ -81,7 +81,7 @@ def test_place_on_s3_that_is_taken_is_refused(s3: str, uploaded: str) -> None:
     with pytest.raises(OutputError, match="something else"):
         plan_preparation(uploaded, f"{s3}/mine", CONFIG, parts=2, overwrite=True)
     plan_preparation(uploaded, f"{s3}/out", CONFIG, parts=2)
-    with pytest.raises(OutputError, match="under way"):
+    with pytest.raises(OutputError, match="in progress"):
         plan_preparation(uploaded, f"{s3}/out", CONFIG, parts=3)
     with pytest.raises(DataError, match="parts 0, 1 of 2 not surveyed"):
         fit_preparation(f"{s3}/out")

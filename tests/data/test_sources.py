@@ -54,7 +54,7 @@ def test_what_is_left_out_of_a_folder_is_said(tmp_path: Path, caplog: pytest.Log
         "year=2024/d.parquet",
     ]
     assert f"{raw}: 3 files are not taken for Parquet, such as {raw}/e.parquet.gz" in caplog.text
-    assert f"{raw}: year stand in names of folders alone and are ignored" in caplog.text
+    assert f"{raw}: year appear only in names of folders and are ignored" in caplog.text
 
 
 def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

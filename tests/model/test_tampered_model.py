@@ -178,7 +178,7 @@ UNHASHED: dict[str, tuple[Attack, str]] = {
     "scores": (feature(lambda f: f["scores"].__setitem__(-1, 1e9)), r"numeric\.0\.scores\.\d+: .* got 1000000000"),
     "features swapped": (
         change(PREPROCESSOR, lambda p: p["numeric"].append(p["numeric"][0])),
-        r"preprocessor\.json: column 'mean_radius' is there twice",
+        r"preprocessor\.json: column 'mean_radius' occurs twice",
     ),
     "feature left out": (
         change(PREPROCESSOR, lambda p: p.update(numeric=p["numeric"][:-1], counts=None)),
@@ -227,12 +227,12 @@ UNHASHED: dict[str, tuple[Attack, str]] = {
     ),
     "weight more": (weights(lambda w: w.update(other=torch.ones(1))), r"model\.safetensors: does not fit config\.json"),
     "calibration": (weights(lambda w: w[SCALE].fill_(-1)), r"model\.safetensors: calibration_scale must be from"),
-    "weights empty": (put(WEIGHTS, b""), r"model\.safetensors: is no whole file of safetensors"),
+    "weights empty": (put(WEIGHTS, b""), r"model\.safetensors: is not a complete safetensors file"),
     "weights truncated": (
         lambda model: put(WEIGHTS, (model / WEIGHTS).read_bytes()[:-9])(model),
-        r"model\.safetensors: is no whole file of safetensors",
+        r"model\.safetensors: is not a complete safetensors file",
     ),
-    "weights a pickle": (put(WEIGHTS, pickle.dumps([1.0])), r"model\.safetensors: is no whole file of safetensors"),
+    "weights a pickle": (put(WEIGHTS, pickle.dumps([1.0])), r"model\.safetensors: is not a complete safetensors file"),
     "folder empty": (empty, r"model: no config\.json there; expected a model"),
     "folder a file": (be_a_file, r"model: is a file; expected the folder of a model"),
 }

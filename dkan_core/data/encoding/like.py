@@ -99,7 +99,7 @@ class Reference:
 
 
 def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], where: str, *, because: str) -> None:
-    """Check that files have what an encoding reads.
+    """Check that files have the columns that an encoding reads.
 
     Args:
         preprocessor: The encoding.

@@ -126,7 +126,7 @@ class Preprocessor(Schema):
         values = [feature.name for feature in self.coded if feature.kind == "value"]
         twice = [name for names in (self.columns, values) for name, count in Counter(names).items() if count > 1]
         if twice:
-            raise ValueError(f"column {twice[0]!r} is there twice")
+            raise ValueError(f"column {twice[0]!r} occurs twice")
         for feature in self.coded:
             if feature.kind == "value" and feature.name not in numeric:
                 raise ValueError(f"coded: {feature.name!r} is of kind 'value', but no numeric column")
@@ -210,7 +210,7 @@ class Preprocessor(Schema):
 
 
 def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.ChunkedArray | pa.Array:
-    """Return a column; one that is missing or there twice raises DataError.
+    """Return a column; one that is missing or occurs twice raises DataError.
 
     Args:
         rows: The rows.
@@ -219,7 +219,7 @@ def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.C
     """
     index = rows.schema.get_field_index(name)
     if index < 0:
-        raise DataError(f"{where}: column {name!r} is missing or there twice; the model was trained with it")
+        raise DataError(f"{where}: column {name!r} is missing or occurs twice; the model was trained with it")
     return rows.column(index)
 
 

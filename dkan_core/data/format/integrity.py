@@ -57,7 +57,7 @@ class Field:
 
 
 def block_count(size: int) -> int:
-    """Return how many blocks a file of so many bytes has."""
+    """Return how many blocks a file of ``size`` bytes has."""
     return -(-size // BLOCK_BYTES)
 
 
@@ -154,7 +154,7 @@ def read_exactly(path: Path, handle: int, offset: int, size: int) -> bytes:
         size: How many bytes.
 
     Raises:
-        DataError: The file cannot be read, or breaks off before.
+        DataError: The file cannot be read, or ends before that.
     """
     pieces = []
     while size:
@@ -163,9 +163,8 @@ def read_exactly(path: Path, handle: int, offset: int, size: int) -> bytes:
         except OSError as error:
             raise DataError(f"{path}: cannot be read at byte {offset:,} ({error.strerror})") from error
         if not piece:
-            raise DataError(
-                f"{path}: breaks off at byte {offset:,}, in block {block_count(offset + 1) - 1}; prepare the data again"
-            )
+            block = block_count(offset + 1) - 1
+            raise DataError(f"{path}: is truncated at byte {offset:,}, in block {block}; prepare the data again")
         pieces.append(piece)
         offset, size = offset + len(piece), size - len(piece)
     return b"".join(pieces)

@@ -188,7 +188,7 @@ def open_prepared(prepared: str | Path, *splits: str) -> Iterator[tuple[Path, Pr
             there = read_manifest(folder)
             if there.fingerprint != manifest.fingerprint:
                 raise DataError(
-                    f"{place}: holds other data than {prepared} speaks of (fingerprint {there.fingerprint[:12]}, "
+                    f"{place}: holds data other than {prepared} refers to (fingerprint {there.fingerprint[:12]}, "
                     f"expected {manifest.fingerprint[:12]}); prepare them again"
                 )
             manifest = there

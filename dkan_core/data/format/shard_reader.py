@@ -100,7 +100,7 @@ class ShardReader:
             except OSError as error:
                 raise DataError(f"{self.paths[shard]}: cannot be read ({error.strerror})") from error
             if count == 0:
-                raise DataError(f"{self.paths[shard]}: breaks off at byte {offset}; prepare the data again")
+                raise DataError(f"{self.paths[shard]}: is truncated at byte {offset}; prepare the data again")
             buffer, offset = buffer[count:], offset + count
 
 
@@ -113,7 +113,7 @@ def _open(path: Path, shard: Shard, stack: ExitStack) -> int:
     stack.callback(os.close, handle)
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode):
-        raise DataError(f"{path}: is no regular file; the manifest lists it")
+        raise DataError(f"{path}: is not a regular file; the manifest lists it")
     if found.st_size != shard.bytes:
         raise DataError(
             f"{path}: has {found.st_size:,} bytes; the manifest says {shard.bytes:,} "
@@ -143,7 +143,7 @@ def _read_header(path: Path, handle: int, shard: Shard, layout: Layout) -> dict[
     """Return where each array lies, after a check that they are those of the manifest and fill the file."""
     length = int.from_bytes(read_exactly(path, handle, 0, min(8, shard.bytes)), "little")
     if not 0 < length <= min(MAX_HEADER_BYTES, shard.bytes - 8):
-        raise DataError(f"{path}: is no prepared shard (a header of {length:,} bytes)")
+        raise DataError(f"{path}: is not a prepared shard (a header of {length:,} bytes)")
     header = read_json(_Header, read_exactly(path, handle, 8, length), f"{path}: header")
     found = {name: array for name, array in header if array is not None}
     position, fields = 8 + length, {}

@@ -44,10 +44,10 @@ class Shard(Schema):
     """Relative to the manifest: ``SPLIT/NAME.safetensors``."""
 
     rows: Annotated[int, Field(ge=1, lt=1 << 48)]
-    """Its rows."""
+    """Number of rows."""
 
     bytes: Annotated[int, Field(ge=1, lt=1 << 56)]
-    """Its size."""
+    """Size in bytes."""
 
     sha256: SHA256
     """SHA-256 of the file."""
@@ -62,7 +62,7 @@ def record_type(layout: Layout) -> np.dtype[Any]:
 
 
 def shard_count(rows: int, record: np.dtype[Any]) -> int:
-    """Return how many shards a split of so many rows has; one or another may turn out empty."""
+    """Return how many shards a split of ``rows`` rows has; some may turn out empty."""
     return max(1, math.ceil(rows * record.itemsize / SHARD_BYTES))
 
 

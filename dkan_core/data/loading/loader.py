@@ -55,7 +55,7 @@ class RowReader(Protocol):
         """Read the rows of ``extents`` (first, past the last), none of which crosses a shard, one after the other."""
 
     def close(self) -> None:
-        """Let go of the rows."""
+        """Close what the rows are read from."""
 
 
 class FirstRows:
@@ -75,7 +75,7 @@ class FirstRows:
         return self.reader.gather(extents)
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: the rows are the caller's."""
 
 
 def open_split(folder: Path, prepared: PreparedData, split: str) -> ShardReader:

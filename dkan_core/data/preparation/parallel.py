@@ -54,7 +54,7 @@ def plan_preparation(
         config: Roles of the columns, split rule, storage type and seed.
         parts: How many parts to cut the rows into; where there are fewer row groups, fewer come.
         overwrite: Whether an earlier result of other sources or settings may be replaced, or a preparation that was
-            broken off be given up. The earlier result stays until the new data are read and checked.
+            interrupted be discarded. The earlier result stays until the new data are read and checked.
 
     Returns:
         The number of each part.
@@ -155,7 +155,7 @@ def finish_preparation(prepared_uri: str | Path) -> PreparedData:
 
 
 def _whole(place: SharedFolder) -> PreparedData | None:
-    """Return the result that lies there, unless a preparation is under way; at its end the plan goes first."""
+    """Return the result that lies there, unless a preparation is in progress; at its end the plan goes first."""
     return None if read_plan(place) is not None else earlier_result(place)
 
 
@@ -184,5 +184,5 @@ def _written_shards(place: SharedFolder, plan: PreparationPlan) -> dict[str, Sha
     found = {name: size for split in SPLITS for name, size in place.sizes(split).items()}
     for shard in shards:
         if found.get(shard.path) != shard.bytes:
-            raise DataError(f"{place.uri}/{shard.path}: is not as it was written; prepare the data again")
+            raise DataError(f"{place.uri}/{shard.path}: has changed since it was written; prepare the data again")
     return {shard.path: shard for shard in shards}

@@ -27,7 +27,7 @@ from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 # 2 has the digest of each footer.
 FORMAT_VERSION = 2
 
-# Written first and removed first: while it is there, a preparation is under way.
+# Written first and removed first: while it is there, a preparation is in progress.
 PLAN = f"{WORK}/plan.json"
 DONE = {"survey": "surveyed", "encode": "encoded", "assemble": "assembled"}
 
@@ -97,10 +97,10 @@ def claim(place: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> Non
     Args:
         place: Where the data are to be prepared.
         plan: What is to be prepared.
-        overwrite: Whether an earlier result, or another preparation under way, may be replaced.
+        overwrite: Whether an earlier result, or another preparation in progress, may be replaced.
 
     Raises:
-        OutputError: Another preparation is under way there, or there lies an earlier result of other data or settings
+        OutputError: Another preparation is in progress there, or there lies an earlier result of other data or settings
             and it is not to be replaced, or something else.
     """
     names, under_way = entries(place.uri), place.read_json(PLAN)
@@ -109,8 +109,8 @@ def claim(place: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> Non
         return
     if other is not None and not overwrite:
         raise OutputError(
-            f"{place.uri}: another preparation is under way there, or was broken off; "
-            "pass overwrite=True to give that one up, or choose another folder"
+            f"{place.uri}: another preparation is in progress there, or was interrupted; "
+            "pass overwrite=True to discard it, or choose another folder"
         )
     foreign = sorted(names - {WORK})
     if foreign and MANIFEST not in names and other is None and PARTIAL not in names:
@@ -124,7 +124,7 @@ def claim(place: SharedFolder, plan: PreparationPlan, *, overwrite: bool) -> Non
 
 
 def read_plan(place: SharedFolder) -> PreparationPlan | None:
-    """Return the plan that is under way, if there is one.
+    """Return the plan that is in progress, if there is one.
 
     Raises:
         DataError: Another version of dkan wrote it.
@@ -137,14 +137,14 @@ def read_plan(place: SharedFolder) -> PreparationPlan | None:
     try:
         plan = PreparationPlan.from_dict(plain)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise DataError(f"{place.uri}/{PLAN}: is no plan ({error!r}); plan the preparation again") from error
+        raise DataError(f"{place.uri}/{PLAN}: is not a plan ({error!r}); plan the preparation again") from error
     if plan.id != plain.get("id"):
         raise DataError(f"{place.uri}/{PLAN}: was altered; plan the preparation again")
     return plan
 
 
 def open_plan(uri: str | Path) -> tuple[SharedFolder, PreparationPlan]:
-    """Return a place and the plan that is under way there.
+    """Return a place and the plan that is in progress there.
 
     Raises:
         DataError: There is none.
@@ -152,7 +152,7 @@ def open_plan(uri: str | Path) -> tuple[SharedFolder, PreparationPlan]:
     place = SharedFolder(uri)
     plan = read_plan(place)
     if plan is None:
-        raise DataError(f"{uri}: no preparation is under way there; plan_preparation comes first")
+        raise DataError(f"{uri}: no preparation is in progress there; plan_preparation comes first")
     return place, plan
 
 

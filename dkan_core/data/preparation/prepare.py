@@ -92,6 +92,6 @@ def find_task(
 
 
 def log_prepared(out: str | Path, prepared: PreparedData) -> None:
-    """Say how many rows lie where."""
+    """Log how many rows each split has."""
     rows = ", ".join(f"{name} {split.rows:,}" for name, split in prepared.splits.items())
     logger.info("prepared %s: %s rows", out, rows)

@@ -176,5 +176,5 @@ def _gather(place: SharedFolder, ranges: list[tuple[str, int, int]], record: np.
     content = place.read_ranges(ranges)
     for (name, start, stop), found in zip(ranges, content, strict=True):
         if len(found) != stop - start:
-            raise DataError(f"{place.uri}/{name}: breaks off; encode that part again")
+            raise DataError(f"{place.uri}/{name}: is truncated; encode that part again")
     return np.frombuffer(b"".join(content), dtype=record)

@@ -46,7 +46,7 @@ class Counts:
     """Rows of each split, in the order of ``SPLITS``."""
 
     labels: dict[str, list[Counter[object]]]
-    """For each label and split, how often each value stands there (None: null)."""
+    """For each label and split, how often each value occurs (None: null)."""
 
     invalid: dict[str, dict[str, int]] = field(default_factory=dict)
     """For each numeric column that has any, the counts of "nan" and "inf" values (taken as missing)."""
@@ -96,7 +96,7 @@ def merge_counts(parts: Sequence[Counts], schema: Schema) -> Counts:
 
 
 def sample_rows(columns: int) -> int:
-    """Return how many rows the statistics of a data set with so many feature columns are taken from.
+    """Return how many rows the statistics of a data set with ``columns`` feature columns are taken from.
 
     >>> sample_rows(20), sample_rows(768), sample_rows(10_000)
     (262144, 87381, 16384)

@@ -83,7 +83,7 @@ def fit(task: PreparationTask, counts: Counts, sample: Sample) -> Preprocessor:
     check_counts(counts, task.schema, task.where)
     for name, invalid in counts.invalid.items():
         logger.warning(
-            "column %r: %d NaN and %d infinite values taken as missing", name, invalid["nan"], invalid["inf"]
+            "column %r: %d NaN and %d infinite values are treated as missing", name, invalid["nan"], invalid["inf"]
         )
     if task.encoding is not None:
         counted = count_values(sample.rows, task.encoding, task.where)
@@ -195,7 +195,7 @@ def label_values(batch: pa.RecordBatch, names: Sequence[str]) -> npt.NDArray[np.
 def describe(
     task: PreparationTask, preprocessor: Preprocessor, counts: Counts, shards: dict[str, list[Shard]]
 ) -> PreparedData:
-    """Return the manifest.
+    """Return the manifest of what was prepared.
 
     Args:
         task: What was prepared.

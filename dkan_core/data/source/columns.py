@@ -33,10 +33,10 @@ class SourceFile(schemas.Schema):
     """Path or URI, without credentials."""
 
     rows: Annotated[int, Field(ge=0, lt=1 << 48)]
-    """Its rows."""
+    """Number of rows."""
 
     bytes: Annotated[int, Field(ge=0, lt=1 << 56)]
-    """Its size."""
+    """Size in bytes."""
 
     modified: str
     """Modification stamp of the file system."""
@@ -94,7 +94,7 @@ def open_parquet(path: str) -> pq.ParquetFile:
         try:
             return pq.ParquetFile(source, page_checksum_verification=True, buffer_size=buffer)
         except (pa.ArrowInvalid, OSError) as error:
-            raise DataError(f"{path}: not a whole Parquet file ({_first_line(error)})") from error
+            raise DataError(f"{path}: not a complete Parquet file ({_first_line(error)})") from error
 
 
 def footer_digest(parquet: pq.ParquetFile) -> str:
@@ -142,7 +142,7 @@ def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
     """
     name, count = Counter(schema.names).most_common(1)[0] if schema.names else ("", 0)
     if count > 1:
-        raise DataError(f"{path}: column {name!r} stands there {count} times; expected each name once")
+        raise DataError(f"{path}: column {name!r} occurs {count} times; expected each name once")
     return {field.name: _plain_type(field.type) for field in schema}
 
 
@@ -269,7 +269,7 @@ def read_batches(
         footer: What ``footer_digest`` gave before. Default: any.
 
     Raises:
-        DataError: The file breaks off or a page is damaged, or it is another one than before.
+        DataError: The file is truncated or a page is damaged, or it is another one than before.
     """
     # At least so many rows that a call of Arrow costs less than its work, and at most so many that progress is seen.
     rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
@@ -297,7 +297,7 @@ def _next_batch(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) 
             batch = next(batches, None)
             batch = batch if batch is None else batch.select(plain.names).cast(plain)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: cannot be read to its end ({_first_line(error)})") from error
+            raise DataError(f"{path}: cannot be read to the end ({_first_line(error)})") from error
     for name, column in zip(plain.names, batch.columns if batch is not None else (), strict=False):
         if is_text(column.type):
             _check_text(column, name, path)

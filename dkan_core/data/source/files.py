@@ -103,7 +103,7 @@ def _tell_partitions(source: str, names: set[str]) -> None:
     columns = sorted({part.split("=", 1)[0] for part in folders if "=" in part})
     if columns:
         logger.warning(
-            "%s: %s stand in names of folders alone and are ignored; write them into the files",
+            "%s: %s appear only in names of folders and are ignored; write them into the files",
             source,
             ", ".join(columns),
         )

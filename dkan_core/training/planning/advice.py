@@ -29,7 +29,7 @@ LIMITS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What to train with."""
+    """A recommendation: strategy, workers, batch size."""
 
     strategy: str
     mode: str
@@ -83,7 +83,7 @@ class Device:
     """How many times as fast as float32 bfloat16 is; None where not known."""
 
     def memory_of(self, workers: int) -> float | None:
-        """Return the bytes that each of so many workers may use."""
+        """Return the bytes that each of ``workers`` workers may use."""
         return self.memory / workers if self.memory is not None and self.is_shared else self.memory
 
 
@@ -99,7 +99,7 @@ class Case:
     train_rows: int
 
     def predict(self, batch_size: int) -> Prediction:
-        """Return what a batch size leads to."""
+        """Return the prediction for a batch size."""
         return predict(
             self.machine,
             self.scheme,
@@ -191,7 +191,7 @@ def advise(
 
 
 def _notes(case: Case, before: int, after: int) -> list[str]:
-    """Return what to keep in mind."""
+    """Return warnings and hints about the recommendation."""
     notes = []
     steps = case.steps(before)
     if steps < STEPS_TO_TAKE:

@@ -17,7 +17,7 @@ class MemoryNeed:
     per_row: float
 
     def bytes_for(self, rows: float) -> float:
-        """Return the bytes that a step on so many rows needs."""
+        """Return the bytes that a step on ``rows`` rows needs."""
         return self.fixed + rows * self.per_row
 
 

@@ -72,7 +72,7 @@ def exchange_seconds(
 
 
 def _config(name: str, devices: Sequence[str]) -> ResolvedTrainConfig:
-    """Return the settings of a run of so many steps of one row per worker."""
+    """Return the settings of a run whose steps have one row per worker."""
     workers = len(devices)
     asked = replace(
         EXCHANGES[name],

@@ -40,7 +40,7 @@ class StepCost:
     """Rows per second besides."""
 
     def seconds(self, rows: float) -> float:
-        """Return the time of a gradient on so many rows.
+        """Return the time of a gradient on ``rows`` rows.
 
         >>> StepCost(launch=0.001, rate=1e6).seconds(4000)
         0.005
@@ -106,7 +106,7 @@ class Curve:
         self.seconds = np.maximum.accumulate([seconds[count] for count in self.workers])
 
     def at(self, workers: int) -> float:
-        """Return the time with so many workers."""
+        """Return the time with ``workers`` workers."""
         last = self.workers[-1]
         if workers <= last or len(self.workers) == 1:
             return float(np.interp(workers, self.workers, self.seconds))
@@ -156,7 +156,7 @@ class Machine(ABC):
 
     @abstractmethod
     def step(self, workers: int, rows: float) -> float:
-        """Return the time of a gradient on so many rows in each worker."""
+        """Return the time of a gradient on ``rows`` rows in each worker."""
 
     @abstractmethod
     def exchange(self, scheme: Scheme, workers: int) -> float:

@@ -45,7 +45,7 @@ class Trial:
     """Validation AP of a run's best model."""
 
     log_loss: tuple[float | None, ...]
-    """Its validation loss, calibrated."""
+    """Validation loss of that model, calibrated."""
 
     @property
     def diverged(self) -> bool:
@@ -69,7 +69,7 @@ class TuneResult:
     """Largest difference between two rates' AP that chance explains; None with one run per rate."""
 
     notes: tuple[str, ...]
-    """What to keep in mind about the result."""
+    """Warnings and hints about the result."""
 
     trials: tuple[Trial, ...]
     """One per rate, lowest first."""
@@ -165,7 +165,7 @@ def tune_learning_rate(
 
 
 def _shortened(train: RowReader, config: ResolvedTrainConfig, steps: int) -> tuple[RowReader, ResolvedTrainConfig]:
-    """Return rows and settings of a run of at most so many steps."""
+    """Return rows and settings of a run of at most ``steps`` steps."""
     epochs = steps // steps_per_epoch(train.rows, config.batch_size)
     if epochs == 0:
         return FirstRows(train, steps * config.batch_size), replace(config, epochs=1)

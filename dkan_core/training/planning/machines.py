@@ -17,7 +17,7 @@ class Cores(Machine):
     """By scheme."""
 
     def step(self, workers: int, rows: float) -> float:
-        """Return the time of a gradient on so many rows in each worker."""
+        """Return the time of a gradient on ``rows`` rows in each worker."""
         measured = max(count for count in self.steps if count <= workers)
         turns = workers / measured if workers > self.cores else 1.0
         return turns * self.steps[measured].seconds(rows)
@@ -43,7 +43,7 @@ class Gpus(Machine):
     """Bytes per second between the GPU and the host."""
 
     def step(self, workers: int, rows: float) -> float:
-        """Return the time of a gradient on so many rows in each worker."""
+        """Return the time of a gradient on ``rows`` rows in each worker."""
         del workers
         return self.cost.seconds(rows)
 

@@ -123,7 +123,7 @@ def _check_data(saved: SavedModel, manifest: PreparedData, prepared: str | Path,
         )
     if list(saved.config.labels) != manifest.labels or saved.preprocessor != manifest.preprocessor:
         raise DataError(
-            f"{prepared}: is encoded otherwise than the model of init_from, {place}, knows; "
+            f"{prepared}: is encoded differently from the model of init_from, {place}, knows; "
             f"prepare its source with `dkan prepare ... --like {place}`, or train without --init-from"
         )
 

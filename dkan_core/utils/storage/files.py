@@ -21,14 +21,14 @@ def check_regular(path: str | Path) -> None:
     """
     with readable(path):
         if not stat.S_ISREG(Path(path).stat().st_mode):
-            raise DataError(f"{path}: is no regular file")
+            raise DataError(f"{path}: is not a regular file")
 
 
 def read_regular(path: Path) -> bytes:
     """Return the content of a local file; a pipe or device, which may never end, is refused.
 
     Raises:
-        DataError: It cannot be read or is no regular file.
+        DataError: It cannot be read or is not a regular file.
         FileNotFoundError: There is none.
     """
     try:
@@ -36,7 +36,7 @@ def read_regular(path: Path) -> bytes:
         # Opened first and looked at then: between a look and the opening, another file could take its place.
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
-            raise DataError(f"{path}: is no regular file")
+            raise DataError(f"{path}: is not a regular file")
         with os.fdopen(handle, "rb") as file:
             return file.read()
     except FileNotFoundError:
@@ -58,7 +58,7 @@ def read_if_there(uri: str) -> str | None:
     try:
         return None if content is None else content.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{uri}: is no text ({error})") from error
+        raise DataError(f"{uri}: is not text ({error})") from error
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:

@@ -66,7 +66,7 @@ def upload_folder(folder: Path, uri: str, *, last: str) -> None:
 def replace_remote(folder: Path, uri: str, names: Sequence[str]) -> None:
     """Put a local folder's files in the place of an earlier result; a failure leaves nothing.
 
-    An object named as the staging folder stands there meanwhile and marks what a killed command left as ours.
+    An object named as the staging folder is there meanwhile and marks what a killed command left as ours.
 
     Args:
         folder: The new result, whole.

@@ -180,7 +180,7 @@ def test_shard_that_vanishes_after_the_start_is_named(prepared: Path, tmp_path: 
     (shard,) = (copy / "train").iterdir()
     os.truncate(shard, 1000)
     code, output = background.wait()
-    assert code == 2 and f"error: {shard}: breaks off at byte" in output and "Traceback" not in output
+    assert code == 2 and f"error: {shard}: is truncated at byte" in output and "Traceback" not in output
 
 
 @pytest.fixture

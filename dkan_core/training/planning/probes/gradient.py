@@ -74,7 +74,7 @@ class Probed:
 
 
 def main(spec: ProcessSpec) -> None:
-    """Measure, and report."""
+    """Measure what one worker costs, and report it to the launcher."""
     device = use_device(spec)
     with open_train_split(spec) as reader:
         probed = Probe(spec, reader, device).measure()
@@ -107,7 +107,7 @@ class Probe:
         self.small = max(1, self.large // 8)
 
     def measure(self) -> Probed:
-        """Measure everything."""
+        """Return all measurements of this process."""
         small, large = self._gradients()
         return Probed(
             small=(self.small, small),
@@ -122,7 +122,7 @@ class Probe:
         )
 
     def _batches(self, size: int) -> list[Arrays]:
-        """Return some slices of so many rows."""
+        """Return some slices of ``size`` rows."""
         batches = run_batches(self.reader, replace(self.config, batch_size=size, workers=1))
         return [batch for batch in islice(batches, KEPT_BATCHES) if len(batch["labels"]) == size]
 
@@ -160,7 +160,7 @@ class Probe:
         return rows / (time.perf_counter() - began)
 
     def _memory(self, rows: int) -> int:
-        """Return the bytes that a step on so many rows needs."""
+        """Return the bytes that a step on ``rows`` rows needs."""
         (batch, *_) = self._batches(rows)
         ahead = (1 + PREFETCH) * rows * self.reader.row_bytes
         if self.device.type == "cuda":
@@ -209,7 +209,7 @@ def timed(action: Callable[[], None]) -> float:
 
 
 def median_seconds(action: Callable[[], None], seconds: float) -> float:
-    """Return the median time of something, done again and again for so many seconds."""
+    """Return the median time of an action that is repeated for ``seconds`` seconds."""
     return float(np.median([timed(action) for _ in turns(seconds)]))
 
 

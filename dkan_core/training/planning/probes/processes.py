@@ -41,11 +41,11 @@ class ProbeProcesses:
             child.end()
 
     def start_process(self, spec: ProcessSpec) -> None:
-        """Start one of them."""
+        """Start a process that measures; it ends with the block."""
         self.children.append(self.fork_server.spawn(spec, self.folder / f"{spec.role}-{spec.rank}.log"))
 
     def wait_for_reports(self, count: int) -> list[Message]:
-        """Wait for so many of them to report, and return that, by rank.
+        """Wait until ``count`` of them have reported, and return the reports by rank.
 
         Raises:
             DkanError: One of them met an error of ours.
