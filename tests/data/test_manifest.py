@@ -185,7 +185,7 @@ def test_data_prepared_since_are_refused(prepared: Path, source: Path, tmp_path:
     save_pointer(tmp_path / "pointer", prepare(source, data, PrepareConfig(label=("label",))), str(data))
     prepare(source, data, PrepareConfig(label=("label",), seed=1), overwrite=True)
     with (
-        pytest.raises(DataError, match=r"data: holds other data .* prepare them again"),
+        pytest.raises(DataError, match=r"data: holds data other than .* prepare them again"),
         open_prepared(tmp_path / "pointer"),
     ):
         pass

@@ -164,7 +164,7 @@ def test_mistakes_are_named_and_leave_nothing(
 def test_data_of_another_model_and_a_foreign_folder_are_refused(
     prepared: Path, learner: TrainResult, known: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match="is encoded otherwise"):
+    with pytest.raises(DataError, match="is encoded differently"):
         explain(learner.model, prepared, tmp_path / "out")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("mine")

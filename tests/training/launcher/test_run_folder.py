@@ -79,7 +79,7 @@ def test_checkpoints_that_a_run_resumes_from_are_not_removed(
 
 @pytest.mark.parametrize("name", ["../stolen", "/tmp/stolen", "sub/x", "..", "", "a\0b"])
 def test_model_file_outside_its_folder_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match="is no name of a file"):
+    with pytest.raises(DataError, match="is not the name of a file"):
         write_model_files(tmp_path / "model", {**dict.fromkeys(MODEL_FILES, b""), name: b"x"})
     assert not list(tmp_path.iterdir())
 
