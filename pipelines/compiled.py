@@ -10,6 +10,7 @@ from kfp import compiler, components
 from kfp.dsl.base_component import BaseComponent
 
 ROOT = Path(__file__).parent
+# Folder of each pipeline; its pipeline.py has a pipeline of the folder's name.
 PIPELINES = {
     "single-node": "training/fastkan_training",
     "single-node-pvc": "training/fastkan_single_node_pvc",
@@ -19,8 +20,8 @@ PIPELINES = {
     "batch-scoring": "deployment/fastkan_batch_scoring",
     "smoke": "training/fastkan_smoke",
 }
-"""Folder of each pipeline; its pipeline.py has a pipeline of the folder's name."""
 
+# What most data needs: everything but terabytes and several nodes.
 DEFAULT = "single-node"
 
 

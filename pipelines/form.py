@@ -25,8 +25,8 @@ class Parameter:
     default: Any = REQUIRED
 
 
+# Parameters by name, as kfp hands them to a pipeline: placeholders that a run fills in.
 Values = dict[str, Any]
-"""Parameters by name, as kfp hands them to a pipeline: placeholders that a run fills in."""
 
 
 def parameters_of(component: BaseComponent, *, leave_out: Iterable[str] = ()) -> list[Parameter]:

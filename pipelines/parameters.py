@@ -13,6 +13,7 @@ import yaml
 
 from pipelines.compiled import PIPELINES, package_of
 
+# What a parameter type of the pipeline spec is called, and how it is read from text.
 PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "STRING": ("text", str),
     "NUMBER_INTEGER": ("a whole number", int),
@@ -21,18 +22,18 @@ PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "STRUCT": ("a JSON object", json.loads),
     "LIST": ("a JSON list", json.loads),
 }
-"""What a parameter type of the pipeline spec is called, and how it is read from text."""
 
+# How a file of parameters is read, by its suffix.
 READERS: dict[str, Callable[[str], Any]] = {
     ".toml": tomllib.loads,
     ".json": json.loads,
     ".yaml": yaml.safe_load,
     ".yml": yaml.safe_load,
 }
-"""How a file of parameters is read, by its suffix."""
 
 ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
 
+# What a value may be, by the parameter type of the pipeline spec.
 TYPES: dict[str, tuple[type, ...]] = {
     "STRING": (str,),
     "NUMBER_INTEGER": (int,),
@@ -41,7 +42,6 @@ TYPES: dict[str, tuple[type, ...]] = {
     "STRUCT": (dict,),
     "LIST": (list,),
 }
-"""What a value may be, by the parameter type of the pipeline spec."""
 
 
 KNOWN = ", ".join(PIPELINES)

@@ -56,8 +56,8 @@ VOLUME = (
         description=f"PersistentVolumeClaim, mounted at {VOLUME_PATH} in every step.",
     ),
 )
+# What every step is given.
 STEP = (IMAGE_PARAMETER, *CREDENTIALS, *PLACEMENT, *STEP_RESOURCES)
-"""What every step is given."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,8 @@ SETTINGS = re.compile(
 ARGS = re.compile(r"^    Args:\n(?P<lines>(?:        .*\n)+)", re.MULTILINE)
 ARGUMENT = re.compile(r"^        (?P<name>\w+): (?P<text>.*\n(?:            .*\n)*)", re.MULTILINE)
 
+# Of a line, as pyproject.toml has it for ruff.
 WIDTH = 120
-"""Of a line, as pyproject.toml has it for ruff."""
 
 
 class SignatureError(ValueError):
@@ -54,6 +54,7 @@ def updated(source: str) -> str:
     }
     if not fields:
         return source
+    # What stands outside keeps its place: kfp takes parameters without a default first, and artifacts have their own.
     own = _parameters(SETTINGS.sub("", source))
     source = SETTINGS.sub(lambda block: _block(block, own), source)
     parameters = _parameters(source)

@@ -13,6 +13,7 @@ from kfp.dsl.base_component import BaseComponent
 
 ROOT = Path(__file__).parents[1]
 
+# What Python calls the types of parameters.
 TYPES = {
     "String": "str",
     "Integer": "int",
@@ -21,7 +22,6 @@ TYPES = {
     "List": "list",
     "Dict": "dict",
 }
-"""What Python calls the types of parameters."""
 
 
 class TableError(ValueError):

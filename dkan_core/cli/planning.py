@@ -6,7 +6,7 @@ import typer
 
 import dkan_core
 from dkan_core.cli.options import ConfigFile, JsonFile, Prepared, command, merged_settings, option
-from dkan_core.cli.results import shown
+from dkan_core.cli.results import result_printer
 from dkan_core.cli.workflow import app
 from dkan_core.config import TrainConfig
 from dkan_core.errors import ConfigError
@@ -41,7 +41,7 @@ def tune_lr(
 ) -> None:
     """Compare learning rates by validation AP in short runs, and recommend one."""
     options = {"factors": factor} if factor else {}
-    with shown(json_file) as show:
+    with result_printer(json_file) as show:
         merged = merged_settings(TrainConfig, config, settings)
         show(dkan_core.tune_learning_rate(prepared, merged, steps=steps, repeats=repeats, **options))
 
@@ -92,7 +92,7 @@ def plan(
     With several devices, as in --device cuda:0,cpu, recommend how many rows of a step each should take.
     """
     merged = merged_settings(TrainConfig, config, settings)
-    with shown(json_file) as show:
+    with result_printer(json_file) as show:
         if "," in merged.device:
             if check or not all(given is None for given in (gpus, device_memory, rows_per_second)):
                 raise ConfigError(
@@ -138,5 +138,5 @@ def sync(
 ) -> None:
     """Measure what each way of exchanging parameters costs, by their size."""
     options = {"sizes": size} if size else {}
-    with shown(json_file) as show:
+    with result_printer(json_file) as show:
         show(dkan_core.bench_sync(workers=workers, repeats=repeats, rounds=rounds, device=device, **options))

@@ -12,7 +12,7 @@ from dkan_core.utils.storage.staging import staged_file
 
 
 @contextmanager
-def shown(json_file: str | None) -> Iterator[Callable[[Any], None]]:
+def result_printer(json_file: str | None) -> Iterator[Callable[[Any], None]]:
     """Yield a function that prints a result and, where a file is named, writes it there."""
     with staged_file(json_file) if json_file else nullcontext() as aside:
 

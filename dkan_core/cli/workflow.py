@@ -18,7 +18,7 @@ from dkan_core.cli.options import (
     merged_settings,
     option,
 )
-from dkan_core.cli.results import fail, shown
+from dkan_core.cli.results import fail, result_printer
 from dkan_core.config import PrepareConfig, TrainConfig
 
 app = typer.Typer(
@@ -188,7 +188,7 @@ def drift(
     json_file: JsonFile = None,
 ) -> None:
     """Measure how far raw Parquet, and the model's scores on it, have drifted from the training data."""
-    with shown(json_file) as show:
+    with result_printer(json_file) as show:
         found = dkan_core.measure_drift(model, sources)
         show(found)
     found.check(max_psi)

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 from dkan_core.config.loading import ConfigT, build_config
 from dkan_core.config.schema import Form, field_docs, field_types, item_type, without_none
 
+# Kubeflow's forms always hand over a value. Where None is allowed, the bounds of the numbers exclude 0.
 NONE_IN_FORMS: dict[type, Any] = {int: 0, float: 0.0, str: ""}
 
 
@@ -122,6 +123,7 @@ def _text(doc: str, expected: Any, none: Any, names: Mapping[str, str]) -> str:
     >>> _text("Column to leave out.", str | None, "", {}), _text("Rows. Default: all.", int | None, 0, {})
     ('Column to leave out. Empty: none.', 'Rows. 0: all.')
     """
+    # kfp reads descriptions from a docstring, in which a line of its own would be another argument.
     text, _, default = " ".join(doc.split()).partition(" Default: ")
     if item_type(expected):
         text = text.replace(".", "; separate several by commas.", 1)
@@ -129,4 +131,5 @@ def _text(doc: str, expected: Any, none: Any, names: Mapping[str, str]) -> str:
         text += f" One of: {', '.join(get_args(expected))}."
     if none is not None:
         text += f" {none if none else 'Empty' if none == '' else '0'}: {default or 'none.'}"
+    # A text may name another setting, which the form may call something else.
     return re.sub(r"`(\w+)`", lambda match: names.get(match[1], match[0]), text)

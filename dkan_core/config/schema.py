@@ -16,11 +16,11 @@ from dkan_core.errors import ConfigError
 ConfigT = TypeVar("ConfigT")
 T = TypeVar("T")
 
+# What a setting is about: the panels of ``--help``, in their order there.
 Group = Literal["Data", "Model", "Training", "Distribution", "Output"]
-"""What a setting is about: the panels of ``--help``, in their order there."""
 
+# The string under a field is its description. Every number has bounds, which refuse infinity and NaN.
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=True, use_attribute_docstrings=True)
-"""The string under a field is its description. Every number has bounds, which refuse infinity and NaN."""
 
 OUT_OF_RANGE = ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number")
 
@@ -55,11 +55,11 @@ class Form:
     """What leaves it open there, as None does in the field. Default: 0 or an empty text."""
 
 
+# One field for ``like`` and ``init_from``: new data fit the weights of a model only in its encoding.
 INITIAL_MODEL = Form(
     name="initial_model_uri",
     text="Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.",
 )
-"""One field for ``like`` and ``init_from``: new data fit the weights of a model only in its encoding."""
 
 
 def setting(default: T, group: Group | None = None, *, form: Form | bool = False) -> T:
@@ -79,6 +79,7 @@ def reports_config_errors(kind: type[ConfigT]) -> type[ConfigT]:
     A whole number in a field of floats stays one: 0 and 0.0 are different text, and so different digests, in the
     checkpoints and manifests that hold the settings.
     """
+    # Around __init__, since pydantic has no hook that sees the values as they were given and the error as well.
     check: Callable[..., None] = kind.__init__
 
     @functools.wraps(check)
@@ -89,6 +90,7 @@ def reports_config_errors(kind: type[ConfigT]) -> type[ConfigT]:
             check(self, **values)
         except ValidationError as error:
             raise _config_error(kind, values, error.errors(include_url=False)) from None
+        # Pydantic turns 1 into 1.0 where a float is expected; runs and data are known by the text of their settings.
         for name, value in values.items():
             if not _is_as_given(value, getattr(self, name)):
                 wanted = _expected(field_types(kind)[name], _metadata(kind, name), "float_type", value)

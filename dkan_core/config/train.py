@@ -10,14 +10,14 @@ from dkan_core.errors import ConfigError
 
 Strategy = Literal["auto", "parameter-server", "allreduce", "ddp", "ring", "local-sgd", "single"]
 
+# Far beyond what trains: so that a file cannot ask for millions of layers, whose modules alone would take minutes.
 MAX_HIDDEN_LAYERS = 64
-"""Far beyond what trains: so that a file cannot ask for millions of layers, whose modules alone would take minutes."""
 
+# Whether so wide a layer fits into memory is another question (``model.architecture.check_fits_memory``).
 MAX_HIDDEN_WIDTH = 10**9
-"""Whether so wide a layer fits into memory is another question (``model.architecture.check_fits_memory``)."""
 
+# Seeds are written as signed 64-bit integers.
 MAX_SEED = 2**63 - 1
-"""Seeds are written as signed 64-bit integers."""
 
 DEVICE = r"(cpu|cuda(:[0-9]+)?)"
 

@@ -22,8 +22,8 @@ Name = Annotated[
 ]
 JSON_OBJECT = 'a JSON object of texts such as {"zone": "a"}'
 JSON_LIST = 'a JSON list such as [{"key": "gpu", "operator": "Exists"}]'
+# Variables of torchrun, which Kubeflow Trainer sets.
 RESERVED = "PET_"
-"""Variables of torchrun, which Kubeflow Trainer sets."""
 
 
 @reports_config_errors

@@ -18,14 +18,15 @@ from dkan_core.config import NodesConfig, TrainConfig
 from dkan_core.errors import ConfigError
 
 GROUP, VERSION, PLURAL, KIND = "trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"
+# What torch's runtime calls the pods' job, and the container in them.
 NODE = "node"
-"""What torch's runtime calls the pods' job, and the container in them."""
 
 OWN_LABELS = {"app.kubernetes.io/managed-by": "dkan"}
+# A proxy beside the ranks would stand between them, and outlive them.
 WITHOUT_SIDECAR = {"sidecar.istio.io/inject": "false"}
-"""A proxy beside the ranks would stand between them, and outlive them."""
 
 SECRET_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "FSSPEC_GCS")
+# Entries of a Secret and of a ConfigMap that are variables in every pod, here and in the steps of a pipeline.
 CONFIG_KEYS = (
     "AWS_ENDPOINT_URL",
     "AWS_DEFAULT_REGION",
@@ -34,13 +35,12 @@ CONFIG_KEYS = (
     "GOOGLE_APPLICATION_CREDENTIALS",
     "GOOGLE_CLOUD_PROJECT",
 )
-"""Entries of a Secret and of a ConfigMap that are variables in every pod, here and in the steps of a pipeline."""
 
+# Where the Secret's entries are files, too.
 SECRET_PATH = "/etc/dkan/storage"
-"""Where the Secret's entries are files, too."""
 
+# Kubernetes allows 63 characters, and the pods' names add to it.
 NAME_LENGTH = 40
-"""Kubernetes allows 63 characters, and the pods' names add to it."""
 
 # The others are those of one node: a parameter server in its memory, and no exchange at all.
 STRATEGIES = ("auto", "allreduce", "ddp", "ring", "local-sgd")

@@ -10,11 +10,11 @@ from dkan_core.errors import ConfigError, TrainingError
 from dkan_core.trainjob.body import GROUP, NODE, PLURAL, VERSION
 from dkan_core.utils.retry import RetryPolicy, call_with_retries
 
+# How long a connection and an answer may take.
 CALL_SECONDS = (10.0, 30.0)
-"""How long a connection and an answer may take."""
 
+# After so long without a line a log is asked for again: its connection may be dead.
 SILENCE_SECONDS = 300.0
-"""After so long without a line a log is asked for again: its connection may be dead."""
 
 RETRIES = RetryPolicy(first_pause=0.5, attempts=5)
 RULES = (

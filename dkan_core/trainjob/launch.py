@@ -57,6 +57,7 @@ def train_on_nodes(
     """
     data, out = (_shared(name, uri, nodes) for name, uri in (("prepared", prepared), ("run", run)))
     config = settle(config, nodes)
+    # The name before anything is made: it tells whether an earlier attempt's job is this one's.
     name = job_name(out, _fingerprint(data), config, nodes)
     out = out.replace("{run}", name)
     cluster = Cluster(nodes.namespace)

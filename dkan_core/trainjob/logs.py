@@ -12,8 +12,8 @@ from dkan_core.trainjob.cluster import Cluster, ClusterUnreachableError, index_o
 LINES_KEPT = 40
 AGAIN_SECONDS = 2.0
 DRAIN_SECONDS = 5.0
+# So much of the log is asked for twice when a connection is lost: clocks differ.
 OVERLAP_SECONDS = 60
-"""So much of the log is asked for twice when a connection is lost: clocks differ."""
 
 logger = logging.getLogger(__name__)
 

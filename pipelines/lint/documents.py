@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
 from kfp.pipeline_spec.pipeline_spec_pb2 import ComponentSpec, PipelineDeploymentConfig, PipelineSpec, PlatformSpec
 
+# Name of the component that is the pipeline itself.
 ROOT = "root"
-"""Name of the component that is the pipeline itself."""
 
 # The loader in C is several times as fast on the thousands of lines of a pipeline; not every build of PyYAML has it.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -21,8 +21,8 @@ IF_PRESENT = re.compile(r"\"InputName\":\s*\"([^\"]+)\"")
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([munkKMGTPE]|[KMGTPE]i|e[0-9]+)?")
 COUNT = re.compile(r"[0-9]+")
 
+# Fields that the backend reads as text, along with the accelerator's: from any other type it gets an empty text.
 FILLED = ("image", "resourceCpuLimit", "resourceCpuRequest", "resourceMemoryLimit", "resourceMemoryRequest")
-"""Fields that the backend reads as text, along with the accelerator's: from any other type it gets an empty text."""
 
 
 @dataclass(frozen=True, kw_only=True)

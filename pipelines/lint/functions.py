@@ -10,6 +10,7 @@ from typing import Any
 
 from kfp.pipeline_spec.pipeline_spec_pb2 import ComponentSpec
 
+# How kfp tells the executor which function of the source text to call.
 NAMED_BY = "--function_to_execute"
 UNIONS = {"Optional", "Union"}
 

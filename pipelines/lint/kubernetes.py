@@ -13,12 +13,12 @@ from pipelines.lint.documents import Compiled
 from pipelines.lint.executors import Use, uses_of
 from pipelines.lint.scopes import Scope, UnresolvedError, fits
 
+# Types that a field takes; every other one takes the name of something, a STRING.
 WANTED = {
     "node_selector_json": ("STRUCT",),
     "node_affinity_json": ("STRUCT",),
     "toleration_json": ("STRUCT", "LIST"),
 }
-"""Types that a field takes; every other one takes the name of something, a STRING."""
 
 
 def check_kubernetes(compiled: Compiled, scopes: list[Scope]) -> Iterator[str]:

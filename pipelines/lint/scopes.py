@@ -11,14 +11,14 @@ from kfp.pipeline_spec.pipeline_spec_pb2 import ArtifactTypeSchema, ComponentSpe
 
 from pipelines.lint.documents import Compiled
 
+# A parameter type that is known only at run time.
 ANY = ""
-"""A parameter type that is known only at run time."""
 
 PLACEHOLDER = re.compile(r"\{\{\$\.inputs\.parameters\[(['\"])(.+?)\1\]\}\}")
 
 
+# What the SDK writes for a parameter until it puts a placeholder there; some it forgets.
 CHANNEL = re.compile(r"\{\{channel:.*?\}\}")
-"""What the SDK writes for a parameter until it puts a placeholder there; some it forgets."""
 
 
 class UnresolvedError(Exception):

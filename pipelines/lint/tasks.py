@@ -20,14 +20,14 @@ from pipelines.lint.scopes import (
 
 CONDITION_INPUT = re.compile(r"inputs\.parameter_values\[(['\"])(.+?)\1\]")
 
+# Inputs that the SDK adds to a task for each resource or image that is a parameter; the component has none of them.
 RESOURCE_INPUTS = {
     "accelerator_count", "accelerator_type", "base_image",
     "cpu_limit", "cpu_request", "memory_limit", "memory_request",
 }  # fmt: skip
-"""Inputs that the SDK adds to a task for each resource or image that is a parameter; the component has none of them."""
 
+# Prefix of the inputs that the SDK adds for placeholders and for what a group takes from around it.
 INJECTED = "pipelinechannel--"
-"""Prefix of the inputs that the SDK adds for placeholders and for what a group takes from around it."""
 
 
 def check_task(scope: Scope, task: PipelineTaskSpec) -> Iterator[str]:

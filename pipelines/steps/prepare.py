@@ -16,6 +16,7 @@ from pipelines.pods import Settings, configure_pod, each_part
 from pipelines.steps import PipelineStep
 
 PLACES = ("data_uri", "prepared_uri", "data_fingerprint", "source")
+# Of the data that write_sample has from scikit-learn.
 SAMPLE_LABEL = "malignant"
 
 
@@ -81,8 +82,8 @@ def _prepare_sample(settings: Settings, _: str) -> Any:
     return prepare
 
 
+# What a form cannot do without, though the component can: it also takes Parquet of an upstream step.
 NEEDED = {name: {"default": REQUIRED} for name in ("data_uri", "label")}
-"""What a form cannot do without, though the component can: it also takes Parquet of an upstream step."""
 
 ONCE = PipelineStep(
     parameters=merged(parameters_of(prepare_parquet, leave_out=("data_fingerprint",)), changed=NEEDED),

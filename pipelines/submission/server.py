@@ -19,16 +19,16 @@ from pipelines.submission.credentials import Credentials, RefusedError
 
 T = TypeVar("T")
 
+# Seconds until a connection stands, and until it answers; the SDK alone would wait forever.
 REQUEST_TIMEOUT = (10, 60)
-"""Seconds until a connection stands, and until it answers; the SDK alone would wait forever."""
 
+# Client errors that go away: 409 is another job that uploads the same version right now.
 PASSING = {408, 409, 425, 429}
-"""Client errors that go away: 409 is another job that uploads the same version right now."""
 
 FAILURES = (kfp_server_api.OpenApiException, urllib3.exceptions.HTTPError, OSError)
 
+# Of the pause between two questions: a busy server gets time, and its answer is still seen within seconds.
 GROWTH = 1.5
-"""Of the pause between two questions: a busy server gets time, and its answer is still seen within seconds."""
 
 
 class UnreachableError(Exception):

@@ -20,13 +20,13 @@ class RunOutcome(Enum):
     UNREACHABLE = 5
 
 
+# The states a run stays in.
 FINAL = {
     "SUCCEEDED": RunOutcome.SUCCEEDED,
     "FAILED": RunOutcome.FAILED,
     "SKIPPED": RunOutcome.FAILED,
     "CANCELED": RunOutcome.CANCELLED,
 }
-"""The states a run stays in."""
 
 
 @dataclass(kw_only=True)

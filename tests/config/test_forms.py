@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dkan_core import NodesConfig, PrepareConfig, TrainConfig, config_from_form
-from dkan_core.config.forms import form_fields
+from dkan_core.config.forms import FormField, form_fields
 from dkan_core.errors import ConfigError
 
 KINDS: list[tuple[Any, dict[str, Any]]] = [
@@ -62,3 +62,12 @@ def test_further_settings_override_those_of_the_form() -> None:
 def test_wrong_value_of_a_form_is_named(form: dict[str, Any], changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config_from_form(TrainConfig, form, changes)
+
+
+OPEN_NUMBERS = [(kind, field) for kind, _ in KINDS for field in form_fields(kind) if field.none in (0, 0.0)]
+
+
+@pytest.mark.parametrize(("kind", "field"), OPEN_NUMBERS, ids=[field.name for _, field in OPEN_NUMBERS])
+def test_number_that_leaves_a_setting_open_is_no_value_of_it(kind: Any, field: FormField) -> None:
+    with pytest.raises(ConfigError, match=f"{field.setting} must be"):
+        kind(**{field.setting: field.type(0)})

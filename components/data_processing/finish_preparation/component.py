@@ -21,4 +21,4 @@ def finish_preparation(prepared: dsl.Output[dsl.Dataset], prepared_uri: str, dat
     save_pointer(prepared.path, result, uri)
     prepared.metadata["fingerprint"] = result.fingerprint
     prepared.metadata["uri"] = uri
-    prepared.metadata.update({f"{name}_rows": part.rows for name, part in result.splits.items()})
+    prepared.metadata.update({f"{name}_rows": info.rows for name, info in result.splits.items()})

@@ -57,4 +57,4 @@ def prepare_parquet(
         save_pointer(prepared.path, result, uri)
     prepared.metadata["uri"] = uri if prepared_uri else prepared.uri
     prepared.metadata["fingerprint"] = result.fingerprint
-    prepared.metadata.update({f"{name}_rows": part.rows for name, part in result.splits.items()})
+    prepared.metadata.update({f"{name}_rows": info.rows for name, info in result.splits.items()})

@@ -19,11 +19,11 @@ from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import exchange_remote, local_copy
 
+# Parameters of the classifier that a model's architecture knows.
 MODEL_PARAMETERS = ("members", "hidden", "num_centers", "dropout", "binary_dropout", "embedding_dim")
-"""Parameters of the classifier that a model's architecture knows."""
 
+# Longer than any class's name: so that a damaged dtype, such as <U500000000, cannot ask for gigabytes.
 MAX_CLASS_BYTES = 1 << 16
-"""Longer than any class's name: so that a damaged dtype, such as <U500000000, cannot ask for gigabytes."""
 
 
 class Description(Schema):

@@ -10,10 +10,11 @@ from dkan_core.errors import ConfigError
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.setup.placement import choose_eval_device, rank_devices, worker_devices
 
-# Chosen on the validation parts of the data sets in docs/development/benchmarks.md, which says what some are worth.
+# The numbers below were chosen on the validation parts of the data sets in docs/development/benchmarks.md, which says
+# what some of them are worth.
 
+# Rows of a batch over the root of the train split's rows.
 BATCH_PER_ROOT = 2.8
-"""Rows of a batch over the root of the train split's rows: see ``resolve``."""
 MIN_BATCH = 128
 MAX_BATCH = 65_536
 BASE_BATCH = 512
@@ -21,20 +22,19 @@ BASE_BATCH = 512
 BASE_LR = 4e-3
 # By the rules alone the rate of a large batch diverges; see ``resolve``.
 MAX_LR = 1e-2
+# Of the batch size, by ``lr_scaling``.
 EXPONENTS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
-"""Of the batch size, by ``lr_scaling``."""
 ROWS_TO_SEE = 1_500_000
 # Too few steps cost more AP than any other choice: small data gets more epochs, and no plan recommends batches that
 # leave fewer steps.
 STEPS_TO_TAKE = 800
 MIN_EPOCHS = 3
 MAX_EPOCHS = 20
-# In a prototype with four workers, averaging parameters every 8 steps lost 0.007 of AP against one worker, every 64
-# steps 0.012.
+# Steps between two exchanges where parameters are averaged. In a prototype with four workers, averaging every 8 steps
+# lost 0.007 of AP against one worker, every 64 steps 0.012.
 DEFAULT_INTERVAL = 8
-"""Steps between two exchanges where parameters are averaged."""
+# Each process is handed two descriptors for every other one, and a message takes 253.
 MAX_WORKERS = 100
-"""Each process is handed two descriptors for every other one, and a message takes 253."""
 
 STRATEGY_REASONS = {
     ("parameter-server", "sync"): (
@@ -51,13 +51,13 @@ STRATEGY_REASONS = {
     ("local-sgd", "sync"): "parameters averaged by torch.distributed every sync interval",
     ("single", "sync"): "one worker, nothing to aggregate",
 }
-# Two members instead of one of the same width are worth 0.029 of AP on tox21 and nothing on adult, the smallest and the
-# largest of three sets. On the flights, larger still, width is worth more: 128 units instead of 64 gained 0.010 of AP,
-# 256 another 0.005.
+
+# Rows below which there are so many members of so many hidden units. Several members instead of one that is as wide are
+# worth 0.029 of AP on tox21, 0.005 on bank_marketing and nothing on adult. On the flights, which have the most rows,
+# width is worth more: 128 units instead of 64 gained 0.010 of AP, 256 another 0.005.
 SIZES = ((16_000, 4, 128), (128_000, 2, 128))
-"""Rows below which there are so many members of so many hidden units."""
+# Members and hidden units for more rows, and for ``model="fastkan"``.
 LARGE, PLAIN = (1, 256), (1, 64)
-"""Members and hidden units for more rows, and for ``model="fastkan"``."""
 
 logger = logging.getLogger(__name__)
 

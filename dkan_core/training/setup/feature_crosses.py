@@ -29,29 +29,29 @@ from dkan_core.model.architecture import MAX_ONE_HOT_CODES
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.tabular import decode_scores
 
-# With these limits the search takes a second or two, however many rows and columns there are.
+# How many labels (rows times labels), and values (rows times columns), are looked at, which takes a second or two.
 SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000
-"""How many labels (rows times labels), and values (rows times columns), are looked at."""
 
+# Coded columns up to which all pairs are looked at: their number grows with the square.
 MAX_CROSSED = 64
-"""Coded columns up to which all pairs are looked at: their number grows with the square."""
+# Best pairs that are looked at again after each one that is taken.
 MAX_SHORTLIST = 24
-"""Best pairs that are looked at again after each one that is taken."""
 MAX_CROSSES = 4
+# Columns of a cross, at most.
 MAX_ORDER = 3
-"""Columns of a cross, at most."""
-# A cross is chosen among many more candidates than a column's values, so it has to gain more. On bank_marketing crosses
-# are worth 0.007 of AP, on adult nothing; weights for all exact values would lose 0.022 and 0.002.
+# Log-likelihood, in nats over the sample, that exact values and a cross must save on unseen rows. A cross is chosen
+# among many more candidates than a column's values, so it has to gain more. On bank_marketing crosses are worth 0.007
+# of AP, on adult nothing; weights for all exact values would lose 0.022 and 0.002.
 MIN_VALUE_GAIN, MIN_CROSS_GAIN = 3.0, 10.0
-"""Log-likelihood, in nats over the sample, that exact values and a cross must save on unseen rows."""
 
+# With so many rows a code, exact values are kept anyhow: they cost little, and the network may combine them.
 PLENTIFUL_ROWS = 5_000
-"""With so many rows a code, exact values are kept anyhow: they cost little, and the network may combine them."""
 
+# The additive model of the smooth columns: bins of a numeric column, rounds of boosting, and the share of each step.
 BINS = 32
 ROUNDS = 8
+# Curvature added to each code's, which draws the effect of codes with few rows towards 0.
 SHRINKAGE = 5.0
-"""Curvature added to each code's, which draws the effect of codes with few rows towards 0."""
 LEARNING_RATE = 0.5
 
 Int64 = npt.NDArray[np.int64]

@@ -19,6 +19,7 @@ from dkan_core.training.launcher.checkpoints import load_checkpoint, source_of
 from dkan_core.utils.storage.files import read_if_there
 from dkan_core.utils.storage.remote import local_copy
 
+# Settings that a model has once and for all.
 ARCHITECTURE_SETTINGS = (
     "model",
     "members",
@@ -31,7 +32,6 @@ ARCHITECTURE_SETTINGS = (
     "binary_dropout",
     "embedding_dim",
 )
-"""Settings that a model has once and for all."""
 
 logger = logging.getLogger(__name__)
 

@@ -51,6 +51,7 @@ def worker_devices(config: TrainConfig) -> list[str]:
         if not gpus:
             raise ConfigError("device cuda: no GPU is visible to torch; use --device cpu or check the driver")
         workers = config.workers or gpus
+        # Several workers on one GPU may be meant, but have to be spelled out: they take its memory several times.
         if workers > gpus:
             raise ConfigError(
                 f"workers {workers}: only {gpus} GPUs are visible; for several workers on one, name each one's device, "
