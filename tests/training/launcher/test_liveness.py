@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,12 @@ from dkan_core import TrainResult, train
 from dkan_core.training.launcher import liveness
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS
+from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.faults import inject
 from tests.training.processes import Background, children, wait_for_child, wait_until
-from tests.training.runs import CONFIG, STEPS, check_nothing_lost, facts, ledger_of, memory_of
+from tests.training.runs import CONFIG, ROWS, STEPS, check_nothing_lost, facts, ledger_of, memory_of
 
 
 @pytest.mark.slow
@@ -118,11 +120,12 @@ def test_advice_is_that_of_the_role_that_died(tmp_path: Path) -> None:
         "collective-worker": "--accumulate",
     }
     shape = MemoryShape(parameters=1, workers=1)
-    facts = {"prepared": "", "run": "", "model": {}, "train_rows": 1, "decayed": (), "wakeups": {}}
+    config = resolve(CONFIG, ROWS)
+    facts: dict[str, Any] = {"prepared": "", "run": "", "model": {}, "train_rows": 1, "decayed": (), "wakeups": {}}
     said = {}
     with ForkServer() as fork_server:
         for role in advice:
-            spec = ProcessSpec(role=role, config=CONFIG, shape=shape, memory=create_memory(shape).handle, **facts)  # type: ignore[arg-type]
+            spec = ProcessSpec(role=role, config=config, shape=shape, memory=create_memory(shape).handle, **facts)
             child = fork_server.spawn(spec, tmp_path / role)
             child.kill()
             # It may have been faster, and have failed: there is no data.

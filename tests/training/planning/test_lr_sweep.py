@@ -110,9 +110,9 @@ def test_short_runs_do_not_raise_the_rate_but_lower_it() -> None:
         ({"factors": (1e6,)}, "learning_rate must be from 1e-12 to 1000, got 4000"),
     ],
 )
-def test_mistake_is_named(prepared: Path, options: dict[str, object], message: str) -> None:
+def test_mistake_is_named(prepared: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        tune_learning_rate(prepared, SMALL, **options)  # type: ignore[arg-type]
+        tune_learning_rate(prepared, SMALL, **options)
 
 
 def test_command_prints_the_table_and_writes_json(

@@ -1,5 +1,7 @@
 """What a plan computes: formulas, their limits, and the recommendation that follows."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,21 +36,28 @@ WORKERS = st.integers(1, 64)
 COST = StepCost(launch=0.001, rate=1e6)
 
 
-def gpus(**changes: object) -> Gpus:
-    facts = {"cores": 64, "cost": COST, "size": 4e6, "copy_bandwidth": 20e9, "update_seconds": 0.0, "feed_rows": 1e12}
-    return Gpus(link=LINKS["pcie4"], **{**facts, **changes})  # type: ignore[arg-type]
+def gpus(**changes: Any) -> Gpus:
+    facts: dict[str, Any] = {
+        "cores": 64,
+        "cost": COST,
+        "size": 4e6,
+        "copy_bandwidth": 20e9,
+        "update_seconds": 0.0,
+        "feed_rows": 1e12,
+    }
+    return Gpus(link=LINKS["pcie4"], **{**facts, **changes})
 
 
-def cores(**changes: object) -> Cores:
+def cores(**changes: Any) -> Cores:
     line = Curve({2: 0.001, 4: 0.003})
-    facts = {
+    facts: dict[str, Any] = {
         "cores": 2,
         "steps": {1: COST, 2: StepCost(launch=0.001, rate=5e5)},
         "exchanges": {scheme.name: line for scheme in (SYNC, AVERAGE, ALLREDUCE, LOCAL_SGD)},
         "update_seconds": 0.0005,
         "feed_rows": 1e12,
     }
-    return Cores(**{**facts, **changes})  # type: ignore[arg-type]
+    return Cores(**{**facts, **changes})
 
 
 def line(machine: Machine, scheme: Scheme, workers: int, batch_size: int = 8000, interval: int = 8) -> Prediction:

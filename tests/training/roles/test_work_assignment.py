@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -24,8 +25,8 @@ ASKED = TrainConfig(
 )
 
 
-def store_of(mode: str) -> ParameterStore:
-    config = resolve(replace(ASKED, mode=mode), ROWS)  # type: ignore[arg-type]
+def store_of(mode: Literal["sync", "async"]) -> ParameterStore:
+    config = resolve(replace(ASKED, mode=mode), ROWS)
     memory = create_memory(MemoryShape.from_config(config, P))
     os.close(memory.handle)
     initialize_store(memory, np.zeros(P, np.float32))
@@ -104,7 +105,7 @@ def test_unit_of_a_worker_that_is_gone_goes_to_a_free_one_whose_own_push_is_copi
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_new_server_takes_over_the_leases_of_one_that_was_killed(mode: str) -> None:
+def test_new_server_takes_over_the_leases_of_one_that_was_killed(mode: Literal["sync", "async"]) -> None:
     store = store_of(mode)
     serve(store)
     before = [record.read() for record in store.memory.leases]
@@ -153,7 +154,7 @@ def test_nothing_new_is_begun_while_something_waits_until_all_is_applied() -> No
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_workers_are_shut_down_at_the_end(mode: str) -> None:
+def test_workers_are_shut_down_at_the_end(mode: Literal["sync", "async"]) -> None:
     store = store_of(mode)
     serve(store).close()
     assert units(store) == [SHUTDOWN] * WORKERS

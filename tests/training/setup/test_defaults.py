@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from dkan_core import ConfigError, TrainConfig
+from dkan_core import ConfigError, TrainConfig, build_config
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.setup.defaults import log_choices, resolve
 from dkan_core.training.setup.placement import Placement
@@ -91,7 +91,7 @@ def test_workers_and_evaluator_each_have_a_device_and_the_cores_are_shared() -> 
 )
 def test_default_rate_grows_by_the_chosen_rule_up_to_its_limit(batch_size: int, rates: dict[str, float]) -> None:
     for rule, rate in rates.items():
-        config = TrainConfig(device="cpu", batch_size=batch_size, lr_scaling=rule)  # type: ignore[arg-type]
+        config = build_config(TrainConfig, {"device": "cpu", "batch_size": batch_size, "lr_scaling": rule})
         assert resolve(config, 100_000).learning_rate == rate
         assert resolve(replace(config, learning_rate=0.3), 100_000).learning_rate == 0.3
 

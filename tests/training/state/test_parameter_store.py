@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +35,15 @@ def store_of(config: ResolvedTrainConfig = CONFIG) -> ParameterStore:
 
 def push(index: int, values: float | npt.NDArray[np.float32], **facts: float) -> WorkerUpdate:
     array = np.full(P, values, np.float32) if isinstance(values, float) else values
-    defaults = {"rank": index % 2, "lease": index, "loss": 0.5, "weight": 1.0, "rows": 5, "staleness": 0}
-    return WorkerUpdate(unit=index, array_P=array, **{**defaults, **facts})  # type: ignore[arg-type]
+    defaults: dict[str, Any] = {
+        "rank": index % 2,
+        "lease": index,
+        "loss": 0.5,
+        "weight": 1.0,
+        "rows": 5,
+        "staleness": 0,
+    }
+    return WorkerUpdate(unit=index, array_P=array, **{**defaults, **facts})
 
 
 def gradients(step: int, *values: float, **facts: float) -> list[WorkerUpdate]:
