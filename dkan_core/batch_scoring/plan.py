@@ -228,6 +228,7 @@ def _claim(place: SharedFolder, plan: ScoringPlan, *, overwrite: bool) -> None:
         place.write_json(PLAN, json.loads(plan.model_dump_json()))
     place.remove(DONE)
     text = place.read_text(REPLACED)
+    # None where an earlier call got as far as the end of this.
     for name in [] if text is None else read_json(Replaced, text, f"{place.uri}/{REPLACED}").names:
         place.remove(name)
     place.remove(REPLACED)

@@ -296,6 +296,7 @@ class RowCollector:
         first = 0
         for arrays in batches:
             rows = len(arrays["labels"])
+            # The wanted numbers are sorted, so those in this batch are neighbours.
             start, stop = np.searchsorted(self._numbers, [first, first + rows])
             if start < stop:
                 wanted = self._numbers[start:stop] - first

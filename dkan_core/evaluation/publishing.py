@@ -41,6 +41,7 @@ def publish(model: str | Path, to: str | Path, metrics: Mapping[str, Any] | None
         read = SavedModel(source).files
         files = {name: read.read(name) for name in read.files}
         files[CARD] = files.get(CARD, b"") + _tested(metrics or {}).encode()
+        # After the model was read: a damaged one is said to be so, whatever lies at the target.
         check_model_replaceable(to, overwrite=True)
         if not is_remote(to):
             local_path(to).parent.mkdir(parents=True, exist_ok=True)

@@ -130,6 +130,7 @@ def encode_values(column: Column, values_P: Float64) -> Cells:
     """Encode values of a numeric column as ``prepare`` does, NaN as missing."""
     assert column.scored is not None
     values_P = np.asarray(values_P, dtype=np.float64)
+    # As stored, with its rounding: the model never saw other scores.
     scores_P = quantize(normal_scores(values_P, column.scored), column.dtype)
     return Cells(scores_P, None if column.coded is None else value_codes(values_P, column.coded))
 

@@ -84,6 +84,7 @@ def read_curve(function: LogOdds, arrays: Arrays, column: Column, *, label: int,
     grid = make_grid(column, arrays)
     count = min(rows, affordable_rows(arrays, len(grid.cells), cells))
     curves_PN = respond(function, first_rows(arrays, count), [(column, grid.cells)], label)
+    # Each row's own mean over the column goes: what is left is the effect of the column alone.
     curves_PN = curves_PN - grid.weights_P @ curves_PN
     low_P, high_P = np.quantile(curves_PN, BAND, axis=1)
     return Curve(

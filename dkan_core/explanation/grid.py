@@ -137,6 +137,7 @@ def _numeric_grid(column: Column, values_N: Float64) -> Grid:
     present = np.sort(values_N[~np.isnan(values_N)])
     distinct = np.unique(present)
     scale, marks = Scale(), np.empty(0)
+    # So few values are a list rather than a scale: nothing lies between them.
     if len(distinct) <= MAX_LEVELS:
         points, role = distinct, "level"
     else:

@@ -23,6 +23,7 @@ def draw_map(pair: PairMap, *, png: bool = True) -> Drawing:
         grid = figure.add_gridspec(1, 4, width_ratios=(1, 0.04, 1, 0.04))
         for place, (values, title) in enumerate(((joint, "Both together"), (own, "Beyond the sum of the two alone"))):
             axes = figure.add_subplot(grid[0, 2 * place])
+            # Each map has colors of its own range: the part beyond the sum is often ten times smaller.
             _paint_cells(axes, values, rows, pair)
             axes.set_title(title, fontsize=9.5, loc="left")
             _paint_key(figure.add_subplot(grid[0, 2 * place + 1]), float(np.abs(values).max()))

@@ -149,6 +149,7 @@ def explain_rows(
             )
         curves = []
         for column in best:
+            # Shared out evenly: the last curve is as exact as the first one.
             limit = effort.cells / top
             curves.append(read_curve(function, inputs, column, label=place, rows=effort.curve_rows, cells=limit))
             advance(1)

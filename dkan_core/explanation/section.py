@@ -113,6 +113,7 @@ def _about_curve(curve: Curve, effect: float) -> str:
     parts = [f"Effect {effect:.2f} log-odds."]
     if departing_marks(curve):
         parts.append("Orange: frequent values that the model treats apart.")
+    # Else a reader would take the bars for all there is.
     if curve.shape == "levels" and curve.hidden_rows:
         shown = sum(point.rows for point in curve.points)
         parts.append(

@@ -82,6 +82,7 @@ class ModelConfig(Schema):
         TrainConfig(
             **{name: getattr(self, name) for name in ModelConfig.model_fields if name in field_types(TrainConfig)}
         )
+        # Such a model would give every row the same probability.
         if not self.num_numeric and not self.cardinalities:
             raise ValueError("num_numeric and cardinalities: there must be a feature")
         _check_indexes("labels", self.labels)

@@ -66,6 +66,7 @@ def write_model_files(folder: Path, files: Mapping[str, bytes]) -> None:
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise DataError(f"{folder}: {name!r} is not the name of a file in a model's folder")
+    # A whole folder at once: new weights beside an old encoding would score nonsense.
     with _replaced(folder) as aside:
         for name, content in files.items():
             write_atomic(aside / name, content)

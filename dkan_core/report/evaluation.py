@@ -165,6 +165,7 @@ def _training(history: History) -> dict[str, Any]:
         points = [
             (entry[axis] if axis else place, entry[key])
             for place, entry in enumerate(history, 1)
+            # Of labels with one class only, an evaluation has no average precision.
             if entry.get(key) is not None
         ]
         if points:

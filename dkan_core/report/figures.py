@@ -234,7 +234,9 @@ def page_element(svg: str, key: str, title: str) -> Markup:
         key: Prefix of the ids inside the SVG, unlike any other figure's on the page.
         title: What a screen reader says.
     """
+    # Without the XML declaration and document type, which a page has already.
     svg = svg[svg.index("<svg") :].strip().removeprefix("<svg ")
+    # Figures on one page must not share ids: a clip path of the first would be applied to all.
     svg = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\g<1>{key}-", svg)
     svg = re.sub(r'<style type="text/css">.*?</style>', "", svg, flags=re.DOTALL)
     for color, variable in VARIABLES.items():

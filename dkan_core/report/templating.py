@@ -44,6 +44,7 @@ def _environment() -> "Environment":
     environment = Environment(
         loader=PackageLoader("dkan_core.report"),
         autoescape=True,
+        # A name that is spelled otherwise in template and caller is an error, not an empty cell.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -47,6 +47,7 @@ def call_with_retries(
     import tenacity
 
     def pause(state: tenacity.RetryCallState) -> float:
+        # The last pause is cut short, so that the last attempt is made when the patience ends and not after it.
         wait = tenacity.wait_exponential(policy.first_pause, policy.longest_pause, policy.growth)(state)
         if policy.patience is None:
             return wait

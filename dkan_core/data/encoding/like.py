@@ -149,6 +149,7 @@ def read_reference(place: str) -> Reference:
     if manifest is not None:
         prepared = parse_manifest(manifest, f"{root}/{MANIFEST}")
         return Reference(place=place, preprocessor=prepared.preprocessor, labels=tuple(prepared.labels))
+    # A run's folder is taken for the model in it, as by all commands.
     for folder in (root, f"{root}/{MODEL_FOLDER}"):
         encoding, architecture = (read_if_there(f"{folder}/{name}") for name in (PREPROCESSOR, ARCHITECTURE))
         if encoding is not None and architecture is not None:

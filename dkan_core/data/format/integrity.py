@@ -103,6 +103,7 @@ class BlockVerifier:
             DataError: A block does not match its hash, or holds a value that the encoding cannot give.
         """
         first, last = offset // self.block_bytes, (offset + size - 1) // self.block_bytes
+        # The usual case after the first epoch, and cheap: a search in a few bytes.
         if 0 not in self._verified[first : last + 1]:
             return
         # The first block has the header, which says where the arrays lie.

@@ -335,6 +335,7 @@ class _ManifestFile(_Manifest):
 
 def _read_file(text: str | bytes, path: str) -> _ManifestFile:
     version = read_json(_Version, text, path).format_version
+    # Looked at first, so that a file of a later version is not reported as one with unknown keys.
     if version not in (1, FORMAT_VERSION):
         raise DataError(f"{path}: has format version {version}; this dkan reads 1 to {FORMAT_VERSION}")
     return read_json(_ManifestFile, text, path)

@@ -161,6 +161,7 @@ def _read_header(path: Path, handle: int, shard: Shard, layout: Layout) -> dict[
             )
         fields[name] = field
         position += field.size
+    # Every byte belongs to an array: a file with a gap or a tail was not written by dkan.
     if set(fields) != set(layout) or position != shard.bytes:
         raise DataError(
             f"{path}: holds {', '.join(fields) or 'nothing'} in {position:,} bytes; "

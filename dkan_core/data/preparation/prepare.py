@@ -45,6 +45,7 @@ def prepare(
         OutputError: ``out`` cannot take the result. Nothing half-written is left.
     """
     if reuse:
+        # Else a whole result that was about to be moved in would be prepared a second time.
         finish_interrupted(out, OUTPUTS)
         earlier = earlier_result(SharedFolder(out))
         if earlier is not None and is_reusable(find_task(sources, config)[0], earlier):

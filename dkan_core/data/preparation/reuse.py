@@ -43,4 +43,5 @@ def is_reusable(task: PreparationTask, earlier: PreparedData | None) -> bool:
 
 def _identity(file: SourceFile) -> tuple[str, int, int, str]:
     """Return what tells a source file from another one."""
+    # Credentials may change from run to run; a manifest holds none.
     return redact(file.path), file.rows, file.bytes, whole_second(file.modified)

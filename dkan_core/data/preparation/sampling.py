@@ -61,6 +61,7 @@ class BottomK:
     def _prune(self) -> None:
         sample = _smallest(self.keys, self.pieces, self.size)
         self.keys, self.pieces = sample.keys, [sample.rows]
+        # Once there are K rows, the largest of their keys is a bound: rows above it need not be kept at all.
         if len(self.keys) == self.size:
             self.limit = self.keys[-1]
 
@@ -94,6 +95,7 @@ def merge_samples(files: Sequence[Callable[[], Any]], size: int) -> Sample:
     """
     keys = [_read_keys(file) for file in files]
     everything = np.concatenate(keys)
+    # The K-th smallest key of all parts: of each part no rows behind it are read.
     limit = np.partition(everything, size - 1)[size - 1] if len(everything) > size else np.uint64(2**64 - 1)
     taken = [part[: np.searchsorted(part, limit, side="right")] for part in keys]
     pieces = [_read_rows(file, len(part)) for file, part in zip(files, taken, strict=True)]

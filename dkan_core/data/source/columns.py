@@ -279,6 +279,7 @@ def read_batches(
     types = column_types(path, parquet.schema_arrow)
     plain = pa.schema([(name, types[name]) for name in columns])
     wanted = None if groups is None else list(range(*groups))
+    # Batch by batch, as a row group of some writers is as large as the file.
     batches = parquet.iter_batches(batch_size=rows, columns=list(columns), row_groups=wanted)
     while (batch := _next_batch(batches, plain, path)) is not None:
         yield batch

@@ -82,6 +82,7 @@ def _walk(folder: str) -> list[str]:
     files, seen = [], {os.path.realpath(folder)}
     for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         files += [str(Path(place) / name) for name in names]
+        # Sorted, so that of two links to one folder always the same one is followed.
         real = {name: os.path.realpath(Path(place) / name) for name in sorted(folders)}
         folders[:] = [name for name in real if real[name] not in seen]  # a link may lead back up
         seen.update(real.values())

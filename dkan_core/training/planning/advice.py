@@ -132,6 +132,8 @@ def choose(predictions: Sequence[Prediction], most_workers: int) -> Prediction:
     best = max(each.rows_per_second for each in allowed)
     order = [scheme.name for scheme in SCHEMES]
     near = (each for each in allowed if each.rows_per_second >= NEAR * best)
+    # Fewer workers leave devices to others; of the schemes those come first whose result does not depend on the
+    # workers.
     return min(near, key=lambda each: (each.workers, order.index(each.scheme)))
 
 
@@ -166,6 +168,7 @@ def advise(
         train_rows=train_rows,
     )
     batch_size = case.best_batch(config.batch_size)
+    # The best of one worker, whatever its strategy: a gain over a slow one would be none.
     alone = max(each.rows_per_second for each in predictions if each.workers == 1)
     found = case.predict(batch_size)
     rows = batch_size / chosen.workers

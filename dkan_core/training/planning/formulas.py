@@ -91,6 +91,7 @@ def server_exchange(workers: int, size: float, copy_bandwidth: float, arrays: in
         copy_bandwidth: Of a copy between a GPU and the host.
         arrays: How many times ``size`` is aggregated; the moments are in the host's memory already.
     """
+    # To the host and back; there, what each worker pushed is read, and the sum read and written.
     return 2 * size / copy_bandwidth + 3 * workers * arrays * size / HOST_BANDWIDTH + SERVER_LATENCY
 
 
@@ -213,6 +214,7 @@ def predict(
     beside = machine.exchange(scheme, workers) + (interval * machine.update(workers) if scheme.has_local_steps else 0.0)
     feed = machine.feed(workers)
     share = efficiency(compute, beside, interval, rows=rows, feed=feed)
+    # Rows are read in parallel with all of it: only what takes longer than that shows.
     busy = compute + beside / interval
     bottleneck = "feed" if rows / feed > busy else "exchange" if beside / interval > compute else "compute"
     return Prediction(

@@ -168,6 +168,7 @@ def _shortened(train: RowReader, config: ResolvedTrainConfig, steps: int) -> tup
     """Return rows and settings of a run of at most ``steps`` steps."""
     epochs = steps // steps_per_epoch(train.rows, config.batch_size)
     if epochs == 0:
+        # The rows are shuffled, so that the first ones are a fair sample.
         return FirstRows(train, steps * config.batch_size), replace(config, epochs=1)
     return train, replace(config, epochs=min(epochs, config.epochs))
 
@@ -179,6 +180,7 @@ def _sweep(
     repeats: int,
 ) -> list[Trial]:
     """Train with every multiple of the base's rate; ``train_once`` returns AP and loss, None where a run diverged."""
+    # Three digits: what is recommended is what was tried, and can be typed.
     rates = [float(f"{factor * base.learning_rate:.3g}") for factor in factors]
     configs = [
         [replace(base, learning_rate=rate, seed=base.seed + repeat) for repeat in range(repeats)] for rate in rates

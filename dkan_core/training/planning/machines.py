@@ -19,6 +19,7 @@ class Cores(Machine):
     def step(self, workers: int, rows: float) -> float:
         """Return the time of a gradient on ``rows`` rows in each worker."""
         measured = max(count for count in self.steps if count <= workers)
+        # Workers up to the cores were measured together, so that what they take from each other is in the figures.
         turns = workers / measured if workers > self.cores else 1.0
         return turns * self.steps[measured].seconds(rows)
 
@@ -53,6 +54,7 @@ class Gpus(Machine):
         if scheme.strategy == "parameter-server":
             return server_exchange(workers, self.size, self.copy_bandwidth, scheme.arrays) + own
         size = scheme.arrays * self.size
+        # The parameters lie in the host's memory, where they survive a worker: each step copies them there and back.
         return self.link.all_reduce(workers, size) + 2 * size / self.copy_bandwidth + own
 
     def update(self, workers: int) -> float:

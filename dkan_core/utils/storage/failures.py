@@ -40,6 +40,7 @@ def _reason(error: Exception) -> str:
 
 def output_error(path: str | Path, error: OSError) -> OutputError:
     """Describe why ``path`` could not be written."""
+    # Said plainly: people meet it more often than the others, and nothing but room mends it.
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OutputError(f"{path}: the disk is full; nothing half-written was left")
     return OutputError(f"{path}: cannot be written ({error.strerror or error})")

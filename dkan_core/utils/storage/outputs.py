@@ -58,6 +58,7 @@ def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool) -> No
         overwrite: Whether an earlier result may be replaced.
     """
     names = entries(out) - OWN_FOLDERS.union(*map(leftovers, ours))
+    # Files of a killed process are nobody's, and are removed by whoever writes that file next.
     names = {name for name in names if not any(is_aside(name, own) for own in ours)}
     foreign = sorted(names - set(ours))
     if foreign:

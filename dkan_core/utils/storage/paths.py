@@ -65,6 +65,7 @@ def path_inside(folder: Path, name: str, where: str | Path = "") -> Path:
     if parts.is_absolute() or ".." in parts.parts or not parts.parts or "\0" in name:
         raise outside
     path = folder / name
+    # A link in the folder may lead out of it, without a dot in the name.
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise outside
     return path

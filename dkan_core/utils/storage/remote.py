@@ -104,6 +104,7 @@ def exchange_remote(folder: Path, uri: str, *, last: str) -> None:
             for name in names:
                 fs.put_file(str(folder / name), f"{aside}/{name}")
             for name in names:
+                # Copied within the bucket, where a lost connection no longer matters.
                 fs.cp_file(f"{aside}/{name}", f"{root}/{name}")
         finally:
             fs.invalidate_cache()

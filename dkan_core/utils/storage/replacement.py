@@ -60,10 +60,12 @@ def finish_replacement(target: Path, names: Sequence[str]) -> None:
     moving = target / MOVING
     if (complete / names[-1]).exists():
         (complete / OLD).mkdir(exist_ok=True)
+        # The last name goes first: whoever reads meanwhile finds no result rather than a part of one.
         for name in reversed(names):
             if os.path.lexists(target / name):
                 (target / name).rename(complete / OLD / name)
         sync_folder(target)
+        # From here on the old result is out of the way, and only the new one may move.
         complete.rename(moving)
     if moving.is_dir():
         for name in names:

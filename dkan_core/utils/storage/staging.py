@@ -129,6 +129,7 @@ def staged_file(out: str | Path) -> Iterator[Path]:
             target.parent.mkdir(parents=True, exist_ok=True)
             with held_aside(target) as aside:
                 yield aside
+                # Flushed before it is renamed: after a power cut, the name must not stand for an empty file.
                 with aside.open("rb+") as file:
                     os.fsync(file.fileno())
                 aside.replace(target)
