@@ -1,10 +1,9 @@
 """How the ranks of a run without a server keep one set of parameters."""
 
-from dkan_core.training.collectives.allreduce import AllReduce
+from dkan_core.training.collectives.allreduce import AllReduce, Ring
 from dkan_core.training.collectives.base import Strategy
 from dkan_core.training.collectives.ddp import DistributedDataParallelism
 from dkan_core.training.collectives.local_sgd import LocalSGD
-from dkan_core.training.collectives.ring import Ring
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "allreduce": AllReduce,

@@ -119,25 +119,17 @@ def train(
             write_log(folder / LOGS / LOG)
             source = checkpoint.source if checkpoint else ""
             options = resume_options(resolved, where)
+            ready_run = open_run(
+                data, manifest, folder, resolved, checkpoints=where, checkpoint=checkpoint, ranks=ranks, initial=initial
+            )
             with Ending(str(run), folder / MODEL_FOLDER, source, options) as end:
                 ending = "" if checkpoint is None else ending_of(checkpoint, resolved, manifest.splits["train"].rows)
                 if checkpoint is not None and ending:
                     outcome = _take_over(folder, checkpoint, ending, ranks)
                 else:
-                    with (
-                        ForkServer() as fork_server,  # first: it imports torch while the run is made ready
-                        open_run(
-                            data,
-                            manifest,
-                            folder,
-                            resolved,
-                            checkpoints=where,
-                            checkpoint=checkpoint,
-                            ranks=ranks,
-                            initial=initial,
-                        ) as run_to_execute,
-                    ):
-                        outcome = run_to_execute.execute(fork_server, end)
+                    # The fork server first: it imports torch while the run is made ready.
+                    with ForkServer() as fork_server, ready_run as execution:
+                        outcome = execution.execute(fork_server, end)
                 metrics = _write_metrics(folder, resolved, outcome)
                 end.reason = ENDINGS[outcome.ledger.ended]
     best = float(metrics["average_precision"])

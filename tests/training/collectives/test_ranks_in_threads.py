@@ -14,8 +14,8 @@ import torch
 from dkan_core import TrainConfig
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import SliceBatches, open_split
+from dkan_core.training.collectives.allreduce import ring_all_reduce
 from dkan_core.training.collectives.base import GradientStrategy, RoundInputs, RoundTotals
-from dkan_core.training.collectives.ring import ring_all_reduce
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from dkan_core.training.collectives.ring import ring_all_reduce
+from dkan_core.training.collectives.allreduce import ring_all_reduce
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.planning.probes.processes import MEASURED
