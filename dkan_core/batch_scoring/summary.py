@@ -2,24 +2,33 @@
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from safetensors.numpy import load
 
-from dkan_core.batch_scoring.page import render_drift
 from dkan_core.batch_scoring.parts import PartRecord, missing_files, read_record
 from dkan_core.batch_scoring.plan import DONE, PLAN, Scoring, ScoringPlan, open_plan, read_done, read_plan
 from dkan_core.errors import ConfigError, DataError, GateError
 from dkan_core.evaluation.drift.counting import DriftCounts, Reference
-from dkan_core.evaluation.drift.measures import Drift, measure
+from dkan_core.evaluation.drift.measures import LARGE, MODERATE, Drift, measure, shown, verdict
 from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.report.templating import render_html
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
+
+TILES = {
+    "average_precision": "Average precision",
+    "roc_auc": "ROC AUC",
+    "log_loss": "Log loss",
+    "prevalence": "Prevalence",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +162,36 @@ def _summarize(place: SharedFolder, plan: ScoringPlan, records: list[PartRecord]
     title = f"{', '.join(saved.config.labels[:3])}: batch scoring"
     page = render_drift(drift, metrics, title=title, files=len(plan.files))
     return ScoringSummary(metrics=metrics, drift=drift, page=page)
+
+
+def render_drift(drift: Drift, metrics: Mapping[str, Any] | None, *, title: str, files: int) -> Markup:
+    """Return the page as HTML.
+
+    Args:
+        drift: Of all rows.
+        metrics: As of ``compute_metrics``; None without labels.
+        title: Heading.
+        files: How many were scored.
+    """
+    large = sum(verdict(column.psi) == "large" for column in drift.columns)
+    facts = [(name, shown(metrics[key]), "") for key, name in TILES.items()] if metrics is not None else []
+    facts += [
+        # The columns are sorted by it.
+        ("Largest PSI", shown(drift.max_psi), drift.columns[0].name if drift.max_psi else ""),
+        ("Large drift", f"{large:,}", f"of {len(drift.columns):,} columns and scores"),
+        ("Rows", f"{drift.rows:,}", f"{files:,} files"),
+    ]
+    return render_html(
+        "drift",
+        title=title,
+        lead=f"{drift.rows:,} rows of {files:,} files",
+        facts=facts,
+        columns=drift.columns,
+        shown=shown,
+        verdict=verdict,
+        moderate=MODERATE,
+        large=LARGE,
+    )
 
 
 def _read_metrics(place: SharedFolder, plan: ScoringPlan, names: list[str]) -> dict[str, Any]:

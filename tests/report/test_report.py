@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jinja2 import UndefinedError
 
-from dkan_core.batch_scoring.page import render_drift
+from dkan_core.batch_scoring.summary import render_drift
 from dkan_core.evaluation.comparison import Comparison, comparison_section
 from dkan_core.evaluation.drift.measures import ColumnDrift, Drift
 from dkan_core.evaluation.metrics import Array, best_f1_threshold, compute_metrics

@@ -126,7 +126,11 @@ def measure(
             rounds = []
             for _ in range(ROUNDS):
                 # Everything once, then everything again: a disturbance of some seconds does not hit both.
-                probes = {count: _probe(spec, count, cores // count, fork_server, Path(folder)) for count in together}
+                probes = {}
+                for count in together:
+                    found = _probe_each(spec, [spec.device] * count, cores // count, fork_server, Path(folder))
+                    # A step lasts until the slowest worker is done.
+                    probes[count] = max(found, key=Probed.seconds)
                 size = 4 * spec.shape.parameters
                 rounds.append((probes, _exchanges(size, max(counts), fork_server, Path(folder)) if cpu_workers else {}))
     finally:
@@ -171,11 +175,6 @@ def _process_spec(data: Path, manifest: PreparedData, config: ResolvedTrainConfi
         device=config.device,
         wakeups={"server": os.pipe()},
     )
-
-
-def _probe(spec: ProcessSpec, workers: int, threads: int, fork_server: ForkServer, folder: Path) -> Probed:
-    """Return what the slowest of some processes that measure at the same time finds."""
-    return max(_probe_each(spec, [spec.device] * workers, threads, fork_server, folder), key=Probed.seconds)
 
 
 def _probe_each(

@@ -231,7 +231,8 @@ def plan(
     interval = config.sync_interval or DEFAULT_INTERVAL
     with open_prepared(prepared, "train", "valid") as (data, manifest):
         config = with_architecture(config, manifest, prepared)
-        here = _visible_devices(config)
+        visible = torch.cuda.device_count() if config.device != "cpu" else 0
+        here = visible or available_cores()
         most = gpus or here
         base = _resolved(config, most, data, manifest)
         on_cpu = base.device == "cpu" and rows_per_second is None
@@ -256,12 +257,6 @@ def plan(
         ),
         checked=tuple(checked),
     )
-
-
-def _visible_devices(config: TrainConfig) -> int:
-    """Return the GPUs, or the cores where workers would compute on those."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return gpus if gpus and config.device != "cpu" else available_cores()
 
 
 def _device(measured: Measured, asked: Asked, *, on_cpu: bool) -> Device:

@@ -49,6 +49,6 @@ def test_mistakes_in_the_form_are_named(source: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere"):
         plan_preparation.python_func(str(tmp_path / "nowhere"), "label", uri)
     plan_preparation.python_func(str(source), "label", uri)
-    with pytest.raises(OutputError, match="under way"):
+    with pytest.raises(OutputError, match="in progress"):
         plan_preparation.python_func(str(source), "label", uri, seed=1)
     plan_preparation.python_func(str(source), "label", uri, seed=1, overwrite=True)
