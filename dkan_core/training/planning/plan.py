@@ -231,7 +231,7 @@ def plan(
     interval = config.sync_interval or DEFAULT_INTERVAL
     with open_prepared(prepared, "train", "valid") as (data, manifest):
         config = with_architecture(config, manifest, prepared)
-        visible = torch.cuda.device_count() if config.device != "cpu" else 0
+        visible = torch.cuda.device_count() if torch.cuda.is_available() and config.device != "cpu" else 0
         here = visible or available_cores()
         most = gpus or here
         base = _resolved(config, most, data, manifest)
