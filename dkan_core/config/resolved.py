@@ -35,6 +35,11 @@ class ResolvedTrainConfig(TrainConfig):
         TrainConfig(**vars(self))  # the bounds of these fields stand there
 
     @property
+    def takes_local_steps(self) -> bool:
+        """Whether ranks without a server step the optimizer where they compute, not where the state that counts is."""
+        return self.strategy == "local-sgd" or (self.strategy == "single" and self.device != "cpu")
+
+    @property
     def devices(self) -> tuple[str, ...]:
         """The device of each worker, such as ``("cuda:0", "cpu")``."""
         return tuple(self.device.split(","))

@@ -70,7 +70,7 @@ class TrainConfig:
     """Model (path or URI) whose architecture and weights to start from; prepare the data with `--like` this model."""
 
     strategy: Strategy = setting("auto", "Distribution", form=True)
-    """How workers synchronize the parameters; "auto" is parameter-server, or allreduce under torchrun."""
+    """How workers synchronize; "auto" is single on one GPU, allreduce under torchrun, else parameter-server."""
 
     # sync has the AP of one worker. On the flights, average lost 0.006 of it with two workers and 0.013 with four,
     # async 0.009 and 0.019.

@@ -46,8 +46,8 @@ def train_fastkan(
         num_centers: Gaussian basis functions per edge.
         dropout: Fraction of hidden units dropped during training; independent of the number of workers.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
-        strategy: How workers synchronize the parameters; "auto" is parameter-server, or allreduce under torchrun. One
-            of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single.
+        strategy: How workers synchronize; "auto" is single on one GPU, allreduce under torchrun, else parameter-server.
+            One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single.
         epochs: Maximum passes over the train split; may be raised when resuming. 0: from the number of rows.
         batch_size: Rows per step over all workers. 0: from the number of rows.
         learning_rate: Peak learning rate of AdamW. 0: from the batch size.

@@ -153,16 +153,23 @@ def masked_loss(
 def compute_gradient(
     model: TabularFastKAN, batch: dict[str, Tensor], config: ResolvedTrainConfig
 ) -> tuple[float, float]:
-    """Put the gradient of a batch's mean loss into the parameters' ``grad``; return that loss and its weight.
-
-    The rows are computed in ``config.accumulate`` parts, fewer where there are too few rows, whose gradients add up.
-    """
+    """Put the gradient of a batch's mean loss into the parameters' ``grad``; return that loss and its weight."""
     for parameter in trained_parameters(model):
         if parameter.grad is not None:
             parameter.grad.zero_()
-    rows = len(batch["labels"])
-    if rows == 0:
+    if len(batch["labels"]) == 0:
         return 0.0, 0.0
+    loss, weight = add_gradient(model, batch, config)
+    return loss.item(), weight.item()
+
+
+def add_gradient(model: TabularFastKAN, batch: dict[str, Tensor], config: ResolvedTrainConfig) -> tuple[Tensor, Tensor]:
+    """Add the gradient of a batch's mean loss to the parameters' ``grad``; return that loss and its weight, scalars.
+
+    The rows, at least one, are computed in ``config.accumulate`` parts, fewer where there are too few rows, whose
+    gradients add up. The host waits for nothing here.
+    """
+    rows = len(batch["labels"])
     # Of the whole slice, before it is cut: the losses of the parts then add up to its mean.
     weight = cell_weights(batch["labels"], batch.get("weight"), config.label_weights).sum()
     size = -(-rows // config.accumulate)
@@ -172,7 +179,7 @@ def compute_gradient(
         loss = part_loss(model.member_logits, part, config, weight)
         torch.autograd.backward(loss)
         losses.append(loss.detach())
-    return torch.stack(losses).sum().item(), weight.item()
+    return torch.stack(losses).sum(), weight
 
 
 def part_loss(member_logits: Logits, part: dict[str, Tensor], config: ResolvedTrainConfig, total: Tensor) -> Tensor:

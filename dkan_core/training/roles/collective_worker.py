@@ -15,7 +15,8 @@ import torch
 from dkan_core.training.collectives import STRATEGIES
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
-from dkan_core.training.roles.own_updates import OwnUpdates
+from dkan_core.training.compute.device_steps import steps_on_device
+from dkan_core.training.roles.own_updates import OwnSteps, OwnUpdates
 from dkan_core.training.roles.post_step import PostStepHooks, publish_to
 from dkan_core.training.roles.startup import ComputeProcess, open_compute_process
 from dkan_core.training.roles.stopwatch import Stopwatch
@@ -40,10 +41,15 @@ def main(spec: ProcessSpec) -> None:
 
 
 @contextmanager
-def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnUpdates | ReducedUpdates]":
+def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnSteps | OwnUpdates | ReducedUpdates]":
     """Yield where this rank's updates come from, once its state is that of the first one."""
     if spec.config.strategy == "single":
         store = ParameterStore(process.memory, process.rules)
+        if spec.config.takes_local_steps:
+            on_step = process.heartbeat.record_activity
+            steps = steps_on_device(process.replica, process.batches, process.rules, on_step)
+            yield OwnSteps(store, steps, process.stopwatch)
+            return
         yield OwnUpdates(store, process.replica, lambda step: process.batches.get(step, 0), process.stopwatch)
         return
     assert spec.rendezvous is not None, "ranks that exchange something have a rendezvous"

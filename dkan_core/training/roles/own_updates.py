@@ -2,12 +2,20 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.local_steps import LocalSteps
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import UpdateSource
+from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore
+
+MAX_STEPS = 256
+"""Between two commits, which copy the state to the host: so many are done again where the process dies."""
 
 
 class OwnUpdates(UpdateSource):
@@ -41,3 +49,49 @@ class OwnUpdates(UpdateSource):
         self.replica.copy_buffer(self.replica.gradients_P, self._gradient_P)
         self.stopwatch.lap("compute")
         return [WorkerUpdate(unit=unit, array_P=self._gradient_P, **totals._asdict())]
+
+
+class OwnSteps(UpdateSource):
+    """Parameters and moments after some steps, which are taken on the model's device without a look at the host.
+
+    There are as many steps as there may be before something is due. With a moving average of the parameters, which is
+    taken where the state that counts is, there is one.
+
+    Args:
+        store: The state that counts.
+        steps: Takes the steps.
+        stopwatch: Told what the time went into.
+    """
+
+    def __init__(self, store: ParameterStore, steps: DeviceSteps | LocalSteps, stopwatch: Stopwatch) -> None:
+        self.store = store
+        self.steps = steps
+        self.stopwatch = stopwatch
+        self._state_3P = np.empty((3, store.memory.shape.parameters), np.float32)
+
+    def next_updates(self) -> list[WorkerUpdate]:
+        """Take the next steps."""
+        self.stopwatch.lap("other")
+        ledger = self.store.ledger
+        np.copyto(self._state_3P, self.store.state_KP[:3])
+        steps = range(ledger.step, ledger.step + self._steps_before_anything_is_due())
+        totals = self.steps.take(AdamState(*self._state_3P), steps, 0, self.store.lr_scale)
+        self.stopwatch.lap("compute")
+        update = WorkerUpdate(
+            unit=ledger.units_done, units=len(steps), array_P=self._state_3P.reshape(-1), **totals._asdict()
+        )
+        return [update]
+
+    def _steps_before_anything_is_due(self) -> int:
+        schedule = self.store.rules.schedule
+        step = self.store.ledger.step
+        most = schedule.steps_per_epoch - step % schedule.steps_per_epoch
+        if self.store.rules.config.ema_decay:
+            most = 1
+        for count in range(1, min(most, MAX_STEPS)):
+            after = step + count
+            if schedule.evaluations_due(after) > schedule.evaluations_due(step):
+                return count
+            if schedule.restore_points_due(after) > schedule.restore_points_due(step):
+                return count
+        return min(most, MAX_STEPS)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dkan_core.training.compute.local_steps import LocalSteps
+from dkan_core.training.compute.device_steps import steps_on_device
 from dkan_core.training.roles.startup import ComputeProcess, open_compute_process
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals
@@ -49,7 +49,8 @@ class Worker:
             # On the CPU the backward pass writes where the server reads: nothing is copied.
             self.replica.bind_gradient_array(self.push_N)
         else:
-            self.local_steps = LocalSteps(self.replica, self.batches, process.rules, process.heartbeat.record_activity)
+            on_step = process.heartbeat.record_activity
+            self.local_steps = steps_on_device(self.replica, self.batches, process.rules, on_step)
             self.state_3P = np.empty((3, spec.shape.parameters), np.float32)
 
     def run(self) -> None:

@@ -65,8 +65,9 @@ logger = logging.getLogger(__name__)
 def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun | None = None) -> ResolvedTrainConfig:
     """Fill in what is None and check the rest against the data and the machine.
 
-    - strategy: parameter-server, since it survives the death of any process; allreduce under torchrun, where a server
-      on one node would be the slowest link.
+    - strategy: single on one GPU, where nothing is to be aggregated and the steps need no host; else parameter-server,
+      since it survives the death of any process; allreduce under torchrun, where a server on one node would be the
+      slowest link.
     - device: CUDA where there is one; in the result, one device per worker.
     - workers: one per GPU; one on the CPU; under torchrun, one per rank.
     - eval_device: a GPU that no worker has, else the first worker's device.
@@ -86,8 +87,8 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
     """
     _check_label_weights(config, labels)
     _check_extras(config)
-    strategy = _strategy(config, torchrun)
     devices = worker_devices(config) if torchrun is None else rank_devices(config, torchrun)
+    strategy = _strategy(config, devices, torchrun)
     workers = len(devices)
     _check_workers(workers, strategy, rows, torchrun)
     batch_size = _batch_size(config, workers, rows)
@@ -194,9 +195,11 @@ def _learning_rate(config: TrainConfig, batch_size: int) -> float:
     return config.learning_rate or min(MAX_LR, scaled_learning_rate(batch_size, config.lr_scaling))
 
 
-def _strategy(config: TrainConfig, torchrun: TorchRun | None) -> ResolvedStrategy:
+def _strategy(config: TrainConfig, devices: Sequence[str], torchrun: TorchRun | None) -> ResolvedStrategy:
     if torchrun is None:
-        return "parameter-server" if config.strategy == "auto" else config.strategy
+        one_gpu = len(devices) == 1 and devices[0] != "cpu" and config.mode == "sync"
+        default: ResolvedStrategy = "single" if one_gpu else "parameter-server"
+        return default if config.strategy == "auto" else config.strategy
     if config.strategy in ("parameter-server", "single"):
         raise ConfigError(
             f"strategy {config.strategy}: torchrun has started {torchrun.size} ranks; choose allreduce, ring, ddp or "

@@ -111,7 +111,7 @@ def add_difference(old: AdamState, new: AdamState, updates: Sequence[WorkerUpdat
 
 
 def take_over(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], __: OptimizerStep) -> bool:
-    """``local-sgd``: take parameters and moments as they are; its ranks have averaged them."""
+    """Local steps without a server: take parameters and moments as they are; the ranks have averaged them."""
     (only,) = updates
     for target_P, source_P in zip(
         (new.values_P, new.exp_avg_P, new.exp_avg_sq_P), np.split(only.array_P, 3), strict=True
@@ -125,7 +125,7 @@ AGGREGATIONS: dict[str, Aggregation] = {"sync": average_gradients, "average": av
 
 def aggregation_for(config: ResolvedTrainConfig) -> Aggregation:
     """Return how the updates of a run become one."""
-    return take_over if config.strategy == "local-sgd" else AGGREGATIONS[config.mode]
+    return take_over if config.takes_local_steps else AGGREGATIONS[config.mode]
 
 
 def clip(gradient_P: Float32, norm: float, limit: float | None) -> None:

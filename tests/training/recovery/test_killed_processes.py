@@ -281,3 +281,21 @@ def test_worker_that_dies_at_every_start_ends_the_run(
 
 def test_random_faults_lose_nothing() -> None:
     assert chaos.main(seconds=0.1, seed=1) > 0
+
+
+@pytest.mark.gpu
+def test_gpu_process_is_killed_and_its_work_unit_is_taken_again(
+    start: Callable[..., Background], rows: Path, tmp_path: Path
+) -> None:
+    config = replace(CONFIG, device="cuda", workers=None, epochs=60)
+    train(rows, tmp_path / "calm", config)
+    background = start(config)
+    with ledger_of(background) as ledger:
+        for count in (1, 2):
+            wait_for_step(ledger, 1000 * count)
+            background.kill("rank-0")
+    code, output = background.wait()
+    assert code == 0, output
+    assert "strategy single" in output
+    assert facts(background.run)["replaced"]["collective-worker"] == 2
+    np.testing.assert_array_equal(final_state(background.run), final_state(tmp_path / "calm"))

@@ -1,0 +1,185 @@
+"""How fast kernels and training are on one GPU: ``python -m benchmarks.gpu --rows 100000000 --features 768``.
+
+Rows are random and lie on the device, as those of a prepared split do where they fit; a million of them are repeated.
+What is compared takes turns, and the figure is the median.
+"""
+
+import gc
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import numpy as np
+import torch
+import typer
+
+from dkan_core import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.loader import Int64, SliceBatches
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.kernels import BACKENDS, RadialLinear
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.compute.device_steps import DeviceSteps
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import decayed_ranges, flatten
+from dkan_core.training.roles.own_updates import MAX_STEPS
+from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.state.adamw import AdamState
+from dkan_core.training.state.parameter_store import Rules
+
+Result = dict[str, Any]
+Model = Literal["auto", "fastkan"]
+Precision = Literal["fp32", "bf16"]
+CUDA = torch.device("cuda", 0)
+KERNEL_SHAPES = ((65_536, 768, 64), (65_536, 768, 256), (4_096, 768, 64), (4_096, 32, 256))
+"""Rows, inputs and outputs."""
+TURNS = 9
+BLOCK_ROWS = 1_000_000
+
+
+class RepeatedRows:
+    """Random rows, the same block of them again and again: as many as wanted in little memory."""
+
+    def __init__(self, rows: int, features: int) -> None:
+        rng = np.random.default_rng(0)
+        self.rows = rows
+        self.starts: Int64 = np.append(np.arange(0, rows, BLOCK_ROWS), rows)
+        numeric = np.frombuffer(rng.bytes(BLOCK_ROWS * features), np.uint8).reshape(BLOCK_ROWS, features)
+        self.block: Arrays = {"numeric": numeric, "labels": (numeric[:, :1] > 200).astype(np.uint8)}
+        self.row_bytes = features + 1
+
+    def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
+        """Return the rows of ``extents`` (first, past the last), none of which crosses a block."""
+        cuts = [slice(start % BLOCK_ROWS, start % BLOCK_ROWS + stop - start) for start, stop in extents]
+        return {name: np.concatenate([array[cut] for cut in cuts]) for name, array in self.block.items()}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def main(
+    rows: Annotated[int, typer.Option(help="Rows to train on.")] = 10_000_000,
+    features: Annotated[int, typer.Option(help="Columns of each.")] = 768,
+    steps: Annotated[int, typer.Option(help="Steps to measure at most; an epoch, where it has fewer.")] = 2_000,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
+) -> None:
+    """Measure and print Markdown tables."""
+    torch.cuda.set_device(CUDA)
+    machine = {"gpu": torch.cuda.get_device_name(CUDA), "torch": torch.__version__}
+    typer.echo(f"{machine['gpu']}, torch {machine['torch']}\n")
+    kernels = [measure_kernels(*shape, half=half) for shape in KERNEL_SHAPES for half in (False, True)]
+    typer.echo(markdown(kernels))
+    reader = RepeatedRows(rows, features)
+    training = []
+    for model, precision in itertools.product(get_args(Model), get_args(Precision)):
+        training.append(measure_training(reader, features, model, precision, steps))
+        typer.echo(markdown(training[-1:]))
+    if out is not None:
+        out.write_text(json.dumps({**machine, "kernels": kernels, "training": training}, indent=2) + "\n")
+
+
+def measure_kernels(rows: int, inputs: int, outputs: int, *, half: bool) -> Result:
+    """Compare the backends' forward and backward passes for a first layer, whose inputs need no gradient."""
+    x_BI = torch.randn(rows, inputs, device=CUDA)
+    weight_OK = torch.randn(outputs, inputs * 8, device=CUDA, requires_grad=True)
+    grid_G = torch.linspace(-2, 2, 8, device=CUDA)
+    grad_BO = torch.randn(rows, outputs, device=CUDA)
+
+    def passes(kernel: RadialLinear) -> Callable[[], None]:
+        def run() -> None:
+            with torch.autocast("cuda", torch.bfloat16, enabled=half):
+                out_BO = kernel(x_BI, weight_OK, grid_G, 4 / 7)
+            torch.autograd.grad(out_BO, weight_OK, grad_BO.to(out_BO.dtype))
+
+        return run
+
+    milliseconds = in_turns({name: passes(kernel) for name, kernel in BACKENDS.items()})
+    shown = {f"{name}, ms": round(value, 3) for name, value in milliseconds.items()}
+    return {
+        "rows": rows,
+        "inputs": inputs,
+        "outputs": outputs,
+        "precision": "bf16" if half else "fp32",
+        **shown,
+        "fused, rows/s": round(rows / milliseconds["fused"] * 1e3),
+    }
+
+
+def in_turns(functions: dict[str, Callable[[], None]]) -> dict[str, float]:
+    """Return the median milliseconds of functions that run alternately, after two turns that are not counted."""
+    found: dict[str, list[float]] = {name: [] for name in functions}
+    for turn in range(TURNS + 2):
+        for name, function in functions.items():
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            function()
+            end.record()
+            torch.cuda.synchronize()
+            if turn > 1:
+                found[name].append(begin.elapsed_time(end))
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def measure_training(
+    reader: RepeatedRows,
+    features: int,
+    model: Literal["auto", "fastkan"],
+    precision: Literal["fp32", "bf16"],
+    steps: int,
+) -> Result:
+    """Take steps as a run with strategy "single" does, the second epoch's, after some that are not counted."""
+    config = resolve(TrainConfig(device="cuda", workers=1, model=model, precision=precision, epochs=2), reader.rows)
+    network = TabularFastKAN(architecture(config, features))
+    rules = Rules.from_config(config, reader.rows, decayed_ranges(network, config, reader.rows))
+    state = AdamState.starting_at(flatten(network).numpy())
+    started = time.perf_counter()
+    taker = DeviceSteps(Replica(network, CUDA), SliceBatches(reader, config, 0), rules)
+    torch.cuda.synchronize()
+    upload = time.perf_counter() - started
+    per_epoch = rules.work_plan.steps_per_epoch
+    taker.take(state, range(min(per_epoch, MAX_STEPS)), 0, 1.0)
+    done = 0
+    last = per_epoch + min(per_epoch, steps)
+    started = time.perf_counter()
+    for first in range(per_epoch, last, MAX_STEPS):
+        done += taker.take(state, range(first, min(first + MAX_STEPS, last)), 0, 1.0).rows
+    seconds = time.perf_counter() - started
+    del taker
+    gc.collect()
+    torch.cuda.empty_cache()
+    return {
+        "model": f"{model}, {config.members} x {config.hidden}",
+        "parameters": len(state.values_P),
+        "precision": precision,
+        "batch": config.batch_size,
+        "rows": reader.rows,
+        "sent to the GPU in, s": round(upload, 1),
+        "steps": last - per_epoch,
+        "rows measured": done,
+        "seconds": round(seconds, 2),
+        "rows/s": round(done / seconds),
+        "an epoch, s": round(reader.rows / done * seconds, 1),
+    }
+
+
+def architecture(config: ResolvedTrainConfig, features: int) -> ModelConfig:
+    """Return that of a model for numeric columns alone."""
+    shared = {name: getattr(config, name) for name in ModelConfig.model_fields if hasattr(config, name)}
+    empty: dict[str, Any] = {"binary": (), "cardinalities": (), "embedded": (), "one_hot_groups": (), "missing": ()}
+    return ModelConfig(labels=("label",), num_numeric=features, **{**shared, **empty})
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """Return a table of results with the same columns."""
+    rows = [[f"{value:,}" if isinstance(value, int) else str(value) for value in each.values()] for each in results]
+    lines = [[*results[0]], ["---:"] * len(results[0]), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    typer.run(main)

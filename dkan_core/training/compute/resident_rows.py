@@ -1,0 +1,117 @@
+"""Batches gathered on a device from rows that all lie there: the host does nothing but say where a batch begins.
+
+Rows, their order and their keys for dropout are those of ``loader``, to the bit.
+
+Shape suffixes: N rows of the split, B rows of a batch.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.hashing import GOLDEN, MASK, salted
+from dkan_core.data.loading.loader import RowReader, epoch_order, piece_rows
+
+CHUNK_BYTES = 256 << 20
+"""Rows are copied to the device in pieces of this size: what the host holds of them besides the page cache."""
+
+SPARE_BYTES = 4 << 30
+SPARE_SHARE = 0.25
+"""Of a device's free memory, left for activations and for other processes: this share, and at least so many bytes."""
+
+ORDER_BYTES = 24
+"""Of a row, for the order of an epoch while it is made."""
+
+
+def fits_device(reader: RowReader, device: torch.device) -> bool:
+    """Tell whether the rows of a split can lie on a device."""
+    if device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return reader.rows * (reader.row_bytes + ORDER_BYTES) <= free - max(SPARE_BYTES, SPARE_SHARE * free)
+
+
+class ResidentRows:
+    """All rows of a split on a device, and the order in which an epoch visits them.
+
+    Args:
+        reader: The split.
+        config: Resolved settings.
+        device: Where the rows are to lie.
+    """
+
+    def __init__(self, reader: RowReader, config: ResolvedTrainConfig, device: torch.device) -> None:
+        self.reader = reader
+        self.seed = config.seed
+        self.device = device
+        self.rows = reader.rows
+        self.arrays = _upload(reader, device)
+        self.order_N = torch.empty(self.rows, dtype=torch.int64, device=device)
+        self._epoch = -1
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Have ``gather`` see the order of an epoch; its buffer stays where it is."""
+        if epoch == self._epoch:
+            return
+        piece = piece_rows(self.rows, self.reader.row_bytes)
+        stream = epoch_order(self.reader.starts, piece=piece, seed=self.seed, epoch=epoch)
+        lengths = torch.from_numpy(np.diff(stream.position)).to(self.device)
+        shift = torch.from_numpy(stream.first - stream.position[:-1]).to(self.device)
+        self.order_N.copy_(torch.repeat_interleave(shift, lengths, output_size=self.rows))
+        self.order_N += torch.arange(self.rows, device=self.device)
+        self._epoch = epoch
+
+    def gather(self, place: Tensor, epoch: Tensor, count: int) -> dict[str, Tensor]:
+        """Return the rows of an epoch from a place of its stream on.
+
+        Args:
+            place: Of the first row, ``(1,)`` int64 on the device.
+            epoch: Which epoch, ``(1,)`` int64 on the device.
+            count: How many rows, B.
+        """
+        places_B = place + torch.arange(count, device=self.device)
+        rows_B = self.order_N[places_B]
+        batch = {name: array.index_select(0, rows_B) for name, array in self.arrays.items()}
+        mixed_B = mix_keys(epoch * self.rows + places_B, seed=salted(self.seed, "dropout"))
+        return {**batch, "dropout_key": (mixed_B >> 32).to(torch.int32)}
+
+
+def _upload(reader: RowReader, device: torch.device) -> dict[str, Tensor]:
+    """Copy all rows to a device, in their stored order."""
+    arrays: dict[str, Tensor] = {}
+    chunk = max(1, CHUNK_BYTES // max(1, reader.row_bytes))
+    for shard_start, shard_stop in zip(reader.starts, reader.starts[1:], strict=False):
+        for start in range(int(shard_start), int(shard_stop), chunk):
+            stop = min(start + chunk, int(shard_stop))
+            for name, rows in reader.gather([(start, stop)]).items():
+                if name not in arrays:
+                    dtype = torch.from_numpy(rows[:0]).dtype
+                    arrays[name] = torch.empty((reader.rows, *rows.shape[1:]), dtype=dtype, device=device)
+                arrays[name][start:stop].copy_(torch.from_numpy(rows))
+    return arrays
+
+
+def mix_keys(key_N: Tensor, *, seed: int = 0) -> Tensor:
+    """Mix 64-bit keys on their device as ``data.hashing.splitmix64`` does; the same numbers, read as signed.
+
+    Shape:
+        - Input and output: ``(N,)`` int64
+
+    >>> mix_keys(torch.arange(2)).numpy().view(np.uint64)
+    array([16294208416658607535, 10451216379200822465], dtype=uint64)
+    """
+    z_N = key_N + _signed((GOLDEN * (seed + 1)) & MASK)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z_N = (z_N ^ _shifted(z_N, shift)) * _signed(factor)
+    return z_N ^ _shifted(z_N, 31)
+
+
+def _signed(number: int) -> int:
+    """Return the signed integer of the same 64 bits."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _shifted(z_N: Tensor, bits: int) -> Tensor:
+    """Shift right as if unsigned: torch copies the sign bit, which is masked away here."""
+    return (z_N >> bits) & ((1 << (64 - bits)) - 1)

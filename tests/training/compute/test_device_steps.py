@@ -1,0 +1,161 @@
+"""Steps on a device are those of the host: rows, order, dropout and arithmetic."""
+
+import numpy as np
+import pytest
+import torch
+
+from dkan_core.config import ResolvedTrainConfig, TrainConfig
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.hashing import splitmix64
+from dkan_core.data.loading.in_memory import ArraysReader
+from dkan_core.data.loading.loader import SliceBatches, train_batches
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.compute.device_steps import DeviceSteps
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import decayed_ranges, flatten
+from dkan_core.training.compute.local_steps import LocalSteps
+from dkan_core.training.compute.resident_rows import ResidentRows, mix_keys
+from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.state.adamw import AdamState
+from dkan_core.training.state.aggregation import LossTotals
+from dkan_core.training.state.parameter_store import Rules
+
+ROWS = 1000
+CPU = torch.device("cpu")
+devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+
+
+def rows_in_memory(rows: int = ROWS, *, weighted: bool = True) -> ArraysReader:
+    rng = np.random.default_rng(0)
+    numeric = rng.integers(0, 256, (rows, 3), dtype=np.uint8)
+    arrays: Arrays = {
+        "numeric": numeric,
+        "categorical": rng.integers(0, 5, (rows, 2), dtype=np.int32),
+        "labels": np.where(rng.random((rows, 1)) < 0.1, 255, numeric[:, :1] > 100).astype(np.uint8),
+    }
+    return ArraysReader({**arrays, "weight": rng.random(rows).astype(np.float32)} if weighted else arrays)
+
+
+def settings(**changes: object) -> ResolvedTrainConfig:
+    given = {"strategy": "local-sgd", "sync_interval": 4, "batch_size": 128, "epochs": 3, "clip_norm": 0.05, "seed": 5}
+    return resolve(TrainConfig(device="cpu", model="auto", hidden=(8,), **{**given, **changes}), ROWS)  # type: ignore[arg-type]
+
+
+def network(config: ResolvedTrainConfig) -> TabularFastKAN:
+    torch.manual_seed(0)
+    return TabularFastKAN(
+        ModelConfig(
+            labels=("label",),
+            model=config.model,
+            num_numeric=3,
+            binary=(),
+            cardinalities=(5, 5),
+            embedded=(0,),
+            one_hot_groups=((0,), (0, 1)),
+            missing=(1,),
+            embedding_dim=config.embedding_dim,
+            members=2,
+            hidden=config.hidden,
+            num_centers=config.num_centers,
+            grid_min=config.grid_min,
+            grid_max=config.grid_max,
+            input_norm=config.input_norm,
+            dropout=0.3,
+            binary_dropout=config.binary_dropout,
+        )
+    )
+
+
+def states(
+    kind: type[LocalSteps] | type[DeviceSteps],
+    config: ResolvedTrainConfig,
+    device: torch.device = CPU,
+    *,
+    rank: int = 0,
+    reader: ArraysReader | None = None,
+) -> list[tuple[LossTotals, AdamState]]:
+    """Return what the work units of two epochs lead to."""
+    reader = reader or rows_in_memory()
+    model = network(config)
+    rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
+    state = AdamState.starting_at(flatten(model).numpy())
+    batches = SliceBatches(reader, config, rank)
+    steps = kind(Replica(model, device), batches, rules)
+    found = []
+    for unit in range(rank, 2 * rules.work_plan.sync_rounds_per_epoch * config.workers, config.workers):
+        totals = steps.take(state, rules.work_plan.steps_of_unit(unit), rank, 0.5)
+        copies = (array.copy() for array in (state.values_P, state.exp_avg_P, state.exp_avg_sq_P))
+        found.append((totals, AdamState(*copies)))
+    batches.close()
+    return found
+
+
+@devices
+@pytest.mark.parametrize("weighted", [True, False])
+def test_rows_order_and_keys_are_those_of_the_loader(device: str, *, weighted: bool) -> None:
+    reader = rows_in_memory(weighted=weighted)
+    config = settings()
+    resident = ResidentRows(reader, config, torch.device(device))
+    for epoch in (0, 1, 0):
+        resident.begin_epoch(epoch)
+        for step, expected in enumerate(train_batches(reader, seed=config.seed, epoch=epoch, batch_size=128)):
+            place = torch.tensor([step * 128], device=device)
+            batch = resident.gather(place, torch.tensor([epoch], device=device), len(expected["labels"]))
+            assert batch.keys() == expected.keys()
+            for name, array in expected.items():
+                np.testing.assert_array_equal(batch[name].cpu().numpy(), array, strict=True)
+
+
+def test_keys_are_mixed_as_by_numpy() -> None:
+    keys = np.random.default_rng(0).integers(0, 2**64, 100, dtype=np.uint64)
+    mixed = mix_keys(torch.from_numpy(keys.view(np.int64)), seed=3).numpy().view(np.uint64)
+    np.testing.assert_array_equal(mixed, splitmix64(keys, seed=3))
+
+
+@devices
+@pytest.mark.parametrize("changes", [{}, {"accumulate": 3}, {"workers": 2}, {"clip_norm": None}])
+def test_steps_are_those_of_the_host(device: str, changes: dict[str, object]) -> None:
+    config = settings(**changes)
+    rank = config.workers - 1
+    expected = states(LocalSteps, config, rank=rank)
+    found = states(DeviceSteps, config, torch.device(device), rank=rank)
+    assert len(expected) > 2
+    for (totals, state), (expected_totals, expected_state) in zip(found, expected, strict=True):
+        assert totals == pytest.approx(expected_totals, rel=1e-4)
+        for name in ("values_P", "exp_avg_P", "exp_avg_sq_P"):
+            difference = np.linalg.norm(getattr(state, name) - getattr(expected_state, name))
+            assert difference < 2e-3 * np.linalg.norm(getattr(expected_state, name)), name
+
+
+@devices
+def test_batch_without_a_measured_label_changes_nothing(device: str) -> None:
+    reader = rows_in_memory()
+    reader.arrays["labels"][:] = 255
+    (totals, state), *_ = states(DeviceSteps, settings(), torch.device(device), reader=reader)
+    assert totals == (0.0, 0.0, 4 * 128)
+    np.testing.assert_array_equal(state.values_P, flatten(network(settings())).numpy())
+    assert not state.exp_avg_P.any()
+
+
+@pytest.mark.gpu
+def test_steps_become_one_graph_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dkan_core.training.compute import device_steps
+
+    captured = states(DeviceSteps, settings(), torch.device("cuda"))
+    monkeypatch.setattr(device_steps, "WARMUP_STEPS", 10**9)
+    launched = states(DeviceSteps, settings(), torch.device("cuda"))
+    for (totals, state), (expected_totals, expected_state) in zip(captured, launched, strict=True):
+        assert totals == expected_totals
+        np.testing.assert_array_equal(state.values_P, expected_state.values_P)
+
+
+@pytest.mark.gpu
+def test_rows_that_do_not_fit_are_sent_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dkan_core.training.compute import device_steps
+
+    resident = states(DeviceSteps, settings(), torch.device("cuda"))
+    monkeypatch.setattr(device_steps, "fits_device", lambda reader, device: False)
+    sent = states(DeviceSteps, settings(), torch.device("cuda"))
+    for (_, state), (_, expected) in zip(sent, resident, strict=True):
+        np.testing.assert_array_equal(state.values_P, expected.values_P)
