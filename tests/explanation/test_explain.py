@@ -122,7 +122,6 @@ def test_many_labels_share_importances_and_one_has_the_curves(many: tuple[Path, 
     assert mean == {name: pytest.approx(np.mean([slope[name] for slope in each]), rel=1e-4) for name in mean}
 
 
-@pytest.mark.slow
 def test_any_name_is_safe_in_files_and_page(many: tuple[Path, Path], tmp_path: Path) -> None:
     explain(*many, tmp_path / "out")
     names = sorted(path.name for path in (tmp_path / "out/curves").iterdir())
@@ -133,7 +132,6 @@ def test_any_name_is_safe_in_files_and_page(many: tuple[Path, Path], tmp_path: P
     assert safe_names(["a b", "a/b", "A_B", ""]) == ["a_b", "a_b-2", "A_B-3", "column"]
 
 
-@pytest.mark.slow
 def test_report_shows_what_was_learned_unless_told_not_to(known: Path, learner: TrainResult, tmp_path: Path) -> None:
     pages = []
     for wanted in (True, False):

@@ -61,7 +61,6 @@ def test_every_compiled_file_is_a_pipeline_that_is_known() -> None:
     assert {package_of(name) for name in PIPELINES} == set(ROOT.glob("*/*/pipeline.yaml"))
 
 
-@pytest.mark.slow
 def test_check_fails_when_a_file_is_out_of_date() -> None:
     check = pipelines_command("compile", "--check", DKAN_IMAGE="registry.example/dkan:9")
     assert check.returncode == 1

@@ -70,7 +70,6 @@ def test_bfloat16_gives_about_the_gradient_of_float32(architecture: ModelConfig,
     assert loss == pytest.approx(expected_loss, rel=0.02) and weight == expected_weight
 
 
-@pytest.mark.slow
 def test_bfloat16_learns_as_well(prepared: Path) -> None:
     manifest = read_manifest(prepared)
     found = {}

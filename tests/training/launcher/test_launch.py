@@ -192,7 +192,6 @@ def running(prepared: Path, tmp_path: Path) -> Any:
     background.end()
 
 
-@pytest.mark.slow
 def test_training_never_waits_for_evaluation(prepared: Path, tmp_path: Path) -> None:
     config = replace(ENDLESS, max_seconds=4.0)
     background = Background(prepared, tmp_path / "run", config, tmp_path / "settings.json")
@@ -243,7 +242,6 @@ def test_impossible_run_folder_is_named(prepared: Path, tmp_path: Path) -> None:
         train(prepared, tmp_path / "file" / "run", SMALL)
 
 
-@pytest.mark.slow
 def test_remote_run_is_uploaded_and_replaced_as_a_whole(prepared: Path, tmp_path: Path) -> None:
     fs = fsspec.filesystem("memory")
     fs.pipe_file("/runs/first/metrics.json", b'{"average_precision": 0.5}')

@@ -80,7 +80,6 @@ sys.settrace(trace)
 """
 
 
-@pytest.mark.slow
 def test_hung_server_and_evaluator_are_replaced(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They have heartbeats, as those are a thread's matter, and they do nothing."""
     entries = {"server": "poll_heartbeats", "evaluator": "snapshots_beyond"}
