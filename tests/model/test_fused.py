@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from dkan_core.model.kernels import recompute, trust
+from dkan_core.model.kernels import recompute, verified
 from tests.model.fused_in_interpreter import SHAPES
 
 HALF = "half precision"
@@ -29,20 +29,20 @@ def interpreted() -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("shape", [*SHAPES, HALF])
 def test_result_and_gradients_equal_the_formula(interpreted: dict[str, list[float]], shape: str) -> None:
-    tolerance = trust.TOLERANCES[torch.float16 if shape == HALF else torch.float32]
+    tolerance = verified.TOLERANCES[torch.float16 if shape == HALF else torch.float32]
     assert len(interpreted[shape]) == 3
     assert max(interpreted[shape]) < tolerance
 
 
 def test_half_precision_rounds(interpreted: dict[str, list[float]]) -> None:
-    assert min(interpreted[HALF]) > trust.TOLERANCES[torch.float32]
+    assert min(interpreted[HALF]) > verified.TOLERANCES[torch.float32]
 
 
 def test_kernels_that_do_not_run_are_replaced(caplog: pytest.LogCaptureFixture) -> None:
     """As here, on a device that they cannot be compiled for."""
-    trust.is_trusted.cache_clear()
+    verified.is_verified.cache_clear()
     with caplog.at_level(logging.WARNING):
-        assert not trust.is_trusted((3, 2, 8), torch.float32, torch.device("cpu"), gradients=True)
+        assert not verified.is_verified((3, 2, 8), torch.float32, torch.device("cpu"), gradients=True)
     assert "do not run on cpu" in caplog.text
 
 
@@ -50,7 +50,7 @@ def test_kernels_that_do_not_run_are_replaced(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize("product", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(1, 1, 2), (40, 70, 8), (2, 3, 5), (3, 200, 8), (3, 20, 1, 8), (768, 64, 8)])
 def test_kernels_are_right_on_this_gpu(shape: tuple[int, ...], product: torch.dtype) -> None:
-    assert trust.is_trusted(shape, product, CUDA, gradients=True)
+    assert verified.is_verified(shape, product, CUDA, gradients=True)
 
 
 @pytest.mark.gpu
@@ -60,7 +60,7 @@ def test_same_inputs_give_the_same_bits() -> None:
     weight = torch.randn(64, 240, device=CUDA, generator=generator, requires_grad=True)
     grid = torch.linspace(-2, 2, 8, device=CUDA)
     first, second = (
-        (out := trust.radial_linear(x, weight, grid, 0.6), *torch.autograd.grad(out.sum(), (x, weight)))
+        (out := verified.radial_linear(x, weight, grid, 0.6), *torch.autograd.grad(out.sum(), (x, weight)))
         for _ in range(2)
     )
     assert all(map(torch.equal, first, second))
@@ -70,9 +70,9 @@ def test_same_inputs_give_the_same_bits() -> None:
 def test_wrong_kernels_are_replaced(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     from dkan_core.model.kernels import fused
 
-    trust.is_trusted.cache_clear()
+    verified.is_verified.cache_clear()
     monkeypatch.setattr(fused, "radial_linear", lambda *operands: recompute.radial_linear(*operands) * 1.001)
     with caplog.at_level(logging.WARNING):
-        assert not trust.is_trusted((3, 2, 8), torch.float32, CUDA, gradients=True)
+        assert not verified.is_verified((3, 2, 8), torch.float32, CUDA, gradients=True)
     assert "differ by 1.0e-03" in caplog.text
-    trust.is_trusted.cache_clear()
+    verified.is_verified.cache_clear()

@@ -16,16 +16,16 @@ CHECK_ROWS = 300
 """Several tiles of rows, the last one not full."""
 
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-"""Norm of the error over that of the result: five times what was measured on an H100, float32 twenty times."""
+"""Norm of the error over that of the result. On an H100, 3e-7 was measured in float32 and 3e-3 in bfloat16."""
 
 logger = logging.getLogger(__name__)
 
 
 def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
-    """Return the same as ``eager.radial_linear``, by the fused kernels where those can be trusted."""
+    """Return the same as ``eager.radial_linear``, by the fused kernels where they are right."""
     product = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else weight_OK.dtype
     shape = (*weight_OK.shape[:-2], x_BI.shape[-1], weight_OK.shape[-2], len(centers_G))
-    if not weight_OK.is_cuda or not is_trusted(shape, product, weight_OK.device, torch.is_grad_enabled()):
+    if not weight_OK.is_cuda or not is_verified(shape, product, weight_OK.device, torch.is_grad_enabled()):
         return recompute.radial_linear(x_BI, weight_OK, centers_G, width)
     from dkan_core.model.kernels import fused
 
@@ -33,7 +33,7 @@ def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: flo
 
 
 @functools.cache
-def is_trusted(shape: tuple[int, ...], product: torch.dtype, device: torch.device, gradients: bool) -> bool:
+def is_verified(shape: tuple[int, ...], product: torch.dtype, device: torch.device, gradients: bool) -> bool:
     """Tell whether the fused kernels give what the formula says.
 
     Args:
