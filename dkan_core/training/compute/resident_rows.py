@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dkan_core.config import ResolvedTrainConfig
+from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.hashing import GOLDEN, MASK, salted
 from dkan_core.data.loading.loader import RowReader, epoch_order, piece_rows
 
