@@ -24,6 +24,10 @@ ASSUMED_LAUNCH = 1e-3
 # Bytes per second between a GPU and the host where no GPU was measured: PCIe 4.0 with 16 lanes, less its overhead.
 ASSUMED_COPY_BANDWIDTH = 20e9
 
+# Of a GPU's memory, assumed: that of an A100; newer ones have more. AdamW reads four arrays and writes three.
+DEVICE_BANDWIDTH = 2e12
+ADAMW_ARRAYS = 7
+
 # Of a gradient's measured time, at least so much is for its rows: in noise, a larger slice may seem as fast as a small
 # one, and its rate would be infinite.
 MIN_ROW_SHARE = 0.01
@@ -89,10 +93,10 @@ def server_exchange(workers: int, size: float, copy_bandwidth: float, arrays: in
         workers: GPUs.
         size: Bytes of the parameters.
         copy_bandwidth: Of a copy between a GPU and the host.
-        arrays: How many times ``size`` is aggregated; the moments are in the host's memory already.
+        arrays: How many times ``size`` is aggregated.
     """
     # To the host and back; there, what each worker pushed is read, and the sum read and written.
-    return 2 * size / copy_bandwidth + 3 * workers * arrays * size / HOST_BANDWIDTH + SERVER_LATENCY
+    return 2 * arrays * size / copy_bandwidth + 3 * workers * arrays * size / HOST_BANDWIDTH + SERVER_LATENCY
 
 
 class Curve:
@@ -131,6 +135,11 @@ class Scheme:
 
     most_workers: int = 1024
 
+    @property
+    def steps_on_device(self) -> bool:
+        """Whether a GPU takes the optimizer's step itself, on rows that lie there as well."""
+        return self.has_local_steps or self.strategy == "single"
+
 
 SYNC = Scheme(name="parameter-server sync", strategy="parameter-server")
 # Three arrays: the parameters and both moments of AdamW.
@@ -167,8 +176,9 @@ class Machine(ABC):
         """Return the time of an optimizer's step that each worker takes alone; workers beyond the cores take turns."""
         return self.update_seconds * max(1.0, workers / self.cores)
 
-    def feed(self, workers: int) -> float:
+    def feed(self, scheme: Scheme, workers: int) -> float:
         """Return the rows per second that each worker can read."""
+        del scheme
         return self.feed_rows * min(1.0, self.cores / workers)
 
 
@@ -212,7 +222,7 @@ def predict(
     rows = batch_size / workers
     compute = machine.step(workers, rows)
     beside = machine.exchange(scheme, workers) + (interval * machine.update(workers) if scheme.has_local_steps else 0.0)
-    feed = machine.feed(workers)
+    feed = machine.feed(scheme, workers)
     share = efficiency(compute, beside, interval, rows=rows, feed=feed)
     # Rows are read in parallel with all of it: only what takes longer than that shows.
     busy = compute + beside / interval

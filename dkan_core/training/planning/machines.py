@@ -1,9 +1,20 @@
 """The machines of a plan: the cores measured here, or as many of the GPU measured here as somebody has."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dkan_core.training.planning.formulas import Curve, Link, Machine, Scheme, StepCost, server_exchange
+from dkan_core.training.planning.formulas import (
+    ADAMW_ARRAYS,
+    DEVICE_BANDWIDTH,
+    Curve,
+    Link,
+    Machine,
+    Scheme,
+    StepCost,
+    server_exchange,
+)
+from dkan_core.training.roles.own_updates import MAX_STEPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +60,10 @@ class Gpus(Machine):
         return self.cost.seconds(rows)
 
     def exchange(self, scheme: Scheme, workers: int) -> float:
-        """Return the time of an exchange; the optimizer's step runs on the host, in the server or in each worker."""
+        """Return the time of an exchange, with the optimizer's step where it runs on the host."""
+        if scheme.strategy == "single":
+            # Parameters and both moments, there and back, once in many steps.
+            return self.update(workers) + 6 * self.size / self.copy_bandwidth / MAX_STEPS
         own = 0.0 if scheme.has_local_steps else self.update_seconds
         if scheme.strategy == "parameter-server":
             return server_exchange(workers, self.size, self.copy_bandwidth, scheme.arrays) + own
@@ -58,5 +72,10 @@ class Gpus(Machine):
         return self.link.all_reduce(workers, size) + 2 * size / self.copy_bandwidth + own
 
     def update(self, workers: int) -> float:
-        """Return the time of an optimizer's step that each worker takes alone, with the copies to the host and back."""
-        return super().update(workers) + 2 * self.size / self.copy_bandwidth
+        """Return the time of an optimizer's step that a GPU takes itself."""
+        del workers
+        return ADAMW_ARRAYS * self.size / DEVICE_BANDWIDTH
+
+    def feed(self, scheme: Scheme, workers: int) -> float:
+        """Return the rows per second that each worker can read: no limit where they lie on the GPU."""
+        return math.inf if scheme.steps_on_device else super().feed(scheme, workers)

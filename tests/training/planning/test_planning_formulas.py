@@ -129,11 +129,18 @@ def test_prediction_computed_by_hand() -> None:
 
 def test_walking_alone_saves_exchanges_and_costs_own_steps() -> None:
     machine = gpus(update_seconds=0.0005)
+    own = 7 * 4e6 / 2e12
     exchange = 45e-6 + 1.5 * 12e6 / 20e9 + 2 * 12e6 / 20e9
-    assert line(machine, LOCAL_SGD, 4).step_seconds == pytest.approx(0.003 + 0.0005 + 0.0004 + exchange / 8)
+    assert line(machine, LOCAL_SGD, 4).step_seconds == pytest.approx(0.003 + own + exchange / 8)
     assert line(machine, AVERAGE, 4).step_seconds == pytest.approx(
-        0.003 + 0.0005 + 0.0004 + server_exchange(4, 4e6, 20e9, arrays=3) / 8
+        0.003 + own + server_exchange(4, 4e6, 20e9, arrays=3) / 8
     )
+
+
+def test_one_gpu_takes_its_steps_without_the_host() -> None:
+    found = line(gpus(update_seconds=1.0, feed_rows=1.0), SINGLE, 1)
+    assert found.step_seconds == pytest.approx(0.001 + 8000 / 1e6 + 7 * 4e6 / 2e12 + 24e6 / 20e9 / 256)
+    assert found.bottleneck == "compute"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +213,7 @@ def test_measured_memory_never_shrinks_with_rows() -> None:
     ],
 )
 def test_device_decides_on_parts_and_precision(found: Device, accumulate: int, note: str | None) -> None:
-    machine = gpus()
+    machine = gpus(size=4e4)
     advice = advise(machine, config(100, 8000), 8, 100_000, predictions(machine, (1, 4)), 4, found)
     assert advice.workers == 4 and advice.accumulate == accumulate
     assert (f"--accumulate {accumulate}" in advice.options()) == (accumulate > 1)
