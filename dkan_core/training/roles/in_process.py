@@ -8,19 +8,22 @@ Shape suffixes: P trainable parameters of the model.
 
 import logging
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.loading.loader import RowReader, run_batches
+from dkan_core.data.loading.loader import RowReader, SliceBatches, run_batches
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.compute.device_steps import steps_on_device
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
-from dkan_core.training.roles.own_updates import OwnUpdates
+from dkan_core.training.roles.own_updates import OwnSteps, OwnUpdates
 from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import TrainingLoop
@@ -91,7 +94,10 @@ class _Single:
         config: ResolvedTrainConfig,
         initial: InitialModel | None,
     ) -> None:
+        # Whatever strategy the settings name: there is nobody to exchange anything with.
+        config = replace(config, strategy="single", mode="sync", sync_interval=1)
         self.config = config
+        self.train = train
         self.architecture = initial.architecture if initial else choose_architecture(train, prepared, config)
         model = initial_model(self.architecture, prepared, config, initial)
         values_P = flatten(model).numpy()
@@ -103,7 +109,6 @@ class _Single:
             memory, Rules.from_config(config, train.rows, decayed_ranges(model, config, train.rows))
         )
         self.replica = Replica(model, torch.device(config.device))
-        self.batches = run_batches(train, config)
         self.scorer = Scorer(self.replica, valid, EarlyStopping(config.patience))
         self.best: Best | None = None
         self.history: list[dict[str, Any]] = []
@@ -111,9 +116,18 @@ class _Single:
     def run(self) -> SingleResult:
         """Run every step, or until patience or time is used up."""
         stopwatch = Stopwatch()
-        source = OwnUpdates(self.store, self.replica, lambda _: next(self.batches), stopwatch)
-        TrainingLoop(self.store, source, PostStepHooks(self.store, self._evaluate), stopwatch).run()
+        with self._update_source(stopwatch) as source:
+            TrainingLoop(self.store, source, PostStepHooks(self.store, self._evaluate), stopwatch).run()
         return self._result()
+
+    @contextmanager
+    def _update_source(self, stopwatch: Stopwatch) -> Iterator[OwnSteps | OwnUpdates]:
+        if self.config.takes_local_steps:
+            with closing(SliceBatches(self.train, self.config, 0)) as slices:
+                yield OwnSteps(self.store, steps_on_device(self.replica, slices, self.store.rules), stopwatch)
+        else:
+            batches = run_batches(self.train, self.config)
+            yield OwnUpdates(self.store, self.replica, lambda _: next(batches), stopwatch)
 
     def _evaluate(self, ledger: Ledger, _: bool) -> bool:
         """Score the state that counts and keep it if it is the best, unless patience is used up already."""

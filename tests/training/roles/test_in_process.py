@@ -1,12 +1,18 @@
 """Training in one process: rare positives, and weights."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import average_precision_score
 
 from dkan_core import FastKANClassifier
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.integrations.sklearn import classifier
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.roles import in_process
 
 ROWS, RATE = 60_000, 0.001
 
@@ -40,3 +46,34 @@ def test_the_scale_of_the_weights_does_not_matter(scale: float) -> None:
         for weight in (None, np.full(len(X), scale))
     )
     np.testing.assert_allclose(weighted, plain, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"strategy": "single", "device": "cuda:0"},
+        {"strategy": "single", "device": "cuda:0", "ema_decay": 0.9},
+        {"strategy": "local-sgd", "sync_interval": 8},
+        {"mode": "average", "sync_interval": 8},
+        {"mode": "async", "sync_interval": 8},
+    ],
+)
+def test_one_process_trains_alike_whatever_the_strategy(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, whose place the CPU takes here, the optimizer steps where the model is."""
+    X, y = rare(3)
+    X, y = X[:2000], X[:2000, 0] + X[:2000, 1] > 1
+    resolve = classifier.resolve
+    same = {name: value for name, value in changes.items() if name == "ema_decay"}
+
+    def probability(**changes: Any) -> np.ndarray:
+        def changed(*arguments: Any) -> ResolvedTrainConfig:
+            return replace(resolve(*arguments), clip_norm=None, **changes)
+
+        monkeypatch.setattr(classifier, "resolve", changed)
+        model = FastKANClassifier(members=1, hidden=(8,), epochs=2, device="cpu", random_state=0, n_jobs=1)
+        return model.fit(X, y).predict_proba(X)[:, 1]
+
+    monkeypatch.setattr(in_process, "Replica", lambda model, _: Replica(model, torch.device("cpu")))
+    np.testing.assert_array_equal(probability(**changes), probability(**same))
