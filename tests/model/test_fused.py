@@ -46,6 +46,18 @@ def test_kernels_that_do_not_run_are_replaced(caplog: pytest.LogCaptureFixture) 
     assert "do not run on cpu" in caplog.text
 
 
+@pytest.mark.parametrize("errors", [[1e-7, float("nan"), 1e-7], [1e-7, 1e-7, 1e-2]])
+def test_kernels_that_are_wrong_are_replaced(
+    errors: list[float], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verified.is_verified.cache_clear()
+    monkeypatch.setattr(verified, "_errors", lambda *_: errors)
+    with caplog.at_level(logging.WARNING):
+        assert not verified.is_verified((3, 2, 8), torch.float32, torch.device("cpu"), gradients=True)
+    assert f"differ by 1.0e-07, {errors[1]:.1e}" in caplog.text
+    verified.is_verified.cache_clear()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("product", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shape", [(1, 1, 2), (40, 70, 8), (2, 3, 5), (3, 200, 8), (3, 20, 1, 8), (768, 64, 8)])

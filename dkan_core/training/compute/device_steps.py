@@ -18,7 +18,7 @@ from dkan_core.data.loading.loader import SliceBatches, slice_of
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import add_gradient, to_tensors
 from dkan_core.training.compute.local_steps import LocalSteps
-from dkan_core.training.compute.resident_rows import ResidentRows, fits_device
+from dkan_core.training.compute.resident_rows import rows_on_device
 from dkan_core.training.state.adamw import BETA1, BETA2, EPSILON, AdamState
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import Rules
@@ -53,8 +53,7 @@ class DeviceSteps:
         self.rules = rules
         self.on_step = on_step
         self.device = replica.device
-        fits = fits_device(batches.reader, self.device)
-        self.resident = ResidentRows(batches.reader, rules.config, self.device) if fits else None
+        self.resident = rows_on_device(batches.reader, rules.config, self.device)
         self.moments_2P = torch.zeros(2, replica.values_P.numel(), device=self.device)
         self.decay_P = torch.zeros_like(replica.values_P)
         for start, stop, decay in rules.decayed:

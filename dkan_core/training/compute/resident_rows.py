@@ -5,6 +5,8 @@ Rows, their order and their keys for dropout are those of ``loader``, to the bit
 Shape suffixes: N rows of the split, B rows of a batch.
 """
 
+import logging
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,6 +24,28 @@ SPARE_SHARE = 0.25
 
 ORDER_BYTES = 24
 """Of a row, for the order of an epoch while it is made."""
+
+logger = logging.getLogger(__name__)
+
+
+def rows_on_device(reader: RowReader, config: ResolvedTrainConfig, device: torch.device) -> "ResidentRows | None":
+    """Copy all rows of a split to a device; return None where they do not fit there.
+
+    Args:
+        reader: The split.
+        config: Resolved settings.
+        device: Where the rows are to lie.
+    """
+    size = reader.rows * reader.row_bytes / 1e9
+    if fits_device(reader, device):
+        # Processes that share a device count its free memory at the same moment, and all take it.
+        try:
+            return ResidentRows(reader, config, device)
+        except torch.cuda.OutOfMemoryError:
+            logger.warning("%s ran out of memory while %.1f GB of rows were copied there", device, size)
+        torch.cuda.empty_cache()
+    logger.info("%.1f GB of rows do not fit on %s; every batch is sent there when it is needed", size, device)
+    return None
 
 
 def fits_device(reader: RowReader, device: torch.device) -> bool:

@@ -1,5 +1,7 @@
 """The updates of a process that trains alone: a rank without others, or the caller's own process."""
 
+import math
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -11,11 +13,14 @@ from dkan_core.training.compute.local_steps import LocalSteps
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import UpdateSource
 from dkan_core.training.state.adamw import AdamState
-from dkan_core.training.state.aggregation import WorkerUpdate
+from dkan_core.training.state.aggregation import LossTotals, WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore
 
 MAX_STEPS = 256
 """Between two commits, which copy the state to the host: so many are done again where the process dies."""
+
+MAX_SECONDS = 2.0
+"""About so long, where that is fewer steps: so late are Ctrl-C and the end of the run's time noticed."""
 
 
 class OwnUpdates(UpdateSource):
@@ -54,7 +59,8 @@ class OwnUpdates(UpdateSource):
 class OwnSteps(UpdateSource):
     """Parameters and moments after some steps, which are taken on the model's device without a look at the host.
 
-    There are as many steps as there may be before something is due. With a moving average of the parameters, which is
+    There are as many steps as there may be before something is due, and one at first, whose time tells how long others
+    take. With a moving average of the parameters, which is
     taken where the state that counts is, there is one.
 
     Args:
@@ -68,19 +74,33 @@ class OwnSteps(UpdateSource):
         self.steps = steps
         self.stopwatch = stopwatch
         self._state_3P = np.empty((3, store.memory.shape.parameters), np.float32)
+        self._steps_in_time = 1
+        """How many take ``MAX_SECONDS``."""
 
     def next_updates(self) -> list[WorkerUpdate]:
         """Take the next steps."""
         self.stopwatch.lap("other")
         ledger = self.store.ledger
-        np.copyto(self._state_3P, self.store.state_KP[:3])
         steps = range(ledger.step, ledger.step + self._steps_before_anything_is_due())
-        totals = self.steps.take(AdamState(*self._state_3P), steps, 0, self.store.lr_scale)
+        totals = self._take(steps)
+        # Again, until a step that leads to no finite numbers stands alone: it is refused, and none before it with it.
+        while len(steps) > 1 and not (math.isfinite(totals.loss) and np.isfinite(self._state_3P).all()):
+            steps = steps[: len(steps) // 2]
+            totals = self._take(steps)
         self.stopwatch.lap("compute")
         update = WorkerUpdate(
             unit=ledger.units_done, units=len(steps), array_P=self._state_3P.reshape(-1), **totals._asdict()
         )
         return [update]
+
+    def _take(self, steps: range) -> LossTotals:
+        """Take steps from the state that counts on."""
+        started = time.perf_counter()
+        np.copyto(self._state_3P, self.store.state_KP[:3])
+        totals = self.steps.take(AdamState(*self._state_3P), steps, 0, self.store.lr_scale)
+        seconds_per_step = (time.perf_counter() - started) / len(steps)
+        self._steps_in_time = max(1, int(MAX_SECONDS / seconds_per_step))
+        return totals
 
     def _steps_before_anything_is_due(self) -> int:
         schedule = self.store.rules.schedule
@@ -88,10 +108,11 @@ class OwnSteps(UpdateSource):
         most = schedule.steps_per_epoch - step % schedule.steps_per_epoch
         if self.store.rules.config.ema_decay:
             most = 1
-        for count in range(1, min(most, MAX_STEPS)):
+        most = min(most, MAX_STEPS, self._steps_in_time)
+        for count in range(1, most):
             after = step + count
             if schedule.evaluations_due(after) > schedule.evaluations_due(step):
                 return count
             if schedule.restore_points_due(after) > schedule.restore_points_due(step):
                 return count
-        return min(most, MAX_STEPS)
+        return most

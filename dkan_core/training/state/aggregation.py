@@ -117,7 +117,8 @@ def take_over(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], __:
         (new.values_P, new.exp_avg_P, new.exp_avg_sq_P), np.split(only.array_P, 3), strict=True
     ):
         np.copyto(target_P, source_P)
-    return math.isfinite(float(np.dot(new.values_P, new.values_P)))
+    # The moments too: an infinite second one would keep its parameter where it is for good, without a further sign.
+    return bool(np.isfinite(only.array_P).all())
 
 
 AGGREGATIONS: dict[str, Aggregation] = {"sync": average_gradients, "average": average_values, "async": add_difference}

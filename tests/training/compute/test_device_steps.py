@@ -1,5 +1,7 @@
 """Steps on a device are those of the host: rows, order, dropout and arithmetic."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import SliceBatches, train_batches
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.compute import resident_rows
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
@@ -150,12 +153,29 @@ def test_steps_become_one_graph_with_the_same_bits(monkeypatch: pytest.MonkeyPat
         np.testing.assert_array_equal(state.values_P, expected_state.values_P)
 
 
+def test_memory_that_ends_while_rows_are_copied_is_no_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Crowded(ArraysReader):
+        def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
+            if extents == [(512, ROWS)]:
+                raise torch.cuda.OutOfMemoryError("another process has taken it")
+            return super().gather(extents)
+
+    reader = rows_in_memory()
+    resident = states(DeviceSteps, settings(), reader=reader)
+    monkeypatch.setattr(resident_rows, "CHUNK_BYTES", 512 * reader.row_bytes)
+    with caplog.at_level("WARNING"):
+        sent = states(DeviceSteps, settings(), reader=Crowded(reader.arrays))
+    assert "cpu ran out of memory" in caplog.text
+    for (_, state), (_, expected) in zip(sent, resident, strict=True):
+        np.testing.assert_array_equal(state.values_P, expected.values_P)
+
+
 @pytest.mark.gpu
 def test_rows_that_do_not_fit_are_sent_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dkan_core.training.compute import device_steps
-
     resident = states(DeviceSteps, settings(), torch.device("cuda"))
-    monkeypatch.setattr(device_steps, "fits_device", lambda reader, device: False)
+    monkeypatch.setattr(resident_rows, "fits_device", lambda reader, device: False)
     sent = states(DeviceSteps, settings(), torch.device("cuda"))
     for (_, state), (_, expected) in zip(sent, resident, strict=True):
         np.testing.assert_array_equal(state.values_P, expected.values_P)

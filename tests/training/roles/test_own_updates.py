@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
@@ -22,9 +23,9 @@ from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.compute.test_device_steps import network, rows_in_memory, settings
 
 
-def stores(config: ResolvedTrainConfig) -> Iterator[ParameterStore]:
+def stores(config: ResolvedTrainConfig, reader: ArraysReader | None = None) -> Iterator[ParameterStore]:
     """Yield the store after every commit of a run."""
-    reader = rows_in_memory()
+    reader = reader or rows_in_memory()
     model = network(config)
     rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
     values = flatten(model).numpy()
@@ -59,15 +60,38 @@ def test_optimizer_may_be_where_the_model_is(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "steps"),
     [
-        ({}, [8, 16]),
-        ({"evaluations_per_epoch": 3}, [3, 6, 8, 11, 14, 16]),
-        ({"checkpoint_steps": 5}, [5, 8, 10, 15, 16]),
-        ({"batch_size": 80}, [10, 13, 23, 26]),
+        ({}, [1, 8, 16]),
+        ({"evaluations_per_epoch": 3}, [1, 3, 6, 8, 11, 14, 16]),
+        ({"checkpoint_steps": 5}, [1, 5, 8, 10, 15, 16]),
+        ({"batch_size": 80}, [1, 11, 13, 23, 26]),
     ],
 )
 def test_steps_are_committed_when_something_is_due(
     changes: dict[str, Any], steps: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_updates, "MAX_STEPS", 10)
+    monkeypatch.setattr(own_updates, "MAX_SECONDS", 1e9)
     config = settings(**{"strategy": "single", "sync_interval": None, "epochs": 2, "clip_norm": None, **changes})
     assert [store.ledger.step for store in stores(replace(config, device="cuda:0"))] == steps
+
+
+def test_steps_that_take_long_are_committed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_updates, "MAX_SECONDS", 1e-9)
+    config = settings(strategy="single", sync_interval=None, epochs=1)
+    assert [store.ledger.step for store in stores(replace(config, device="cuda:0"))] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("poisoned", [[10, 700], list(range(0, 1000, 50))])
+def test_steps_that_lead_to_no_finite_numbers_are_refused_alone(
+    poisoned: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_updates, "MAX_SECONDS", 1e9)
+    reader = rows_in_memory()
+    reader.arrays["weight"][poisoned] = np.inf
+    reader.arrays["labels"][poisoned] = 1
+    plain = settings(strategy="single", sync_interval=None, epochs=1, clip_norm=None)
+    *_, expected = stores(plain, reader)
+    *_, found = stores(replace(plain, device="cuda:0"), reader)
+    assert found.ledger.refused == expected.ledger.refused > 0
+    assert (found.ledger.backoffs, found.ledger.rows) == (expected.ledger.backoffs, expected.ledger.rows)
+    np.testing.assert_array_equal(found.state_KP, expected.state_KP)
