@@ -10,9 +10,9 @@ from sklearn.metrics import average_precision_score
 
 from dkan_core import FastKANClassifier
 from dkan_core.config import ResolvedTrainConfig
-from dkan_core.integrations.sklearn import classifier
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.roles import in_process
+from dkan_core.training.setup.defaults import resolve
 
 ROWS, RATE = 60_000, 0.001
 
@@ -64,14 +64,13 @@ def test_one_process_trains_alike_whatever_the_strategy(
     """On a GPU, whose place the CPU takes here, the optimizer steps where the model is."""
     X, y = rare(3)
     X, y = X[:2000], X[:2000, 0] + X[:2000, 1] > 1
-    resolve = classifier.resolve
     same = {name: value for name, value in changes.items() if name == "ema_decay"}
 
     def probability(**changes: Any) -> np.ndarray:
         def changed(*arguments: Any) -> ResolvedTrainConfig:
             return replace(resolve(*arguments), clip_norm=None, **changes)
 
-        monkeypatch.setattr(classifier, "resolve", changed)
+        monkeypatch.setattr("dkan_core.integrations.sklearn.classifier.resolve", changed)
         model = FastKANClassifier(members=1, hidden=(8,), epochs=2, device="cpu", random_state=0, n_jobs=1)
         return model.fit(X, y).predict_proba(X)[:, 1]
 
