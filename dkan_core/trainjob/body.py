@@ -36,6 +36,10 @@ CONFIG_KEYS = (
     "GOOGLE_CLOUD_PROJECT",
 )
 
+# What a namespace asks of every pod that enforces the "restricted" Pod Security Standard. The image's user is no root.
+POD_SECURITY = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+CONTAINER_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
 # Where the Secret's entries are files, too.
 SECRET_PATH = "/etc/dkan/storage"
 
@@ -198,6 +202,7 @@ def _pod_spec(nodes: NodesConfig) -> dict[str, Any]:
         "nodeSelector": nodes.mapping("node_selector"),
         "tolerations": nodes.toleration_list,
         "volumes": volumes,
-        "containers": [{"name": NODE, "volumeMounts": mounts}] if mounts else [],
+        "securityContext": POD_SECURITY,
+        "containers": [{"name": NODE, "securityContext": CONTAINER_SECURITY, "volumeMounts": mounts}],
     }
     return {name: value for name, value in spec.items() if value}

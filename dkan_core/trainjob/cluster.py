@@ -27,6 +27,10 @@ AnswerT = TypeVar("AnswerT")
 logger = logging.getLogger(__name__)
 
 
+# How the API server names a field that the cluster's schema of TrainJobs lacks.
+UNKNOWN_FIELD = "unknown field"
+
+
 class ClusterUnreachableError(TrainingError):
     """The cluster does not answer; it may do so later."""
 
@@ -66,7 +70,9 @@ class Cluster:
         """
         call = self._custom.create_namespaced_custom_object
         what = f"create TrainJob {self.namespace}/{body['metadata']['name']}"
-        answer = self._call(what, lambda: call(*self._place, body, _request_timeout=CALL_SECONDS), {409: False})
+        # Strict: Trainer 2.1 would leave out what it does not know, and the job would have no volumes and no deadline.
+        options = {"field_validation": "Strict", "_request_timeout": CALL_SECONDS}
+        answer = self._call(what, lambda: call(*self._place, body, **options), {409: False})
         return answer is not False
 
     def get(self, name: str) -> dict[str, Any] | None:
@@ -167,6 +173,8 @@ def _explain(error: Any, namespace: str) -> str:
         said = json.loads(error.body)["message"]
     except (TypeError, ValueError, KeyError):
         said = error.reason
+    if UNKNOWN_FIELD in said:
+        return f"Kubeflow Trainer 2.2 or later is needed ({error.status}: {said})"
     hints = {
         401: "the cluster does not know this service account",
         403: f"the launcher's service account may not do that in namespace {namespace}; {RULES}",

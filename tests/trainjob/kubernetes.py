@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from tests.local_server import serving
@@ -25,6 +25,13 @@ def ended(kind: str, reason: str, message: str) -> dict[str, Any]:
 
 COMPLETE = ended("Complete", "JobsCompleted", "jobset completed successfully")
 FAILED = ended("Failed", "JobsFailed", "jobset failed due to one or more job failures")
+
+
+class Refusal(NamedTuple):
+    """What the server says no with."""
+
+    status: int
+    message: str
 
 
 @dataclass
@@ -45,6 +52,9 @@ class Kubernetes:
 
     work: Callable[[dict[str, Any]], None] = lambda job: None
     """Done when a job is created, as its nodes would."""
+
+    unknown: tuple[str, ...] = ()
+    """Fields of a job's spec that this version of Trainer lacks: refused if validation is strict, else left out."""
 
     lingering: int = 0
     """So often a deleted job is still there when it is asked for."""
@@ -69,13 +79,17 @@ class Kubernetes:
             self.selectors.append(query["labelSelector"])
             return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.pods}
         if path == JOBS and method == "POST":
-            return self._create(json.loads(body))
+            return self._create(json.loads(body), strict=query.get("fieldValidation") == "Strict")
         if match := re.fullmatch(rf"{JOBS}/([^/]+)", path):
             return self._get(match[1]) if method == "GET" else self._delete(match[1])
         return 404
 
-    def _create(self, job: dict[str, Any]) -> Any:
+    def _create(self, job: dict[str, Any], *, strict: bool) -> Any:
         name = job["metadata"]["name"]
+        if unknown := [field for field in self.unknown if field in job["spec"]]:
+            if strict:
+                return Refusal(400, f'strict decoding error: unknown field "spec.{unknown[0]}"')
+            job = {**job, "spec": {name: value for name, value in job["spec"].items() if name not in unknown}}
         if name in self.jobs:
             return 409
         self.created.append(job)
@@ -121,6 +135,15 @@ def container(restarts: int = 0, **state: Any) -> dict[str, Any]:
     return {**facts, "state": state}
 
 
+def response_of(answer: Any) -> tuple[int, Any]:
+    """Return status and content; a number is a status that refuses."""
+    if isinstance(answer, int):
+        answer = Refusal(answer, f"trouble {answer}")
+    if isinstance(answer, Refusal):
+        return answer.status, {"kind": "Status", "message": answer.message, "code": answer.status}
+    return 200, answer
+
+
 def handler_of(kubernetes: Kubernetes) -> type[BaseHTTPRequestHandler]:
     """Return what answers for a server."""
 
@@ -143,9 +166,7 @@ def handler_of(kubernetes: Kubernetes) -> type[BaseHTTPRequestHandler]:
             if answer == "drop":
                 self.close_connection = True
                 return
-            trouble = isinstance(answer, int)
-            status = answer if trouble else 200
-            content = {"kind": "Status", "message": f"trouble {answer}", "code": answer} if trouble else answer
+            status, content = response_of(answer)
             data = json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

@@ -75,6 +75,26 @@ def test_body_fits_the_schemas(nodes: NodesConfig) -> None:
     kubernetes_validate.validate(pod_of(body), kubernetes_validate.latest_version(), strict=True)
 
 
+@pytest.mark.parametrize("nodes", [FULL, NodesConfig(image="dkan")], ids=["full", "plain"])
+def test_pods_are_admitted_where_the_restricted_standard_is_enforced(nodes: NodesConfig) -> None:
+    """As Kubernetes defines it: https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted."""
+    spec = pod_of(body_of(nodes))["spec"]
+    assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    for container in spec["containers"]:
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    allowed = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    assert all(volume.keys() - {"name"} <= allowed for volume in spec.get("volumes", []))
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [

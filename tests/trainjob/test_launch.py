@@ -225,6 +225,15 @@ def test_refusal_of_the_cluster_is_named(
     assert not kubernetes.created and not kubernetes.asked("DELETE")
 
 
+def test_older_trainer_refuses_a_job_rather_than_leave_out_its_volumes(
+    kubernetes: Kubernetes, go: Callable[..., TrainResult]
+) -> None:
+    kubernetes.unknown = ("runtimePatches", "activeDeadlineSeconds")
+    with pytest.raises(ConfigError, match=r"Kubeflow Trainer 2\.2 or later is needed \(400: strict.*runtimePatches"):
+        go()
+    assert not kubernetes.created
+
+
 def test_job_whose_pods_may_not_be_listed_is_deleted(kubernetes: Kubernetes, go: Callable[..., TrainResult]) -> None:
     kubernetes.faults[f"GET {PODS}"] = [403] * 3
     with pytest.raises(ConfigError, match=r"cannot list pods.*may not do that"):
