@@ -173,7 +173,7 @@ def _explain(error: Any, namespace: str) -> str:
         said = json.loads(error.body)["message"]
     except (TypeError, ValueError, KeyError):
         said = error.reason
-    if UNKNOWN_FIELD in said:
+    if UNKNOWN_FIELD in (said or ""):
         return f"Kubeflow Trainer 2.2 or later is needed ({error.status}: {said})"
     hints = {
         401: "the cluster does not know this service account",
