@@ -152,7 +152,9 @@ def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: flo
     networks = x_BI.shape[:-2]
     x_NBI = x_BI.float().reshape(math.prod(networks), *x_BI.shape[-2:])
     weight_NOK, padded_G = _pad_centers(weight_OK.reshape(math.prod(networks), *weight_OK.shape[-2:]), centers_G)
-    out_NBO: Tensor = _RadialLinear.apply(x_NBI, weight_NOK, padded_G, width, product)
+    # Triton launches on the current device, whatever that of the tensors; backward, autograd sees to it.
+    with torch.cuda.device_of(x_NBI):
+        out_NBO: Tensor = _RadialLinear.apply(x_NBI, weight_NOK, padded_G, width, product)
     return out_NBO.reshape(*networks, *out_NBO.shape[-2:])
 
 

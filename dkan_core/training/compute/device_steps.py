@@ -75,6 +75,11 @@ class DeviceSteps:
             slice_index: The slice.
             lr_scale: Factor of the learning rate.
         """
+        # Graphs are captured, and events recorded, on the current device: the caller may have another.
+        with torch.cuda.device_of(self.replica.values_P):
+            return self._take(state, steps, slice_index, lr_scale)
+
+    def _take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
         host = [torch.from_numpy(array) for array in (state.values_P, state.exp_avg_P, state.exp_avg_sq_P)]
         device = [self.replica.values_P, *self.moments_2P]
         for target, source in zip(device, host, strict=True):

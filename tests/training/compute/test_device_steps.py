@@ -153,6 +153,15 @@ def test_steps_become_one_graph_with_the_same_bits(monkeypatch: pytest.MonkeyPat
         np.testing.assert_array_equal(state.values_P, expected_state.values_P)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_device_need_not_be_the_current_one() -> None:
+    expected = states(DeviceSteps, settings(), torch.device("cuda:0"))
+    found = states(DeviceSteps, settings(), torch.device("cuda:1"))
+    for (_, state), (_, expected_state) in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(state.values_P, expected_state.values_P)
+
+
 def test_memory_that_ends_while_rows_are_copied_is_no_error(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
