@@ -5,7 +5,7 @@ No process of a run imports the caller's script, so a script needs no ``__main__
 
 import json
 import logging
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from dkan_core.training.launcher.checkpoints import (
 )
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.resuming import check_architecture, ending_of, has_no_time_left
-from dkan_core.training.launcher.run import LOGS, Outcome, open_run
+from dkan_core.training.launcher.run import LOGS, Outcome, Run, open_run
 from dkan_core.training.launcher.run_folder import (
     METRICS,
     check_replaceable,
@@ -127,20 +127,10 @@ def train(
                 if checkpoint is not None and ending:
                     outcome = _take_over(folder, checkpoint, ending, ranks)
                 else:
-                    # The fork server first: it imports torch while the run is made ready.
-                    with ForkServer() as fork_server, ready_run as execution:
-                        outcome = execution.execute(fork_server, end)
+                    outcome = _execute(ready_run, end)
                 metrics = _write_metrics(folder, resolved, outcome)
                 end.reason = ENDINGS[outcome.ledger.ended]
-    best = float(metrics["average_precision"])
-    logger.info("best validation average precision %.4f; model in %s/%s", best, run, MODEL_FOLDER)
-    result = TrainResult(
-        average_precision=best,
-        model=f"{run}/{MODEL_FOLDER}",
-        metrics=metrics,
-        history=outcome.history,
-        checkpoint=end.checkpoint or None,
-    )
+    result = _result(run, metrics, outcome, end.checkpoint)
     if ranks is not None:
         ranks.publish_value("result", asdict(result))
         ranks.leave()
@@ -166,6 +156,12 @@ def _starting_point(
     return checkpoint
 
 
+def _execute(ready_run: AbstractContextManager[Run], end: Ending) -> Outcome:
+    # The fork server first: it imports torch while the run is made ready.
+    with ForkServer() as fork_server, ready_run as execution:
+        return execution.execute(fork_server, end)
+
+
 def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None) -> Outcome:
     """Write what a finished run has left in its checkpoint; nothing is trained."""
     logger.info("%s is the end of a finished run: nothing to train; %s", checkpoint.source, HOW_TO_CONTINUE[ending])
@@ -184,6 +180,15 @@ def _write_metrics(folder: Path, config: ResolvedTrainConfig, outcome: Outcome) 
     metrics["training"] = _training_facts(config, outcome)
     write_json(folder / METRICS, metrics)
     return metrics
+
+
+def _result(run: str | Path, metrics: dict[str, Any], outcome: Outcome, checkpoint: str) -> TrainResult:
+    best = float(metrics["average_precision"])
+    model = f"{run}/{MODEL_FOLDER}"
+    logger.info("best validation average precision %.4f; model in %s", best, model)
+    return TrainResult(
+        average_precision=best, model=model, metrics=metrics, history=outcome.history, checkpoint=checkpoint or None
+    )
 
 
 def _follow_rank_0(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> TrainResult:
