@@ -77,7 +77,21 @@ class DeviceSteps:
         """
         # Graphs are captured, and events recorded, on the current device: the caller may have another.
         with torch.cuda.device_of(self.replica.values_P):
+            try:
+                return self._take(state, steps, slice_index, lr_scale)
+            except torch.cuda.OutOfMemoryError:
+                if self.resident is None:
+                    raise
+                logger.warning("a step and all rows do not fit on %s: batches are sent there from now on", self.device)
+            # After the error, which holds what the step had allocated. The state is as it was: it is changed last.
+            self._release_rows()
             return self._take(state, steps, slice_index, lr_scale)
+
+    def _release_rows(self) -> None:
+        self.resident = None
+        self._graph = StepGraph(self.device)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
         host = [torch.from_numpy(array) for array in (state.values_P, state.exp_avg_P, state.exp_avg_sq_P)]

@@ -1,6 +1,8 @@
 """Steps on a device are those of the host: rows, order, dropout and arithmetic."""
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,6 +181,28 @@ def test_memory_that_ends_while_rows_are_copied_is_no_error(
     assert "cpu ran out of memory" in caplog.text
     for (_, state), (_, expected) in zip(sent, resident, strict=True):
         np.testing.assert_array_equal(state.values_P, expected.values_P)
+
+
+@pytest.mark.parametrize("ends_at", [0, 2, 9])
+def test_rows_make_way_for_steps_that_need_their_memory(
+    ends_at: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = states(DeviceSteps, settings())
+    gather = ResidentRows.gather
+    calls = itertools.count()
+
+    def crowded(*arguments: Any) -> dict[str, torch.Tensor]:
+        if next(calls) == ends_at:
+            raise torch.cuda.OutOfMemoryError("no memory for a step")
+        return gather(*arguments)
+
+    monkeypatch.setattr(ResidentRows, "gather", crowded)
+    with caplog.at_level("WARNING"):
+        found = states(DeviceSteps, settings())
+    assert "do not fit on cpu" in caplog.text and next(calls) == ends_at + 1
+    for (totals, state), (expected_totals, expected_state) in zip(found, expected, strict=True):
+        assert totals == expected_totals
+        np.testing.assert_array_equal(state.values_P, expected_state.values_P)
 
 
 @pytest.mark.gpu
