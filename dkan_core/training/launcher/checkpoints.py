@@ -11,7 +11,7 @@ from pathlib import Path
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.model.model_folder import MODEL_FILES, read_files
-from dkan_core.training.launcher.resuming import PLACE_SETTINGS, check_fits, log_changes
+from dkan_core.training.launcher.resuming import PLACE_SETTINGS, check_fits, log_changes, settings_of_course
 from dkan_core.training.state.checkpoint_file import Checkpoint, decode, encode
 from dkan_core.utils.retry import RetryPolicy, call_with_retries
 from dkan_core.utils.storage.failures import readable, writable
@@ -142,7 +142,8 @@ def checkpoint_folder(config: TrainConfig, data: str) -> str:
         config: Resolved settings.
         data: Fingerprint of the prepared data.
     """
-    fixed = {name: value for name, value in asdict(config).items() if name not in PLACE_SETTINGS}
+    settings = settings_of_course(asdict(config))
+    fixed = {name: value for name, value in settings.items() if name not in PLACE_SETTINGS}
     run = hashlib.sha256(json.dumps([data, fixed]).encode()).hexdigest()[:16]
     return (config.checkpoint_uri or "").replace("{run}", run).rstrip("/")
 

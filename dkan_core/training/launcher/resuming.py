@@ -62,10 +62,11 @@ def check_fits(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, r
     # One that did not exist when the checkpoint was written had its default.
     theirs = {**_plain(TrainConfig()), **checkpoint.settings}
     ours = _plain(config)
-    for name, value in theirs.items():
-        if name not in FREE_SETTINGS and ours.get(name) != value:
+    expected = settings_of_course(ours)
+    for name, value in settings_of_course(theirs).items():
+        if name not in FREE_SETTINGS and expected.get(name) != value:
             raise ConfigError(
-                f"{where}: was trained with {name} {value}, not {ours.get(name)}; "
+                f"{where}: was trained with {name} {theirs[name]}, not {ours.get(name)}; "
                 "resume with the same, or train without --resume"
             )
     _check_epochs(checkpoint.ledger, config, rows, where)
@@ -74,6 +75,17 @@ def check_fits(checkpoint: Checkpoint, config: ResolvedTrainConfig, data: str, r
         _check_ledger(each.ledger, config, rows, f"{where}: pending.{index}", before)
         before = each.ledger
     _check_ledger(checkpoint.ledger, config, rows, where, before)
+
+
+def settings_of_course(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in which strategies that take the same steps are one: a run may go on without its GPU.
+
+    >>> settings_of_course({"strategy": "single"}), settings_of_course({"strategy": "ring"})
+    ({'strategy': 'parameter-server'}, {'strategy': 'ring'})
+    """
+    # The one on a GPU by default, and the one elsewhere; with more workers or another mode, those settings differ.
+    strategy = settings["strategy"]
+    return {**settings, "strategy": "parameter-server" if strategy == "single" else strategy}
 
 
 def _plain(config: TrainConfig) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A checkpoint is whole, found again, and refused where it does not fit."""
 
+import json
 import os
 import re
 from dataclasses import asdict, replace
@@ -106,6 +107,20 @@ def test_checkpoint_that_does_not_fit_is_refused_by_name(
     save_checkpoint(str(tmp_path), checkpoint_of(25))
     with pytest.raises(ConfigError, match=message):
         find_checkpoint(str(tmp_path), config, data, ROWS)
+
+
+def test_run_on_a_gpu_resumes_elsewhere_and_the_other_way_round(tmp_path: Path) -> None:
+    server = replace(CONFIG, workers=1, strategy="parameter-server", checkpoint_uri="s3://bucket/{run}")
+    single = replace(server, strategy="single", device="cuda:0")
+    ring = replace(server, strategy="ring")
+    for config, other in ((server, single), (single, server)):
+        save_checkpoint(str(tmp_path), checkpoint_of(1, settings=json.loads(json.dumps(asdict(config)))))
+        assert find_checkpoint(str(tmp_path), replace(other, resume="auto"), "f" * 64, ROWS) is not None
+        message = f"was trained with strategy {config.strategy}, not ring"
+        with pytest.raises(ConfigError, match=message):
+            find_checkpoint(str(tmp_path), replace(ring, resume="auto"), "f" * 64, ROWS)
+        (tmp_path / "step-000000000001.safetensors").unlink()
+    assert checkpoint_folder(single, DATA) == checkpoint_folder(server, DATA) != checkpoint_folder(ring, DATA)
 
 
 def test_what_does_not_change_the_course_may_differ(tmp_path: Path) -> None:
