@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,16 @@ START_SECONDS = 240
 """A server that does not listen after so long will not: it takes a second on an idle machine."""
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+PORTS = ("s3.port", "master.port", "volume.port", "filer.port")
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports: one by one, the same could be drawn twice."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
@@ -44,11 +50,11 @@ def s3_server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
     }
     (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
-    ports = {name: free_port() for name in ("s3.port", "master.port", "volume.port", "filer.port")}
-    grpc = {f"{name}.grpc": free_port() for name in ports}
-    grpc |= {f"s3.port.{name}": free_port() for name in ("iceberg", "lance")}
+    names = [*PORTS, *(f"{name}.grpc" for name in PORTS)]
+    ports = dict(zip(names, free_ports(len(names)), strict=True))
+    ports |= {"s3.port.iceberg": 0, "s3.port.lance": 0}  # servers of their own, which nothing here needs
     command = [str(weed), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-volume.max=20", "-s3"]
-    command += [f"-{name}={port}" for name, port in {**ports, **grpc}.items()]
+    command += [f"-{name}={port}" for name, port in ports.items()]
     log = folder / "server.log"
     with log.open("wb") as output:
         server = subprocess.Popen([*command, f"-s3.config={folder / 's3.json'}"], stdout=output, stderr=output)
