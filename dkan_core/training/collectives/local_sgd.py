@@ -13,7 +13,7 @@ import torch
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
-from dkan_core.training.compute.device_steps import steps_on_device
+from dkan_core.training.compute.device_steps import make_local_steps
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import Rules
@@ -26,7 +26,7 @@ class LocalSGD(Strategy):
 
     def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
         super().__init__(process_group, replica, batches, rules)
-        self.local_steps = steps_on_device(replica, batches, rules, lambda: self.on_step())
+        self.local_steps = make_local_steps(replica, batches, rules, lambda: self.on_step())
         self.state_3P = np.zeros((self.arrays, replica.values_P.numel()), np.float32)
 
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:

@@ -1,7 +1,7 @@
 """Steps taken on a GPU without the host: parameters, moments and rows lie there, and a step is one CUDA graph.
 
 The host tells the device some steps' learning rates and places in the stream of rows, replays the graph once per step,
-and reads the losses at the end. A step's numbers are those of ``LocalSteps``, but for the order of sums.
+and reads the losses at the end. A step's numbers are those of ``HostSteps``, but for the order of sums.
 
 Shape suffixes: P trainable parameters, S steps that the device is told of at once.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from dkan_core.data.loading.loader import SliceBatches, slice_of
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import add_gradient, to_tensors
-from dkan_core.training.compute.local_steps import LocalSteps
+from dkan_core.training.compute.local_steps import HostSteps, LocalSteps
 from dkan_core.training.compute.resident_rows import rows_on_device
 from dkan_core.training.state.adamw import BETA1, BETA2, EPSILON, AdamState
 from dkan_core.training.state.aggregation import LossTotals
@@ -35,23 +35,13 @@ MAX_STEPS_IN_FLIGHT = 16
 logger = logging.getLogger(__name__)
 
 
-class DeviceSteps:
-    """A worker with an optimizer of its own, all on one device.
-
-    Args:
-        replica: Its model.
-        batches: The rows.
-        rules: What changes of the parameters depend on.
-        on_step: Called after every step.
-    """
+class DeviceSteps(LocalSteps):
+    """Steps with everything on the device of the model."""
 
     def __init__(
         self, replica: Replica, batches: SliceBatches, rules: Rules, on_step: Callable[[], None] = lambda: None
     ) -> None:
-        self.replica = replica
-        self.batches = batches
-        self.rules = rules
-        self.on_step = on_step
+        super().__init__(replica, batches, rules, on_step)
         self.device = replica.device
         self.resident = rows_on_device(batches.reader, rules.config, self.device)
         self.moments_2P = torch.zeros(2, replica.values_P.numel(), device=self.device)
@@ -67,14 +57,7 @@ class DeviceSteps:
         self._in_flight: deque[torch.cuda.Event] = deque()
 
     def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
-        """Take steps on one slice of their batches; return the mean loss, the weight of that, and the rows.
-
-        Args:
-            state: Changed in place.
-            steps: Of the run, all in one epoch.
-            slice_index: The slice.
-            lr_scale: Factor of the learning rate.
-        """
+        """Take steps on one slice of their batches."""
         # Graphs are captured, and events recorded, on the current device: the caller may have another.
         with torch.cuda.device_of(self.replica.values_P):
             try:
@@ -184,11 +167,11 @@ class DeviceSteps:
             self._in_flight.popleft().synchronize()
 
 
-def steps_on_device(
+def make_local_steps(
     replica: Replica, batches: SliceBatches, rules: Rules, on_step: Callable[[], None] = lambda: None
-) -> LocalSteps | DeviceSteps:
+) -> LocalSteps:
     """Return what takes steps where the replica is: on the CPU in the arrays of the state itself."""
-    return (DeviceSteps if replica.device.type == "cuda" else LocalSteps)(replica, batches, rules, on_step)
+    return (DeviceSteps if replica.device.type == "cuda" else HostSteps)(replica, batches, rules, on_step)
 
 
 class StepGraph:

@@ -3,6 +3,7 @@
 Shape suffixes: P trainable parameters of the model.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +15,7 @@ from dkan_core.training.state.aggregation import LossTotals, clip
 from dkan_core.training.state.parameter_store import Rules
 
 
-class LocalSteps:
+class LocalSteps(ABC):
     """A worker with an optimizer of its own.
 
     Args:
@@ -31,19 +32,32 @@ class LocalSteps:
         self.batches = batches
         self.rules = rules
         self.on_step = on_step
-        self._optimizer = FlatAdamW(rules.decayed)
-        self._gradient_P = np.zeros(replica.values_P.numel(), np.float32)
-        replica.bind_gradient_array(self._gradient_P)
 
+    @abstractmethod
     def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
         """Take steps on one slice of their batches; return the mean loss, the weight of that, and the rows.
 
         Args:
             state: Changed in place.
-            steps: Of the run.
+            steps: Of the run, all in one epoch.
             slice_index: The slice.
             lr_scale: Factor of the learning rate.
         """
+
+
+class HostSteps(LocalSteps):
+    """Steps with numpy's AdamW in the arrays of the state itself."""
+
+    def __init__(
+        self, replica: Replica, batches: SliceBatches, rules: Rules, on_step: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(replica, batches, rules, on_step)
+        self._optimizer = FlatAdamW(rules.decayed)
+        self._gradient_P = np.zeros(replica.values_P.numel(), np.float32)
+        replica.bind_gradient_array(self._gradient_P)
+
+    def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
+        """Take steps on one slice of their batches."""
         config = self.rules.config
         taken = []
         for step in steps:

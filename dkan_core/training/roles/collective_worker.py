@@ -15,7 +15,7 @@ import torch
 from dkan_core.training.collectives import STRATEGIES
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
-from dkan_core.training.compute.device_steps import steps_on_device
+from dkan_core.training.compute.device_steps import make_local_steps
 from dkan_core.training.roles.own_updates import OwnSteps, OwnUpdates
 from dkan_core.training.roles.post_step import PostStepHooks, publish_to
 from dkan_core.training.roles.startup import ComputeProcess, open_compute_process
@@ -47,7 +47,7 @@ def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnS
         store = ParameterStore(process.memory, process.rules)
         if spec.config.takes_local_steps:
             on_step = process.heartbeat.record_activity
-            steps = steps_on_device(process.replica, process.batches, process.rules, on_step)
+            steps = make_local_steps(process.replica, process.batches, process.rules, on_step)
             yield OwnSteps(store, steps, process.stopwatch)
             return
         yield OwnUpdates(store, process.replica, lambda step: process.batches.get(step, 0), process.stopwatch)

@@ -20,7 +20,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader, SliceBatches, run_batches
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.device_steps import steps_on_device
+from dkan_core.training.compute.device_steps import make_local_steps
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.roles.own_updates import OwnSteps, OwnUpdates
@@ -124,7 +124,7 @@ class _Single:
     def _update_source(self, stopwatch: Stopwatch) -> Iterator[OwnSteps | OwnUpdates]:
         if self.config.takes_local_steps:
             with closing(SliceBatches(self.train, self.config, 0)) as slices:
-                yield OwnSteps(self.store, steps_on_device(self.replica, slices, self.store.rules), stopwatch)
+                yield OwnSteps(self.store, make_local_steps(self.replica, slices, self.store.rules), stopwatch)
         else:
             batches = run_batches(self.train, self.config)
             yield OwnUpdates(self.store, self.replica, lambda _: next(batches), stopwatch)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.local_steps import LocalSteps
 from dkan_core.training.roles.stopwatch import Stopwatch
@@ -69,7 +68,7 @@ class OwnSteps(UpdateSource):
         stopwatch: Told what the time went into.
     """
 
-    def __init__(self, store: ParameterStore, steps: DeviceSteps | LocalSteps, stopwatch: Stopwatch) -> None:
+    def __init__(self, store: ParameterStore, steps: LocalSteps, stopwatch: Stopwatch) -> None:
         self.store = store
         self.steps = steps
         self.stopwatch = stopwatch

@@ -5,6 +5,7 @@ differs is where the updates come from: pushed by workers, reduced over the rank
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from dkan_core.training.roles.post_step import PostStepHooks
@@ -16,7 +17,7 @@ from dkan_core.training.state.parameter_store import ParameterStore
 SLOT_SECONDS = 0.1
 
 
-class UpdateSource:
+class UpdateSource(ABC):
     """Where the updates of a run come from."""
 
     may_begin = True
@@ -32,11 +33,11 @@ class UpdateSource:
         """Fields of the ledger that the source counts."""
         return {}
 
+    @abstractmethod
     def next_updates(self) -> Sequence[WorkerUpdate]:
         """Return updates to be applied together; none where there is none yet, after a short wait."""
-        raise NotImplementedError
 
-    def release(self, updates: Sequence[WorkerUpdate]) -> None:
+    def release(self, updates: Sequence[WorkerUpdate]) -> None:  # noqa: B027: only what is handed out is taken back
         """Take note that updates were applied, before the next commit."""
 
     def agree_on_ending(self, reason: str) -> str:
@@ -47,7 +48,7 @@ class UpdateSource:
         """
         return reason
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027: only workers have to be told
         """Take note that training has ended."""
 
 

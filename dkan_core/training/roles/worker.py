@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dkan_core.training.compute.device_steps import steps_on_device
+from dkan_core.training.compute.device_steps import make_local_steps
 from dkan_core.training.roles.startup import ComputeProcess, open_compute_process
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals
@@ -50,7 +50,7 @@ class Worker:
             self.replica.bind_gradient_array(self.push_N)
         else:
             on_step = process.heartbeat.record_activity
-            self.local_steps = steps_on_device(self.replica, self.batches, process.rules, on_step)
+            self.local_steps = make_local_steps(self.replica, self.batches, process.rules, on_step)
             self.state_3P = np.empty((3, spec.shape.parameters), np.float32)
 
     def run(self) -> None:

@@ -19,7 +19,7 @@ from dkan_core.training.compute import resident_rows
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
-from dkan_core.training.compute.local_steps import LocalSteps
+from dkan_core.training.compute.local_steps import HostSteps
 from dkan_core.training.compute.resident_rows import ResidentRows, mix_keys
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.adamw import AdamState
@@ -73,7 +73,7 @@ def network(config: ResolvedTrainConfig) -> TabularFastKAN:
 
 
 def states(
-    kind: type[LocalSteps] | type[DeviceSteps],
+    kind: type[HostSteps] | type[DeviceSteps],
     config: ResolvedTrainConfig,
     device: torch.device = CPU,
     *,
@@ -123,7 +123,7 @@ def test_keys_are_mixed_as_by_numpy() -> None:
 def test_steps_are_those_of_the_host(device: str, changes: dict[str, object]) -> None:
     config = settings(**changes)
     rank = config.workers - 1
-    expected = states(LocalSteps, config, rank=rank)
+    expected = states(HostSteps, config, rank=rank)
     found = states(DeviceSteps, config, torch.device(device), rank=rank)
     assert len(expected) > 2
     for (totals, state), (expected_totals, expected_state) in zip(found, expected, strict=True):

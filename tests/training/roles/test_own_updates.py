@@ -14,7 +14,7 @@ from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
-from dkan_core.training.compute.local_steps import LocalSteps
+from dkan_core.training.compute.local_steps import HostSteps
 from dkan_core.training.roles import own_updates
 from dkan_core.training.roles.own_updates import OwnSteps, OwnUpdates
 from dkan_core.training.roles.stopwatch import Stopwatch
@@ -38,7 +38,7 @@ def stores(config: ResolvedTrainConfig, reader: ArraysReader | None = None) -> I
     stopwatch = Stopwatch(memory.worker_times[0])
     source: OwnSteps | OwnUpdates
     if config.takes_local_steps:
-        source = OwnSteps(store, LocalSteps(replica, batches, rules), stopwatch)
+        source = OwnSteps(store, HostSteps(replica, batches, rules), stopwatch)
     else:
         source = OwnUpdates(store, replica, lambda step: batches.get(step, 0), stopwatch)
     while store.ledger.step < rules.schedule.steps:
