@@ -37,7 +37,7 @@ class UpdateSource(ABC):
     def next_updates(self) -> Sequence[WorkerUpdate]:
         """Return updates to be applied together; none where there is none yet, after a short wait."""
 
-    def release(self, updates: Sequence[WorkerUpdate]) -> None:  # noqa: B027: only what is handed out is taken back
+    def release(self, updates: Sequence[WorkerUpdate]) -> None:  # noqa: B027 - only work that is handed out is taken back
         """Take note that updates were applied, before the next commit."""
 
     def agree_on_ending(self, reason: str) -> str:
@@ -48,7 +48,7 @@ class UpdateSource(ABC):
         """
         return reason
 
-    def close(self) -> None:  # noqa: B027: only workers have to be told
+    def close(self) -> None:  # noqa: B027 - only workers have to be told
         """Take note that training has ended."""
 
 
