@@ -14,6 +14,9 @@ from pipelines.parameters import ArgumentError, GivenParameters, PipelineName, p
 from pipelines.signatures import write_signatures
 from pipelines.submission.submit import EXIT_CODES, submit_command
 from pipelines.tables import write_tables
+from pipelines.versions import LATEST, VERSIONS, VersionError, read_version
+
+KFP_HELP = f"Version of the Kubeflow Pipelines server: {', '.join(VERSIONS)}."
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -21,14 +24,27 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pret
 @app.command("compile")
 def compile_command(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")] = False,
+    kfp: Annotated[str, typer.Option(metavar="VERSION", help=KFP_HELP)] = LATEST,
+    out: Annotated[Path | None, typer.Option(help="Folder for the files. Default: that of each pipeline.")] = None,
 ) -> None:
-    """Compile every pipeline to its pipeline.yaml."""
-    for name in PIPELINES:
-        if not check:
-            compile_pipeline(name, package_of(name))
-            typer.echo(f"wrote {package_of(name)}")
-        elif not is_current(name):
-            _fail(f"{package_of(name)} is out of date; run: python -m pipelines compile", code=1)
+    """Compile every pipeline to its pipeline.yaml, or to NAME.yaml in another folder."""
+    try:
+        version = read_version(kfp)
+        for name in PIPELINES:
+            path = out / f"{name}.yaml" if out else package_of(name)
+            if not check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                compile_pipeline(name, path, version)
+                typer.echo(f"wrote {path}")
+            elif not is_current(name, path, version):
+                _fail(f"{path} is out of date; run: {_compile_command(version, out)}", code=1)
+    except VersionError as error:
+        _fail(str(error), code=2)
+
+
+def _compile_command(version: str, out: Path | None) -> str:
+    options = [*(["--kfp", version] if version != LATEST else []), *(["--out", str(out)] if out else [])]
+    return shlex.join(["python", "-m", "pipelines", "compile", *options])
 
 
 @app.command("run")
@@ -65,9 +81,14 @@ def lint_command(
         list[Path] | None,
         typer.Argument(metavar="FILE", help="Compiled pipelines to check. Default: all committed ones."),
     ] = None,
+    kfp: Annotated[str, typer.Option(metavar="VERSION", help=KFP_HELP)] = LATEST,
 ) -> None:
     """Check compiled pipelines for mistakes that the SDK accepts but a cluster fails on."""
-    findings = [finding for path in files or committed_files() for finding in lint(path)]
+    try:
+        version = read_version(kfp)
+    except VersionError as error:
+        _fail(str(error), code=2)
+    findings = [finding for path in files or committed_files() for finding in lint(path, version)]
     for finding in findings:
         typer.echo(finding)
     raise typer.Exit(1 if findings else 0)

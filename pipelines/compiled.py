@@ -2,12 +2,15 @@
 
 import tempfile
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import yaml
 from kfp import compiler, components
 from kfp.dsl.base_component import BaseComponent
+
+from pipelines.versions import LATEST, leave_out_unknown
 
 ROOT = Path(__file__).parent
 # Folder of each pipeline; its pipeline.py has a pipeline of the folder's name.
@@ -34,19 +37,30 @@ def package_of(name: str) -> Path:
     return ROOT / PIPELINES[name] / "pipeline.yaml"
 
 
-def compile_pipeline(name: str, path: Path) -> None:
-    """Compile a pipeline to ``path``."""
+def compile_pipeline(name: str, path: Path, version: str = LATEST) -> None:
+    """Compile a pipeline to ``path``, for servers of ``version``.
+
+    Raises:
+        VersionError: Such a server cannot run it.
+    """
     group, folder = PIPELINES[name].split("/")
     module = import_module(f"pipelines.{group}.{folder}")
-    compiler.Compiler().compile(getattr(module, folder), str(path))
+    with tempfile.TemporaryDirectory() as aside:
+        fresh = Path(aside) / "pipeline.yaml"
+        compiler.Compiler().compile(getattr(module, folder), str(fresh))
+        text = fresh.read_text(encoding="utf-8")
+        if version != LATEST:
+            # Behind the comment at the top, in which kfp describes the form.
+            heading = "".join(takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True)))
+            text = heading + yaml.safe_dump_all(leave_out_unknown(read_documents(fresh), version))
+    path.write_text(text, encoding="utf-8")
 
 
-def is_current(name: str) -> bool:
-    """Tell whether the compiled file of a pipeline says what compiling now would say."""
-    path = package_of(name)
+def is_current(name: str, path: Path, version: str = LATEST) -> bool:
+    """Tell whether the file at ``path`` says what compiling now would say."""
     with tempfile.TemporaryDirectory() as folder:
         fresh = Path(folder) / "pipeline.yaml"
-        compile_pipeline(name, fresh)
+        compile_pipeline(name, fresh, version)
         return path.exists() and read_documents(path) == read_documents(fresh)
 
 

@@ -9,6 +9,8 @@ from pipelines.lint.executors import check_executors
 from pipelines.lint.graphs import check_component, check_dag
 from pipelines.lint.kubernetes import check_kubernetes
 from pipelines.lint.scopes import scopes_of
+from pipelines.lint.versions import check_version
+from pipelines.versions import LATEST
 
 __all__ = ["committed_files", "lint", "lint_documents"]
 
@@ -20,21 +22,26 @@ def committed_files() -> list[Path]:
     return sorted(PIPELINES.glob("*/*/pipeline.yaml"))
 
 
-def lint(path: Path) -> list[str]:
+def lint(path: Path, version: str = LATEST) -> list[str]:
     """Return what is wrong with the compiled pipeline at ``path``: nothing, for a pipeline that can run.
 
     Each finding names the file, the component and the task or executor where it is, and the reference.
+
+    Args:
+        path: The compiled file.
+        version: Version of the server that is to run it.
     """
     try:
-        findings = lint_documents(load(path))
+        findings = lint_documents(load(path), version)
     except DocumentError as error:
         findings = [str(error)]
     return [f"{path}: {finding}" for finding in findings]
 
 
-def lint_documents(documents: list[dict[str, Any]]) -> list[str]:
+def lint_documents(documents: list[dict[str, Any]], version: str = LATEST) -> list[str]:
     """Return what is wrong with a compiled pipeline: its document, and that of its platforms where it has one."""
     compiled, findings = parse(documents)
+    findings += check_version(documents, version)
     return [*findings, *_check(compiled)] if compiled is not None else findings
 
 
