@@ -23,7 +23,7 @@ LAYERS = [
     {"data", "report.figures", "report.templating"},
     {"model", "report"},
     {"evaluation.prediction"},
-    {"explanation", "evaluation.drift"},
+    {"explanation", "evaluation.drift", "tracking"},
     {"evaluation.labelled_rows"},
     {"evaluation.comparison", "evaluation.publishing", "batch_scoring"},
     {"evaluation", "training"},

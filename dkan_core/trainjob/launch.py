@@ -144,6 +144,7 @@ class _JobRun:
         self._timeout = timeout_seconds
         self._deadline = time.monotonic() + timeout_seconds
         self._shown: list[str] = []
+        self._percentage_shown = -1
         self._is_ours = False
 
     def execute(self) -> None:
@@ -220,6 +221,7 @@ class _JobRun:
             else:
                 if job is None:
                     raise TrainingError(f"{self._title} was deleted while it ran; a retry resumes from its checkpoint")
+                self._show_progress(job)
                 states = [_describe(pod) for pod in pods]
                 ending, why = _ending(job)
                 if ending == "Complete":
@@ -231,6 +233,18 @@ class _JobRun:
                     self._shown = states
             self._check_time("; ".join(self._shown) or "it has no pods")
             time.sleep(LOOK_SECONDS)
+
+    def _show_progress(self, job: dict[str, Any]) -> None:
+        """Show how far the training is, at every tenth, where Kubeflow Trainer keeps that in the job's status."""
+        status = job.get("status", {}).get("trainerStatus", {})
+        percentage = status.get("progressPercentage", -1)
+        if percentage // 10 <= self._percentage_shown // 10:
+            return
+        self._percentage_shown = percentage
+        seconds = status.get("estimatedRemainingSeconds")
+        left = f", about {seconds} s left" if seconds else ""
+        metrics = "".join(f"; {each['name']} {each['value']}" for each in status.get("metrics", []))
+        logger.info("%s: %d%% done%s%s", self._title, percentage, left, metrics)
 
     def _check_time(self, state: str) -> None:
         if time.monotonic() > self._deadline:

@@ -59,6 +59,9 @@ class Kubernetes:
     lingering: int = 0
     """So often a deleted job is still there when it is asked for."""
 
+    trainer_statuses: list[dict[str, Any]] = field(default_factory=list)
+    """What a job's first node has posted, one for each look at the job."""
+
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     created: list[dict[str, Any]] = field(default_factory=list)
@@ -113,7 +116,8 @@ class Kubernetes:
         if isinstance(condition, int | str):
             return condition
         known = {name: value for name, value in job.items() if name != "conditions"}
-        return {**known, "status": {"conditions": [condition] if condition else []}}
+        posted = {"trainerStatus": self.trainer_statuses.pop(0)} if self.trainer_statuses else {}
+        return {**known, "status": {"conditions": [condition] if condition else [], **posted}}
 
     def _delete(self, name: str) -> Any:
         if name not in self.jobs:

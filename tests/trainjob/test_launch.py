@@ -92,6 +92,22 @@ def test_job_is_made_followed_and_its_result_returned(
     assert (shared / "run" / CHECKPOINTS).exists()
 
 
+def test_progress_is_shown_where_the_job_has_it(
+    kubernetes: Kubernetes, go: Callable[..., TrainResult], caplog: pytest.LogCaptureFixture
+) -> None:
+    kubernetes.conditions = [None] * 6 + [COMPLETE]
+    metrics = [{"name": "loss", "value": "0.5"}, {"name": "average_precision", "value": "0.75"}]
+    kubernetes.trainer_statuses = [
+        {"progressPercentage": percentage, "estimatedRemainingSeconds": 600 - 6 * percentage, "metrics": metrics}
+        for percentage in (0, 4, 9, 40, 41, 100)
+    ]
+    with caplog.at_level("INFO"):
+        go()
+    shown = [record.getMessage().partition(": ")[2] for record in caplog.records if "% done" in record.getMessage()]
+    rest = "; loss 0.5; average_precision 0.75"
+    assert shown == [f"0% done, about 600 s left{rest}", f"40% done, about 360 s left{rest}", f"100% done{rest}"]
+
+
 def test_running_job_of_an_earlier_attempt_is_followed(kubernetes: Kubernetes, go: Callable[..., TrainResult]) -> None:
     name = named(kubernetes, go)
     kubernetes.add(name, None, None, COMPLETE)

@@ -1,11 +1,11 @@
-"""What a run shows and writes while it goes: progress bar or log lines, ``history.jsonl``, TensorBoard."""
+"""What a run shows and writes while it goes: progress bar or log lines, ``history.jsonl``; and tells its trackers."""
 
 import errno
 import json
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +15,7 @@ from rich.progress import TextColumn
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.errors import OutputError
+from dkan_core.tracking.tracker import Progress, Tracker
 from dkan_core.training import breakdown
 from dkan_core.training.breakdown import Part
 from dkan_core.training.communication.messages import Message
@@ -100,6 +101,7 @@ class Reporter:
         config: Resolved settings.
         schedule: Of the run.
         times: Knows where the processes' time goes.
+        tracker: Told of progress and evaluations.
         history: Evaluations before a resumption.
     """
 
@@ -109,6 +111,7 @@ class Reporter:
         config: ResolvedTrainConfig,
         schedule: Schedule,
         times: TimeReader,
+        tracker: Tracker,
         history: Sequence[dict[str, Any]] = (),
     ) -> None:
         self._times = times
@@ -116,6 +119,7 @@ class Reporter:
         self._folder = folder
         self._config = config
         self._schedule = schedule
+        self._tracker = tracker
         self._earlier = history
         self._shown = 0
         self._unsaved_step: float | None = None
@@ -128,9 +132,6 @@ class Reporter:
         self._history_file = self._folder / HISTORY
         self._history_file.write_text("", encoding="utf-8")
         self._history_is_whole = True
-        self._board = _tensorboard(self._folder / "tensorboard") if self._config.tensorboard else None
-        if self._board is not None:
-            self._stack.callback(self._board.close)
         for entry in self._earlier:
             self._write(entry)
         return self
@@ -160,9 +161,15 @@ class Reporter:
         facts = ledger.facts(self._schedule.steps_per_epoch)
         speed = f"{facts['rows_per_second']:,.0f} rows/s"
         self._bar.update(self._task, speed=speed, loss=f"{facts['loss']:.4f}")
-        if self._board is not None:
-            for name in ("loss", "rows_per_second"):
-                self._board.add_scalar(f"train/{name}", facts[name], ledger.step)
+        self._tracker.progress(
+            Progress(
+                step=ledger.step,
+                epoch=facts["epoch"],
+                loss=facts["loss"],
+                rows_per_second=facts["rows_per_second"],
+                **_outlook(ledger.step, facts, self._schedule.steps, self._config),
+            )
+        )
 
     @property
     def confirmed(self) -> list[dict[str, Any]]:
@@ -187,9 +194,7 @@ class Reporter:
         speed = f"{entry['rows_per_second']:,.0f} rows/s"
         loss = f"{entry['loss']:.4f}"
         self._bar.update(self._task, speed=speed, loss=loss, last=f"{last:.4f}", best=f"{best:.4f}")
-        if self._board is not None:
-            self._board.add_scalar("valid/average_precision", last, entry["step"])
-            _show_times(self._board, entry["time"], entry["step"])
+        self._tracker.evaluation(dict(entry))
         # There the progress bar shows it.
         if not on_terminal():
             logger.info(
@@ -234,17 +239,19 @@ def _append(path: Path, line: str) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _tensorboard(folder: Path) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
+def _outlook(step: int, facts: Mapping[str, float], steps: int, config: ResolvedTrainConfig) -> dict[str, int]:
+    """Return the percentage of a run that is done, and the seconds that it still takes.
 
-    return SummaryWriter(str(folder))
-
-
-def _show_times(board: Any, time: dict[str, Any], step: int) -> None:
-    """Show on TensorBoard each process's shares of its time, and the bytes it has held at most."""
-    for name, spent in breakdown.processes(time):
-        process = name.replace(" ", "-")
-        for part in breakdown.PARTS:
-            if part in spent:
-                board.add_scalar(f"time/{process}/{part}", breakdown.share(spent, part), step)
-        board.add_scalar(f"peak_memory/{process}", spent["peak_memory"], step)
+    Args:
+        step: Steps done.
+        facts: Rows per second now, and seconds so far.
+        steps: Of the run.
+        config: Resolved settings.
+    """
+    done = step / steps
+    left = (steps - step) * config.batch_size / max(facts["rows_per_second"], 1e-9)
+    if config.max_seconds is not None:
+        done = max(done, facts["seconds"] / config.max_seconds)
+        left = min(left, config.max_seconds - facts["seconds"])
+    # The rest is done when the last evaluation is.
+    return {"percentage": min(99, int(100 * done)), "remaining_seconds": max(0, round(left))}

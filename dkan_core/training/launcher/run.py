@@ -14,6 +14,7 @@ from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.tracking.tracker import Tracker
 from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
@@ -180,18 +181,19 @@ class Run:
         self.facts = facts
         self.history = history
 
-    def execute(self, fork_server: ForkServer, ending: Ending) -> Outcome:
+    def execute(self, fork_server: ForkServer, ending: Ending, tracker: Tracker) -> Outcome:
         """Run to the end.
 
         Args:
             fork_server: Where the processes come from.
             ending: Told of the newest checkpoint.
+            tracker: Told of progress and evaluations.
         """
         config = self.template.config
         folder = Path(self.template.run)
         schedule = Schedule.from_config(config, self.template.train_rows)
         times = TimeReader(self.memory, has_server=config.strategy == "parameter-server")
-        with Reporter(folder, config, schedule, times, self.history) as reporter:
+        with Reporter(folder, config, schedule, times, tracker, self.history) as reporter:
             checkpoint_writer = CheckpointWriter(
                 self.memory, reporter, folder / MODEL_FOLDER, Path(self.template.best), self.checkpoints, self.facts
             )

@@ -10,6 +10,7 @@ from dkan_core.config import TrainConfig
 from dkan_core.errors import OutputError
 from dkan_core.model.model_folder import MODEL_FILES, check_model_is_ours
 from dkan_core.model.saved_model import write_model_files
+from dkan_core.tracking.tensorboard import EVENTS, TENSORBOARD
 from dkan_core.training.history import BEGINNING, HISTORY
 from dkan_core.training.launcher.checkpoints import CHECKPOINTS, clear_checkpoints
 from dkan_core.training.launcher.run import LOGS
@@ -22,12 +23,11 @@ from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
 
 METRICS = "metrics.json"
-TENSORBOARD = "tensorboard"
 WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, METRICS)
 OUTPUTS = (CHECKPOINTS, *WRITTEN)
 OWN_NAMES = {
     LOGS: r"(server|evaluator|train|(worker|rank|member)-\d+)\.log",
-    TENSORBOARD: r"events\.out\.tfevents\..*",
+    TENSORBOARD: EVENTS,
     MODEL_FOLDER: "|".join(map(re.escape, {*MODEL_FILES, *(name for file in MODEL_FILES for name in leftovers(file))})),
 }
 """What a folder of a run may hold, as patterns."""

@@ -15,6 +15,8 @@ from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.tracking.choice import follow_run
+from dkan_core.tracking.tracker import RunEnd, TrackedRun, Tracker
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.history import HISTORY
 from dkan_core.training.launcher.checkpoints import (
@@ -41,6 +43,7 @@ from dkan_core.training.setup.defaults import log_choices, resolve
 from dkan_core.training.setup.initial_model import take_initial
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.ledger import ENDINGS
+from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.staging import output_lock
 
@@ -107,7 +110,8 @@ def train(
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         asked, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
-        resolved = resolve(asked, manifest.splits["train"].rows, len(manifest.labels), torchrun)
+        rows = manifest.splits["train"].rows
+        resolved = resolve(asked, rows, len(manifest.labels), torchrun)
         where = checkpoint_folder(resolved, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
         checkpoint = _starting_point(run, where, resolved, manifest, overwrite=overwrite)
         log_choices(asked, resolved)
@@ -122,14 +126,17 @@ def train(
             ready_run = open_run(
                 data, manifest, folder, resolved, checkpoints=where, checkpoint=checkpoint, ranks=ranks, initial=initial
             )
-            with Ending(str(run), folder / MODEL_FOLDER, source, options) as end:
-                ending = "" if checkpoint is None else ending_of(checkpoint, resolved, manifest.splits["train"].rows)
-                if checkpoint is not None and ending:
-                    outcome = _take_over(folder, checkpoint, ending, ranks)
-                else:
-                    outcome = _execute(ready_run, end)
-                metrics = _write_metrics(folder, resolved, outcome)
-                end.reason = ENDINGS[outcome.ledger.ended]
+            with follow_run(_tracked_run(run, folder, where, resolved, manifest, checkpoint)) as tracker:
+                with Ending(str(run), folder / MODEL_FOLDER, source, options) as end:
+                    ending = "" if checkpoint is None else ending_of(checkpoint, resolved, rows)
+                    if checkpoint is not None and ending:
+                        outcome = _take_over(folder, checkpoint, ending, ranks)
+                    else:
+                        outcome = _execute(ready_run, end, tracker)
+                    metrics = _write_metrics(folder, resolved, outcome)
+                    end.reason = ENDINGS[outcome.ledger.ended]
+                is_interrupted = end.reason == "interrupt"
+                tracker.finished(RunEnd(status="interrupted" if is_interrupted else "finished", metrics=metrics))
     result = _result(run, metrics, outcome, end.checkpoint)
     if ranks is not None:
         ranks.publish_value("result", asdict(result))
@@ -156,10 +163,30 @@ def _starting_point(
     return checkpoint
 
 
-def _execute(ready_run: AbstractContextManager[Run], end: Ending) -> Outcome:
+def _tracked_run(
+    run: str | Path,
+    folder: Path,
+    where: str,
+    config: ResolvedTrainConfig,
+    manifest: PreparedData,
+    checkpoint: Checkpoint | None,
+) -> TrackedRun:
+    return TrackedRun(
+        name=str(run),
+        folder=folder,
+        checkpoints=where,
+        config=config,
+        data=manifest.fingerprint,
+        steps=Schedule.from_config(config, manifest.splits["train"].rows).steps,
+        step=checkpoint.ledger.step if checkpoint is not None else 0,
+        is_resumed=checkpoint is not None,
+    )
+
+
+def _execute(ready_run: AbstractContextManager[Run], end: Ending, tracker: Tracker) -> Outcome:
     # The fork server first: it imports torch while the run is made ready.
     with ForkServer() as fork_server, ready_run as execution:
-        return execution.execute(fork_server, end)
+        return execution.execute(fork_server, end, tracker)
 
 
 def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None) -> Outcome:

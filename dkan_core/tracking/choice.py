@@ -1,0 +1,34 @@
+"""Which trackers a run has, by its settings and its environment."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dkan_core.config import TrainConfig
+from dkan_core.tracking import trainjob
+from dkan_core.tracking.background import BackgroundTracker
+from dkan_core.tracking.tensorboard import TensorBoardTracker
+from dkan_core.tracking.tracker import RunEnd, TrackedRun, Tracker, Trackers
+
+
+@contextmanager
+def follow_run(run: TrackedRun) -> Iterator[Tracker]:
+    """Yield what is to be told of a run's progress, its evaluations, and of its end where it ends in order."""
+    trackers = Trackers(chosen_trackers(run.config))
+    trackers.started(run)
+    try:
+        yield trackers
+    except BaseException as error:
+        is_stopped = isinstance(error, (SystemExit, KeyboardInterrupt))
+        trackers.finished(RunEnd(status="stopped" if is_stopped else "failed"))
+        raise
+
+
+def chosen_trackers(config: TrainConfig) -> list[Tracker]:
+    """Return the trackers of a run, each in a thread of its own."""
+    found: list[Tracker] = []
+    if config.tensorboard:
+        found.append(BackgroundTracker(TensorBoardTracker(), "TensorBoard"))
+    if os.environ.get(trainjob.URL):
+        found.append(BackgroundTracker(trainjob.TrainJobTracker(), "the TrainJob's status"))
+    return found
