@@ -40,6 +40,8 @@ from dkan_core.integrations.notebook.main import MainResult as MainResult
 from dkan_core.integrations.notebook.main import main as main
 from dkan_core.integrations.sklearn.classifier import FastKANClassifier as FastKANClassifier
 from dkan_core.model.fastkan import FastKAN as FastKAN
+from dkan_core.onnx_export.export import ExportResult as ExportResult
+from dkan_core.onnx_export.export import export as export
 from dkan_core.training.launcher.train import TrainResult as TrainResult
 from dkan_core.training.launcher.train import train as train
 from dkan_core.training.planning.bench import SyncBench as SyncBench

@@ -23,7 +23,7 @@ LAYERS = [
     {"data", "report.figures", "report.templating"},
     {"model", "report"},
     {"evaluation.prediction"},
-    {"explanation", "evaluation.drift", "tracking"},
+    {"explanation", "evaluation.drift", "tracking", "onnx_export"},
     {"evaluation.labelled_rows"},
     {"evaluation.comparison", "evaluation.publishing", "batch_scoring"},
     {"evaluation", "training"},

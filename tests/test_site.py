@@ -266,6 +266,17 @@ def test_batch_scoring_of_the_guide_runs(folder: Path) -> None:
     assert list((folder / "scores").rglob("_scoring.json"))
 
 
+def test_exported_model_of_the_guide_scores(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime", reason="needs the onnx extra")
+    run_commands("guides/export.md", folder, monkeypatch)
+    (code,) = blocks("guides/export.md", "python")
+    found: dict[str, Any] = {}
+    exec(compile(code, "guides/export.md", "exec"), found)
+    dkan_core.predict("run/model", "flights", "from_model.parquet")
+    wanted = pq.read_table("from_model.parquet")["label_probability"].to_pylist()
+    assert found["probabilities"][:, 0].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
 @cache
 def anchors(path: Path) -> set[str]:
     """Return the anchors of a page, as GitHub and mkdocs make them of its headings."""

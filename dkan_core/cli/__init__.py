@@ -10,12 +10,25 @@ import typer
 import dkan_core
 from dkan_core.cli.planning import plan, sync, tune_lr
 from dkan_core.cli.results import fail
-from dkan_core.cli.workflow import app, drift, evaluate, explain, predict, prepare, train
+from dkan_core.cli.workflow import app, drift, evaluate, explain, export, predict, prepare, train
 from dkan_core.errors import DkanError, redact
 from dkan_core.utils.progress import console, on_terminal
 from dkan_core.utils.signals import exit_once
 
-__all__ = ["app", "drift", "evaluate", "explain", "main", "plan", "predict", "prepare", "sync", "train", "tune_lr"]
+__all__ = [
+    "app",
+    "drift",
+    "evaluate",
+    "explain",
+    "export",
+    "main",
+    "plan",
+    "predict",
+    "prepare",
+    "sync",
+    "train",
+    "tune_lr",
+]
 
 
 def _show_version(wanted: bool) -> None:

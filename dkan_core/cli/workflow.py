@@ -1,6 +1,6 @@
 """The commands that lead from data to predictions."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -171,6 +171,24 @@ def predict(
 ) -> None:
     """Score raw Parquet: one probability per label and row, in the order of the input."""
     dkan_core.predict(model, sources, out, columns=column or ())
+
+
+@command(app, panel=PANEL, examples=["dkan export run/model --out late.onnx"])
+def export(
+    model: Model,
+    out: Annotated[str, option("--out", help="File or fsspec URI to write.", group="Output")],
+    format: Annotated[Literal["onnx"], option("--format", help="Format of the file.", group="Output")] = "onnx",
+    missing_text: Annotated[
+        str,
+        option(
+            "--missing-text",
+            help="What stands for a missing category, as ONNX has no nulls. Default: the empty text.",
+            group="Output",
+        ),
+    ] = "",
+) -> None:
+    """Write a model as one file that runs without dkan: raw columns in, probabilities out."""
+    dkan_core.export(model, out, format=format, missing_text=missing_text)
 
 
 @command(

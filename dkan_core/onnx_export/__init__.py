@@ -1,0 +1,1 @@
+"""A model as one ONNX file: raw columns in, probabilities out."""

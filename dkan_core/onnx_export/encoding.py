@@ -1,0 +1,205 @@
+"""Raw columns to the inputs of a model: ``Preprocessor.transform`` and ``decode_scores`` as nodes of a graph.
+
+Every boundary is the same as there: values are compared in float64 with the same numbers, and the score between two
+knots is computed by the same operations in the same order.
+
+Shape suffixes: N rows, F numeric features, V value-coded features, K the longest row of a table, a power of two.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dkan_core.data.encoding.preprocessor import (
+    FIRST_CODE,
+    MISSING,
+    SCORE_LIMIT,
+    STEPS,
+    UNSEEN,
+    CategoryFeature,
+    Float64,
+    NumericFeature,
+    Preprocessor,
+    ValueFeature,
+    normal_scores,
+    quantize,
+)
+from dkan_core.errors import DataError
+from dkan_core.model.tabular import decode_scores
+from dkan_core.onnx_export.graph import ML_DOMAIN, Array, Graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedColumns:
+    """Names of the values that hold a model's inputs."""
+
+    scores: str | None
+    """Decoded normal scores ``(N, F)`` float32; None without numeric columns."""
+
+    codes: dict[int, str]
+    """Codes ``(N,)`` int64 of each coded feature that the model reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Numbers:
+    """Names of the values of numeric columns ``(N, F)``, and of which of them are missing."""
+
+    values: str
+    missing: str
+
+
+def add_encoding(graph: Graph, preprocessor: Preprocessor, read: Collection[int], missing_text: str) -> EncodedColumns:
+    """Add an input for every column, and what encodes them.
+
+    Args:
+        graph: Where the nodes go.
+        preprocessor: The encoding.
+        read: Indexes of the coded features that the model reads.
+        missing_text: What stands for a missing value in a column of texts.
+
+    Raises:
+        DataError: ``missing_text`` is one of a column's categories.
+    """
+    scores, codes = None, {}
+    if preprocessor.numeric:
+        columns = [graph.input(feature.name, float) for feature in preprocessor.numeric]
+        values = graph.node("Concat", *columns, axis=1)
+        # Infinity is missing for `Preprocessor.transform`, too.
+        numbers = _Numbers(values=values, missing=graph.node("Or", *(graph.node(kind, values) for kind in _NO_NUMBER)))
+        scores = _add_scores(graph, numbers, preprocessor)
+        codes = _add_value_codes(graph, numbers, preprocessor, read)
+    for index, feature in enumerate(preprocessor.coded):
+        if isinstance(feature, CategoryFeature):
+            codes[index] = _add_category_codes(graph, feature, missing_text)
+    return EncodedColumns(scores=scores, codes=codes)
+
+
+_NO_NUMBER = ("IsNaN", "IsInf")
+
+
+def _add_scores(graph: Graph, numbers: _Numbers, preprocessor: Preprocessor) -> str:
+    """Add the normal scores as a model reads them: stored, and decoded again."""
+    scores = graph.cast(_add_normal_scores(graph, numbers.values, preprocessor.numeric), np.float32)
+    if preprocessor.numeric_dtype == "uint8":
+        # The 1 that `quantize` adds, so that 0 can stand for missing, and `decode_scores` subtracts, changes nothing.
+        raised = graph.node("Add", scores, graph.number(SCORE_LIMIT))
+        steps = graph.node("Round", graph.node("Mul", raised, graph.number(STEPS / (2 * SCORE_LIMIT))))
+        stretched = graph.node("Mul", steps, graph.number(2 * SCORE_LIMIT / STEPS))
+        scores = graph.node("Sub", stretched, graph.number(SCORE_LIMIT))
+    elif preprocessor.numeric_dtype == "float16":
+        scores = graph.cast(graph.cast(scores, np.float16), np.float32)
+    missing_F = [_missing_score(feature, preprocessor.numeric_dtype) for feature in preprocessor.numeric]
+    missing_scores = graph.constant(np.array([missing_F], dtype=np.float32), "missing_scores")
+    return graph.node("Where", numbers.missing, missing_scores, scores)
+
+
+def _missing_score(feature: NumericFeature, dtype: str) -> float:
+    """Return what a model reads where a value is missing: 0, unless a single knot has another score."""
+    stored = quantize(normal_scores(np.array([np.nan]), feature), dtype)
+    return float(decode_scores(torch.from_numpy(stored[None])))
+
+
+def _add_normal_scores(graph: Graph, values: str, features: Sequence[NumericFeature]) -> str:
+    """Add ``normal_scores`` of all columns: ``numpy.interp``, or the next knot's score where that is no number."""
+    first, last = (
+        graph.constant(np.array([[feature.knots[end] for feature in features]]), name)
+        for end, name in ((0, "first_knots"), (-1, "last_knots"))
+    )
+    inside = graph.node("Min", graph.node("Max", values, first), last)
+    knots_FK = _table([feature.knots for feature in features], end=np.inf)
+    scores_FK = _table([feature.scores for feature in features])
+    next_FK = _table([[*feature.scores[1:], feature.scores[-1]] for feature in features])
+    with np.errstate(over="ignore", invalid="ignore"):
+        slopes = [np.diff(feature.scores) / np.diff(feature.knots) for feature in features]
+    slopes_FK = _table([[*slope, 0.0] for slope in slopes])
+
+    places = _add_search(graph, inside, knots_FK)
+    knot, score = (_add_lookup(graph, table, places) for table in (knots_FK, scores_FK))
+    slope, next_score = (_add_lookup(graph, table, places) for table in (slopes_FK, next_FK))
+    between = graph.node("Add", graph.node("Mul", slope, graph.node("Sub", inside, knot)), score)
+    # Between knots closer or farther apart than a float can say, the slope is no number.
+    sound = graph.node("LessOrEqual", graph.node("Abs", between), graph.number(SCORE_LIMIT, np.float64))
+    between = graph.node("Where", sound, between, next_score)
+    return graph.node("Where", graph.node("Equal", inside, knot), score, between)
+
+
+def _add_value_codes(
+    graph: Graph, numbers: _Numbers, preprocessor: Preprocessor, read: Collection[int]
+) -> dict[int, str]:
+    """Add ``value_codes`` of the features that are read; return their codes ``(N,)`` by index."""
+    features = {
+        index: feature
+        for index, feature in enumerate(preprocessor.coded)
+        if isinstance(feature, ValueFeature) and index in read
+    }
+    if not features:
+        return {}
+    names = [feature.name for feature in preprocessor.numeric]
+    columns = graph.indexes(*(names.index(feature.name) for feature in features.values()))
+    values, missing = (graph.node("Gather", name, columns, axis=1) for name in (numbers.values, numbers.missing))
+    vocabulary_VK = _table([feature.vocabulary for feature in features.values()], end=np.inf)
+    codes_VK = np.broadcast_to(np.arange(vocabulary_VK.shape[1]) + FIRST_CODE, vocabulary_VK.shape)
+
+    places = _add_search(graph, values, vocabulary_VK)
+    known, code = (_add_lookup(graph, table, places) for table in (vocabulary_VK, codes_VK))
+    found = graph.node("Where", graph.node("Equal", values, known), code, graph.number(UNSEEN, np.int64))
+    codes = graph.node("Where", missing, graph.number(MISSING, np.int64), found)
+    return {
+        index: graph.node("Gather", codes, graph.number(column, np.int64), axis=1)
+        for column, index in enumerate(features)
+    }
+
+
+def _add_category_codes(graph: Graph, feature: CategoryFeature, missing_text: str) -> str:
+    """Add a column of texts; return its codes ``(N,)``."""
+    if missing_text in feature.vocabulary:
+        raise DataError(
+            f"column {feature.name!r}: {missing_text!r} is one of its categories, and would also stand for a missing "
+            "value, as ONNX has no nulls; choose another text with --missing-text"
+        )
+    codes = graph.node(
+        "LabelEncoder",
+        graph.input(feature.name, str),
+        domain=ML_DOMAIN,
+        keys_strings=[*feature.vocabulary, missing_text],
+        values_int64s=[*range(FIRST_CODE, feature.cardinality), MISSING],
+        default_int64=UNSEEN,
+    )
+    return graph.node("Squeeze", codes, graph.indexes(1))
+
+
+def _table(rows: Sequence[Sequence[float]], end: float = 0.0) -> Float64:
+    """Return rows of a power of two of numbers, filled up at their ends."""
+    width = 1 << (max(1, *map(len, rows)) - 1).bit_length()
+    return np.array([[*row, *[end] * (width - len(row))] for row in rows])
+
+
+def _add_search(graph: Graph, values: str, rising_FK: Float64) -> str:
+    """Add a binary search of each column's values in its row of a table.
+
+    Args:
+        graph: Where the nodes go.
+        values: ``(N, F)``.
+        rising_FK: Rising numbers, filled up with infinity.
+
+    Returns:
+        Where in the flattened table the last number lies that is not above the value, or else the row's first.
+    """
+    rows, width = rising_FK.shape
+    places = graph.constant(np.arange(0, rows * width, width)[None], "first_places")
+    if width == 1:
+        return places
+    table = graph.constant(rising_FK.ravel(), "rising")
+    step = width // 2
+    while step:
+        further = graph.node("Add", places, graph.indexes(step))
+        above = graph.node("Less", values, graph.node("Gather", table, further))
+        places = graph.node("Where", above, places, further)
+        step //= 2
+    return places
+
+
+def _add_lookup(graph: Graph, table_FK: Array, places: str) -> str:
+    return graph.node("Gather", graph.constant(table_FK.ravel(), "table"), places)

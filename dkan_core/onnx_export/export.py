@@ -1,0 +1,119 @@
+"""``export``: a saved model as an ONNX file that was compared with it."""
+
+import json
+import logging
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import dkan_core
+from dkan_core.errors import ConfigError, DataError, OutputError
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.onnx_export.encoding import add_encoding
+from dkan_core.onnx_export.graph import Graph
+from dkan_core.onnx_export.network import add_probabilities
+from dkan_core.onnx_export.verification import OUTPUT, largest_difference
+from dkan_core.utils.storage.remote import local_copy
+from dkan_core.utils.storage.staging import staged_file
+
+# Protocol buffers hold no more. The names and nodes of the widest graphs are a few megabytes.
+MAX_CONSTANT_BYTES = 2**31 - (64 << 20)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportResult:
+    """A file that was written, and how well it agrees with the model."""
+
+    path: str
+    """Path or URI of the file."""
+
+    size: int
+    """Bytes of the file."""
+
+    rows: int
+    """Generated rows on which file and model were compared."""
+
+    largest_difference: float
+    """Of a probability, on those rows."""
+
+
+def export(
+    model: str | Path, out: str | Path, *, format: Literal["onnx"] = "onnx", missing_text: str = ""
+) -> ExportResult:
+    """Write a model as one file that runs without dkan: raw columns in, probabilities out.
+
+    The file has an input ``(N, 1)`` for each column, float64 for numbers and string for categories, and one output,
+    ``probabilities`` ``(N, labels)`` float32. A missing number is NaN. What is written was run with onnxruntime
+    before, on rows that reach every boundary of the encoding, and gave the model's probabilities.
+
+    Args:
+        model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
+        out: File to write; a path or an fsspec URI.
+        format: "onnx".
+        missing_text: What stands for a missing category, as ONNX has no nulls.
+
+    Raises:
+        ConfigError: The packages for the format are not installed.
+        DataError: The model is damaged, or a column of it cannot be expressed; the message names the column.
+        OutputError: The file does not give the model's probabilities, or ``out`` cannot be written; nothing
+            half-written is left.
+    """
+    if format != "onnx":
+        raise ConfigError(f"format must be onnx, got {format!r}")
+    for package in ("onnx", "onnxruntime"):
+        if find_spec(package) is None:
+            raise ConfigError(f"{package} is not installed; run: pip install 'dkan[onnx]'")
+    with local_copy(model) as folder:
+        saved = SavedModel(folder)
+    content = onnx_bytes(saved, missing_text)
+    # Compared before the file is begun: what is refused never has its name.
+    largest, rows = largest_difference(content, saved, missing_text)
+    with staged_file(out) as aside:
+        aside.write_bytes(content)
+    logger.info("exported %s to %s: differs by at most %.1e on %d generated rows", model, out, largest, rows)
+    return ExportResult(path=str(out), size=len(content), rows=rows, largest_difference=largest)
+
+
+def onnx_bytes(saved: SavedModel, missing_text: str = "") -> bytes:
+    """Return a model as a serialized ONNX graph.
+
+    Args:
+        saved: The model, on the CPU.
+        missing_text: What stands for a missing category.
+
+    Raises:
+        DataError: A column of the model cannot be expressed.
+        OutputError: The model is larger than a file may be.
+    """
+    from onnx import TensorProto, helper
+
+    for name in saved.preprocessor.columns:
+        if name in ("", OUTPUT):
+            raise DataError(f"{saved.folder}: column {name!r}: no input of an ONNX graph may be called so; rename it")
+    graph = Graph(reserved=[*saved.preprocessor.columns, OUTPUT])
+    config = saved.config
+    read = {*config.embedded, *config.missing, *(index for group in config.one_hot_groups for index in group)}
+    columns = add_encoding(graph, saved.preprocessor, read, missing_text)
+    add_probabilities(graph, saved.module, columns, OUTPUT)
+    if graph.constant_bytes > MAX_CONSTANT_BYTES:
+        raise OutputError(
+            f"{saved.folder}: the model takes {graph.constant_bytes / 1e9:.1f} GB, and an ONNX file holds 2 GB; "
+            "train with lower members or hidden, or score with `dkan predict`"
+        )
+    output = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["N", len(config.labels)])
+    content: bytes = graph.model(output, _metadata(saved, missing_text), dkan_core.__version__).SerializeToString()
+    return content
+
+
+def _metadata(saved: SavedModel, missing_text: str) -> dict[str, str]:
+    return {
+        "dkan_version": dkan_core.__version__,
+        "labels": json.dumps(saved.config.labels, ensure_ascii=False),
+        "average_precision": repr(saved.metrics["average_precision"]),
+        # Of the training data; a model of arrays in a notebook has none.
+        "data_fingerprint": str(saved.metrics.get("data", "")),
+        "missing_text": missing_text,
+    }

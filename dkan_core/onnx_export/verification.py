@@ -1,0 +1,118 @@
+"""Whether a graph gives what its model gives, on rows made for it: every boundary of every column, and beyond.
+
+Shape suffixes: N rows, L labels.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from dkan_core.data.encoding.preprocessor import CategoryFeature, Float64, Preprocessor
+from dkan_core.errors import OutputError
+from dkan_core.evaluation.prediction import score
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.resources import available_cores
+
+OUTPUT = "probabilities"
+# Ten times what sums in another order have made of probabilities, and a hundredth of what anyone acts upon.
+MAX_DIFFERENCE = 1e-5
+# Of thousands of columns, the basis of so many rows still fits the memory of a small pod.
+CHECKED_AT_ONCE = 256
+# At least: few values a column still meet in many combinations.
+MIN_ROWS = 512
+# The rows are the same for every export of a model.
+SEED = 0
+
+
+def largest_difference(content: bytes, saved: SavedModel, missing_text: str) -> tuple[float, int]:
+    """Return how far the graph's probabilities are from the model's at most, and how many rows were compared.
+
+    Args:
+        content: The graph, serialized.
+        saved: The model, on the CPU.
+        missing_text: What stands for a missing value in a column of texts.
+
+    Raises:
+        OutputError: The difference is above ``MAX_DIFFERENCE``, or onnxruntime cannot run the graph.
+    """
+    session = _session(content)
+    largest, checked = 0.0, 0
+    for rows in _batches(boundary_rows(saved.preprocessor, missing_text)):
+        wanted_NL = score(saved.module, saved.preprocessor.transform(rows, "generated rows"), torch.device("cpu"))
+        (found_NL,) = session.run([OUTPUT], graph_inputs(rows, saved.preprocessor, missing_text))
+        difference_NL = np.abs(found_NL - wanted_NL)
+        # Asked this way round, NaN is too far, too.
+        if not (difference_NL <= MAX_DIFFERENCE).all():
+            worst = np.unravel_index(np.argmax(np.nan_to_num(difference_NL, nan=np.inf)), difference_NL.shape)
+            raise OutputError(
+                f"{saved.folder}: the ONNX graph does not give the model's probabilities: on generated rows they "
+                f"differ by up to {difference_NL[worst]:.1e}, as {found_NL[worst]:.7f} instead of "
+                f"{wanted_NL[worst]:.7f}, and may differ by {MAX_DIFFERENCE:.0e}; nothing was written"
+            )
+        largest, checked = max(largest, float(difference_NL.max())), checked + len(rows)
+    return largest, checked
+
+
+def _session(content: bytes) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = available_cores()
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def graph_inputs(
+    rows: pa.RecordBatch | pa.Table, preprocessor: Preprocessor, missing_text: str
+) -> dict[str, npt.NDArray[Any]]:
+    """Return rows as the graph takes them: a column ``(N, 1)`` of float64 or texts each, by name."""
+    numeric = {feature.name for feature in preprocessor.numeric}
+    columns = {}
+    for name in preprocessor.columns:
+        kind, missing = (pa.float64(), np.nan) if name in numeric else (pa.string(), missing_text)
+        column = rows[name].cast(kind, safe=False).fill_null(missing)
+        columns[name] = column.to_numpy(zero_copy_only=False).reshape(-1, 1)
+    return columns
+
+
+def boundary_rows(preprocessor: Preprocessor, missing_text: str) -> pa.RecordBatch:
+    """Return rows in which every column takes every value at which its encoding changes, in random combinations."""
+    numeric = {feature.name: [np.array(feature.knots)] for feature in preprocessor.numeric}
+    for feature in preprocessor.coded:
+        if feature.name in numeric:
+            numeric[feature.name].append(np.array(feature.vocabulary, dtype=np.float64))
+    values: dict[str, list[Any]] = {name: _around(np.concatenate(known)).tolist() for name, known in numeric.items()}
+    for feature in preprocessor.coded:
+        if isinstance(feature, CategoryFeature):
+            values[feature.name] = [*feature.vocabulary, None, _unseen(feature, missing_text)]
+    count = max(MIN_ROWS, *map(len, values.values()))
+    rng = np.random.default_rng(SEED)
+    columns = {name: [known[place % len(known)] for place in rng.permutation(count)] for name, known in values.items()}
+    kinds = {name: pa.float64() if name in numeric else pa.string() for name in values}
+    return pa.record_batch({name: pa.array(column, kinds[name]) for name, column in columns.items()})
+
+
+def _around(known: Float64) -> Float64:
+    """Return numbers, their neighbours, what lies between two of them, what lies beyond, and what is no number."""
+    known = np.unique(known)
+    between = [known[:-1] * (1 - share) + known[1:] * share for share in (0.25, 0.5, 0.75)]
+    with np.errstate(over="ignore"):
+        neighbours = [np.nextafter(known, end) for end in (-np.inf, np.inf)]
+        beyond = [known[[0]] * 2 - known[-1] - 1, known[[-1]] * 2 - known[0] + 1]
+    extremes = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e308, -1e308])
+    return np.concatenate([known, *between, *neighbours, *beyond, extremes])
+
+
+def _unseen(feature: CategoryFeature, missing_text: str) -> str:
+    """Return a text that is none of a column's."""
+    candidates = (f"unseen {number}" for number in itertools.count())
+    return next(text for text in candidates if text not in {*feature.vocabulary, missing_text})
+
+
+def _batches(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(rows), CHECKED_AT_ONCE):
+        yield rows.slice(start, CHECKED_AT_ONCE)
