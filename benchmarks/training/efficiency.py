@@ -26,7 +26,9 @@ def measure(
         steps: Of a turn.
         rounds: Turns of each.
     """
-    config = replace(ENDLESS, batch_size=min(batch_size, data.train_rows), checkpoint_steps=NEVER)
+    config = replace(
+        ENDLESS, batch_size=min(batch_size, data.train_rows), checkpoint_steps=NEVER, checkpoint_seconds=0.0
+    )
     with (
         paused(data.folder, scratch / "one", config, **ONE_THREAD) as one,
         paused(data.folder, scratch / "two", replace(config, workers=2), **ONE_THREAD) as two,

@@ -152,7 +152,14 @@ def _parameter_server(seats: Sequence[Seat], total: int, stack: ExitStack) -> li
         record.write(WorkerGeneration(generation=1))
     # So many rows that there is one per worker and step; no evaluation and no restore point before the end.
     config = TrainConfig(
-        device="cpu", workers=workers, batch_size=workers, epochs=1, hidden=(1,), checkpoint_steps=NEVER, patience=1
+        device="cpu",
+        workers=workers,
+        batch_size=workers,
+        epochs=1,
+        hidden=(1,),
+        checkpoint_steps=NEVER,
+        checkpoint_seconds=0.0,
+        patience=1,
     )
     config = resolve(config, workers * total)
     wakeups = {name: os.pipe() for name in process_names(config)}

@@ -34,7 +34,9 @@ def measure(
         turns: Evaluations, or checkpoints, in a turn.
         rounds: Turns of each run.
     """
-    quiet = replace(ENDLESS, batch_size=min(batch_size, data.train_rows), checkpoint_steps=NEVER)
+    quiet = replace(
+        ENDLESS, batch_size=min(batch_size, data.train_rows), checkpoint_steps=NEVER, checkpoint_seconds=0.0
+    )
     per_epoch = steps_per_epoch(data.train_rows, quiet.batch_size or 1)
     configs = {
         NEITHER: quiet,

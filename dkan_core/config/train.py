@@ -173,6 +173,10 @@ class TrainConfig:
     checkpoint_steps: Annotated[int | None, Field(ge=1, le=10**12)] = setting(None, "Output")
     """Steps between two checkpoints. Default: a checkpoint at each evaluation."""
 
+    # Under Kubeflow Pipelines a pod that is removed has no time to write one: this is what is lost then.
+    checkpoint_seconds: Annotated[float, Field(ge=0, le=1e9)] = setting(120.0, "Output")
+    """Maximum seconds between two checkpoints, more where writing takes over a twentieth of that; 0 sets no limit."""
+
     checkpoint_uri: str | None = setting(None, "Output")
     """Folder or URI for checkpoints; {run} becomes a digest of data and settings. Default: inside the run's folder."""
 

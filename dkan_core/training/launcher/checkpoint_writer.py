@@ -2,10 +2,9 @@
 
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from dkan_core.errors import DkanError
 from dkan_core.training.launcher.checkpoints import read_model, save_checkpoint, write_parts
@@ -14,15 +13,18 @@ from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import newest_restore_point
-from dkan_core.training.state.shared_memory import SharedMemory
+from dkan_core.training.state.shared_memory import CheckpointRequest, SharedMemory
 from dkan_core.training.state.snapshots import snapshots_after
 from dkan_core.utils.storage.paths import is_remote
+
+# Of the time, for checkpoints by time: what is hashed and copied takes memory bandwidth and network from training.
+MAX_WRITING_SHARE = 0.05
 
 logger = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """Writes a checkpoint when there is a new restore point, one at a time.
+    """Writes a checkpoint when there is a new restore point, or none for some time; one at a time.
 
     Args:
         memory: Shared memory.
@@ -31,10 +33,18 @@ class CheckpointWriter:
         best: File of the best state.
         where: Folder or URI for the checkpoints.
         facts: What every checkpoint of the run has in common: data, architecture and settings.
+        seconds: Maximum time between two checkpoints, as far as writing them allows; 0 for no limit.
     """
 
     def __init__(
-        self, memory: SharedMemory, reporter: Reporter, model: Path, best: Path, where: str, facts: dict[str, Any]
+        self,
+        memory: SharedMemory,
+        reporter: Reporter,
+        model: Path,
+        best: Path,
+        where: str,
+        facts: dict[str, Any],
+        seconds: float,
     ) -> None:
         self.memory = memory
         self.reporter = reporter
@@ -42,27 +52,44 @@ class CheckpointWriter:
         self.where = where
         self.facts = facts
         self.best = best
+        self.seconds = seconds
         self._brought = 0
         # What a run begins with is in the checkpoint that it resumes from, or nothing yet.
-        self._saved = max(record.read().version for record in memory.restore_points)
+        self._saved = max((record.read() for record in memory.restore_points), key=lambda ledger: ledger.version)
         self.newest = ""
         """Path or URI of the last checkpoint that was written."""
 
         self._thread: threading.Thread | None = None
-        self._copy_KP = np.empty_like(memory.restore_points_2KP[0])
+        self._began = time.monotonic()
+        self._writing_seconds = 0.0
+        """How long the last one took."""
+
+        self._pauses_as_set = True
+        """Whether none has taken so long that the next had to wait for more than ``seconds``."""
 
     def write_if_due(self) -> None:
-        """Begin to write a checkpoint if there is something new, and the last one is written."""
-        newest = max(record.read().version for record in self.memory.restore_points)
-        if newest <= self._saved or (self._thread is not None and self._thread.is_alive()):
+        """Begin to write a checkpoint if there is something new, and the last one is written; else see to the next."""
+        if self._thread is not None and self._thread.is_alive():
             return
-        restore_point = newest_restore_point(self.memory, self._copy_KP)
-        if restore_point is not None and restore_point[0].version > self._saved:
-            self._saved = restore_point[0].version
-            checkpoint = self._gather(*restore_point)
-            # In a thread: a bucket may take longer than many steps.
-            self._thread = threading.Thread(target=self._write, args=(checkpoint,), name="dkan-checkpoint")
-            self._thread.start()
+        found = self._requested_state() or self._new_restore_point()
+        if found is not None:
+            self._begin(*found)
+        elif self._is_time():
+            self._request()
+
+    def request_state(self, timeout: float) -> None:
+        """Wait until a copy of the state that counts is there, once nothing is being written; at most so many seconds.
+
+        Args:
+            timeout: In seconds.
+        """
+        # The thread reads the copy that came before.
+        self.wait()
+        if not self._is_requested:
+            self._request()
+        deadline = time.monotonic() + timeout
+        while self._is_requested and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def wait(self) -> None:
         """Wait until nothing is being written."""
@@ -73,16 +100,57 @@ class CheckpointWriter:
         """Write a checkpoint of the last commit; all other processes have ended."""
         self.wait()
         ledger = self.memory.ledger.read()
-        restore_point = newest_restore_point(self.memory)
-        # Workers' own moments may be ahead of the last commit: a restore point has both of one moment.
+        state_KP = self.memory.buffers_2KP[ledger.active_buffer]
+        # Workers' own moments may be ahead of the last commit: copies have both of one moment.
         if self.memory.shape.local:
-            if restore_point is None:
+            ledger, state_KP = self._requested_state() or newest_restore_point(self.memory) or (Ledger(), state_KP)
+            # The copy that was asked for in vain may be in the newest checkpoint: an older one is not to replace that.
+            if ledger.version < self._saved.version:
                 return
-            ledger, state_KP = restore_point
-        else:
-            state_KP = self.memory.buffers_2KP[ledger.active_buffer]
         if ledger.step:
+            self._began = time.monotonic()
             self._write(self._gather(ledger, state_KP))
+
+    @property
+    def _is_requested(self) -> bool:
+        """Whether the copy that was asked for is not there; until then it is not to be touched."""
+        return self.memory.checkpoint_answer.read() != self.memory.checkpoint_request.read()
+
+    def _request(self) -> None:
+        number = self.memory.checkpoint_request.read().number + 1
+        self.memory.checkpoint_request.write(CheckpointRequest(number=number))
+
+    def _requested_state(self) -> tuple[Ledger, Float32] | None:
+        """Return the copy of the state that was asked for; None where there is none that is new."""
+        if self._is_requested:
+            return None
+        ledger = self.memory.checkpoint_ledger.read()
+        return (ledger, self.memory.checkpoint_KP) if ledger.version > self._saved.version else None
+
+    def _new_restore_point(self) -> tuple[Ledger, Float32] | None:
+        """Return a copy of a restore point that is in no checkpoint."""
+        newest = max(record.read().version for record in self.memory.restore_points)
+        if newest <= self._saved.version:
+            return None
+        # A training that has ended answers no request: the copy may be waited for in vain, and is left alone.
+        found = newest_restore_point(self.memory, None if self._is_requested else self.memory.checkpoint_KP)
+        return found if found is not None and found[0].version > self._saved.version else None
+
+    def _is_time(self) -> bool:
+        """Tell whether to ask for the state between two restore points."""
+        pause = max(self.seconds, self._writing_seconds / MAX_WRITING_SHARE)
+        if not self.seconds or time.monotonic() - self._began < pause or self._is_requested:
+            return False
+        ledger = self.memory.ledger.read()
+        return ledger.step > self._saved.step and not ledger.ended
+
+    def _begin(self, ledger: Ledger, state_KP: Float32) -> None:
+        """Write a checkpoint in a thread: a bucket may take longer than many steps."""
+        self._saved = ledger
+        self._began = time.monotonic()
+        checkpoint = self._gather(ledger, state_KP)
+        self._thread = threading.Thread(target=self._write, args=(checkpoint,), name="dkan-checkpoint")
+        self._thread.start()
 
     def _gather(self, ledger: Ledger, state_KP: Float32) -> Checkpoint:
         history = [entry for entry in self.reporter.confirmed if entry["step"] <= ledger.step]
@@ -103,6 +171,15 @@ class CheckpointWriter:
         except DkanError as error:
             # Training continues: it does not need the checkpoint, and the next one may work.
             logger.error("no checkpoint of step %d: %s", checkpoint.ledger.step, error)
+        self._note_duration(time.monotonic() - self._began)
+
+    def _note_duration(self, seconds: float) -> None:
+        """Take note of how long the last checkpoint took, and say so once where that delays the next ones."""
+        self._writing_seconds = seconds
+        pause = seconds / MAX_WRITING_SHARE
+        if self._pauses_as_set and 0 < self.seconds < pause:
+            self._pauses_as_set = False
+            logger.info("a checkpoint took %.1f s to write: the next one by time follows after %.0f s", seconds, pause)
 
     def _bring_best(self) -> None:
         """Copy the best state to where the checkpoints are, if that is another place and it is new."""

@@ -24,6 +24,7 @@ PLACE_SETTINGS = (
     "max_seconds",
     "tensorboard",
     "checkpoint_steps",
+    "checkpoint_seconds",
     "checkpoint_uri",
     "exchange_timeout",
     "resume",

@@ -195,7 +195,13 @@ class Run:
         times = TimeReader(self.memory, has_server=config.strategy == "parameter-server")
         with Reporter(folder, config, schedule, times, tracker, self.history) as reporter:
             checkpoint_writer = CheckpointWriter(
-                self.memory, reporter, folder / MODEL_FOLDER, Path(self.template.best), self.checkpoints, self.facts
+                self.memory,
+                reporter,
+                folder / MODEL_FOLDER,
+                Path(self.template.best),
+                self.checkpoints,
+                self.facts,
+                config.checkpoint_seconds,
             )
             supervisor = Supervisor(
                 self.memory, self.template, self.placement, folder / LOGS, fork_server, reporter, checkpoint_writer

@@ -266,24 +266,13 @@ class Supervisor:
         """Stop everything where it is, and write a checkpoint of that."""
         # Moments that workers keep for themselves fit the parameters only when no work unit is in progress.
         if self.memory.shape.local:
-            self._ask_for_restore_point()
+            self.checkpoint_writer.request_state(FREEZE_SECONDS)
         self.fork_server.end()
         for child in self._children():
             for message in child.channel.waiting():
                 if message["kind"] == "evaluation":
                     self.reporter.take(message)
         self.checkpoint_writer.write_now()
-
-    def _ask_for_restore_point(self) -> None:
-        before = max(record.read().version for record in self.memory.restore_points)
-        self.memory.control.write(Control(save=1))
-        self._notify("server")
-        deadline = time.monotonic() + FREEZE_SECONDS
-        while (
-            max(record.read().version for record in self.memory.restore_points) == before
-            and time.monotonic() < deadline
-        ):
-            time.sleep(0.01)
 
 
 def process_names(config: ResolvedTrainConfig, *, ranks: int | None = None) -> list[str]:

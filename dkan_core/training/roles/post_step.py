@@ -1,11 +1,11 @@
-"""What happens after a commit: the end of training is noticed, a snapshot and a restore point are taken."""
+"""What happens after a commit: the end of training is noticed, snapshots, restore points and checkpoints are taken."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from dkan_core.training.communication.wakeup import Wakeup
 from dkan_core.training.state.ledger import ENDINGS, Ledger
-from dkan_core.training.state.parameter_store import ParameterStore, save_restore_point
+from dkan_core.training.state.parameter_store import ParameterStore, copy_for_checkpoint, save_restore_point
 from dkan_core.training.state.snapshots import newest_snapshot, publish_snapshot
 
 Publish = Callable[[Ledger, bool], bool]
@@ -30,7 +30,7 @@ def publish_to(evaluator: Wakeup, store: ParameterStore) -> Publish:
 
 
 class PostStepHooks:
-    """Takes snapshots and restore points when they are due, and tells whether training is to end.
+    """Takes snapshots, restore points and copies for checkpoints when due, and tells whether training is to end.
 
     A process that dies in between has a successor that does it again, which changes nothing.
 
@@ -50,6 +50,7 @@ class PostStepHooks:
         self.final_is_published = bool(newest.final)
         self.published_step = max(store.ledger.published, newest.step)
         self.restore_point_step = max(record.read().step for record in self.memory.restore_points)
+        self.answered = self.memory.checkpoint_answer.read().number
 
     def ending_reason(self) -> str:
         """Return why training is to end now, one of ``ENDINGS``; an empty text where it is not."""
@@ -67,7 +68,7 @@ class PostStepHooks:
     @property
     def is_due(self) -> bool:
         """Whether there is anything to do but to end."""
-        return self._restore_point_is_due or self._snapshot_is_due
+        return self._restore_point_is_due or self._snapshot_is_due or self._checkpoint_is_requested
 
     def run(self, ending: str) -> None:
         """Do what is due; no work unit is begun and not applied.
@@ -82,6 +83,9 @@ class PostStepHooks:
         if self._restore_point_is_due:
             save_restore_point(self.memory, self.store.ledger)
             self.restore_point_step = self.store.ledger.step
+        if self._checkpoint_is_requested:
+            copy_for_checkpoint(self.memory, self.store.ledger)
+            self.answered = self.memory.checkpoint_answer.read().number
 
     def commit(self, **changes: int) -> None:
         """Commit the ledger with some fields changed, unless they are so already."""
@@ -116,4 +120,9 @@ class PostStepHooks:
         due = self.schedule.restore_points_due
         if self.restore_point_step == ledger.step:
             return False
-        return bool(ledger.ended or due(ledger.step) > due(self.restore_point_step) or self.memory.control.read().save)
+        return bool(ledger.ended or due(ledger.step) > due(self.restore_point_step))
+
+    @property
+    def _checkpoint_is_requested(self) -> bool:
+        # Only in the launcher's memory: of several ranks, the first.
+        return self.memory.checkpoint_request.read().number > self.answered

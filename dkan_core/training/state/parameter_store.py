@@ -65,6 +65,18 @@ def save_restore_point(memory: SharedMemory, ledger: Ledger) -> None:
     memory.restore_points[oldest].write(replace(ledger, checksum=checksum(restore_point_KP)))
 
 
+def copy_for_checkpoint(memory: SharedMemory, ledger: Ledger) -> None:
+    """Copy the state that counts, and the workers' own moments, to where the launcher has asked for them.
+
+    This is no restore point: when one is made follows from the steps, as refused updates lead back to it.
+    """
+    request = memory.checkpoint_request.read()
+    copy_state(memory, ledger, memory.checkpoint_KP)
+    memory.checkpoint_ledger.write(ledger)
+    # Last: whoever dies before has a successor that does it again.
+    memory.checkpoint_answer.write(request)
+
+
 def copy_state(memory: SharedMemory, ledger: Ledger, out_KP: Float32) -> None:
     """Copy the state that a ledger names, and the workers' own moments, into ``out_KP``."""
     state_KP = memory.buffers_2KP[ledger.active_buffer]

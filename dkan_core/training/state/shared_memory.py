@@ -51,8 +51,13 @@ class Control:
     stop: int = 0
     """Whether training is to end after this step, with a last evaluation."""
 
-    save: int = 0
-    """Whether a restore point is to be made as soon as possible."""
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRequest:
+    """The launcher's request for a copy of the state that counts, and in another record the answer."""
+
+    number: int = 0
+    """Counted from 1. The same in both: the copy is there, and the launcher's until it asks again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +253,7 @@ class MemoryShape:
             "pushes": (self.workers, self.pushed),
             "moments": (self.workers if self.local else 0, 2),
             "restore_points": (2, self.whole_state),
+            "checkpoint": (self.whole_state,),
             "snapshots": (self.snapshot_slots, self.whole_state),
         }
 
@@ -272,6 +278,9 @@ class SharedMemory:
         self.leases = [self._record(Lease()) for _ in workers]
         self.pushes = [self._record(Push()) for _ in workers]
         self.restore_points = [self._record(Ledger(version=-1)) for _ in range(2)]
+        self.checkpoint_request = self._record(CheckpointRequest())
+        self.checkpoint_answer = self._record(CheckpointRequest())
+        self.checkpoint_ledger = self._record(Ledger())
         self.snapshots = [self._record(Snapshot()) for _ in range(shape.snapshot_slots)]
         self.snapshot_ledgers = [self._record(Ledger()) for _ in range(shape.snapshot_slots)]
         self.evaluated = self._record(Evaluated())
@@ -286,6 +295,7 @@ class SharedMemory:
         self.pushes_WN = arrays["pushes"]
         self.moments_W2P = arrays["moments"]
         self.restore_points_2KP = arrays["restore_points"]
+        self.checkpoint_KP = arrays["checkpoint"]
         self.snapshots_SKP = arrays["snapshots"]
 
     def liveness_index(self, role: str, rank: int) -> int:
@@ -328,7 +338,7 @@ def anonymous_file(name: str) -> int:
 
 
 def _control_bytes(shape: MemoryShape) -> int:
-    records = 7 + 4 * shape.workers + 2 * shape.snapshot_slots
+    records = 10 + 4 * shape.workers + 2 * shape.snapshot_slots
     return _whole_pages(RECORD_BYTES * records + 2 * 8 * (shape.workers + len(SINGLE_ROLES)))
 
 

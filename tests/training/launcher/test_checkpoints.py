@@ -125,7 +125,9 @@ def test_run_on_a_gpu_resumes_elsewhere_and_the_other_way_round(tmp_path: Path) 
 
 def test_what_does_not_change_the_course_may_differ(tmp_path: Path) -> None:
     save_checkpoint(str(tmp_path), checkpoint_of(1))
-    free = replace(CONFIG, max_seconds=5.0, tensorboard=True, checkpoint_steps=7, epochs=300, patience=9)
+    free = replace(
+        CONFIG, max_seconds=5.0, tensorboard=True, checkpoint_steps=7, checkpoint_seconds=3.0, epochs=300, patience=9
+    )
     assert find_checkpoint(str(tmp_path), free, DATA, ROWS) is not None
     assert find_checkpoint(str(tmp_path), replace(free, resume="never"), DATA, ROWS) is None
     assert find_checkpoint(str(tmp_path / "empty"), free, DATA, ROWS) is None

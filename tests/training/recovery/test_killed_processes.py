@@ -201,7 +201,8 @@ def test_process_killed_at_any_point_loses_nothing(
     body = KILL_AT_EVERY_LINE
     for name, value in names.items():
         body = body.replace(name, repr(value))
-    config = replace(CONFIG, evaluations_per_epoch=case.evaluations_per_epoch)
+    # Checkpoints as often as can be, so that it is killed while it copies the state for one.
+    config = replace(CONFIG, evaluations_per_epoch=case.evaluations_per_epoch, checkpoint_seconds=1e-3)
     background = start(config, **inject(tmp_path, body))
     code, output = background.wait()
     assert code == 0, output

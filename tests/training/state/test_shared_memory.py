@@ -63,7 +63,8 @@ def test_half_written_record_leaves_the_one_before(cut: int, seed: int) -> None:
 
 
 def test_every_array_has_its_own_place(memory: SharedMemory) -> None:
-    arrays = [memory.buffers_2KP, memory.pushes_WN, memory.moments_W2P, memory.restore_points_2KP, memory.snapshots_SKP]
+    arrays = [memory.buffers_2KP, memory.pushes_WN, memory.moments_W2P, memory.restore_points_2KP, memory.checkpoint_KP]
+    arrays.append(memory.snapshots_SKP)
     for number, array in enumerate(arrays, start=1):
         array[:] = number
     memory.heartbeats_R[:] = 99
