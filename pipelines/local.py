@@ -9,6 +9,7 @@ from kfp import local
 from rich.text import Text
 
 from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
+from dkan_core.utils.storage.credentials import own_name
 from pipelines.compiled import load_pipeline
 
 
@@ -49,5 +50,6 @@ def run_locally(pipeline: Path, arguments: dict[str, Any], out: Path, image: str
 
 def _containers() -> local.DockerRunner:
     """Return a runner of containers that reach what this process does, and whose files belong to its user."""
-    keys = {name: os.environ[name] for name in (*SECRET_KEYS, *CONFIG_KEYS) if name in os.environ}
+    names = (*SECRET_KEYS, *CONFIG_KEYS)
+    keys = {name: os.environ[name] for name in (*names, *map(own_name, names)) if name in os.environ}
     return local.DockerRunner(network_mode="host", environment=keys, user=f"{os.getuid()}:{os.getgid()}")

@@ -12,6 +12,7 @@ from kfp.dsl.base_component import BaseComponent
 
 from components.image import IMAGE
 from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS, SECRET_PATH
+from dkan_core.utils.storage.credentials import own_name
 from pipelines.form import Parameter, Values, as_pipeline, bind, merged, parameters_of
 
 VOLUME_PATH = "/mnt/dkan"
@@ -127,9 +128,10 @@ def configure_pod(
     task.set_cpu_limit(values[cpu]).set_memory_limit(values[memory])
     secret, config_map = values["secret_name"], values["config_map_name"]
     # Optional: where pods have their rights from a service account, there is neither Secret nor ConfigMap.
-    kubernetes.use_secret_as_env(task, secret, {key: key for key in SECRET_KEYS}, optional=True)
+    # Under names of dkan's own: Kubeflow's launcher, in the same container, takes AWS_... for its own artifacts.
+    kubernetes.use_secret_as_env(task, secret, {key: own_name(key) for key in SECRET_KEYS}, optional=True)
     kubernetes.use_secret_as_volume(task, secret, SECRET_PATH, optional=True)
-    kubernetes.use_config_map_as_env(task, config_map, {key: key for key in CONFIG_KEYS}, optional=True)
+    kubernetes.use_config_map_as_env(task, config_map, {key: own_name(key) for key in CONFIG_KEYS}, optional=True)
     kubernetes.add_node_selector_json(task, values["node_selector"])
     kubernetes.add_toleration_json(task, values["tolerations"])
     kubernetes.set_security_context(task, run_as_user=settings.run_as_user, run_as_non_root=settings.run_as_non_root)

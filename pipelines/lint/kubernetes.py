@@ -1,6 +1,7 @@
 """What a step's pod takes from parameters: names of secrets, config maps and claims, selectors and tolerations.
 
-The backend looks these up among the inputs of the graph around the task, not among the inputs of the task.
+The backend looks these up among the inputs of the graph around the task, not among the inputs of the task. Besides:
+variables that a step takes from secrets and config maps, and Kubeflow's launcher with it.
 """
 
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 from google.protobuf.message import Message
 from kfp.pipeline_spec.pipeline_spec_pb2 import TaskInputsSpec
 
+from dkan_core.utils.storage.credentials import OWN_PREFIX, VARIABLES
 from pipelines.lint.documents import Compiled
 from pipelines.lint.executors import Use, uses_of
 from pipelines.lint.scopes import Scope, UnresolvedError, fits
@@ -26,11 +28,26 @@ def check_kubernetes(compiled: Compiled, scopes: list[Scope]) -> Iterator[str]:
     for label, config in compiled.kubernetes.items():
         if label not in compiled.executors:
             yield f"platforms.kubernetes: executor {label!r} is not in the deploymentSpec"
+        for finding in _check_variables(config):
+            yield f"platforms.kubernetes: executor {label}: {finding}"
         for use in uses_of(label, scopes):
             for where, field, source in _references(config):
                 for finding in _check_reference(field, source, use):
                     place = f"platforms.kubernetes: executor {label}, run by task {use.task_name} of {use.scope.name}"
                     yield f"{place}: {where} {finding}"
+
+
+def _check_variables(config: Any) -> Iterator[str]:
+    """Yield the credentials for a step that its launcher would take for those of its own artifacts."""
+    for field in ("secret_as_env", "config_map_as_env"):
+        for number, source in enumerate(getattr(config, field)):
+            for name in (each.env_var for each in source.key_to_env):
+                if name in VARIABLES or name.startswith("AWS_"):
+                    place = f"{config.DESCRIPTOR.fields_by_name[field].json_name}[{number}]"
+                    yield (
+                        f"{place} sets {name}, which Kubeflow's launcher in the same container reads for its own "
+                        f"artifacts; name it {OWN_PREFIX}{name}"
+                    )
 
 
 def _check_reference(field: str, source: Any, use: Use) -> Iterator[str]:

@@ -224,6 +224,12 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
         "executor exec-learn, run by task learn of comp-learn-on-gpus: secretAsEnv[0].secretNameParameter refers to "
         "parameter 'pipelinechannel--secret', which comp-learn-on-gpus does not have",
     ),
+    "credentials that the launcher reads": (
+        f"{POD}/secretAsEnv/0/keyToEnv/0/envVar",
+        "AWS_SECRET_ACCESS_KEY",
+        "executor exec-learn: secretAsEnv[0] sets AWS_SECRET_ACCESS_KEY, which Kubeflow's launcher in the same "
+        "container reads for its own artifacts; name it DKAN_AWS_SECRET_ACCESS_KEY",
+    ),
     "secret of a task elsewhere": (
         f"{POD}/secretAsEnv/0/secretNameParameter",
         {"taskOutputParameter": {"producerTask": "make", "outputParameterKey": "Output"}},

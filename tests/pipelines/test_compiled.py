@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kfp import dsl
 
+from dkan_core.utils.storage.credentials import VARIABLES
 from pipelines.compiled import DEFAULT, PIPELINES, ROOT, inputs_of, package_of, read_documents
 from pipelines.parameters import PARSERS, ArgumentError, read_parameters
 
@@ -105,6 +107,29 @@ def test_only_what_depends_on_its_inputs_alone_is_cached(spec: dict[str, Any]) -
     assert bool(cached & set(RESUMING)) == trains
 
 
+def test_resources_are_among_the_inputs_and_with_them_in_the_key_of_the_cache() -> None:
+    """The driver's key has all inputs of a task; the form's resources reach the pod as such."""
+    tasks = read_documents(package_of(DEFAULT))[0]["root"]["dag"]["tasks"]
+    inputs = tasks["train-fastkan"]["inputs"]["parameters"]
+    taken = {given.get("componentInputParameter") for given in inputs.values()}
+    assert {"cpu", "memory", "num_gpus", "gpu_type", "image"} <= taken
+    assert not {"node_selector", "tolerations", "secret_name", "config_map_name"} & taken
+
+
+def test_key_of_the_cache_cannot_be_made_of_parameters() -> None:
+    """What kfp offers instead is a constant of the compiled file: the same for all data and settings."""
+
+    @dsl.container_component
+    def train(data: str):  # type: ignore[no-untyped-def]
+        return dsl.ContainerSpec(image="dkan", command=["train", data])
+
+    with pytest.raises(TypeError):
+
+        @dsl.pipeline
+        def keyed(data: str) -> None:
+            train(data=data).set_caching_options(True, cache_key=data)
+
+
 def test_only_steps_that_resume_are_tried_again(spec: dict[str, Any]) -> None:
     retried = {name for name, task in all_tasks(spec).items() if "retryPolicy" in task}
     assert retried and all(name.startswith(RESUMING) for name in retried)
@@ -114,6 +139,8 @@ def test_every_pod_gets_credentials_that_may_be_absent(kubernetes: dict[str, Any
     for name, pod in kubernetes.items():
         for kind in ("secretAsEnv", "secretAsVolume", "configMapAsEnv"):
             assert [source["optional"] for source in pod[kind]] == [True], f"{name}: {kind}"
+        variables = {each["envVar"] for kind in ("secretAsEnv", "configMapAsEnv") for each in pod[kind][0]["keyToEnv"]}
+        assert {f"DKAN_{name}" for name in VARIABLES} == variables - {"FSSPEC_GCS"}
         assert pod["securityContext"] == {"runAsNonRoot": True}
 
 

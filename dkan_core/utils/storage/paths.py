@@ -7,6 +7,7 @@ from typing import Any
 import fsspec
 
 from dkan_core.errors import DataError
+from dkan_core.utils.storage.credentials import use_own_credentials
 
 
 def is_remote(uri: str | Path) -> bool:
@@ -27,9 +28,12 @@ def local_path(uri: str | Path) -> Path:
 def filesystem(uri: str | Path) -> tuple[Any, str]:
     """Return the fsspec file system of ``uri`` and the path in it.
 
+    Every file system of dkan is opened here, so that its own credentials hold for all of them.
+
     Raises:
         DataError: The scheme is unknown, or its package is not installed.
     """
+    use_own_credentials()
     try:
         fs, path = fsspec.core.url_to_fs(str(uri))
     except (ImportError, ValueError) as error:

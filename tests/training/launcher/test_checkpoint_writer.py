@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from dkan_core.tracking.tracker import Trackers
 from dkan_core.training.launcher import checkpoint_writer
 from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
 from dkan_core.training.launcher.checkpoints import load_checkpoint
@@ -84,7 +85,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         def begin(training: Training, seconds: float, where: str = str(tmp_path / "run")) -> CheckpointWriter:
             memory = training.memory
             times = TimeReader(memory, has_server=False)
-            reporter = stack.enter_context(Reporter(tmp_path, CONFIG, training.store.rules.schedule, times))
+            reporter = stack.enter_context(Reporter(tmp_path, CONFIG, training.store.rules.schedule, times, Trackers()))
             facts = run_facts(DATA, {"hidden": [8]}, CONFIG)
             writer = CheckpointWriter(memory, reporter, tmp_path / "model", tmp_path / "best", where, facts, seconds)
             stack.callback(writer.wait)
