@@ -36,6 +36,9 @@ from dkan_core.evaluation.publishing import choose_best as choose_best
 from dkan_core.evaluation.publishing import publish as publish
 from dkan_core.explanation.explain import explain as explain
 from dkan_core.explanation.learned import Explanation as Explanation
+from dkan_core.integrations.model_registry.registering import PipelineRun as PipelineRun
+from dkan_core.integrations.model_registry.registering import Registration as Registration
+from dkan_core.integrations.model_registry.registering import register as register
 from dkan_core.integrations.notebook.main import MainResult as MainResult
 from dkan_core.integrations.notebook.main import main as main
 from dkan_core.integrations.sklearn.classifier import FastKANClassifier as FastKANClassifier

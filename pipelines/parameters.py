@@ -43,6 +43,8 @@ TYPES: dict[str, tuple[type, ...]] = {
     "LIST": (list,),
 }
 
+# A parameter that another one cannot do without. A run would end with the same message, hours later.
+NEEDED_BY = {"registry_url": "publish_uri"}
 
 KNOWN = ", ".join(PIPELINES)
 
@@ -96,6 +98,9 @@ def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, A
     missing = sorted(name for name, spec in inputs.items() if not spec.get("isOptional") and name not in values)
     if missing:
         raise ArgumentError(f"missing parameter {', '.join(missing)}; the pipeline has {', '.join(sorted(inputs))}")
+    for name, needed in NEEDED_BY.items():
+        if values.get(name) and needed in inputs and not values.get(needed, inputs[needed].get("defaultValue")):
+            raise ArgumentError(f"parameter {name!r} needs {needed!r}, which is empty")
     return values
 
 

@@ -9,6 +9,7 @@ import typer
 
 import dkan_core
 from dkan_core.cli.planning import plan, sync, tune_lr
+from dkan_core.cli.registry import register
 from dkan_core.cli.results import fail
 from dkan_core.cli.workflow import app, drift, evaluate, explain, export, predict, prepare, train
 from dkan_core.errors import DkanError, redact
@@ -25,6 +26,7 @@ __all__ = [
     "plan",
     "predict",
     "prepare",
+    "register",
     "sync",
     "train",
     "tune_lr",

@@ -10,16 +10,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import ConfigDict
 
 from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.errors import DataError
 from dkan_core.evaluation import metrics as metric
 from dkan_core.evaluation.comparison import Comparison, compare, comparison_section
 from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data, score_rows
 from dkan_core.evaluation.prediction import probability_column
 from dkan_core.explanation.explain import QUICK_ROWS, learned_section
-from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.saved_model import SavedModel, Share
 from dkan_core.report.evaluation import render_report
 from dkan_core.training.history import HISTORY, read_history
+from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.files import read_if_there, write_atomic, write_json
 from dkan_core.utils.storage.outputs import check_file_is_ours
 from dkan_core.utils.storage.remote import local_copy
@@ -127,6 +130,29 @@ def evaluate(
     shown = "unknown" if precision is None else f"{precision:.4f}"
     logger.info("%s average precision %s; report in %s/%s", rows.name, shown, out, REPORT)
     return evaluation
+
+
+class _EvaluationMetrics(Schema):
+    """What is read of ``metrics.json``; there is more."""
+
+    model_config = ConfigDict(extra="allow")
+
+    average_precision: Share | None
+
+
+def read_metrics(where: str | Path) -> dict[str, Any]:
+    """Return the metrics that an evaluation has written.
+
+    Args:
+        where: The file, local or remote.
+
+    Raises:
+        DataError: It cannot be read, or is not a file of metrics.
+    """
+    text = read_if_there(str(where))
+    if text is None:
+        raise DataError(f"{where}: no such file; expected {METRICS} that `dkan evaluate` wrote")
+    return read_json(_EvaluationMetrics, text, str(where)).model_dump()
 
 
 def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluation, Arrays]:

@@ -1,11 +1,13 @@
-"""Evaluation, the gate, and publishing behind it."""
+"""Evaluation, the gate, and publishing and registering behind it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kfp import dsl
+from kfp.dsl.base_component import BaseComponent
 
 from components.deployment.publish_model import publish_model
+from components.deployment.register_model import register_model
 from components.evaluation.approve_model import approve_model
 from components.evaluation.evaluate_fastkan import evaluate_fastkan
 from pipelines.form import Parameter, Values, as_pipeline, bind, merged, parameters_of
@@ -13,7 +15,13 @@ from pipelines.pods import Settings, configure_pod
 
 RESULTS = ("average_precision", "previous_average_precision", "comparable")
 GATE = parameters_of(approve_model, leave_out=RESULTS)
-PARAMETERS = merged(parameters_of(evaluate_fastkan, leave_out=("split",)), GATE, parameters_of(publish_model))
+# What a form may leave empty, though the component cannot: then nothing is registered.
+REGISTRY = merged(
+    parameters_of(register_model, leave_out=("model_uri", "run_id", "run_name")),
+    changed={"registry_url": {"default": ""}},
+)
+PUBLISHING = merged(parameters_of(publish_model), REGISTRY)
+PARAMETERS = merged(parameters_of(evaluate_fastkan, leave_out=("split",)), GATE, PUBLISHING)
 
 
 class Outputs(NamedTuple):
@@ -39,16 +47,19 @@ def build_finish(settings: Settings) -> Callable[[Values, Any, Any], Outputs]:
         Parameter(name="model", type=dsl.Input[dsl.Model], description="Run folder of the approved model."),
         Parameter(name="metrics", type=dsl.Input[dsl.Metrics], description="Its test metrics."),
     )
+    registering = _build_registering(settings, artifacts[1])
 
     def publish(values: Values) -> None:
-        configure_pod(bind(publish_model, values), values, settings)
+        published = configure_pod(bind(publish_model, values), values, settings)
+        with dsl.If(values["registry_url"] != "", name="registry"):
+            bind(registering, values).after(published)
 
     # A task behind a condition gets its resources from parameters only through a pipeline of its own.
     publishing = as_pipeline(
         publish,
         name="publish-approved",
-        summary="Publish the approved model.",
-        parameters=[*artifacts, *settings.form(parameters_of(publish_model))],
+        summary="Publish the approved model, and register it.",
+        parameters=[*artifacts, *settings.form(PUBLISHING)],
     )
 
     def finish(values: Values, prepared: Any, model: Any) -> Outputs:
@@ -61,3 +72,19 @@ def build_finish(settings: Settings) -> Callable[[Values, Any, Any], Outputs]:
         return Outputs(results["average_precision"], approved, model, results["report"])
 
     return finish
+
+
+def _build_registering(settings: Settings, metrics: Parameter) -> BaseComponent:
+    """Return the pipeline of the step that registers a published model."""
+
+    def register(values: Values) -> None:
+        run = {"run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER, "run_name": dsl.PIPELINE_JOB_NAME_PLACEHOLDER}
+        task = bind(register_model, values, model_uri=values["publish_uri"], **run)
+        configure_pod(task, values, settings)
+
+    return as_pipeline(
+        register,
+        name="register-published",
+        summary="Register the published model.",
+        parameters=[metrics, *settings.form(PUBLISHING)],
+    )

@@ -85,6 +85,7 @@ def test_secrets_that_fit_no_header(
         (["--params", "epoch=3"], "unknown parameter 'epoch'; expected one of batch_size, checkpoint_uri"),
         (["--params", "epochs=few"], "parameter 'epochs' must be a whole number, got 'few'"),
         (["--params", "dropout=nan"], "parameter 'dropout' must be finite"),
+        (["--params", "registry_url=http://registry"], "parameter 'registry_url' needs 'publish_uri', which is empty"),
         (["--params", "more"], "expected NAME=VALUE or a .toml, .json, .yaml, .yml file, got 'more'"),
         (["--params", "none.toml"], "none.toml: No such file or directory"),
         (["--pipeline", "other"], "unknown pipeline 'other'; expected one of single-node, single-node-pvc"),

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_breast_cancer
 
+from tests.registry import registry_server, versions
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[4]
@@ -39,12 +41,15 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the run printed and left behind."""
     out = tmp_path_factory.mktemp("out")
-    split = "split=60/20/20"
-    process = run_pipeline(out, f"data_uri={raw}", "label=malignant", split, "epochs=30", "batch_size=64", "members=1")
-    assert process.returncode == 0, process.stdout + process.stderr
+    training = ("label=malignant", "split=60/20/20", "epochs=30", "batch_size=64", "members=1")
+    with registry_server(tmp_path_factory.mktemp("registry")) as registry:
+        publishing = (f"publish_uri={out / 'models' / 'tumours'}", f"registry_url={registry}")
+        process = run_pipeline(out, f"data_uri={raw}", *training, *publishing)
+        assert process.returncode == 0, process.stdout + process.stderr
+        registered = versions(registry, "tumours")
     printed = dict(re.findall(r"^(model|report|test AP): +(.+)$", process.stdout, re.MULTILINE))
     files = out.glob("*/*/executor_output.json")
-    return {"printed": printed} | {path.parent.name: json.loads(path.read_text()) for path in files}
+    return {"printed": printed, "registered": registered} | {path.parent.name: json.loads(path.read_text()) for path in files}
 
 
 def metadata(run: dict[str, Any], task: str, artifact: str) -> dict[str, Any]:
@@ -58,6 +63,15 @@ def test_average_precision_is_high_and_printed(run: dict[str, Any]) -> None:
     assert run["printed"]["test AP"] == f"{average_precision:.4f}"
     assert metadata(run, "train-fastkan", "metrics")["validation_average_precision"] > 0.9
     assert "run ended (" in (Path(run["printed"]["model"]).parent / "logs" / "train.log").read_text()
+
+
+def test_approved_model_is_published_and_registered(run: dict[str, Any]) -> None:
+    (version,) = run["registered"]
+    (artifact,) = version["artifacts"]
+    published = Path(artifact["uri"].removeprefix("file://"))
+    assert published.name == "tumours" and (published / "model.safetensors").is_file()
+    assert version["plain"]["test_average_precision"] == run["evaluate-fastkan"]["parameterValues"]["average_precision"]
+    assert artifact["modelSourceKind"] == "kfp" and artifact["modelSourceId"] and "{{" not in artifact["modelSourceId"]
 
 
 def test_report_is_one_page_that_needs_no_network(run: dict[str, Any]) -> None:

@@ -1,0 +1,40 @@
+"""The command that tells a model registry of a model."""
+
+from typing import Annotated
+
+import typer
+
+import dkan_core
+from dkan_core.cli.options import JsonFile, command, option
+from dkan_core.cli.results import result_printer
+from dkan_core.cli.workflow import app
+
+PANEL = "Deployment"
+
+
+@command(
+    app,
+    panel=PANEL,
+    examples=[
+        "dkan register s3://bucket/models/late --registry http://registry.example:8080",
+        "dkan register s3://bucket/models/late --registry http://registry.example:8080 --name late --version 2026-11",
+    ],
+)
+def register(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder or URI of the model, where others fetch it.")],
+    registry: Annotated[str, option("--registry", help="Address of a Kubeflow Model Registry.")],
+    name: Annotated[
+        str | None, option("--name", help="Name of the registered model. Default: the last part of MODEL.")
+    ] = None,
+    version: Annotated[
+        str | None,
+        option("--version", help="Name of the version. Default: from the fingerprints of data and model."),
+    ] = None,
+    metrics: Annotated[
+        str | None, option("--metrics", help="metrics.json of `dkan evaluate`, to register, too. Default: none.")
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Register a published model in a Kubeflow Model Registry: once, however often the command is repeated."""
+    with result_printer(json_file) as show:
+        show(dkan_core.register(model, registry, name=name or "", version=version or "", metrics=metrics))

@@ -1,0 +1,204 @@
+"""``register``: a published model as a version in a Kubeflow Model Registry."""
+
+import importlib.util
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import dkan_core
+from dkan_core.batch_scoring.plan import model_fingerprint
+from dkan_core.errors import ConfigError
+from dkan_core.evaluation.evaluate import read_metrics
+from dkan_core.model.model_folder import CARD, FORMAT_VERSION
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.storage.paths import is_remote, local_path
+from dkan_core.utils.storage.remote import local_copy
+
+# What a serving runtime has to support to serve the model, with the version of the model folder's format.
+FORMAT = "dkan"
+
+# Digits of each hash in the name of a version: a name is for people, the properties hold the whole hashes.
+DIGITS = 12
+
+# The server keeps names in columns of this length, with the id of what they belong to before them.
+NAME_LENGTH = 200
+
+# A card lists every column, and a table may have many thousands; a description is read in a list of versions.
+DESCRIPTION_LENGTH = 8_000
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineRun:
+    """The run of Kubeflow Pipelines that a model comes from; a version links to it."""
+
+    id: str
+    name: str = ""
+    namespace: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryEntry:
+    """What a registry is told of a model."""
+
+    name: str
+    """Of the registered model."""
+
+    version: str
+    uri: str
+    description: str
+    format_name: str
+    format_version: str
+
+    identity: dict[str, str]
+    """Properties that tell this model from any other; a version has the same ones for ever."""
+
+    properties: dict[str, str | int | float]
+    """Further properties, its metrics among them."""
+
+    run: PipelineRun | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """A version in a registry."""
+
+    registry: str
+    name: str
+    version: str
+    uri: str
+    model_id: str
+    version_id: str
+    artifact_id: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} in {self.registry}: {self.uri}"
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the registration as plain data."""
+        return asdict(self)
+
+
+def register(
+    model: str | Path,
+    registry: str,
+    *,
+    name: str = "",
+    version: str = "",
+    metrics: Mapping[str, Any] | str | Path | None = None,
+    run: PipelineRun | None = None,
+) -> Registration:
+    """Register a published model: once, however often it is called.
+
+    The version has the model's card, its metrics, the fingerprints of the model and of its training data, and an
+    artifact with its URI and format.
+
+    Args:
+        model: Folder or URI of the model, where others fetch it.
+        registry: Address of the registry's server, such as ``http://registry.example:8080``.
+        name: Name of the registered model, which is made if there is none. Default: the last part of ``model``.
+        version: Name of the version. Default: from the fingerprints of the training data and of the model.
+        metrics: Test metrics by name, or the ``metrics.json`` that ``evaluate`` wrote.
+        run: The pipeline run that the model comes from.
+
+    Raises:
+        ConfigError: A name or an address is none, the server refuses, or the client library is missing.
+        DataError: The model or the metrics cannot be read, or the model is not whole.
+        OutputError: The version exists and is of another model or at another place, or the server does not answer.
+    """
+    check_server(registry)
+    if importlib.util.find_spec("model_registry") is None:
+        raise ConfigError("the client of the Model Registry is not installed; run: pip install 'dkan[registry]'")
+    # Imported here: it comes with the extra "registry".
+    from dkan_core.integrations.model_registry.client import upsert
+
+    tested = read_metrics(metrics) if isinstance(metrics, str | Path) else metrics
+    entry = describe_model(model, name=name, version=version, metrics=tested or {}, run=run)
+    registration = upsert(registry.rstrip("/"), entry)
+    logger.info("registered %s", registration)
+    return registration
+
+
+def check_server(address: str) -> None:
+    """Raise ConfigError unless this is the address of a server."""
+    try:
+        parts = urlsplit(address)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ConfigError(f"registry {address!r}: expected an address such as http://registry.example:8080")
+
+
+def describe_model(
+    model: str | Path, *, name: str, version: str, metrics: Mapping[str, Any], run: PipelineRun | None
+) -> RegistryEntry:
+    """Read a model and return what a registry is told of it; the arguments are those of ``register``.
+
+    Raises:
+        ConfigError: A name is none.
+        DataError: The model cannot be read, or is not whole.
+    """
+    with local_copy(model) as folder:
+        saved = SavedModel(folder)
+        # Of a run's folder it is the model's that counts.
+        uri = _uri(model) if saved.folder == folder else f"{_uri(model)}/{saved.folder.name}"
+    name = _checked_name("name", name or uri.rpartition("/")[2])
+    fingerprint, data = model_fingerprint(saved.files), str(saved.metrics.get("data") or "")
+    own_version = "-".join(text[:DIGITS] for text in (data, fingerprint) if text)
+    return RegistryEntry(
+        name=name,
+        version=_checked_name("version", version or own_version),
+        uri=uri,
+        description=_description(saved, uri),
+        format_name=FORMAT,
+        format_version=str(FORMAT_VERSION),
+        identity={"model_fingerprint": fingerprint, "data_fingerprint": data or "unknown"},
+        properties={
+            "labels": ", ".join(saved.config.labels),
+            "card": f"{uri}/{CARD}",
+            "dkan_version": dkan_core.__version__,
+            **_numbers("valid", saved.metrics),
+            **_numbers("test", metrics),
+        },
+        run=run,
+    )
+
+
+def _uri(model: str | Path) -> str:
+    """Return the model's place as others are to call it: without a scheme a registry means nothing by a path."""
+    if is_remote(model):
+        return str(model).rstrip("/")
+    return local_path(model).absolute().as_uri()
+
+
+def _checked_name(what: str, name: str) -> str:
+    if not name.strip() or len(name) > NAME_LENGTH or not name.isprintable():
+        raise ConfigError(f"{what} {name!r}: expected 1 to {NAME_LENGTH} printable characters")
+    return name.strip()
+
+
+def _description(saved: SavedModel, uri: str) -> str:
+    """Return the model's card, cut where it is longer than anybody reads in a list."""
+    card = saved.files.files.get(CARD, b"").decode(errors="replace")
+    if len(card) <= DESCRIPTION_LENGTH:
+        return card
+    return f"{card[:DESCRIPTION_LENGTH]}…\n\nThe whole card: {uri}/{CARD}"
+
+
+def _numbers(prefix: str, metrics: Mapping[str, Any]) -> dict[str, int | float]:
+    """Return the metrics that are numbers, as properties, which servers of every version show and can filter by.
+
+    >>> _numbers("test", {"average_precision": 0.5, "rows": 20, "split": "test", "roc_auc": None})
+    {'test_average_precision': 0.5, 'test_rows': 20}
+    """
+    return {
+        f"{prefix}_{name}": value
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }

@@ -1,0 +1,297 @@
+"""A stand-in for the server of the Kubeflow Model Registry, over SQLite.
+
+    python -m examples.lifecycle.registry_server --port 8080 --database registry.sqlite
+
+The real server is a Go program that no package of Python ships. This one has the part of its REST API that clients use
+to register and find models, with its rules: every body, of a request or an answer, is what the OpenAPI schema of the
+client package (``mr_openapi``) says; names are unique among their siblings, and external ids among all of a kind, or
+the answer is 409; what belongs to something that is not there is 404. It shows that a client speaks the API, and not
+that a client works with the real server, its database, its proxies or its rights.
+"""
+
+import argparse
+import json
+import sqlite3
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mr_openapi as api
+import uvicorn
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse
+
+PATHS = ("v1", "v1alpha3")
+PAGE_SIZE = 20
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS registered_model (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    parent INTEGER CHECK (parent IS NULL),
+    name TEXT NOT NULL UNIQUE, external_id TEXT UNIQUE, content TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS model_version (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    parent INTEGER NOT NULL REFERENCES registered_model(id),
+    name TEXT NOT NULL, external_id TEXT UNIQUE, content TEXT NOT NULL, UNIQUE (parent, name)
+);
+CREATE TABLE IF NOT EXISTS artifact (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    parent INTEGER REFERENCES model_version(id),
+    name TEXT NOT NULL, external_id TEXT UNIQUE, content TEXT NOT NULL, UNIQUE (parent, name)
+);
+"""
+
+
+class RefusedError(Exception):
+    """A request that the server refuses, with the status of its answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of entity: its table, its schemas, and what it is called in paths and messages."""
+
+    table: str
+    title: str
+    create: Any
+    update: Any
+    entity: Any
+    listed: Any
+    parent_key: str | None = None
+
+
+MODEL = Kind(
+    table="registered_model",
+    title="registered model",
+    create=api.RegisteredModelCreate,
+    update=api.RegisteredModelUpdate,
+    entity=api.RegisteredModel,
+    listed=api.RegisteredModelList,
+)
+VERSION = Kind(
+    table="model_version",
+    title="model version",
+    create=api.ModelVersionCreate,
+    update=api.ModelVersionUpdate,
+    entity=api.ModelVersion,
+    listed=api.ModelVersionList,
+    parent_key="registeredModelId",
+)
+ARTIFACT = Kind(
+    table="artifact",
+    title="artifact",
+    create=api.ModelArtifactCreate,
+    update=api.ModelArtifactUpdate,
+    entity=api.Artifact,
+    listed=api.ArtifactList,
+)
+
+
+def checked(schema: Any, content: Any) -> dict[str, Any]:
+    """Return a body as a schema reads it, with its defaults.
+
+    Raises:
+        ValueError: It is not what the schema says, or has a field that the schema lacks.
+    """
+    found = schema.from_dict(content)
+    instance = getattr(found, "actual_instance", None) or found
+    known = {field.alias or name for name, field in type(instance).model_fields.items()}
+    if unknown := {*content} - known:
+        raise ValueError(f"unknown field {min(unknown)!r}")
+    # Without what a client may only read: ids and times.
+    plain: dict[str, Any] = found.to_dict()
+    return plain
+
+
+def answer(schema: Any, content: dict[str, Any]) -> dict[str, Any]:
+    """Return a body of an answer, which is what a schema says."""
+    checked(schema, content)
+    return content
+
+
+class Store:
+    """The entities, each as its JSON text beside what is looked up and unique."""
+
+    def __init__(self, path: Path | str) -> None:
+        # One connection, one request at a time: the server answers them in threads.
+        self._lock = threading.RLock()
+        self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._database.executescript(f"PRAGMA foreign_keys = ON; {SCHEMA}")
+
+    def create(self, kind: Kind, content: dict[str, Any], parent: str | None = None) -> dict[str, Any]:
+        """Add an entity, and return it."""
+        now = str(int(time.time() * 1000))
+        times = {"createTimeSinceEpoch": now, "lastUpdateTimeSinceEpoch": now}
+        name = content.get("name") or f"unnamed-{time.time_ns()}"
+        row = (parent, name, content.get("externalId"), json.dumps({**content, "name": name, **times}))
+        with self._lock:
+            try:
+                added = self._database.execute(
+                    f"INSERT INTO {kind.table} (parent, name, external_id, content) VALUES (?, ?, ?, ?)", row
+                )
+            except sqlite3.IntegrityError as error:
+                if "FOREIGN KEY" in str(error):
+                    raise RefusedError(404, f"no parent found for id {parent}") from error
+                raise RefusedError(409, f"{kind.title} with name {name} already exists") from error
+            return self.get(kind, str(added.lastrowid))
+
+    def update(self, kind: Kind, id: str, content: dict[str, Any]) -> dict[str, Any]:
+        """Change the fields of an entity that are given, and return it."""
+        with self._lock:
+            merged = {**self.get(kind, id), **content, "lastUpdateTimeSinceEpoch": str(int(time.time() * 1000))}
+            self._database.execute(f"UPDATE {kind.table} SET content = ? WHERE id = ?", (json.dumps(merged), id))
+            return self.get(kind, id)
+
+    def get(self, kind: Kind, id: str) -> dict[str, Any]:
+        """Return an entity by its id."""
+        if not id.isdecimal():
+            raise RefusedError(400, f"invalid {kind.title} id {id!r}")
+        rows = self._select(kind, {"id": int(id)})
+        if not rows:
+            raise RefusedError(404, f"no {kind.title} found for id {id}")
+        return rows[0]
+
+    def find(self, kind: Kind, name: str | None, external_id: str | None, parent: str | None) -> dict[str, Any]:
+        """Return the one entity of this name in its parent, or of this external id."""
+        nameless = name is None or (kind is not MODEL and parent is None)
+        if nameless and external_id is None:
+            raise RefusedError(400, "invalid parameters call, supply either a name with its parent, or externalId")
+        wanted = {"name": name, "external_id": external_id, "parent": parent}
+        rows = self._select(kind, {column: value for column, value in wanted.items() if value is not None})
+        if len(rows) != 1:
+            raise RefusedError(404, f"{len(rows)} {kind.title}s found for {wanted}")
+        return rows[0]
+
+    def page(self, kind: Kind, parent: str | None, size: int, token: str) -> dict[str, Any]:
+        """Return some entities, and the token of those after them."""
+        rows = self._select(kind, {"parent": parent} if parent else {})
+        rest = [row for row in rows if int(row["id"]) > int(token or 0)]
+        more = rest[size - 1]["id"] if len(rest) > size else ""
+        items = rest[:size]
+        return {"items": items, "size": len(items), "pageSize": size, "nextPageToken": more}
+
+    def _select(self, kind: Kind, where: dict[str, Any]) -> list[dict[str, Any]]:
+        condition = " AND ".join(f"{column} = ?" for column in where) or "1"
+        query = f"SELECT id, parent, content FROM {kind.table} WHERE {condition} ORDER BY id"
+        with self._lock:
+            rows = self._database.execute(query, [*where.values()]).fetchall()
+        parents = [{kind.parent_key: str(row[1])} if kind.parent_key else {} for row in rows]
+        return [{**json.loads(row[2]), "id": str(row[0]), **extra} for row, extra in zip(rows, parents, strict=True)]
+
+
+def router(store: Store) -> APIRouter:
+    """Return the paths of the API below its version."""
+    routes = APIRouter()
+    _add_common_routes(routes, store, MODEL)
+    _add_common_routes(routes, store, VERSION)
+
+    @routes.post("/registered_models", status_code=201)
+    def create_model(content: dict[str, Any]) -> Any:
+        return answer(MODEL.entity, store.create(MODEL, checked(MODEL.create, content)))
+
+    @routes.post("/model_versions", status_code=201)
+    def create_version(content: dict[str, Any]) -> Any:
+        asked = checked(VERSION.create, content)
+        return answer(VERSION.entity, store.create(VERSION, asked, parent=asked["registeredModelId"]))
+
+    @routes.get("/registered_models/{id}/versions")
+    def versions_of(id: str, pageSize: int = PAGE_SIZE, nextPageToken: str = "") -> Any:
+        store.get(MODEL, id)
+        return answer(VERSION.listed, store.page(VERSION, id, pageSize, nextPageToken))
+
+    @routes.get("/model_versions/{id}/artifacts")
+    def artifacts_of(id: str, pageSize: int = PAGE_SIZE, nextPageToken: str = "") -> Any:
+        store.get(VERSION, id)
+        return answer(ARTIFACT.listed, store.page(ARTIFACT, id, pageSize, nextPageToken))
+
+    @routes.post("/model_versions/{id}/artifacts")
+    def upsert_artifact(id: str, content: dict[str, Any]) -> JSONResponse:
+        asked = checked(ARTIFACT.entity, content)
+        known = content.get("id")
+        entity = store.update(ARTIFACT, known, asked) if known else store.create(ARTIFACT, asked, id)
+        return JSONResponse(answer(ARTIFACT.entity, entity), 200 if known else 201)
+
+    @routes.get("/model_artifact")
+    def find_artifact(
+        name: str | None = None,
+        externalId: str | None = None,
+        parentResourceId: str | None = None,
+    ) -> Any:
+        return answer(ARTIFACT.entity, store.find(ARTIFACT, name, externalId, parentResourceId))
+
+    @routes.get("/model_artifacts/{id}")
+    def get_artifact(id: str) -> Any:
+        return answer(ARTIFACT.entity, store.get(ARTIFACT, id))
+
+    return routes
+
+
+def _add_common_routes(routes: APIRouter, store: Store, kind: Kind) -> None:
+    @routes.get(f"/{kind.table}s")
+    def list_them(pageSize: int = PAGE_SIZE, nextPageToken: str = "") -> Any:
+        return answer(kind.listed, store.page(kind, None, pageSize, nextPageToken))
+
+    @routes.get(f"/{kind.table}s/{{id}}")
+    def get(id: str) -> Any:
+        return answer(kind.entity, store.get(kind, id))
+
+    @routes.patch(f"/{kind.table}s/{{id}}")
+    def update(id: str, content: dict[str, Any]) -> Any:
+        return answer(kind.entity, store.update(kind, id, checked(kind.update, content)))
+
+    @routes.get(f"/{kind.table}")
+    def find(
+        name: str | None = None,
+        externalId: str | None = None,
+        parentResourceId: str | None = None,
+    ) -> Any:
+        return answer(kind.entity, store.find(kind, name, externalId, parentResourceId))
+
+
+def application(database: Path | str, paths: tuple[str, ...] = PATHS) -> FastAPI:
+    """Return the server's application.
+
+    Args:
+        database: File that holds the entities.
+        paths: Versions of the API that it has; servers had v1alpha3 alone before there was v1.
+    """
+    app, store = FastAPI(), Store(database)
+    for path in paths:
+        app.include_router(router(store), prefix=f"/api/model_registry/{path}")
+
+    @app.exception_handler(RefusedError)
+    def refuse(_: Request, error: RefusedError) -> JSONResponse:
+        return JSONResponse(api.Error(code=str(error.status), message=str(error)).to_dict(), error.status)
+
+    @app.exception_handler(ValueError)
+    def refuse_content(_: Request, error: ValueError) -> JSONResponse:
+        return JSONResponse(api.Error(code="400", message=str(error)).to_dict(), 400)
+
+    return app
+
+
+def main() -> None:
+    """Serve until the process is told to end."""
+    parser = argparse.ArgumentParser(description="Serve a stand-in for the Kubeflow Model Registry.")
+    parser.add_argument("--port", type=int, default=0, help="port of this machine to listen on; default: a free one")
+    parser.add_argument("--database", type=Path, required=True, help="file of the SQLite database")
+    parser.add_argument(
+        "--api", action="append", choices=PATHS, help="version of the API; may be repeated; default: all"
+    )
+    options = parser.parse_args()
+    app = application(options.database, tuple(options.api or PATHS))
+    config = uvicorn.Config(app, host="127.0.0.1", port=options.port, log_level="warning")
+    with config.bind_socket() as listening:
+        # Whoever started this reads the address here: connections are queued from now on.
+        print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)  # noqa: T201
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()
