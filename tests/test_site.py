@@ -44,7 +44,13 @@ SOURCES = [
 ]
 UNAVAILABLE = re.compile(r"s3://|cuda")
 """What a command needs that a test has not: a bucket, a GPU."""
-NOTHING_TO_RUN = {"guides/ci.md", "guides/docker.md", "guides/kubeflow.md", "guides/multi-node.md"}
+NOTHING_TO_RUN = {
+    "guides/ci.md",
+    "guides/docker.md",
+    "guides/kubeflow.md",
+    "guides/multi-node.md",
+    "guides/registry.md",
+}
 """Guides whose every command needs a server, a container engine or several nodes."""
 NEEDED_FIRST = {"guides/evaluate.md": "guides/train.md"}
 """A page, and the one whose commands leave what its own take."""

@@ -27,8 +27,8 @@ from dkan_core.utils.retry import RetryPolicy, call_with_retries
 
 AUTHOR = "dkan"
 
-# Of the paths under /api/model_registry: the client library knows the first alone. Servers had the second alone until
-# 2026, and newer ones have both until 2027.
+# Of the paths under /api/model_registry: the client library knows the first alone. Older servers have
+# the second alone, and newer ones both.
 APIS = ("v1", "v1alpha3")
 
 # How long one round of calls may take, and how often it is made: a server that restarts is back in half a minute.

@@ -49,7 +49,9 @@ def run(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         registered = versions(registry, "tumours")
     printed = dict(re.findall(r"^(model|report|test AP): +(.+)$", process.stdout, re.MULTILINE))
     files = out.glob("*/*/executor_output.json")
-    return {"printed": printed, "registered": registered} | {path.parent.name: json.loads(path.read_text()) for path in files}
+    return {"printed": printed, "registered": registered} | {
+        path.parent.name: json.loads(path.read_text()) for path in files
+    }
 
 
 def metadata(run: dict[str, Any], task: str, artifact: str) -> dict[str, Any]:
