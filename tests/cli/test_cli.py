@@ -62,7 +62,7 @@ COMMANDS: dict[str, Any] = {
     "train": TrainConfig,
     "tune-lr": TrainConfig,
     "plan": TrainConfig,
-    **dict.fromkeys(["evaluate", "explain", "predict", "drift", "register", "bench sync"]),
+    **dict.fromkeys(["evaluate", "explain", "predict", "export", "drift", "register", "bench sync"]),
 }
 """Every command, and the config whose fields are options of it."""
 
