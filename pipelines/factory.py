@@ -90,7 +90,7 @@ def build_scoring_pipeline(
     """
     settings = settings or Settings()
     return as_pipeline(
-        score.build_score(settings, name),
+        score.build_score(settings),
         name=name,
         display_name=_display_name(name),
         summary=summary,

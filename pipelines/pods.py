@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 
 from kfp import kubernetes
 from kfp.dsl import PipelineTask
-from kfp.dsl.base_component import BaseComponent
 
 from components.image import IMAGE
 from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS, SECRET_PATH
 from dkan_core.utils.storage.credentials import own_name
-from pipelines.form import Parameter, Values, as_pipeline, bind, merged, parameters_of
+from pipelines.form import Parameter, Values, merged
 
 VOLUME_PATH = "/mnt/dkan"
 
@@ -139,6 +138,8 @@ def configure_pod(
         kubernetes.add_pod_label(task, name, value)
     if settings.volume:
         kubernetes.mount_pvc(task, values["pvc_name"], VOLUME_PATH)
+    # The SDK hands a loop or condition what its tasks are registered to take, which leaves out image and resources.
+    task.register_pipeline_channels([values["image"], values[cpu], values[memory]])
     return task
 
 
@@ -149,6 +150,7 @@ def place_training(task: PipelineTask, values: Values, settings: Settings) -> Pi
     """
     configure_pod(task, values, settings, cached=True, resources=("cpu", "memory"))
     task.set_accelerator_type(values["gpu_type"]).set_accelerator_limit(values["num_gpus"])
+    task.register_pipeline_channels([values["gpu_type"], values["num_gpus"]])
     retry(task, settings)
     kubernetes.empty_dir_mount(task, "shm", "/dev/shm", medium="Memory", size_limit=settings.shm_size)
     if settings.timeout:
@@ -164,21 +166,3 @@ def retry(task: PipelineTask, settings: Settings) -> PipelineTask:
         backoff_factor=2.0,
         backoff_max_duration=settings.retry_window,
     )
-
-
-def each_part(component: BaseComponent, settings: Settings, *, name: str, summary: str) -> BaseComponent:
-    """Return a pipeline of one step, which a loop may run with pods of its own.
-
-    A task in a loop gets its resources from parameters only through a pipeline of its own.
-
-    Args:
-        component: What the step runs.
-        settings: What is fixed when the pipeline is compiled.
-        name: What Kubeflow calls the pipeline.
-        summary: Its description.
-    """
-
-    def run(values: Values) -> None:
-        retry(configure_pod(bind(component, values), values, settings), settings)
-
-    return as_pipeline(run, name=name, summary=summary, parameters=settings.form(parameters_of(component)))

@@ -12,7 +12,7 @@ from components.data_processing.prepare_parquet import prepare_parquet
 from components.data_processing.prepare_part import prepare_part
 from components.data_processing.sample_parquet import sample_parquet
 from pipelines.form import REQUIRED, Values, as_pipeline, bind, merged, parameters_of
-from pipelines.pods import Settings, configure_pod, each_part
+from pipelines.pods import Settings, configure_pod, retry
 from pipelines.steps import PipelineStep
 
 PLACES = ("data_uri", "prepared_uri", "data_fingerprint", "source")
@@ -41,12 +41,11 @@ def _prepare_once(settings: Settings, _: str) -> Any:
 
 
 def _prepare_in_parallel(settings: Settings, name: str) -> Any:
-    summary = "Take one part of a preparation through one stage."
-    one_part = each_part(prepare_part, settings, name=f"{name}-part", summary=summary)
-
     def every_part(values: Values, plan: Any, stage: str, before: Any) -> Any:
+        # A task and no pipeline of its own: that would be one more driver, which is a pod, for each part.
         with dsl.ParallelFor(plan.output, name=stage, parallelism=settings.parallelism) as part:
-            return bind(one_part, values, stage=stage, part=part).after(before)
+            task = configure_pod(bind(prepare_part, values, stage=stage, part=part), values, settings)
+            return retry(task, settings).after(before)
 
     def by_many(values: Values) -> Prepared:
         plan = configure_pod(bind(plan_preparation, values), values, settings)

@@ -9,7 +9,7 @@ from components.deployment.plan_scoring import plan_scoring
 from components.deployment.predict_parquet import predict_parquet
 from components.deployment.summarize_scores import summarize_scores
 from pipelines.form import REQUIRED, Values, bind, merged, parameters_of
-from pipelines.pods import Settings, configure_pod, each_part
+from pipelines.pods import Settings, configure_pod, retry
 
 PARAMETERS = merged(
     parameters_of(plan_scoring),
@@ -35,14 +35,15 @@ DESCRIBED = {
 }
 
 
-def build_score(settings: Settings, name: str) -> Any:
+def build_score(settings: Settings) -> Any:
     """Return what scores the files of a form's values."""
-    one_part = each_part(predict_parquet, settings, name=f"{name}-part", summary="Score one part of the files.")
 
     def score(values: Values) -> Outputs:
         plan = configure_pod(bind(plan_scoring, values), values, settings)
         with dsl.ParallelFor(plan.output, name="score", parallelism=settings.parallelism) as part:
-            scored = bind(one_part, values, part=part).after(plan)
+            scored = retry(configure_pod(bind(predict_parquet, values, part=part), values, settings), settings).after(
+                plan
+            )
         summary = configure_pod(bind(summarize_scores, values), values, settings).after(scored)
         # Behind the summary, so that its report is there to show why the gate failed.
         done = configure_pod(bind(complete_scores, values), values, settings).after(summary)

@@ -10,7 +10,6 @@ from components.training.train_fastkan_nodes import train_fastkan_nodes
 from pipelines.form import REQUIRED, Parameter, Values, as_pipeline, bind, merged, parameters_of
 from pipelines.pods import (
     STEP,
-    STEP_RESOURCES,
     TRAINING_RESOURCES,
     VOLUME,
     VOLUME_PATH,
@@ -35,7 +34,7 @@ SWEEP_SETTINGS = Parameter(
 
 
 class Trained(NamedTuple):
-    """What one run of a sweep hands on."""
+    """What a sweep hands on."""
 
     model: dsl.Model
 
@@ -51,23 +50,11 @@ def _train_once(settings: Settings, name: str) -> Any:
 def _sweep(settings: Settings, name: str) -> Any:
     once = _train_once(settings, name)
     data = Parameter(name="prepared", type=dsl.Input[dsl.Dataset], default=REQUIRED, description="Prepared data.")
-    # A task in a loop gets its resources from parameters only through a pipeline of its own.
-    one_run = as_pipeline(
-        lambda values: Trained(once(values, values["prepared"])),
-        name=f"{name}-run",
-        summary="Train with one entry of a sweep.",
-        parameters=[
-            data,
-            KNOWN_BY,
-            *(parameter for parameter in settings.form(PARAMETERS) if parameter not in STEP_RESOURCES),
-        ],
-        returns=Trained,
-    )
 
     def best_of(values: Values) -> Trained:
         with dsl.ParallelFor(values["sweep"], parallelism=settings.parallelism) as entry:
-            run = bind(one_run, values, settings=entry)
-        best = choose_best_run(models=dsl.Collected(run.outputs["model"]))
+            model = once({**values, "settings": entry}, values["prepared"])
+        best = choose_best_run(models=dsl.Collected(model))
         return Trained(configure_pod(best, values, settings).outputs["model"])
 
     # kfp's local runner hands a loop no output of a task but its items: the fingerprint has to come from outside.

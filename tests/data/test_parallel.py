@@ -59,7 +59,7 @@ def small(shard_bytes: int = 20_000, sample: int = 1 << 18) -> Iterator[None]:
     rows=st.integers(300, 1500),
     files=st.integers(1, 5),
     group=st.integers(20, 2000),
-    parts=st.integers(1, 12) | st.just(1000),
+    parts=st.integers(1, 12) | st.just(parallel.MAX_PARTS),
     shard_bytes=st.integers(2000, 50_000),
     sample=st.sampled_from([100, 1 << 18]),
     config=st.sampled_from([CONFIG, GROUPED]),
@@ -91,7 +91,7 @@ def test_same_bytes_as_prepare_whatever_the_parts_and_their_order(
     assert not (folder / "together" / ".work").exists()
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 7, 500])
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, parallel.MAX_PARTS])
 def test_parts_cover_every_row_group_once_and_are_about_even(tmp_path: Path, parts: int) -> None:
     paths = write(make_rows(), tmp_path / "raw", files=3, row_group_size=50)
     planned = plan_preparation(paths, str(tmp_path / "out"), CONFIG, parts=parts)

@@ -81,6 +81,9 @@ def test_wrong_part_stage_and_number_of_parts_are_named(tmp_path: Path) -> None:
     uri = str(tmp_path / "out")
     with pytest.raises(ConfigError, match="parts must be at least 1, got 0"):
         plan_preparation(paths, uri, CONFIG, parts=0)
+    with pytest.raises(ConfigError, match=r"parts \(num_parts in Kubeflow\) must be at most 64, got 65: each takes"):
+        plan_preparation(paths, uri, CONFIG, parts=65)
+    assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match=r"prepared_uri must be a folder or URI .* got ' '"):
         plan_preparation(paths, " ", CONFIG, parts=3)
     plan_preparation(paths, uri, CONFIG, parts=3)

@@ -31,7 +31,7 @@ def plan_preparation(
         label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
             commas. Empty: those of initial_model_uri.
         prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
-        num_parts: Parts to cut the rows into, at row group boundaries; with fewer row groups there are fewer parts.
+        num_parts: Parts to cut the rows into, at most 64, at bounds of row groups; fewer row groups are fewer parts.
         overwrite: Replace an earlier result of other data or settings, or discard an interrupted preparation.
         drop: Column to leave out; separate several by commas. Empty: none.
         group: Column whose equal values stay in one split; it is not used as a feature. Empty: every row by itself.

@@ -34,6 +34,10 @@ from dkan_core.utils.storage.staging import finish_interrupted
 Stage = Literal["survey", "encode", "assemble"]
 _STAGES = {"survey": survey, "encode": encode, "assemble": assemble}
 
+# A decision. In Kubeflow a part takes nine pods, and Argo keeps the state of all pods of a run in one object of at most
+# 1 MiB: 64 parts are 600 pods already.
+MAX_PARTS = 64
+
 logger = logging.getLogger(__name__)
 
 
@@ -52,7 +56,7 @@ def plan_preparation(
         prepared_uri: Folder or URI that every process can write to: absent or empty, or one that holds what the same
             sources and settings gave.
         config: Roles of the columns, split rule, storage type and seed.
-        parts: How many parts to cut the rows into; where there are fewer row groups, fewer come.
+        parts: How many parts to cut the rows into, at most 64; where there are fewer row groups, fewer come.
         overwrite: Whether an earlier result of other sources or settings may be replaced, or a preparation that was
             interrupted be discarded. The earlier result stays until the new data are read and checked.
 
@@ -60,11 +64,11 @@ def plan_preparation(
         The number of each part.
 
     Raises:
+        ConfigError: ``parts`` is out of bounds, or ``prepared_uri`` empty.
         DataError: The sources are not what was expected; the message names file and column.
         OutputError: ``prepared_uri`` cannot take the result.
     """
-    if parts < 1:
-        raise ConfigError(f"parts must be at least 1, got {parts}")
+    _check_parts(parts)
     if not str(prepared_uri).strip():
         raise ConfigError(f"prepared_uri must be a folder or URI that every process reaches, got {str(prepared_uri)!r}")
     finish_interrupted(prepared_uri, OUTPUTS)
@@ -76,6 +80,17 @@ def plan_preparation(
     claim(place, plan, overwrite=overwrite)
     logger.info("planned %s: %s rows in %d parts", prepared_uri, f"{task.rows:,}", len(plan.parts))
     return list(range(len(plan.parts)))
+
+
+def _check_parts(parts: int) -> None:
+    if parts < 1:
+        raise ConfigError(f"parts must be at least 1, got {parts}")
+    if parts > MAX_PARTS:
+        raise ConfigError(
+            f"parts (num_parts in Kubeflow) must be at most {MAX_PARTS}, got {parts}: each takes several pods, and "
+            "Kubeflow keeps the state of all pods of a run in one object of limited size; for more throughput give "
+            "each pod more CPUs"
+        )
 
 
 def prepare_part(prepared_uri: str | Path, stage: Stage, part: int) -> int:
