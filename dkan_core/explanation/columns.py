@@ -20,6 +20,7 @@ from dkan_core.data.encoding.preprocessor import (
     Float64,
     NumericFeature,
     Preprocessor,
+    ValueFeature,
     normal_scores,
     quantize,
     value_codes,
@@ -132,7 +133,7 @@ def encode_values(column: Column, values_P: Float64) -> Cells:
     values_P = np.asarray(values_P, dtype=np.float64)
     # As stored, with its rounding: the model never saw other scores.
     scores_P = quantize(normal_scores(values_P, column.scored), column.dtype)
-    return Cells(scores_P, None if column.coded is None else value_codes(values_P, column.coded))
+    return Cells(scores_P, value_codes(values_P, column.coded) if isinstance(column.coded, ValueFeature) else None)
 
 
 def read_values(column: Column, arrays: Arrays) -> Float64:
