@@ -8,6 +8,7 @@ from dkan_core.batch_scoring.summary import complete_scoring as complete_scoring
 from dkan_core.batch_scoring.summary import summarize_scoring as summarize_scoring
 from dkan_core.config import NodesConfig as NodesConfig
 from dkan_core.config import PrepareConfig as PrepareConfig
+from dkan_core.config import ServeConfig as ServeConfig
 from dkan_core.config import TrainConfig as TrainConfig
 from dkan_core.config import build_config as build_config
 from dkan_core.config.forms import config_from_form as config_from_form
@@ -45,6 +46,7 @@ from dkan_core.integrations.sklearn.classifier import FastKANClassifier as FastK
 from dkan_core.model.fastkan import FastKAN as FastKAN
 from dkan_core.onnx_export.export import ExportResult as ExportResult
 from dkan_core.onnx_export.export import export as export
+from dkan_core.serving.serve import serve as serve
 from dkan_core.training.launcher.train import TrainResult as TrainResult
 from dkan_core.training.launcher.train import train as train
 from dkan_core.training.planning.bench import SyncBench as SyncBench

@@ -27,7 +27,7 @@ LAYERS = [
     {"evaluation.labelled_rows"},
     {"evaluation.comparison", "evaluation.publishing", "batch_scoring"},
     {"evaluation", "training"},
-    {"integrations", "trainjob"},
+    {"integrations", "serving", "trainjob"},
     {"cli"},
 ]
 """Lowest first: a module imports from its own part or from a lower layer."""

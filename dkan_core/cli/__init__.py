@@ -1,6 +1,5 @@
 """The ``dkan`` command."""
 
-import logging
 import signal
 import sys
 from typing import Annotated
@@ -11,9 +10,9 @@ import dkan_core
 from dkan_core.cli.planning import plan, sync, tune_lr
 from dkan_core.cli.registry import register
 from dkan_core.cli.results import fail
-from dkan_core.cli.workflow import app, drift, evaluate, explain, export, predict, prepare, train
-from dkan_core.errors import DkanError, redact
-from dkan_core.utils.progress import console, on_terminal
+from dkan_core.cli.workflow import app, drift, evaluate, explain, export, predict, prepare, register, serve, train
+from dkan_core.errors import DkanError
+from dkan_core.utils.logs import set_up_logging
 from dkan_core.utils.signals import exit_once
 
 __all__ = [
@@ -27,6 +26,7 @@ __all__ = [
     "predict",
     "prepare",
     "register",
+    "serve",
     "sync",
     "train",
     "tune_lr",
@@ -46,27 +46,7 @@ def options(
     ] = False,
 ) -> None:
     """Set up what all commands share."""
-    _set_up_logging()
-
-
-def _set_up_logging() -> None:
-    """Show what dkan says, and only warnings of the libraries under it."""
-    if on_terminal():
-        from rich.logging import RichHandler
-
-        handler: logging.Handler = RichHandler(console=console, show_path=False, show_level=False, show_time=False)
-        logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s")
-    else:
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    for shown in logging.getLogger().handlers:
-        shown.addFilter(_hide_credentials)
-    logging.getLogger("dkan_core").setLevel(logging.INFO)
-
-
-def _hide_credentials(record: logging.LogRecord) -> bool:
-    # Once, over the whole text: a URI may come from the message or from any argument.
-    record.msg, record.args = redact(record.getMessage()), ()
-    return True
+    set_up_logging()
 
 
 def main() -> None:

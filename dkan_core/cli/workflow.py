@@ -19,7 +19,7 @@ from dkan_core.cli.options import (
     option,
 )
 from dkan_core.cli.results import fail, result_printer
-from dkan_core.config import PrepareConfig, TrainConfig
+from dkan_core.config import PrepareConfig, ServeConfig, TrainConfig
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -210,3 +210,17 @@ def drift(
         found = dkan_core.measure_drift(model, sources)
         show(found)
     found.check(max_psi)
+
+
+@command(
+    app,
+    settings=ServeConfig,
+    panel=PANEL,
+    examples=[
+        "dkan serve run/model --name late",
+        "dkan serve s3://bucket/models/late --name late --port 9000 --grpc-port 9001 --workers 4",
+    ],
+)
+def serve(model: Model, config: ConfigFile = None, *, settings: dict[str, Any]) -> None:
+    """Serve a model over HTTP: the Open Inference Protocol, and rows as plain JSON."""
+    dkan_core.serve(model, merged_settings(ServeConfig, config, settings))

@@ -7,6 +7,7 @@ from dkan_core.config.loading import ConfigT, build_config, read_settings
 from dkan_core.config.prepare import PrepareConfig
 from dkan_core.config.resolved import ResolvedStrategy, ResolvedTrainConfig
 from dkan_core.config.schema import Group, field_docs, field_types, item_type, without_none
+from dkan_core.config.serving import ServeConfig
 from dkan_core.config.train import Strategy, TrainConfig
 from dkan_core.config.trainjob import NodesConfig
 
@@ -17,6 +18,7 @@ __all__ = [
     "PrepareConfig",
     "ResolvedStrategy",
     "ResolvedTrainConfig",
+    "ServeConfig",
     "Strategy",
     "TrainConfig",
     "build_config",

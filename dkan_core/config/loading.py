@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 
 from dkan_core.config.prepare import PrepareConfig
 from dkan_core.config.schema import field_types, item_type, unknown_setting, without_none
+from dkan_core.config.serving import ServeConfig
 from dkan_core.config.train import TrainConfig
 from dkan_core.config.trainjob import NodesConfig
 from dkan_core.errors import ConfigError
 
-ConfigT = TypeVar("ConfigT", bound=PrepareConfig | TrainConfig | NodesConfig)
+ConfigT = TypeVar("ConfigT", bound=PrepareConfig | TrainConfig | NodesConfig | ServeConfig)
 
 
 def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:

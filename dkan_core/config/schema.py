@@ -17,7 +17,7 @@ ConfigT = TypeVar("ConfigT")
 T = TypeVar("T")
 
 # What a setting is about: the panels of ``--help``, in their order there.
-Group = Literal["Data", "Model", "Training", "Distribution", "Output"]
+Group = Literal["Data", "Model", "Training", "Distribution", "Server", "Batching", "Output"]
 
 # The string under a field is its description. Every number has bounds, which refuse infinity and NaN.
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=True, use_attribute_docstrings=True)

@@ -1,0 +1,53 @@
+"""Settings of the server (``dkan serve``)."""
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from dkan_core.config.schema import STRICT, Expected, reports_config_errors, setting
+
+# What URLs, Kubernetes and Prometheus all take as it is.
+MODEL_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+
+
+@reports_config_errors
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ServeConfig:
+    """Settings of the server of a model."""
+
+    name: Annotated[
+        str,
+        Field(pattern=MODEL_NAME),
+        Expected("at most 63 letters, digits, dots, dashes and underscores, the first and last a letter or digit"),
+    ] = setting("model", "Server")
+    """Name of the model in URLs."""
+
+    host: str = setting("0.0.0.0", "Server")
+    """Address to listen on."""
+
+    port: Annotated[int, Field(ge=0, le=65_535)] = setting(8080, "Server")
+    """Port of HTTP; 0 takes a free one, which the log names."""
+
+    grpc_port: Annotated[int, Field(ge=0, le=65_535)] | None = setting(None, "Server")
+    """Port of gRPC; 0 takes a free one. Default: no gRPC."""
+
+    workers: Annotated[int, Field(ge=1, le=256)] = setting(1, "Server")
+    """Processes that serve, each with the whole model."""
+
+    # With two threads on a busy machine a row took 20 times as long: they wait for each other.
+    threads: Annotated[int, Field(ge=1, le=1024)] = setting(1, "Server")
+    """Threads that score, in each worker. More than 1 pays only for requests of thousands of rows."""
+
+    max_batch_rows: Annotated[int, Field(ge=1, le=1_000_000)] = setting(256, "Batching")
+    """Rows of concurrent requests that are scored together, at most; a larger request is scored alone."""
+
+    max_wait_ms: Annotated[float, Field(ge=0, le=60_000)] = setting(0.0, "Batching")
+    """Milliseconds that a request waits for others; without waiting, those that arrive while the model is busy are
+    scored together."""
+
+    max_request_mb: Annotated[int, Field(ge=1, le=2047)] = setting(32, "Server")
+    """Megabytes of a request, at most."""
+
+    grace_seconds: Annotated[int, Field(ge=0, le=86_400)] = setting(30, "Server")
+    """Seconds that requests have to finish in once the server is told to stop."""

@@ -1,0 +1,188 @@
+"""The HTTP server's routes: those of KServe's library that do not change the server, with our errors and limits."""
+
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AbstractAsyncContextManager
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from kserve.errors import InvalidInput, ModelNotFound, ModelNotReady
+from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.infer_type import InferRequest
+from kserve.protocol.rest.v1_endpoints import V1Endpoints
+from kserve.protocol.rest.v2_datamodels import InferenceRequest
+from kserve.protocol.rest.v2_endpoints import V2Endpoints
+from pydantic import ValidationError
+
+import dkan_core
+from dkan_core.errors import DkanError
+from dkan_core.serving.facts import begin_request, current_request
+from dkan_core.serving.metrics import exposition
+from dkan_core.serving.rows import REQUEST
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+logger = logging.getLogger(__name__)
+
+STATUS = {
+    DkanError: HTTPStatus.BAD_REQUEST,
+    InvalidInput: HTTPStatus.BAD_REQUEST,
+    RequestValidationError: HTTPStatus.BAD_REQUEST,
+    ModelNotFound: HTTPStatus.NOT_FOUND,
+    ModelNotReady: HTTPStatus.SERVICE_UNAVAILABLE,
+    NotImplementedError: HTTPStatus.NOT_IMPLEMENTED,
+}
+"""What a client is told, besides the message; anything else is a fault of ours, and is told without details."""
+
+
+class ModelDataPlane(DataPlane):  # type: ignore[misc]
+    """KServe's data plane, which says whose server this is and refuses malformed requests as such."""
+
+    def metadata(self) -> dict[str, Any]:
+        """Return name and version of the server."""
+        return {"name": "dkan", "version": dkan_core.__version__, "extensions": ["binary_tensor_data"]}
+
+    def decode_inference_request(
+        self, body: bytes | InferenceRequest, headers: dict[str, str], model_name: str
+    ) -> InferRequest:
+        """Return a request of the Open Inference Protocol."""
+        try:
+            if isinstance(body, bytes) and "inference-header-content-length" not in headers:
+                # Plain JSON whose header names another type, as curl sends it.
+                body = InferenceRequest.model_validate_json(body)
+            return super().decode_inference_request(body, headers, model_name)
+        except ValidationError as error:
+            raise InvalidInput(_described(error.errors())) from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, InvalidInput):
+                raise
+            raise InvalidInput(f"{REQUEST}: cannot be read ({type(error).__name__}: {error})") from None
+
+
+def build_app(dataplane: DataPlane, name: str, max_bytes: int, lifespan: Lifespan) -> Any:
+    """Return the application that a server of HTTP runs.
+
+    Args:
+        dataplane: The model.
+        name: The model's name, for the metrics.
+        max_bytes: Of a request's body.
+        lifespan: What is to be there while requests are answered.
+    """
+    app = FastAPI(title="dkan", version=dkan_core.__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    _add_routes(app, dataplane)
+    for kind in (*STATUS, Exception):
+        app.add_exception_handler(kind, refuse)
+    return _Gateway(app, name, max_bytes)
+
+
+def _add_routes(app: FastAPI, dataplane: DataPlane) -> None:
+    # Not KServe's own registration: its routes also load and unload models, for whoever reaches the port.
+    first, second = V1Endpoints(dataplane), V2Endpoints(dataplane)
+    for path, endpoint in (
+        ("/", second.live),
+        ("/metrics", metrics),
+        ("/v1/models", first.models),
+        ("/v1/models/{model_name}", first.model_ready),
+        ("/v2", second.metadata),
+        ("/v2/health/live", second.live),
+        ("/v2/health/ready", second.ready),
+        ("/v2/models", second.models),
+        ("/v2/models/{model_name}", second.model_metadata),
+        ("/v2/models/{model_name}/ready", second.model_ready),
+    ):
+        app.add_api_route(path, endpoint, methods=["GET"], response_model_exclude_none=True)
+    for path, endpoint in (
+        ("/v1/models/{model_name}:predict", first.predict),
+        ("/v2/models/{model_name}/infer", second.infer),
+    ):
+        app.add_api_route(path, endpoint, methods=["POST"], response_model=None)
+
+
+async def metrics() -> Response:
+    """Return the metrics as Prometheus reads them."""
+    content, kind = exposition()
+    return Response(content, media_type=kind)
+
+
+async def refuse(_: Request, error: Exception) -> JSONResponse:
+    """Return an error as an answer, with its message and nothing else."""
+    found = (status for kind, status in STATUS.items() if isinstance(error, kind))
+    status = next(found, HTTPStatus.INTERNAL_SERVER_ERROR)
+    message = _described(error.errors()) if isinstance(error, RequestValidationError) else str(error)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        message = "internal error; the server's log says more"
+    current_request().error = message
+    return JSONResponse({"error": message}, status)
+
+
+def _described(errors: Any) -> str:
+    """Return what is wrong first in a request that is no JSON of its protocol."""
+    first = errors[0]
+    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "InferenceRequest"))
+    return f"{REQUEST}: {place + ': ' if place else ''}{first['msg']}"
+
+
+class _Gateway:
+    """What every request passes first: it limits the body, and counts and logs what was answered.
+
+    Args:
+        app: What answers.
+        name: The model's name.
+        max_bytes: Of a request's body.
+    """
+
+    def __init__(self, app: FastAPI, name: str, max_bytes: int) -> None:
+        self._app = app
+        self._name = name
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        facts = begin_request("REST", f"{scope['method']} {quote(scope['path'], safe='/:')}")
+        status = HTTPStatus.INTERNAL_SERVER_ERROR
+
+        async def note_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = HTTPStatus(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, _limited(receive, self._max_bytes), note_status)
+        except _TooLargeError:
+            facts.error = f"{REQUEST}: is larger than {self._max_bytes >> 20} MB; send fewer rows at a time"
+            response = JSONResponse({"error": facts.error}, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            await response(scope, receive, note_status)
+        except Exception:
+            # It has been answered; the framework lets it through for the log.
+            logger.exception("a request failed")
+        # Probes and scrapes come every few seconds and say nothing new.
+        if scope["method"] == "POST" or facts.error:
+            facts.finish(self._name, int(status))
+
+
+class _TooLargeError(BaseException):
+    """A body exceeds the limit. Not an Exception, which the framework would turn into an answer of its own."""
+
+
+def _limited(receive: Receive, max_bytes: int) -> Receive:
+    received = 0
+
+    async def limited() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > max_bytes:
+            raise _TooLargeError
+        return message
+
+    return limited

@@ -1,0 +1,33 @@
+"""What Prometheus reads of a server, besides what KServe's library measures of itself."""
+
+import os
+
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+# Where the processes of a server with several keep their counts; set before this module is imported.
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+
+REQUESTS = Counter("dkan_requests", "Requests answered.", ["model", "protocol", "code"])
+SECONDS = Histogram(
+    "dkan_request_seconds",
+    "From the first byte of a request to the last of its answer.",
+    ["model", "protocol"],
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10),
+)
+ROWS = Counter("dkan_rows", "Rows scored.", ["model"])
+BATCH_ROWS = Histogram(
+    "dkan_batch_rows", "Rows scored in one call.", ["model"], buckets=(1, 4, 16, 64, 256, 1024, 4096, 16_384)
+)
+BATCH_REQUESTS = Histogram(
+    "dkan_batch_requests", "Requests scored in one call.", ["model"], buckets=(1, 2, 4, 8, 16, 32, 64, 128)
+)
+
+
+def exposition() -> tuple[bytes, str]:
+    """Return what all processes of this server have counted, and its content type."""
+    registry = REGISTRY
+    if os.environ.get(SHARED):
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, os.environ[SHARED])  # type: ignore[no-untyped-call]
+    return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -1,0 +1,202 @@
+"""Rows of a request: named columns, or an object per row, to the columns that a model's encoding reads."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dkan_core.data.encoding.like import check_features
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.source.columns import column_types, is_number, is_text
+from dkan_core.errors import DataError
+from dkan_core.evaluation.prediction import TRAINED_WITH
+
+# What messages name where those of ``predict`` name a file.
+REQUEST = "request"
+# A value may be as long as the request; a message is to stay on a line.
+SHOWN_CHARACTERS = 60
+
+ARROW_TYPES = {
+    "BOOL": pa.bool_(),
+    "INT8": pa.int8(),
+    "INT16": pa.int16(),
+    "INT32": pa.int32(),
+    "INT64": pa.int64(),
+    "UINT8": pa.uint8(),
+    "UINT16": pa.uint16(),
+    "UINT32": pa.uint32(),
+    "UINT64": pa.uint64(),
+    "FP16": pa.float16(),
+    "FP32": pa.float32(),
+    "FP64": pa.float64(),
+    "BYTES": pa.string(),
+}
+"""Types of the Open Inference Protocol."""
+
+# Of what pyarrow and NumPy cannot make an array.
+NOT_AN_ARRAY = (pa.ArrowException, OverflowError, TypeError, ValueError)
+
+
+class Tensor(NamedTuple):
+    """A column as the Open Inference Protocol carries it."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    data: Sequence[Any] | npt.NDArray[Any]
+
+
+def rows_of_instances(instances: Any, preprocessor: Preprocessor) -> pa.RecordBatch:
+    """Return rows that came as objects of column and value.
+
+    Args:
+        instances: A list of them; null is a missing value.
+        preprocessor: Which columns are read; others are ignored.
+
+    Raises:
+        DataError: It is something else, or a column is missing or of another kind than in training.
+    """
+    if not isinstance(instances, list):
+        raise DataError(f'{REQUEST}: "instances" must be a list of rows, each an object of column and value')
+    if not instances:
+        return _rows({name: pa.nulls(0) for name in preprocessor.columns}, preprocessor)
+    try:
+        columns = {name: [row[name] for row in instances] for name in preprocessor.columns}
+    except (KeyError, TypeError, IndexError):
+        raise _malformed_row(instances, preprocessor) from None
+    return _rows({name: _inferred(name, values, preprocessor) for name, values in columns.items()}, preprocessor)
+
+
+def _malformed_row(instances: list[Any], preprocessor: Preprocessor) -> DataError:
+    for number, row in enumerate(instances):
+        where = f"{REQUEST}: row {number}"
+        if not isinstance(row, dict):
+            return DataError(f"{where}: expected an object of column and value, found {_shown(row)}")
+        try:
+            check_features(preprocessor, dict.fromkeys(row, pa.null()), where, because=TRAINED_WITH)
+        except DataError as error:
+            return error
+    raise AssertionError("a row that has every column was refused")
+
+
+def _inferred(name: str, values: list[Any], preprocessor: Preprocessor) -> pa.Array:
+    """Return the values of a column as an array of their own type."""
+    for convert in (pa.array, _floats):
+        with suppress(*NOT_AN_ARRAY):
+            return convert(values)
+    for number, value in enumerate(values):
+        where = f"{REQUEST}: row {number}"
+        try:
+            kind = pa.array([value]).type
+        except NOT_AN_ARRAY as error:
+            found = f"{_shown(value)} cannot be read ({_first_line(error)})"
+            raise DataError(f"{where}: column {name!r}: {found}") from None
+        others = dict.fromkeys(preprocessor.columns, pa.null())
+        check_features(preprocessor, {**others, name: kind}, where, because=TRAINED_WITH)
+    raise DataError(f"{REQUEST}: column {name!r} holds values of several types; expected one")
+
+
+def _floats(values: list[Any]) -> pa.Array:
+    """Return numbers as floats, which they become anyway: some whole ones fit no type of integers."""
+    if any(isinstance(value, bool | str) for value in values):
+        raise TypeError("not only numbers")
+    return pa.array([None if value is None else float(value) for value in values], pa.float64())
+
+
+def rows_of_tensors(tensors: Sequence[Tensor], preprocessor: Preprocessor) -> pa.RecordBatch:
+    """Return rows that came as a tensor for each column, in any order.
+
+    Args:
+        tensors: Of shape (N,) or (N, 1); null is a missing value, and so is NaN in a column of numbers.
+        preprocessor: Which columns are read; others are ignored.
+
+    Raises:
+        DataError: A tensor is not what it says of itself, or a column is missing, or of another kind than in training.
+    """
+    needed = {*preprocessor.columns}
+    column_types(REQUEST, pa.schema([(tensor.name, pa.null()) for tensor in tensors]))
+    columns = {tensor.name: _column(tensor) for tensor in tensors if tensor.name in needed}
+    for (before, first), (name, column) in itertools.pairwise(columns.items()):
+        if len(column) != len(first):
+            raise DataError(f"{REQUEST}: column {name!r} has {len(column)} rows; column {before!r} has {len(first)}")
+    return _rows(columns, preprocessor)
+
+
+def _column(tensor: Tensor) -> pa.Array:
+    name, shape = tensor.name, list(tensor.shape)
+    if tensor.datatype not in ARROW_TYPES:
+        known = ", ".join(ARROW_TYPES)
+        raise DataError(f"{REQUEST}: column {name!r}: datatype must be one of {known}, got {_shown(tensor.datatype)}")
+    if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)) or shape[0] < 0:
+        raise DataError(f"{REQUEST}: column {name!r} has shape {shape}; expected [rows] or [rows, 1]")
+    values = np.ravel(tensor.data) if isinstance(tensor.data, np.ndarray) else _flat(tensor.data)
+    if len(values) != shape[0]:
+        raise DataError(f"{REQUEST}: column {name!r} has shape {shape} and {len(values)} values")
+    if tensor.datatype == "BYTES":
+        values = [_text(value, name, number) for number, value in enumerate(values)]
+    return _typed(name, values, tensor.datatype)
+
+
+def _flat(data: Sequence[Any]) -> list[Any]:
+    """Return values that are nested as the shape (N, 1) says as a plain list."""
+    return [value[0] if isinstance(value, list) and len(value) == 1 else value for value in data]
+
+
+def _text(value: Any, name: str, number: int) -> Any:
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{REQUEST}: row {number}: column {name!r} holds text that is not UTF-8 ({error})") from None
+
+
+def _typed(name: str, values: Sequence[Any] | npt.NDArray[Any], datatype: str) -> pa.Array:
+    kind = ARROW_TYPES[datatype]
+    column = _converted(values, kind)
+    if column is not None:
+        return column
+    wrong = next((number for number, value in enumerate(values) if _converted([value], kind) is None), 0)
+    where = f"{REQUEST}: row {wrong}: column {name!r}"
+    raise DataError(f"{where} is declared {datatype}, found {_shown(values[wrong])}")
+
+
+def _converted(values: Sequence[Any] | npt.NDArray[Any], kind: pa.DataType) -> pa.Array | None:
+    """Return values as an array of a type, or None where one is of another kind: text, truth value or number."""
+    try:
+        found = pa.array(values)
+        if not (pa.types.is_null(found.type) or _kind(found.type) == _kind(kind)):
+            return None
+        # Of a whole number nothing may be lost; a float of fewer bits is what the client asked for.
+        return found.cast(kind, safe=pa.types.is_integer(kind))
+    except NOT_AN_ARRAY:
+        return None
+
+
+def _kind(kind: pa.DataType) -> tuple[bool, bool]:
+    return is_text(kind), is_number(kind)
+
+
+def _rows(columns: Mapping[str, pa.Array], preprocessor: Preprocessor) -> pa.RecordBatch:
+    """Return the columns with the types that are scored, so that rows of several requests fit together."""
+    types = {name: column.type for name, column in columns.items()}
+    check_features(preprocessor, types, REQUEST, because=TRAINED_WITH)
+    numeric = {feature.name for feature in preprocessor.numeric}
+    cast = {
+        name: columns[name].cast(pa.float64() if name in numeric else pa.string(), safe=False)
+        for name in preprocessor.columns
+    }
+    return pa.record_batch(list(cast.values()), names=list(cast))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

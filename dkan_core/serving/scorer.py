@@ -1,0 +1,74 @@
+"""A model that scores the rows of requests, as ``predict`` scores those of files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from dkan_core.config import ServeConfig
+from dkan_core.evaluation.prediction import best_device, check_probabilities, probability_column, score
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.serving.rows import REQUEST
+
+
+class Scorer:
+    """A model in memory, on a GPU where there is one.
+
+    Args:
+        saved: The model.
+    """
+
+    def __init__(self, saved: SavedModel) -> None:
+        self.saved = saved
+        self.preprocessor = saved.preprocessor
+        self.device = best_device()
+        self.saved.module.to(self.device)
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the probabilities, one per label, as in the output of ``predict``."""
+        return [probability_column(label) for label in self.saved.config.labels]
+
+    def score(self, batches: Sequence[pa.RecordBatch]) -> npt.NDArray[np.float32]:
+        """Return the probability of each label, for the rows of all batches in order.
+
+        Shape:
+            - Output: ``(N, L)``
+
+        Raises:
+            DataError: The model gives no probability of a row.
+        """
+        rows = pa.Table.from_batches(batches)
+        found_NL = score(self.saved.module, self.preprocessor.transform(rows, REQUEST), self.device)
+        check_probabilities(found_NL, self.saved.config.labels, REQUEST)
+        return found_NL
+
+    def warm_up(self) -> None:
+        """Score a row whose values are all missing: what is slow the first time is over before the first request."""
+        types = {feature.name: pa.float64() for feature in self.preprocessor.numeric}
+        columns = {name: pa.nulls(1, types.get(name, pa.string())) for name in self.preprocessor.columns}
+        self.score([pa.record_batch(list(columns.values()), names=list(columns))])
+
+
+def load_scorer(folder: Path, config: ServeConfig) -> Scorer:
+    """Return a model that has scored a row.
+
+    Args:
+        folder: Of the model, or of the run that it lies in.
+        config: Settings of the server.
+
+    Raises:
+        DataError: It is no model, or damaged.
+    """
+    set_threads(config.threads)
+    scorer = Scorer(SavedModel(folder))
+    scorer.warm_up()
+    return scorer
+
+
+def set_threads(count: int) -> None:
+    """Let torch compute with ``count`` threads in the thread that calls this, for good."""
+    torch.set_num_threads(count)

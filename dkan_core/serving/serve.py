@@ -1,0 +1,82 @@
+"""``serve``: a model behind HTTP, until the process is told to end."""
+
+import os
+import signal
+import socket
+import tempfile
+from pathlib import Path
+
+from dkan_core.config import ServeConfig
+from dkan_core.errors import ConfigError
+from dkan_core.serving.kserve_library import import_kserve
+from dkan_core.serving.scorer import Scorer, load_scorer
+from dkan_core.utils.signals import handle_signal
+from dkan_core.utils.storage.remote import local_copy
+
+# A process of several is replaced after so long without a sign of life, such as while it imports on a busy machine.
+START_SECONDS = 60
+# Longer than load balancers keep an idle connection (60 s): else one sends a request into a connection that closes.
+KEEP_ALIVE_SECONDS = 65
+
+
+def serve(model: str | Path, config: ServeConfig | None = None) -> None:
+    """Serve a model over HTTP, and over gRPC where a port is named for it, until SIGTERM or SIGINT.
+
+    Requests that have begun are answered first. The probabilities are those of ``predict``, to the bit on the same
+    machine.
+
+    Args:
+        model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
+        config: Settings of the server.
+
+    Raises:
+        ConfigError: A port is taken, or KServe's library is not installed.
+        DataError: There is no model, or it is damaged.
+    """
+    config = config or ServeConfig()
+    for setting, port in (("port", config.port), ("grpc_port", config.grpc_port)):
+        if port is not None:
+            _check_free(setting, config.host, port)
+    with local_copy(model) as folder, tempfile.TemporaryDirectory(prefix="dkan-serve-") as counts:
+        if config.workers > 1:
+            # Before anything imports the library, which decides by it where it counts.
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts
+        # Loaded here also where other processes serve: a model that is damaged ends the command with a message.
+        scorer = load_scorer(folder, config)
+        import_kserve()
+        _run(scorer, folder, config)
+
+
+def _check_free(setting: str, host: str, port: int) -> None:
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise ConfigError(f"{setting} {port}: cannot listen there on {host} ({why})") from None
+
+
+def _run(scorer: Scorer, folder: Path, config: ServeConfig) -> None:
+    import uvicorn
+
+    from dkan_core.serving.worker import application, application_from_environment, environment_of
+
+    app = application(scorer, config)
+    if config.workers > 1:
+        os.environ.update(environment_of(folder, config))
+        app = f"{application_from_environment.__module__}:{application_from_environment.__name__}"
+    # Once it has ended in order, uvicorn raises the signal again, for whoever started it: here that is nobody.
+    with handle_signal(signal.SIGTERM, lambda *_: None):
+        uvicorn.run(
+            app,
+            factory=config.workers > 1,
+            host=config.host,
+            port=config.port,
+            workers=config.workers,
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=config.grace_seconds,
+            timeout_worker_healthcheck=START_SECONDS,
+        )

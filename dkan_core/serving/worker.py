@@ -1,0 +1,97 @@
+"""A process that serves: the model, what scores its requests, and the servers in front of it."""
+
+import functools
+import json
+import logging
+import os
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from kserve import ModelRepository
+
+from dkan_core.config import ServeConfig
+from dkan_core.serving.app import ModelDataPlane, build_app
+from dkan_core.serving.batching import MicroBatcher
+from dkan_core.serving.grpc_server import grpc_server
+from dkan_core.serving.metrics import BATCH_REQUESTS, BATCH_ROWS
+from dkan_core.serving.scorer import Scorer, load_scorer, set_threads
+from dkan_core.serving.served_model import ServedModel
+from dkan_core.utils.logs import set_up_logging
+
+# How the first of several processes tells the others what to serve: uvicorn starts them by the name of a function.
+MODEL, CONFIG = "DKAN_SERVE_MODEL", "DKAN_SERVE_CONFIG"
+
+logger = logging.getLogger(__name__)
+
+
+def application(scorer: Scorer, config: ServeConfig) -> Any:
+    """Return the application of a process that serves.
+
+    Args:
+        scorer: The model, warmed up: the application is ready at once.
+        config: Settings of the server.
+    """
+    # Of KServe's routes; it concerns those who write them.
+    warnings.filterwarnings("ignore", "ORJSONResponse is deprecated")
+    batcher = MicroBatcher(
+        scorer.score,
+        max_rows=config.max_batch_rows,
+        max_wait_seconds=config.max_wait_ms / 1000,
+        # Some of torch's backends keep the number by thread.
+        start_thread=functools.partial(set_threads, config.threads),
+        on_batch=functools.partial(_count_batch, config.name),
+    )
+    # Start, address and end.
+    logging.getLogger("uvicorn.error").setLevel(logging.INFO)
+    repository = ModelRepository()
+    repository.update(ServedModel(config.name, scorer, batcher))
+    dataplane = ModelDataPlane(repository)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        server = await _start_grpc(dataplane, config)
+        logger.info("model %s is ready: labels %s", config.name, ", ".join(scorer.saved.config.labels))
+        yield
+        if server is not None:
+            await server.stop(config.grace_seconds)
+        batcher.close()
+
+    return build_app(dataplane, config.name, config.max_request_mb << 20, lifespan)
+
+
+def application_from_environment() -> Any:
+    """Return the application of one of several processes."""
+    set_up_logging()
+    config = ServeConfig(**json.loads(os.environ[CONFIG]))
+    return application(load_scorer(Path(os.environ[MODEL]), config), config)
+
+
+def environment_of(model: Path, config: ServeConfig) -> dict[str, str]:
+    """Return the variables that ``application_from_environment`` reads."""
+    return {MODEL: str(model), CONFIG: json.dumps(asdict(config))}
+
+
+async def _start_grpc(dataplane: ModelDataPlane, config: ServeConfig) -> Any:
+    if config.grpc_port is None:
+        return None
+    server, port = grpc_server(
+        dataplane,
+        config.name,
+        config.host,
+        config.grpc_port,
+        max_bytes=config.max_request_mb << 20,
+        shared=config.workers > 1,
+    )
+    await server.start()
+    logger.info("gRPC on port %d", port)
+    return server
+
+
+def _count_batch(name: str, requests: int, rows: int) -> None:
+    BATCH_REQUESTS.labels(name).observe(requests)
+    BATCH_ROWS.labels(name).observe(rows)

@@ -1,0 +1,26 @@
+"""What a process writes of what it does."""
+
+import logging
+
+from dkan_core.errors import redact
+from dkan_core.utils.progress import console, on_terminal
+
+
+def set_up_logging() -> None:
+    """Show what dkan says, and only warnings of the libraries under it."""
+    if on_terminal():
+        from rich.logging import RichHandler
+
+        handler: logging.Handler = RichHandler(console=console, show_path=False, show_level=False, show_time=False)
+        logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s")
+    else:
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    for shown in logging.getLogger().handlers:
+        shown.addFilter(_hide_credentials)
+    logging.getLogger("dkan_core").setLevel(logging.INFO)
+
+
+def _hide_credentials(record: logging.LogRecord) -> bool:
+    # Once, over the whole text: a URI may come from the message or from any argument.
+    record.msg, record.args = redact(record.getMessage()), ()
+    return True

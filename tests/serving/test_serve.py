@@ -1,0 +1,296 @@
+"""``dkan serve``: the probabilities of ``dkan predict`` over every protocol, its errors, and an end in order."""
+
+import json
+import re
+import shutil
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import DataError, TrainResult, predict
+from tests.command import check, dkan
+from tests.serving.server import Server, serving
+
+PREDICT = "/v1/models/late:predict"
+INFER = "/v2/models/late/infer"
+TYPES = {"double": "FP64", "string": "BYTES", "int64": "INT64", "bool": "BOOL", "float": "FP32"}
+
+
+@pytest.fixture(scope="module")
+def server(trained: TrainResult, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    run = Path(trained.model).parent
+    log = tmp_path_factory.mktemp("serve") / "log"
+    with serving(run, log, "--grpc-port", "0", "--max-request-mb", "1") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def table(source: Path) -> pa.Table:
+    """Return 40 rows, among them missing values and a category that training did not see."""
+    rows = pq.read_table(source).drop_columns("label").slice(0, 40)
+    place = rows.schema.get_field_index("site")
+    sites = ["nowhere", *rows["site"].to_pylist()[1:]]
+    return rows.set_column(place, "site", pa.array(sites, pa.string()))
+
+
+@pytest.fixture(scope="module")
+def expected(trained: TrainResult, table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> npt.NDArray[Any]:
+    folder = tmp_path_factory.mktemp("expected")
+    pq.write_table(table, folder / "rows.parquet")
+    predict(trained.model, folder / "rows.parquet", folder / "scores.parquet")
+    found: npt.NDArray[Any] = pq.read_table(folder / "scores.parquet")["label_probability"].to_numpy()
+    return found
+
+
+def tensors(table: pa.Table) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "datatype": TYPES[str(table[name].type)], "shape": [len(table)], "data": table[name].to_pylist()}
+        for name in table.column_names
+    ]
+
+
+def as_float32(values: list[float]) -> npt.NDArray[np.float32]:
+    return np.array(values, dtype=np.float32)
+
+
+def test_rows_as_objects_get_the_probabilities_of_predict_to_the_bit(
+    server: Server, table: pa.Table, expected: npt.NDArray[Any]
+) -> None:
+    together = server.probabilities(table.to_pylist())
+    alone = [server.probabilities([row])[0] for row in table.to_pylist()[:5]]
+    np.testing.assert_array_equal(as_float32([row["label_probability"] for row in together]), expected)
+    np.testing.assert_array_equal(as_float32([row["label_probability"] for row in alone]), expected[:5])
+
+
+def test_named_columns_get_the_probabilities_of_predict_to_the_bit(
+    server: Server, table: pa.Table, expected: npt.NDArray[Any]
+) -> None:
+    answer = server.ask(INFER, {"id": "7", "inputs": tensors(table)})
+    assert answer.status == 200 and answer.content["id"] == "7" and answer.content["model_name"] == "late"
+    (output,) = answer.content["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("label_probability", "FP32", [40])
+    np.testing.assert_array_equal(as_float32(output["data"]), expected)
+
+
+def test_columns_sent_as_bytes_get_the_probabilities_of_predict_to_the_bit(
+    server: Server, table: pa.Table, expected: npt.NDArray[Any]
+) -> None:
+    inputs, raw = [], []
+    for tensor in tensors(table):
+        data = tensor.pop("data")
+        raw.append(
+            b"".join(struct.pack("<I", len(text or "")) + (text or "").encode() for text in data)
+            if tensor["datatype"] == "BYTES"
+            else np.array([np.nan if value is None else value for value in data]).tobytes()
+        )
+        inputs.append({**tensor, "parameters": {"binary_data_size": len(raw[-1])}})
+    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
+    answer = server.ask(INFER, head + b"".join(raw), headers)
+    assert answer.status == 200
+    found = np.frombuffer(answer.content[-4 * len(table) :], dtype=np.float32)
+    # Bytes have no null: a missing category was sent as an empty text, which training did not see.
+    present = np.array([site is not None for site in table["site"].to_pylist()])
+    np.testing.assert_array_equal(found[present], expected[present])
+
+
+def test_grpc_gives_the_probabilities_of_predict_to_the_bit(
+    server: Server, table: pa.Table, expected: npt.NDArray[Any]
+) -> None:
+    import grpc
+    from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
+    from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
+
+    fields = {"FP64": "fp64_contents", "BYTES": "bytes_contents"}
+    present = [row for row in range(len(table)) if None not in table.slice(row, 1).to_pylist()[0].values()]
+    inputs = [
+        {**tensor, "contents": {fields[tensor["datatype"]]: [getattr(v, "encode", lambda v=v: v)() for v in data]}}
+        for tensor in tensors(table.take(present))
+        for data in [tensor.pop("data")]
+    ]
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        stub = GRPCInferenceServiceStub(channel)
+        assert stub.ServerReady(messages.ServerReadyRequest()).ready
+        (output,) = stub.ModelInfer(messages.ModelInferRequest(model_name="late", inputs=inputs)).outputs
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.ModelInfer(messages.ModelInferRequest(model_name="late", inputs=inputs[1:]))
+    np.testing.assert_array_equal(np.array(output.contents.fp32_contents, dtype=np.float32), expected[present])
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.value.details().startswith("request: column 'mean_radius' is missing; the model was trained with it")
+
+
+def test_metadata_names_the_columns_that_are_read_and_the_probabilities(server: Server, table: pa.Table) -> None:
+    metadata = server.ask("/v2/models/late").content
+    kinds = {"name": "late", "FP64": 30, "BYTES": 1}
+    assert {each["name"] for each in metadata["inputs"]} == {*table.column_names}
+    assert [each["datatype"] for each in metadata["inputs"]].count("FP64") == kinds["FP64"]
+    assert metadata["outputs"] == [{"name": "label_probability", "datatype": "FP32", "shape": [-1]}]
+    assert server.ask("/v2").content["name"] == "dkan"
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/late/ready", "/v1/models/late"):
+        assert server.ask(path).status == 200, path
+
+
+def column_of(kind: pa.DataType, value: Any) -> Any:
+    def change(table: pa.Table, name: str) -> pa.Table:
+        return table.set_column(table.schema.get_field_index(name), name, pa.array([value] * len(table), kind))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("mean_radius", pa.Table.drop_columns),
+        ("mean_radius", column_of(pa.string(), "wide")),
+        ("mean_radius", column_of(pa.bool_(), True)),
+        ("site", column_of(pa.int64(), 1)),
+        ("site", column_of(pa.float64(), 0.5)),
+        ("site", column_of(pa.list_(pa.int64()), [1])),
+    ],
+)
+def test_columns_are_refused_with_the_words_of_predict(
+    server: Server, trained: TrainResult, table: pa.Table, tmp_path: Path, name: str, change: Any
+) -> None:
+    wrong = change(table, name)
+    pq.write_table(wrong, tmp_path / "rows.parquet")
+    with pytest.raises(DataError) as refused:
+        predict(trained.model, tmp_path / "rows.parquet", tmp_path / "out.parquet")
+    message = str(refused.value).replace(str(tmp_path / "rows.parquet"), "request")
+    by_rows = server.ask(PREDICT, {"instances": wrong.to_pylist()})
+    assert by_rows.status == 400
+    # A column that is missing is missing in a row, and lists have no name in JSON for what they hold.
+    assert re.sub(r": row 0(?=:)", "", by_rows.content["error"]).replace("item", "element") == message
+    if (
+        str(table[name].type) in TYPES
+        and str(wrong.schema.field(name).type if name in wrong.schema.names else "") in TYPES
+    ):
+        assert server.ask(INFER, {"inputs": tensors(wrong)}).content == {"error": message}
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "status", "message"),
+    [
+        (PREDICT, b"{", 400, "Unrecognized request format"),
+        (PREDICT, [1], 400, r'^request: expected a JSON object with a list "instances"'),
+        (PREDICT, {"rows": []}, 400, r'^request: expected a JSON object with a list "instances"'),
+        (PREDICT, {"instances": {"site": "left"}}, 400, r'^request: "instances" must be a list of rows'),
+        (PREDICT, {"instances": [[1, 2]]}, 400, r"^request: row 0: expected an object of column and value, found \[1"),
+        (INFER, b"[", 400, "^request: "),
+        (INFER, {}, 400, "^request: inputs: Field required"),
+        (INFER, {"inputs": []}, 400, "^request: column 'mean_radius' is missing; the model was trained with it"),
+        ("/v1/models/early:predict", {"instances": []}, 404, "early"),
+        ("/v2/models/early/infer", {"inputs": []}, 404, "early"),
+        ("/v2/repository/models/late/unload", {}, 404, ""),
+        (PREDICT, {"instances": ["x" * (1 << 20)]}, 413, "^request: is larger than 1 MB; send fewer rows at a time"),
+    ],
+)
+def test_malformed_requests_are_refused_with_a_message(
+    server: Server, path: str, content: Any, status: int, message: str
+) -> None:
+    answer = server.ask(path, content)
+    assert answer.status == status
+    assert re.search(message, str(answer.content.get("error", ""))), answer
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        ({"datatype": "FP128"}, "column 'mean_radius': datatype must be one of BOOL, .*, got 'FP128'"),
+        ({"shape": [20, 2]}, r"column 'mean_radius' has shape \[20, 2\]; expected \[rows\] or \[rows, 1\]"),
+        ({"shape": [41]}, r"column 'mean_radius' has shape \[41\] and 40 values"),
+        ({"shape": [1], "data": [1.0]}, "column 'mean_texture' has 40 rows; column 'mean_radius' has 1"),
+        ({"data": [1.0] * 39 + ["x"]}, "row 39: column 'mean_radius' is declared FP64, found 'x'"),
+        ({"datatype": "INT64", "data": [1.5] * 40}, "row 0: column 'mean_radius' is declared INT64, found 1.5"),
+        ({"name": "site"}, "column 'site' occurs 2 times; expected each name once"),
+    ],
+)
+def test_tensors_that_are_not_what_they_say_are_refused(
+    server: Server, table: pa.Table, tensor: dict[str, Any], message: str
+) -> None:
+    first, *others = tensors(table)
+    answer = server.ask(INFER, {"inputs": [{**first, **tensor}, *others]})
+    assert answer.status == 400
+    assert re.match(f"request: {message}", answer.content["error"]), answer
+
+
+def test_requests_are_counted_and_logged_in_a_line_each(server: Server, table: pa.Table) -> None:
+    def counted(name: str) -> float:
+        text = server.ask("/metrics").content.decode()
+        values = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+        return float(sum(map(float, values)))
+
+    names = ("dkan_requests_total", "dkan_rows_total", "dkan_request_seconds_count", "dkan_batch_rows_sum")
+    before = [counted(name) for name in names]
+    server.probabilities(table.to_pylist())
+    assert [counted(name) - start for name, start in zip(names, before, strict=True)] == [1, 40, 1, 40]
+    server.ask("/v1/models/late%0AERROR:predict", {"instances": []})
+    server.wait_for_line(r"INFO request POST /v1/models/late:predict status=200 rows=40 ms=[\d.]+\n")
+    server.wait_for_line(r"WARNING request POST /v1/models/late%0AERROR:predict status=404 rows=0 ms=\S+ error='.*'\n")
+
+
+def test_no_rows_are_answered_with_none(server: Server) -> None:
+    assert server.ask(PREDICT, {"instances": []}).content == {"predictions": []}
+
+
+def test_two_processes_count_together_and_answer_what_has_begun_when_they_are_told_to_end(
+    trained: TrainResult, table: pa.Table, tmp_path: Path
+) -> None:
+    body = json.dumps({"instances": table.to_pylist()}).encode()
+    with serving(trained.model, tmp_path / "log", "--workers", "2") as server:
+        server.wait_for_line(r"late is ready[\s\S]*late is ready")
+        for _ in range(8):
+            assert len(server.probabilities(table.to_pylist())) == 40
+        total = 'dkan_rows_total{model="late"} 320.0'
+        assert all(total in server.ask("/metrics").content.decode() for _ in range(4))
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            client.sendall(head + body[:100])
+            # Another request of the same process or the other one: the first has been read by then.
+            server.probabilities(table.to_pylist()[:1])
+            server.process.terminate()
+            server.wait_for_line(r"Shutting down[\s\S]*Shutting down")
+            client.sendall(body[100:])
+            answer = b"".join(iter(lambda: client.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 200 OK") and answer.count(b"label_probability") == 40
+        assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 100), "is damaged or was changed"),
+        (shutil.rmtree, "no config.json there; expected a model"),
+    ],
+)
+def test_model_that_cannot_be_read_ends_the_command_with_a_message(
+    trained: TrainResult,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    damage: Any,
+    message: str,
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(trained.model, folder)
+    damage(folder)
+    code = dkan("serve", folder, "--port", 0, monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, message)
+
+
+def test_port_that_is_taken_is_named(
+    trained: TrainResult, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code = dkan("serve", trained.model, "--host", "127.0.0.1", "--port", port, monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, rf"port {port}: cannot listen there on 127.0.0.1 \(Address already in use\)")
