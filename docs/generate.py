@@ -50,6 +50,11 @@ def nodes_configuration() -> str:
     return _settings(dkan_core.NodesConfig)
 
 
+def serve_configuration() -> str:
+    """Return a table of the fields of ``ServeConfig``."""
+    return _settings(dkan_core.ServeConfig)
+
+
 def _settings(kind: type) -> str:
     docs = attribute_docs(kind)
     rows = [
@@ -190,6 +195,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "exit-codes": exit_codes,
     "file-formats": file_formats,
     "nodes-configuration": nodes_configuration,
+    "serve-configuration": serve_configuration,
     "outcomes": outcomes,
     "pipelines-commands": pipelines_commands,
     "python-api": python_api,

@@ -61,7 +61,7 @@ RESULTS = {
     "explain": "explanation.html",
 }
 """What a command leaves in the folder that it writes; any other writes a file."""
-OTHER_PROGRAMS = {"cd", "docker", "git", "pip", "source"}
+OTHER_PROGRAMS = {"cd", "curl", "docker", "git", "pip", "source"}
 ROWS = 600
 COLUMNS = ["month", "hour", "carrier", "origin", "distance", "temp", "label", "split"]
 

@@ -10,7 +10,7 @@ import dkan_core
 from dkan_core.cli.planning import plan, sync, tune_lr
 from dkan_core.cli.registry import register
 from dkan_core.cli.results import fail
-from dkan_core.cli.workflow import app, drift, evaluate, explain, export, predict, prepare, register, serve, train
+from dkan_core.cli.workflow import app, drift, evaluate, explain, export, predict, prepare, serve, train
 from dkan_core.errors import DkanError
 from dkan_core.utils.logs import set_up_logging
 from dkan_core.utils.signals import exit_once
