@@ -23,6 +23,8 @@ HOW_TO_READ = f"""\
 - rounds: trees, epochs or iterations of the model kept; with a model a label, their mean.
 - rank: mean rank by AP over the sets. Normalised AP: 1 is the best model of a set, 0 the AP of a random order (the
   prevalence). A model without a result on a set is last there, with 0.
+- {REFERENCE} wins/ties/losses: sets on which the AP of {REFERENCE} is higher, within the 95% interval of the paired
+  difference, or lower. "minus {REFERENCE}" over all sets: mean difference of the AP ± 1.96 standard errors over sets.
 - CPU to {CPU_REFERENCE}: geometric mean over sets of the CPU seconds divided by those of {CPU_REFERENCE}.
 """
 
@@ -69,7 +71,8 @@ def _describe(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
 
 def overall_table(overall: Sequence[Row]) -> str:
     """Return the models over all sets."""
-    header = ["model", "sets", "rank", "normalised AP", f"CPU to {CPU_REFERENCE}"]
+    header = ["model", "sets", "rank", "normalised AP", f"{REFERENCE} wins/ties/losses", f"minus {REFERENCE}"]
+    header += [f"CPU to {CPU_REFERENCE}"]
     return _table(
         header,
         [
@@ -78,11 +81,20 @@ def overall_table(overall: Sequence[Row]) -> str:
                 str(row["sets"]),
                 f"{row['rank']:.2f}",
                 _number(row["normalised"], ".3f"),
+                *_against_reference(row),
                 _number(row["cpu_ratio"], ".2f"),
             ]
             for row in overall
         ],
     )
+
+
+def _against_reference(row: Row) -> tuple[str, str]:
+    """Return the cells that compare a model with the reference, which is not compared with itself."""
+    if row["difference"] is None:
+        return NONE, NONE
+    error = "" if row["difference_error"] is None else f" ± {1.96 * row['difference_error']:.4f}"
+    return f"{row['wins']}/{row['ties']}/{row['losses']}", f"{row['difference']:+.4f}{error}"
 
 
 def set_table(rows: Sequence[Row]) -> str:

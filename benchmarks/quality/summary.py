@@ -71,6 +71,10 @@ def over_sets(tables: Sequence[Sequence[Row]]) -> list[Row]:
     - ``rank``: mean over sets of the rank by AP, 1 the best; equal APs share the mean of their ranks.
     - ``normalised``: mean over sets of (AP - prevalence) / (best AP - prevalence), so 1 is the best model of a set
       and 0 the AP of a random order. A set on which no model beats the prevalence is left out.
+    - ``wins``, ``ties``, ``losses``: sets on which the reference's AP is higher, not to be told apart, and lower, by
+      the interval of the paired resamples of the test rows.
+    - ``difference``: mean over sets of the AP minus the reference's, with its 95% over sets: 1.96 standard errors of
+      that mean, which hold what differs from set to set and the luck of the rows.
     - ``cpu_ratio``: geometric mean over sets of the fit's CPU seconds to those of LightGBM.
 
     A model without a result on a set (it failed, or had to be killed) is last there, with 0; one that is not
@@ -83,11 +87,28 @@ def over_sets(tables: Sequence[Sequence[Row]]) -> list[Row]:
             "sets": sum(_by_model(table)[model]["status"] == OK for table in tables),
             "rank": _mean([ranks(table)[model] for table in tables]),
             "normalised": _mean_defined(normalised(table).get(model) for table in tables),
+            **against_reference([row for table in tables if (row := _by_model(table)[model]).get("difference")]),
             "cpu_ratio": _geometric_mean([ratio for table in tables if (ratio := _cpu_ratio(table, model))]),
         }
         for model in models
     ]
     return sorted(rows, key=lambda row: row["rank"])
+
+
+def against_reference(rows: Sequence[Row]) -> Row:
+    """Compare a model with the reference, given its rows on the sets where both have a result."""
+    differences = [row["difference"]["value"] for row in rows]
+    intervals = [row["difference"]["interval"] for row in rows]
+    wins = sum(high < 0 for _, high in intervals)
+    losses = sum(low > 0 for low, _ in intervals)
+    error = float(np.std(differences, ddof=1)) / math.sqrt(len(rows)) if len(rows) > 1 else None
+    return {
+        "wins": wins,
+        "ties": len(rows) - wins - losses,
+        "losses": losses,
+        "difference": _mean(differences) if rows else None,
+        "difference_error": error,
+    }
 
 
 def ranks(table: Sequence[Row]) -> dict[str, float]:

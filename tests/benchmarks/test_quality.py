@@ -196,6 +196,19 @@ def test_summary_over_sets_is_the_one_by_hand() -> None:
     assert found["logistic"]["cpu_ratio"] == 0.5 and found["logistic"]["sets"] == 1
 
 
+def test_sets_are_won_tied_and_lost_by_the_interval_of_the_difference() -> None:
+    def against(value: float, low: float, high: float) -> summary.Row:
+        return row("lightgbm", 0.5, difference={"value": value, "interval": (low, high)})
+
+    rows = [against(-0.3, -0.4, -0.1), against(-0.1, -0.2, 0.1), against(0.1, 0.0, 0.2), against(0.1, 0.05, 0.2)]
+    found = summary.against_reference(rows)
+    assert (found["wins"], found["ties"], found["losses"]) == (1, 2, 1)
+    assert found["difference"] == pytest.approx(-0.05)
+    assert found["difference_error"] == pytest.approx(0.0957, abs=1e-4), "sample deviation 0.1915 over the root of 4"
+    assert summary.against_reference([])["difference"] is None, "the reference itself, or a model without a result"
+    assert summary.against_reference(rows[:1])["difference_error"] is None
+
+
 def test_seeds_of_a_model_become_one_row() -> None:
     cells = {
         model: [
@@ -252,7 +265,8 @@ def test_results_become_tables_and_a_picture() -> None:
     assert "- logistic: seed 0: exit code 1: boom" in lines
     assert "7,000/1,000/2,000 rows (train/valid/test, by hash of the row number)" in page
     assert "2 of 4 cores usable" in page and "torch 2.9" in page and "at most 600." in page
-    assert "| dkan | 2 | 1.50 | 0.750 | 1.00 |" in lines
+    assert "| dkan | 2 | 1.50 | 0.750 | - | - | 1.00 |" in lines
+    assert "| lightgbm | 2 | 1.50 | 0.750 | 0/1/0 | -0.2000 | 1.00 |" in lines
     assert draw(entries).startswith(b"\x89PNG")
 
 
