@@ -157,9 +157,22 @@ def _catboost(train: Rows, valid: Rows, job: Job, over: Callable[[], bool]) -> B
         def after_iteration(self, *_: Any) -> bool:
             return not over()
 
+    class AveragePrecision:
+        """CatBoost's own PRAUC interpolates: its first trees, which tie most rows, then look best on weak signals."""
+
+        def is_max_optimal(self) -> bool:
+            return True
+
+        def evaluate(self, approxes: Any, target: Any, _weight: Any) -> tuple[float, float]:
+            return average_precision(np.asarray(target) > 0, np.asarray(approxes[0])), 1.0
+
+        def get_final_error(self, error: float, _weight: float) -> float:
+            return error
+
     model = catboost.CatBoostClassifier(
         iterations=ROUNDS,
-        eval_metric="PRAUC",
+        loss_function="Logloss",
+        eval_metric=AveragePrecision(),
         cat_features=list(job.data.categorical),
         thread_count=job.threads,
         random_seed=job.seed,
