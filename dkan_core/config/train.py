@@ -186,6 +186,9 @@ class TrainConfig:
     tensorboard: bool = setting(False, "Output")
     """Write live curves for TensorBoard."""
 
+    tracking: Literal["auto", "none", "mlflow"] = setting("auto", "Output")
+    """Where the run is logged besides its folder; "auto" is MLflow where MLFLOW_TRACKING_URI is set."""
+
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = setting(0, "Training", form=True)
     """Seed of initialization, batch order and dropout."""
 

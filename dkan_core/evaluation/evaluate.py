@@ -21,6 +21,7 @@ from dkan_core.evaluation.prediction import probability_column
 from dkan_core.explanation.explain import QUICK_ROWS, learned_section
 from dkan_core.model.saved_model import SavedModel, Share
 from dkan_core.report.evaluation import render_report
+from dkan_core.tracking.mlflow.evaluation import log_evaluation
 from dkan_core.training.history import HISTORY, read_history
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.files import read_if_there, write_atomic, write_json
@@ -126,6 +127,7 @@ def evaluate(
             table = _prediction_table(evaluation.labels, evaluation.probabilities, rows.labels)
             pq.write_table(table, folder / PREDICTIONS)
         write_json(folder / METRICS, evaluation.metrics)
+    log_evaluation(model, evaluation.metrics, saved.metrics.get("step", 0), report)
     precision = evaluation.metrics["average_precision"]
     shown = "unknown" if precision is None else f"{precision:.4f}"
     logger.info("%s average precision %s; report in %s/%s", rows.name, shown, out, REPORT)

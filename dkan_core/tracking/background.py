@@ -37,6 +37,32 @@ class _Call:
     attempts: int
 
 
+def try_within(seconds: float, call: Callable[[], None], name: str, what: str) -> None:
+    """Call something in a thread, once; what it raises, or that it takes longer, is a warning.
+
+    Args:
+        seconds: How long it is waited for.
+        call: Does it.
+        name: What messages call the one that is told.
+        what: What of.
+    """
+    errors: list[str] = []
+
+    def work() -> None:
+        try:
+            call()
+        except Exception as error:  # as of a tracker
+            errors.append(f"{type(error).__name__}: {error}")
+
+    thread = threading.Thread(target=work, name=f"dkan-{name}", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        errors.append(f"not done within {seconds:g} s")
+    for error in errors[:1]:
+        logger.warning("%s does not get %s (%s)", name, what, error)
+
+
 class BackgroundTracker(Tracker):
     """Hands everything to another tracker, in a thread: evaluations in order, and of progress only the newest.
 

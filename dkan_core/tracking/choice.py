@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dkan_core.config import TrainConfig
 from dkan_core.tracking import trainjob
 from dkan_core.tracking.background import BackgroundTracker
+from dkan_core.tracking.mlflow.client import impatient_client, is_mlflow_wanted
 from dkan_core.tracking.tensorboard import TensorBoardTracker
 from dkan_core.tracking.tracker import RunEnd, TrackedRun, Tracker, Trackers
 
@@ -14,14 +15,15 @@ from dkan_core.tracking.tracker import RunEnd, TrackedRun, Tracker, Trackers
 @contextmanager
 def follow_run(run: TrackedRun) -> Iterator[Tracker]:
     """Yield what is to be told of a run's progress, its evaluations, and of its end where it ends in order."""
-    trackers = Trackers(chosen_trackers(run.config))
-    trackers.started(run)
-    try:
-        yield trackers
-    except BaseException as error:
-        is_stopped = isinstance(error, (SystemExit, KeyboardInterrupt))
-        trackers.finished(RunEnd(status="stopped" if is_stopped else "failed"))
-        raise
+    with impatient_client():
+        trackers = Trackers(chosen_trackers(run.config))
+        trackers.started(run)
+        try:
+            yield trackers
+        except BaseException as error:
+            is_stopped = isinstance(error, (SystemExit, KeyboardInterrupt))
+            trackers.finished(RunEnd(status="stopped" if is_stopped else "failed"))
+            raise
 
 
 def chosen_trackers(config: TrainConfig) -> list[Tracker]:
@@ -31,4 +33,9 @@ def chosen_trackers(config: TrainConfig) -> list[Tracker]:
         found.append(BackgroundTracker(TensorBoardTracker(), "TensorBoard"))
     if os.environ.get(trainjob.URL):
         found.append(BackgroundTracker(trainjob.TrainJobTracker(), "the TrainJob's status"))
+    if is_mlflow_wanted(config.tracking):
+        # Imported for runs that need it.
+        from dkan_core.tracking.mlflow.run import MlflowTracker
+
+        found.append(BackgroundTracker(MlflowTracker(), "MLflow"))
     return found

@@ -27,7 +27,7 @@ class TensorBoardTracker(Tracker):
 
         self._folder = run.folder / TENSORBOARD
         self._board: Any = SummaryWriter(str(self._folder))
-        self._copy = "" if _lies_in(run.checkpoints, run.folder) else f"{run.checkpoints}/{TENSORBOARD}"
+        self._copy = "" if lies_in(run.checkpoints, run.folder) else f"{run.checkpoints}/{TENSORBOARD}"
         if self._copy and not run.is_resumed:
             _remove_events(self._copy)
 
@@ -63,7 +63,8 @@ class TensorBoardTracker(Tracker):
             fs.put_file(str(path), f"{root}/{path.name}")
 
 
-def _lies_in(uri: str, folder: Path) -> bool:
+def lies_in(uri: str, folder: Path) -> bool:
+    """Tell whether a folder or URI is inside a local folder."""
     return not is_remote(uri) and local_path(uri).resolve().is_relative_to(folder.resolve())
 
 

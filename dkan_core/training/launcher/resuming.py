@@ -23,6 +23,7 @@ PLACE_SETTINGS = (
     "eval_device",
     "max_seconds",
     "tensorboard",
+    "tracking",
     "checkpoint_steps",
     "checkpoint_seconds",
     "checkpoint_uri",

@@ -10,6 +10,7 @@ from dkan_core.config import TrainConfig
 from dkan_core.errors import OutputError
 from dkan_core.model.model_folder import MODEL_FILES, check_model_is_ours
 from dkan_core.model.saved_model import write_model_files
+from dkan_core.tracking.mlflow.record import RECORD
 from dkan_core.tracking.tensorboard import EVENTS, TENSORBOARD
 from dkan_core.training.history import BEGINNING, HISTORY
 from dkan_core.training.launcher.checkpoints import CHECKPOINTS, clear_checkpoints
@@ -23,7 +24,7 @@ from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
 
 METRICS = "metrics.json"
-WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, METRICS)
+WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, RECORD, METRICS)
 OUTPUTS = (CHECKPOINTS, *WRITTEN)
 OWN_NAMES = {
     LOGS: r"(server|evaluator|train|(worker|rank|member)-\d+)\.log",
@@ -55,6 +56,8 @@ def check_run_folder(run: str | Path, *, overwrite: bool) -> None:
         check_model_is_ours(f"{run}/{MODEL_FOLDER}")
     if HISTORY in there:
         check_file_is_ours(f"{run}/{HISTORY}", beginning=BEGINNING)
+    if RECORD in there:
+        check_file_is_ours(f"{run}/{RECORD}", beginning=b"{", mark=b'"run_id"')
     if METRICS in there:
         check_file_is_ours(f"{run}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
 

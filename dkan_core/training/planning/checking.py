@@ -66,6 +66,7 @@ def check_plan(
             max_seconds=SECONDS,
             checkpoint_uri=None,
             tensorboard=False,
+            tracking="none",
         )
         measured = rows_per_second(data, settings)
         checked.append(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dkan_core.config import ResolvedStrategy, ResolvedTrainConfig, TrainConfig
 from dkan_core.data.loading.loader import slice_of
 from dkan_core.errors import ConfigError
+from dkan_core.tracking.mlflow.client import check_mlflow
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.setup.placement import choose_eval_device, rank_devices, worker_devices
 
@@ -156,6 +157,7 @@ def _check_label_weights(config: TrainConfig, labels: int) -> None:
 def _check_extras(config: TrainConfig) -> None:
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("tensorboard is not installed; run: pip install 'dkan[tensorboard]'")
+    check_mlflow(config)
 
 
 def _check_workers(workers: int, strategy: ResolvedStrategy, rows: int, torchrun: TorchRun | None) -> None:

@@ -21,6 +21,8 @@ from dkan_core.training.launcher import torchrun as torchrun_module
 from dkan_core.training.launcher.checkpoints import load_checkpoint
 from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.setup.defaults import resolve
+from tests.certificates import make_certificate
+from tests.tracking.status_server import serve_status
 from tests.training.processes import LOOPBACKS, UNRESPONSIVE_SECONDS, child_pids, children, listening, wait_until
 
 CONFIG = TrainConfig(
@@ -39,11 +41,18 @@ def torchrun(prepared: Path, run: Path, config: TrainConfig, *options: str) -> s
 
 
 @pytest.mark.slow
-def test_two_ranks_equal_a_parameter_server_with_two_workers(prepared: Path, tmp_path: Path) -> None:
-    process = torchrun(prepared, tmp_path / "ranks", CONFIG)
-    train(prepared, tmp_path / "server", replace(CONFIG, strategy="parameter-server", workers=2))
-    _, output = process.communicate(timeout=UNRESPONSIVE_SECONDS)
+def test_two_ranks_equal_a_parameter_server_with_two_workers(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in the pods of a TrainJob: every rank knows the address, and the first one alone posts.
+    with serve_status(tmp_path, make_certificate(tmp_path), monkeypatch) as status:
+        process = torchrun(prepared, tmp_path / "ranks", CONFIG)
+        _, output = process.communicate(timeout=UNRESPONSIVE_SECONDS)
     assert process.returncode == 0, output
+    percentages = [post["progressPercentage"] for post in status.posts]
+    assert percentages.count(0) == 1 and percentages.count(100) == 1 and percentages == sorted(percentages)
+    monkeypatch.undo()
+    train(prepared, tmp_path / "server", replace(CONFIG, strategy="parameter-server", workers=2))
     ranks, server = (load_checkpoint(str(tmp_path / name / "checkpoints")) for name in ("ranks", "server"))
     assert ranks is not None and server is not None
     np.testing.assert_allclose(ranks[1].state_KP[0], server[1].state_KP[0], rtol=1e-3, atol=1e-4)

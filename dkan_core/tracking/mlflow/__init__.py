@@ -1,0 +1,1 @@
+"""Runs, evaluations and models in MLflow."""

@@ -1,0 +1,58 @@
+"""An evaluation in MLflow: its metrics and its report, with the run that has trained the model."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dkan_core.errors import redact
+from dkan_core.tracking.background import try_within
+from dkan_core.tracking.mlflow.client import impatient_client, is_mlflow_wanted
+from dkan_core.tracking.mlflow.record import known_run
+
+# A report is a few hundred kilobytes, and the client gives a server that does not answer half a minute a request.
+LOG_SECONDS = 120.0
+
+
+def log_evaluation(model: str | Path, metrics: Mapping[str, Any], step: int, report: str) -> None:
+    """Log an evaluation to the run that has trained the model, or to a new one where that is not known.
+
+    Does nothing unless MLFLOW_TRACKING_URI is set. A server that fails or hangs is a warning.
+
+    Args:
+        model: Folder or URI of the model, or of its run.
+        metrics: What was found; "split" says on which rows.
+        step: The model's optimizer steps.
+        report: The page.
+    """
+    if not is_mlflow_wanted():
+        return
+    from dkan_core.tracking.mlflow.run import active_run_id
+
+    active = active_run_id()
+
+    def log() -> None:
+        folder = str(model).rstrip("/")
+        _log(folder, active or known_run(folder, folder.rpartition("/")[0] or "."), metrics, step, report)
+
+    with impatient_client():
+        try_within(LOG_SECONDS, log, "MLflow", "the evaluation")
+
+
+def _log(model: str, known: str | None, metrics: Mapping[str, Any], step: int, report: str) -> None:
+    import mlflow
+
+    from dkan_core.tracking.mlflow.run import is_there, log_metrics
+
+    client = mlflow.MlflowClient()
+    run_id = known if known and is_there(client, known) else None
+    is_new = run_id is None
+    if run_id is None:
+        run_id = mlflow.start_run(run_name="evaluation", tags={"dkan.model": redact(model)}).info.run_id
+    # MLflow takes letters, digits, and a few signs; the name of raw data may have others.
+    split = re.sub(r"[^\w. -]", "_", str(metrics["split"]))
+    log_metrics(client, run_id, {f"{split}/{name}": value for name, value in metrics.items()}, step)
+    client.log_text(run_id, report, f"{split}/report.html")
+    client.log_dict(run_id, dict(metrics), f"{split}/metrics.json")
+    if is_new:
+        mlflow.end_run()

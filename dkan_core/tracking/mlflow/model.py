@@ -1,0 +1,104 @@
+"""A model folder as an MLflow model: loaded without pickle, it scores frames as ``dkan predict`` scores Parquet.
+
+MLflow is told the name of this module, and calls ``_load_pyfunc`` with the path of the folder.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dkan_core
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.source.frames import to_table
+from dkan_core.evaluation.prediction import best_device, check_probabilities, probability_column, score
+from dkan_core.model.saved_model import SavedModel
+
+# What Arrow makes of booleans; a preprocessor does not say which of both its column held.
+BOOLEANS = {"true", "false"}
+
+
+class Scorer:
+    """Scores frames.
+
+    Args:
+        folder: Of the model.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._saved = SavedModel(folder)
+        self._device = best_device()
+        self._saved.module.to(self._device)
+
+    def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> Any:  # noqa: ARG002 - MLflow's
+        """Return a frame with a probability per label and row, with the index of the input.
+
+        Args:
+            model_input: A pandas frame with the columns of training; others are not looked at.
+            params: None are known.
+
+        Raises:
+            DataError: A column is missing or of another kind than in training.
+        """
+        import pandas as pd
+
+        where = "model_input"
+        names = [name for name in self._saved.preprocessor.columns if name in model_input.columns]
+        table = to_table(model_input[names], names, where)
+        found_NL = score(self._saved.module, self._saved.preprocessor.transform(table, where), self._device)
+        labels = self._saved.config.labels
+        check_probabilities(found_NL, labels, where)
+        return pd.DataFrame(found_NL, columns=[probability_column(label) for label in labels], index=model_input.index)
+
+
+def _load_pyfunc(path: str) -> Scorer:
+    return Scorer(Path(path))
+
+
+def log_model(folder: Path) -> None:
+    """Log a model folder to MLflow's active run, with its signature and an example of its input."""
+    import mlflow
+
+    saved = SavedModel(folder)
+    mlflow.pyfunc.log_model(
+        name="model",
+        loader_module=__name__,
+        data_path=str(folder),
+        signature=signature_of(saved),
+        input_example=example_of(saved.preprocessor),
+        # Given, so that MLflow does not load the model in another process to find out.
+        pip_requirements=[f"dkan=={dkan_core.__version__}", "pandas"],
+    )
+
+
+def signature_of(saved: SavedModel) -> Any:
+    """Return the columns that a model reads and writes, as MLflow's ``ModelSignature``.
+
+    MLflow refuses whole numbers where it is told "double", and a preprocessor does not say what type a column had:
+    columns that may have held whole numbers or booleans take any type, and are checked as ``dkan predict`` checks them.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types.schema import AnyType, ColSpec, Schema
+
+    anything: Any = AnyType
+    types: dict[str, Any] = {}
+    for feature in saved.preprocessor.numeric:
+        types[feature.name] = anything() if all(map(float.is_integer, feature.knots)) else "double"
+    for coded in saved.preprocessor.coded:
+        if coded.kind == "category":
+            types[coded.name] = anything() if BOOLEANS.issuperset(coded.vocabulary) else "string"
+    outputs = {probability_column(label): "float" for label in saved.config.labels}
+    inputs, found = (Schema([ColSpec(kind, name) for name, kind in each.items()]) for each in (types, outputs))
+    return ModelSignature(inputs=inputs, outputs=found)
+
+
+def example_of(preprocessor: Preprocessor) -> Any:
+    """Return a row as a frame: the median of each numeric column, and the most frequent value of each other one."""
+    import pandas as pd
+
+    row: dict[str, Any] = {feature.name: feature.knots[len(feature.knots) // 2] for feature in preprocessor.numeric}
+    for feature in preprocessor.coded:
+        if feature.kind == "category":
+            values = feature.vocabulary
+            value = values[0] if values else ""
+            row[feature.name] = value == "true" if values and BOOLEANS.issuperset(values) else value
+    return pd.DataFrame([row])

@@ -1,0 +1,177 @@
+"""A run in MLflow: settings as parameters, what evaluations find as metrics, and at the end the model."""
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import dkan_core
+from dkan_core.errors import redact
+from dkan_core.tracking.mlflow import sweep
+from dkan_core.tracking.mlflow.model import log_model
+from dkan_core.tracking.mlflow.record import Record, known_run, write_record
+from dkan_core.tracking.tensorboard import lies_in
+from dkan_core.tracking.tracker import Progress, RunEnd, TrackedRun, Tracker
+from dkan_core.training.history import HISTORY
+
+# MLflow's word for each end; a run that was stopped, and is resumed, goes on as RUNNING.
+STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "KILLED", "failed": "FAILED"}
+
+# By MLflow's name: which entry of an evaluation it is.
+EVALUATED = {
+    "valid/average_precision": "average_precision",
+    "valid/best_average_precision": "best_average_precision",
+    "train/loss": "loss",
+    "train/rows_per_second": "rows_per_second",
+    "epoch": "epoch",
+}
+
+logger = logging.getLogger(__name__)
+
+
+class MlflowTracker(Tracker):
+    """Logs to one run in MLflow; a resumed run goes on with the same.
+
+    Made in the caller's thread: a run that is active there, as in a notebook, becomes the parent.
+    """
+
+    progress_seconds = 10.0
+    # An upload of a large model takes minutes; a server that does not answer is given up after one.
+    flush_seconds = 300.0
+
+    def __init__(self) -> None:
+        self._active = active_run_id()
+        self._run_id = ""
+
+    def started(self, run: TrackedRun) -> None:
+        import mlflow
+
+        self._run = run
+        self._client = mlflow.MlflowClient()
+        if not self._run_id:  # what follows may have failed before
+            self._open()
+        self._join_sweep()
+        self._log_settings()
+        record = Record(run_id=self._run_id, experiment_id=self._experiment_id)
+        write_record(run.folder, record)
+        if not lies_in(run.checkpoints, run.folder):
+            # A pod that takes the place of this one finds nothing else.
+            write_record(run.checkpoints, record)
+
+    def progress(self, progress: Progress) -> None:
+        values = {"train/loss": progress.loss, "train/rows_per_second": progress.rows_per_second}
+        log_metrics(self._client, self._run_id, values, progress.step)
+
+    def evaluation(self, entry: Mapping[str, Any]) -> None:
+        log_metrics(self._client, self._run_id, {name: entry[key] for name, key in EVALUATED.items()}, entry["step"])
+
+    def finished(self, end: RunEnd) -> None:
+        import mlflow
+
+        try:
+            self._join_sweep()
+            if end.metrics is not None:
+                self._log_result(end.metrics)
+        finally:
+            mlflow.end_run(STATUS[end.status])
+
+    def _open(self) -> None:
+        """Go on with the run that is known, or begin one."""
+        import mlflow
+
+        run = self._run
+        known = known_run(run.folder, run.checkpoints) if run.is_resumed else known_run()
+        known = known if known and is_there(self._client, known) else None
+        name = Path(redact(run.name)).name
+        opened = mlflow.start_run(run_id=known, run_name=None if known else name, parent_run_id=self._active)
+        self._run_id = opened.info.run_id
+        self._experiment_id = opened.info.experiment_id
+        logger.info("MLflow: run %s in experiment %s", self._run_id, self._experiment_id)
+
+    def _join_sweep(self) -> None:
+        if name := sweep.sweep_name():
+            parent = sweep.join_sweep(self._client, self._run_id, self._experiment_id, name)
+            self._client.set_terminated(parent)
+
+    def _log_settings(self) -> None:
+        from mlflow.entities import Param, RunTag
+
+        settings = {name: redact(_text(value)) for name, value in asdict(self._run.config).items()}
+        # A parameter is written once: what a resumed run has otherwise becomes a tag.
+        there = self._client.get_run(self._run_id).data.params
+        changed = {name: value for name, value in settings.items() if there.get(name, value) != value}
+        tags = {
+            "dkan.version": dkan_core.__version__,
+            "dkan.data_fingerprint": self._run.data,
+            "dkan.run": redact(self._run.name),
+            **{f"dkan.resumed.{name}": value for name, value in changed.items()},
+        }
+        self._client.log_batch(
+            self._run_id,
+            params=[Param(name, value) for name, value in settings.items() if name not in there],
+            tags=[RunTag(name, value) for name, value in tags.items()],
+        )
+
+    def _log_result(self, metrics: Mapping[str, Any]) -> None:
+        """Log the best model with its metrics, the history, and the model's card as the run's description."""
+        model = self._run.folder / "model"
+        best = {f"best/{name}": value for name, value in metrics.items()}
+        log_metrics(self._client, self._run_id, best, metrics["step"])
+        self._client.set_tag(self._run_id, "mlflow.note.content", (model / "README.md").read_text(encoding="utf-8"))
+        self._client.log_dict(self._run_id, dict(metrics), "metrics.json")
+        self._client.log_artifact(self._run_id, str(self._run.folder / HISTORY))
+        log_model(model)
+
+
+def active_run_id() -> str | None:
+    """Return the run that the caller has active in this thread, if MLflow is in use there."""
+    if "mlflow" not in sys.modules:
+        return None
+    active = sys.modules["mlflow"].active_run()
+    return active.info.run_id if active is not None else None
+
+
+def log_metrics(client: Any, run_id: str, values: Mapping[str, Any], step: int) -> None:
+    """Log those of some values that are finite numbers, in one request.
+
+    Args:
+        client: MLflow's client.
+        run_id: The run.
+        values: By name.
+        step: Optimizer steps taken.
+    """
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    numbers = {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+    client.log_batch(run_id, metrics=[Metric(name, value, now, step) for name, value in numbers.items()])
+
+
+def is_there(client: Any, run_id: str) -> bool:
+    """Tell whether the server has a run, and it was not deleted."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return bool(client.get_run(run_id).info.lifecycle_stage == "active")
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        logger.warning("MLflow: run %s is not there; a new one is begun", run_id)
+        return False
+
+
+def _text(value: Any) -> str:
+    """Return a setting as ``--help`` shows it: several values with commas between.
+
+    >>> _text((32, 16)), _text(None)
+    ('32,16', 'None')
+    """
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
