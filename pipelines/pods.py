@@ -86,6 +86,10 @@ class Settings:
     run_as_non_root: bool = True
     """Whether a step may not run as root."""
 
+    # Not in the form: a pod that names one no longer gets those of its service account, and a field cannot be left out.
+    image_pull_secrets: tuple[str, ...] = ()
+    """Secrets of the registry that the image comes from. Default: those of the service account."""
+
     labels: Mapping[str, str] = field(default_factory=lambda: {"app.kubernetes.io/part-of": "dkan"})
     """Labels of every pod."""
 
@@ -134,6 +138,8 @@ def configure_pod(
     kubernetes.add_node_selector_json(task, values["node_selector"])
     kubernetes.add_toleration_json(task, values["tolerations"])
     kubernetes.set_security_context(task, run_as_user=settings.run_as_user, run_as_non_root=settings.run_as_non_root)
+    if settings.image_pull_secrets:
+        kubernetes.set_image_pull_secrets(task, list(settings.image_pull_secrets))
     for name, value in settings.labels.items():
         kubernetes.add_pod_label(task, name, value)
     if settings.volume:

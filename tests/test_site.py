@@ -36,6 +36,7 @@ FILES = [
     *sorted(DOCS.rglob("*.md")),
     *sorted(ROOT.glob("components/*/*/README.md")),
     *sorted(ROOT.glob("pipelines/*/*/README.md")),
+    *sorted(ROOT.glob("deploy/**/README.md")),
 ]
 SOURCES = [
     path.as_posix()
@@ -46,6 +47,7 @@ UNAVAILABLE = re.compile(r"s3://|cuda")
 """What a command needs that a test has not: a bucket, a GPU."""
 NOTHING_TO_RUN = {
     "guides/ci.md",
+    "guides/cluster.md",
     "guides/docker.md",
     "guides/kubeflow.md",
     "guides/multi-node.md",
@@ -61,7 +63,7 @@ RESULTS = {
     "explain": "explanation.html",
 }
 """What a command leaves in the folder that it writes; any other writes a file."""
-OTHER_PROGRAMS = {"cd", "curl", "docker", "git", "pip", "source"}
+OTHER_PROGRAMS = {"cd", "curl", "docker", "git", "kubectl", "pip", "sed", "source"}
 ROWS = 600
 COLUMNS = ["month", "hour", "carrier", "origin", "distance", "temp", "label", "split"]
 

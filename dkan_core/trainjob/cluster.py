@@ -19,7 +19,7 @@ SILENCE_SECONDS = 300.0
 RETRIES = RetryPolicy(first_pause=0.5, attempts=5)
 RULES = (
     "it needs create, get and delete on trainjobs.trainer.kubeflow.org, list on pods, and get on pods/log "
-    "(docs/guides/multi-node.md has the Role)"
+    "(deploy/trainjobs.yaml has the Role)"
 )
 
 AnswerT = TypeVar("AnswerT")

@@ -1,0 +1,64 @@
+"""The code of the guide to a cluster runs, its calls fit the kfp SDK, and what it compiles has what it promises."""
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+from unittest.mock import create_autospec
+
+import kfp
+import pytest
+
+from pipelines.compiled import inputs_of, package_of
+from pipelines.lint import lint
+from tests.pipelines.pods import pods_of
+
+PAGE = (Path(__file__).parents[2] / "docs/guides/cluster.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def run_block(saying: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run the block that says something, as a file; return where it compiles to."""
+    (block,) = (block for block in BLOCKS if saying in block)
+    (folder / "block.py").write_text(block)
+    monkeypatch.chdir(folder)
+    runpy.run_path(str(folder / "block.py"))
+    return folder / "flights.yaml"
+
+
+def test_secrets_of_the_registry_reach_every_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run_block("image_pull_secrets", tmp_path, monkeypatch)
+    assert lint(path) == []
+    for pod in pods_of(path).values():
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "dkan-registry"}]
+    # Without the setting a pod names none: then it gets those of its service account.
+    for pod in pods_of(package_of("single-node")).values():
+        assert not pod["spec"]["imagePullSecrets"]
+
+
+def test_queue_is_a_label_of_every_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = pods_of(run_block("kueue.x-k8s.io/queue-name", tmp_path, monkeypatch))
+    for pod in pods.values():
+        assert pod["metadata"]["labels"] == {"app.kubernetes.io/part-of": "dkan", "kueue.x-k8s.io/queue-name": "team"}
+
+
+def test_exit_handler_compiles_around_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run_block("ExitHandler", tmp_path, monkeypatch)
+    pods = pods_of(path)
+    assert "notify" in pods and any(name.endswith("train-fastkan") for name in pods)
+
+
+@pytest.mark.parametrize(
+    ("call", "values"), [("create_recurring_run", "params"), ("create_run_from_pipeline_package", "arguments")]
+)
+def test_calls_fit_the_sdk_and_the_form(
+    call: str, values: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The real signatures: an argument that the SDK does not know is a TypeError.
+    client: Any = create_autospec(kfp.Client)
+    monkeypatch.setattr(kfp, "Client", client)
+    run_block(f"client.{call}(", tmp_path, monkeypatch)
+    (made,) = getattr(client.return_value, call).call_args_list
+    form = inputs_of(package_of("single-node"))
+    needed = {name for name, field in form.items() if not field.get("isOptional")}
+    assert needed <= set(made.kwargs[values]) <= set(form)
