@@ -32,6 +32,9 @@ class PrepareConfig:
     split: str = setting("70/10/20", "Data", form=True)
     """Percentages of rows (or groups) in train/valid/test when there is no split column."""
 
+    split_by: Literal["row", "content"] = setting("row", "Data", form=True)
+    """What is hashed: the row's number, or its features, so that a row stays in its split when data are added."""
+
     weight: str | None = setting(None, "Data", form=True)
     """Column holding a non-negative weight for each row; it is not used as a feature. Default: equal weights."""
 
@@ -56,6 +59,9 @@ class PrepareConfig:
             raise ConfigError(
                 f"split_column {self.split_column!r} already determines the splits; remove group {self.group!r}"
             )
+        if self.split_by == "content" and (self.group or self.split_column) is not None:
+            column = self.group or self.split_column
+            raise ConfigError(f"split_by content: column {column!r} already determines the splits; leave out one")
         # Checked here and not when the rows are split, after a first pass over them.
         self.split_percent  # noqa: B018 - raises when malformed
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from dkan_core.data.format.origin import Origin, overlap
 from dkan_core.errors import DataError
 from dkan_core.evaluation.labelled_rows import EvaluationData, score_rows
 from dkan_core.evaluation.metrics import compute_metrics
@@ -48,6 +49,9 @@ class Comparison:
     why_not: str = ""
     """Why it could not be scored."""
 
+    overlap: str = ""
+    """Why its metrics may be too good: it may have been trained on some of the rows."""
+
 
 def compare(previous: str | Path, data: EvaluationData) -> Comparison:
     """Score rows with an earlier model.
@@ -71,7 +75,22 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
     # An earlier model that cannot be read is no reason to lose the evaluation of the new one.
     except DataError as error:
         return _not_compared(place, str(error))
-    return Comparison(model=place, metrics=compute_metrics(labels_NL, probabilities_NL, data.labels))
+    seen = _overlap(saved, data)
+    if seen:
+        logger.warning(
+            "%s: %s; its metrics may be too good: prepare with --split-by content, --group or --split-column",
+            place,
+            seen,
+        )
+    return Comparison(model=place, metrics=compute_metrics(labels_NL, probabilities_NL, data.labels), overlap=seen)
+
+
+def _overlap(saved: SavedModel, data: EvaluationData) -> str:
+    """Return why a model may have been trained on some of the rows."""
+    origin = saved.metrics.get("origin")
+    if origin is None or data.origin is None:
+        return ""
+    return overlap(Origin.model_validate(origin), data.origin)
 
 
 def _not_compared(place: str, why_not: str) -> Comparison:
@@ -83,4 +102,6 @@ def comparison_section(metrics: Mapping[str, Any], comparison: Comparison) -> Ma
     """Return the section of a report that holds a model's metrics against those of the earlier one."""
     theirs = comparison.metrics
     rows = [(name, metrics[key], theirs[key]) for key, name in SHOWN.items()] if theirs else []
-    return render_html("comparison", model=comparison.model, why_not=comparison.why_not, rows=rows)
+    return render_html(
+        "comparison", model=comparison.model, why_not=comparison.why_not, overlap=comparison.overlap, rows=rows
+    )

@@ -15,6 +15,7 @@ import pyarrow as pa
 from dkan_core.data.encoding.like import check_features, listed_names
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, PreparedData, manifest_text, open_prepared
+from dkan_core.data.format.origin import Origin, origin_of
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.data.preparation.statistics import check_binary
@@ -53,6 +54,9 @@ class EvaluationData(Protocol):
     """What the labels are called; as the model calls them, whatever the columns are called."""
 
     rows: int
+
+    origin: Origin | None
+    """Where they came from, and what decided that they are in this split; None where they are in none."""
 
     def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
         """Yield all rows in order, encoded for a model, with ``labels`` (N, L)."""
@@ -105,6 +109,7 @@ class PreparedRows:
         self.folder, self.manifest = folder, manifest
         self.name, self.title = split, f"{split} split"
         self.labels = manifest.labels
+        self.origin: Origin | None = origin_of(manifest)
         with open_split(folder, manifest, split) as reader:
             self.rows = reader.rows
 
@@ -154,6 +159,7 @@ class RawRows:
         encoding: Preprocessor,
     ) -> None:
         self.name = self.title = name
+        self.origin: Origin | None = None
         self.paths, self.labels, self.rows = paths, list(names), 0
         for path in self.paths:
             parquet = open_parquet(path)

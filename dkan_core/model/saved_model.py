@@ -14,6 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format.origin import Origin
 from dkan_core.errors import DataError
 from dkan_core.model.architecture import ModelConfig, count_parameters
 from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE
@@ -166,6 +167,8 @@ class ModelMetrics(_Metrics):
     average_precision: Share
     epoch: Annotated[float, Field(ge=0)]
     labels: dict[str, LabelMetrics]
+    origin: Origin | None = None
+    """Of the data that it was trained on; None where an earlier dkan wrote this, or the rows came from no files."""
 
 
 class SavedModel:

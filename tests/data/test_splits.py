@@ -8,8 +8,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from dkan_core import PrepareConfig, prepare
+from dkan_core import ConfigError, PrepareConfig, prepare
 from dkan_core.config.prepare import SPLITS
+from dkan_core.data.hashing import content_keys
 from tests.data.tables import CONFIG, ROWS, make_rows, row_numbers, write
 
 
@@ -92,3 +93,65 @@ def test_statistics_come_from_train_only(tmp_path: Path) -> None:
     assert (tmp_path / "out-0/train/00000-of-00001.safetensors").read_bytes() == (
         tmp_path / "out-1/train/00000-of-00001.safetensors"
     ).read_bytes()
+
+
+def rows_by_split(folder: Path) -> dict[str, set[int]]:
+    return {split: set(row_numbers(folder, split)) for split in SPLITS}
+
+
+def test_content_keeps_each_row_in_its_split_when_files_come_before_it(tmp_path: Path) -> None:
+    """Of row numbers that is not true, which is why the same rows can be train of one model and test of the next."""
+    old, new = make_rows(), make_rows(300, seed=9)
+    new = new.set_column(new.schema.get_field_index("row"), "row", pa.array(np.arange(300) + ROWS))
+    write(old, tmp_path / "raw", files=2)
+    found = {}
+    for split_by in ("row", "content"):
+        config = PrepareConfig(label=("y",), weight="row", split_by=split_by)
+        prepare(tmp_path / "raw", tmp_path / f"{split_by}-before", config)
+        found[split_by] = [rows_by_split(tmp_path / f"{split_by}-before")]
+    write(new, tmp_path / "raw" / "0")
+    for split_by in found:
+        config = PrepareConfig(label=("y",), weight="row", split_by=split_by)  # type: ignore[arg-type]
+        made = prepare(tmp_path / "raw", tmp_path / f"{split_by}-after", config)
+        found[split_by].append(rows_by_split(tmp_path / f"{split_by}-after"))
+        assert made.split_rule["by"] == split_by
+    for split in SPLITS:
+        before, after = (each[split] for each in found["content"])
+        assert before <= after and len(after - before) > 0
+    before, after = (each["test"] for each in found["row"])
+    assert not before <= after
+
+
+def test_content_is_neither_label_nor_weight_nor_the_order_of_columns(tmp_path: Path) -> None:
+    table = make_rows()
+    config = PrepareConfig(label=("y",), weight="row", split_by="content")
+    prepare(write(table, tmp_path / "raw"), tmp_path / "out", config)
+    flipped = table.set_column(table.schema.get_field_index("y"), "y", pa.array(1 - table["y"].to_numpy()))
+    flipped = flipped.select(flipped.column_names[::-1])
+    prepare(write(flipped, tmp_path / "raw-2", files=3), tmp_path / "out-2", config)
+    assert rows_by_split(tmp_path / "out") == rows_by_split(tmp_path / "out-2")
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"a": pa.array([1.0, 2.0, -0.0, None])}, True),
+        ({"a": pa.array([1, 2, 0, None], pa.int8())}, True),
+        ({"a": pa.array([1.0, 2.0, 0.0, np.nan])}, True),
+        ({"b": pa.array(["x", "y", None, "x"]).dictionary_encode()}, True),
+        ({"c": pa.nulls(4, pa.float32())}, True),
+        ({"a": pa.array([1, 2, 5, None])}, False),
+        ({"b": pa.array(["x", "y", "", "x"])}, False),
+        ({"c": pa.array([None, None, False, None])}, False),
+    ],
+)
+def test_key_of_a_row_is_that_of_its_values(change: dict[str, pa.Array], *, same: bool) -> None:
+    columns = {"a": pa.array([1, 2, 0, None]), "b": pa.array(["x", "y", None, "x"])}
+    before, after = content_keys(pa.record_batch(columns)), content_keys(pa.record_batch({**columns, **change}))
+    assert (before == after).tolist() == [True, True, same, True]
+
+
+@pytest.mark.parametrize("other", [{"group": "g"}, {"split_column": "part"}])
+def test_content_and_a_column_that_decides_exclude_each_other(other: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"split_by content: column .* already determines the splits"):
+        PrepareConfig(label=("y",), split_by="content", **other)  # type: ignore[arg-type]

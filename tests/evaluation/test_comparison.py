@@ -1,15 +1,18 @@
 """``evaluate --previous``: an earlier model on the same rows, whatever encoding it knows."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, evaluate, prepare, train
-from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.format.manifest import PreparedData, read_manifest
+from dkan_core.data.format.origin import KEPT_FILES, origin_of, overlap
 from dkan_core.data.loading.loader import all_batches, open_split
-from dkan_core.evaluation.comparison import compare
+from dkan_core.evaluation.comparison import compare, comparison_section
 from dkan_core.evaluation.labelled_rows import PreparedRows, read_back
 
 SMALL = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, seed=1)
@@ -65,3 +68,45 @@ def test_model_of_other_columns_is_not_compared(source: Path, prepared: Path, tm
     earlier = train(tmp_path / "data", tmp_path / "run", SMALL)
     compared = compare(earlier.model, PreparedRows(prepared, read_manifest(prepared), "test"))
     assert not compared.metrics and "'radius' is missing" in compared.why_not
+
+
+@pytest.mark.parametrize("split_by", ["row", "content"])
+def test_model_that_was_trained_on_rows_of_test_is_said_to_be(
+    split_by: Literal["row", "content"], source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that is added, and sorts first, moves the rows of the others to other splits unless content decides."""
+    table, raw = pq.read_table(source), tmp_path / "raw"
+    raw.mkdir()
+    config = PrepareConfig(label=("label",), split_by=split_by)
+    pq.write_table(table.slice(0, 400), raw / "2.parquet")
+    first = prepare(raw, tmp_path / "first", config)
+    earlier = train(tmp_path / "first", tmp_path / "run", replace(SMALL, epochs=1))
+    on_its_own = compare(earlier.model, PreparedRows(tmp_path / "first", first, "test"))
+    assert not on_its_own.overlap
+    pq.write_table(table.slice(400), raw / "1.parquet")
+    second = prepare(raw, tmp_path / "second", config)
+    compared = compare(earlier.model, PreparedRows(tmp_path / "second", second, "test"))
+    section = comparison_section(compared.metrics, compared)
+    found = "it was trained on 1 of the 2 source files of these rows, split by the numbers of rows"
+    if split_by == "row":
+        assert found in caplog.text and "--split-by content" in caplog.text and found in section
+    else:
+        assert "source files of these rows" not in caplog.text + section
+    third = replace_rule(second, {"by": "group", "column": "patient"})
+    assert "split by another rule" in overlap(origin_of(first), origin_of(third))
+
+
+def replace_rule(manifest: PreparedData, rule: dict[str, str]) -> PreparedData:
+    return manifest.model_copy(update={"split_rule": rule})
+
+
+def test_other_files_are_no_overlap_and_copies_of_a_file_are(prepared: Path) -> None:
+    manifest = read_manifest(prepared)
+    (file,) = manifest.sources
+    copied = file.model_copy(update={"path": f"s3://elsewhere/{Path(file.path).name}", "modified": "later"})
+    other = file.model_copy(update={"rows": file.rows + 1})
+    moved = manifest.model_copy(update={"sources": [copied, other]})
+    assert "on 1 of the 2" in overlap(origin_of(manifest), origin_of(moved))
+    assert not overlap(origin_of(manifest), origin_of(manifest.model_copy(update={"sources": [other]})))
+    many = [file.model_copy(update={"rows": rows}) for rows in range(3 * KEPT_FILES)]
+    assert len(origin_of(manifest.model_copy(update={"sources": many})).files) == KEPT_FILES

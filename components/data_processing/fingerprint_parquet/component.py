@@ -14,6 +14,7 @@ def fingerprint_parquet(
     group: str = "",
     split_column: str = "",
     split: str = "70/10/20",
+    split_by: str = "row",
     weight: str = "",
     numeric_dtype: str = "uint8",
     seed: int = 0,
@@ -31,6 +32,8 @@ def fingerprint_parquet(
         split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by
             hash.
         split: Percentages of rows (or groups) in train/valid/test when there is no split column.
+        split_by: What is hashed: the row's number, or its features, so that a row stays in its split when data are
+            added. One of: row, content.
         weight: Column holding a non-negative weight for each row; it is not used as a feature. Empty: equal weights.
         numeric_dtype: Storage type of the numeric columns, which are stored as normal scores. One of: uint8, float16,
             float32.

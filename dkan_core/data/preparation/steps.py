@@ -60,7 +60,7 @@ class PreparationTask:
         config = self.config
         if config.split_column is not None:
             return {"by": "column", "column": config.split_column}
-        by = {"by": "group", "column": config.group} if config.group is not None else {"by": "row"}
+        by = {"by": "group", "column": config.group} if config.group is not None else {"by": config.split_by}
         return {**by, "percent": config.split}
 
 

@@ -1,4 +1,4 @@
-"""Which split each row belongs to: by a column, by the hash of a group, or by the hash of its row number."""
+"""Which split each row belongs to: by a column, or by the hash of a group, of its row number or of its content."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.config.prepare import SPLITS, PrepareConfig
-from dkan_core.data.hashing import UInt64, splitmix64, value_keys
+from dkan_core.data.hashing import UInt64, content_keys, splitmix64, value_keys
 from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.source.columns import Schema, read_batches, source_changed
 from dkan_core.data.source.files import stamp
@@ -78,6 +78,10 @@ def assign_splits(batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig,
         if group.null_count:
             raise DataError(f"{path}: group column {config.group!r} is null in {group.null_count} rows")
         keys = value_keys(group)
+    elif config.split_by == "content":
+        # Neither labels nor weights: a row that is measured or weighted anew stays where it was.
+        features = [name for name in batch.schema.names if name not in (*config.label, config.weight)]
+        keys = content_keys(batch.select(features))
     percent = config.split_percent
     # In the largest unit that divides all three, 70/10/20 takes hash % 10: whoever splits data by the same hash
     # elsewhere gets the same splits.

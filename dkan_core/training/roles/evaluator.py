@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.format.origin import origin_of
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import OutputError
 from dkan_core.model.architecture import ModelConfig
@@ -153,6 +154,7 @@ class Evaluator:
             best.scored, self.prepared.labels, config, epoch=best.facts["epoch"], step=best.facts["step"]
         )
         metrics["data"] = self.prepared.fingerprint
+        metrics["origin"] = origin_of(self.prepared).model_dump()
         replica.load(best.values_P)
         # Into the saved model alone: snapshots are compared by log-odds as they are, whose order calibration keeps.
         replica.model.calibrate(*calibration)

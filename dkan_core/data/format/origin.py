@@ -1,0 +1,53 @@
+"""What a model keeps of where its rows came from: it may have been trained on rows that are in test elsewhere."""
+
+import hashlib
+from typing import Annotated
+
+from pydantic import Field
+
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.source.columns import SourceFile
+from dkan_core.utils.schemas import Schema
+
+# Of more source files, those with the smallest digests: two sets that share a good part of their files share some of
+# these. They take 19 kB in a model.
+KEPT_FILES = 1000
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+
+
+class Origin(Schema):
+    """Source files of prepared data, and what decided the split of their rows."""
+
+    split_rule: dict[str, str]
+    seed: int
+    files: list[Digest]
+    """In order, of names, rows and sizes, so that a copy elsewhere is known again."""
+
+
+def origin_of(manifest: PreparedData) -> Origin:
+    """Return where prepared data came from."""
+    files = sorted(map(_digest, manifest.sources))[:KEPT_FILES]
+    return Origin(split_rule=manifest.split_rule, seed=manifest.seed, files=files)
+
+
+def overlap(earlier: Origin, ours: Origin) -> str:
+    """Return why rows that one model was trained on may be in another split here; empty where they cannot, or not much.
+
+    Args:
+        earlier: Of the data that it was trained on.
+        ours: Of the data at hand.
+    """
+    shared = {*earlier.files} & {*ours.files}
+    if not shared or earlier == ours:
+        return ""
+    rules = [{**each.split_rule, "seed": each.seed} for each in (earlier, ours)]
+    if rules[0] == rules[1] and ours.split_rule["by"] != "row":
+        return ""
+    why = "by the numbers of rows, which other files change" if rules[0] == rules[1] else "by another rule"
+    return f"it was trained on {len(shared)} of the {len(ours.files)} source files of these rows, split {why}"
+
+
+def _digest(file: SourceFile) -> str:
+    name = file.path.rstrip("/").rpartition("/")[2]
+    return hashlib.sha256(f"{name}\n{file.rows}\n{file.bytes}".encode()).hexdigest()[:16]
