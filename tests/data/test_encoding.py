@@ -234,3 +234,16 @@ def test_encoding_that_was_tampered_with_is_refused(change: dict[str, Any], mess
     assert Preprocessor.from_dict(plain).to_dict() == plain
     with pytest.raises(DataError, match=f"^encoding: {message}"):
         Preprocessor.from_dict({**plain, **change})
+
+
+def test_encoding_that_was_used_equals_one_that_was_not() -> None:
+    """What is kept to encode faster is no part of it."""
+    table = pa.table({"x": [1.0, 2.0, 2.0, 3.0] * 30, "city": ["Oslo", "Rome", "Oslo", "Bern"] * 30})
+    used = fit_preprocessor(table, ["x"], ["city"], "uint8", "t")
+    new = Preprocessor.model_validate_json(json.dumps(used.to_dict()))
+    for rows in (table, table.slice(0, 5)):
+        used.transform(rows, "t")
+        assert used == new and new == used
+    new.transform(table, "t")
+    assert used == new
+    assert used != used.model_copy(update={"numeric": [used.numeric[0].model_copy(update={"name": "other"})]})

@@ -51,7 +51,16 @@ def _rising(values: list[float]) -> list[float]:
     return values
 
 
-class NumericFeature(Schema):
+class _Feature(Schema):
+    """Base of what the encoding says of a column: equal where the fields are, whatever arrays are kept beside them."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and all(
+            getattr(self, name) == getattr(other, name) for name in type(self).model_fields
+        )
+
+
+class NumericFeature(_Feature):
     """A numeric column and its map to normal scores, linear between knots."""
 
     name: str
@@ -78,7 +87,7 @@ class NumericFeature(Schema):
         return self
 
 
-class _Coded(Schema):
+class _Coded(_Feature):
     name: str
     """Column."""
 
