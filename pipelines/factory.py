@@ -1,11 +1,13 @@
 """The pipeline's steps in order, and the factory for what can only be set when it is compiled."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
+from kfp import dsl
 from kfp.dsl.base_component import BaseComponent
 
-from pipelines.form import Values, as_pipeline, merged
+from pipelines.form import Parameter, Values, form, merged
 from pipelines.pods import Settings
 from pipelines.steps import PipelineStep, finish, prepare, score, train
 
@@ -17,6 +19,95 @@ EVERY_STEP = {
 }
 # One field for the seeds of preparation and training, which each describe their own.
 SEED = {"description": "Decides split, shuffle, initialization, batch order and dropout."}
+
+
+Outputs = TypeVar("Outputs")
+"""NamedTuple of what a pipeline hands to whoever runs it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition(Generic[Outputs]):
+    """What a pipeline consists of, for a function under ``@dsl.pipeline``."""
+
+    name: str
+    """What Kubeflow calls it; checkpoints are kept under it."""
+
+    parameters: list[Parameter]
+    """Its form."""
+
+    tasks: Callable[[Values], Outputs]
+    """Makes its tasks, given the values of the form, and returns its outputs."""
+
+    returns: type[Outputs]
+    """The type of these."""
+
+    described: Mapping[str, str] = field(repr=False)
+    """What each output is."""
+
+    @property
+    def display_name(self) -> str:
+        """What the Kubeflow UI shows."""
+        return self.name.replace("-", " ").replace("fastkan", "FastKAN")
+
+    def form(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Give a function the form, whose values it gets by name; its docstring is the description's first line."""
+        return form(self.parameters, self.returns, self.described)(function)
+
+    def pipeline(self, summary: str) -> BaseComponent:
+        """Return the pipeline, with ``summary`` as the first line of its description."""
+
+        def pipeline(**values: Any) -> Any:
+            return self.tasks(values)
+
+        pipeline.__doc__ = summary
+        return dsl.pipeline(name=self.name, display_name=self.display_name)(self.form(pipeline))
+
+
+def define_pipeline(
+    name: str,
+    *,
+    preparation: PipelineStep = prepare.ONCE,
+    training: PipelineStep = train.ONCE,
+    settings: Settings | None = None,
+    form: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Definition[finish.Outputs]:
+    """Define a pipeline: prepare, train, evaluate, approve, publish; the arguments are those of ``build_pipeline``."""
+    settings = settings or Settings()
+    prepare_data = preparation.build(settings, name)
+    train_model = training.build(settings, name)
+    finish_run = finish.build_finish(settings)
+
+    def tasks(values: Values) -> finish.Outputs:
+        prepared, fingerprint = prepare_data(values)
+        return finish_run(values, prepared, train_model({**values, "data_fingerprint": fingerprint}, prepared))
+
+    return Definition(
+        name=name,
+        parameters=merged(
+            settings.form(merged(preparation.parameters, training.parameters, finish.PARAMETERS)),
+            changed={"seed": SEED, **(form or {})},
+        ),
+        tasks=tasks,
+        returns=finish.Outputs,
+        described=finish.DESCRIBED,
+    )
+
+
+def define_scoring_pipeline(
+    name: str,
+    *,
+    settings: Settings | None = None,
+    form: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Definition[score.Outputs]:
+    """Define a pipeline: plan, score in parts, metrics and drift, gate; as ``build_scoring_pipeline`` does."""
+    settings = settings or Settings()
+    return Definition(
+        name=name,
+        parameters=merged(merged(settings.form(score.PARAMETERS), changed=EVERY_STEP), changed=form),
+        tasks=score.build_score(settings),
+        returns=score.Outputs,
+        described=score.DESCRIBED,
+    )
 
 
 def build_pipeline(
@@ -44,27 +135,8 @@ def build_pipeline(
     Raises:
         ValueError: ``form`` changes a parameter that there is none of.
     """
-    settings = settings or Settings()
-    prepare_data = preparation.build(settings, name)
-    train_model = training.build(settings, name)
-    finish_run = finish.build_finish(settings)
-
-    def body(values: Values) -> finish.Outputs:
-        prepared, fingerprint = prepare_data(values)
-        return finish_run(values, prepared, train_model({**values, "data_fingerprint": fingerprint}, prepared))
-
-    return as_pipeline(
-        body,
-        name=name,
-        display_name=_display_name(name),
-        summary=summary,
-        parameters=merged(
-            settings.form(merged(preparation.parameters, training.parameters, finish.PARAMETERS)),
-            changed={"seed": SEED, **(form or {})},
-        ),
-        returns=finish.Outputs,
-        described=finish.DESCRIBED,
-    )
+    definition = define_pipeline(name, preparation=preparation, training=training, settings=settings, form=form)
+    return definition.pipeline(summary)
 
 
 def build_scoring_pipeline(
@@ -88,17 +160,4 @@ def build_scoring_pipeline(
     Raises:
         ValueError: ``form`` changes a parameter that there is none of.
     """
-    settings = settings or Settings()
-    return as_pipeline(
-        score.build_score(settings),
-        name=name,
-        display_name=_display_name(name),
-        summary=summary,
-        parameters=merged(merged(settings.form(score.PARAMETERS), changed=EVERY_STEP), changed=form),
-        returns=score.Outputs,
-        described=score.DESCRIBED,
-    )
-
-
-def _display_name(name: str) -> str:
-    return name.replace("-", " ").replace("fastkan", "FastKAN")
+    return define_scoring_pipeline(name, settings=settings, form=form).pipeline(summary)

@@ -6,6 +6,7 @@ kfp reads a pipeline's form from a function's signature and docstring; here both
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any
 
 from kfp import dsl
@@ -71,47 +72,67 @@ def bind(component: BaseComponent, values: Values, **given: Any) -> PipelineTask
     return component(**{name: value for name, value in {**values, **given}.items() if name in asked})
 
 
-def as_pipeline(
-    body: Callable[[Values], Any],
-    *,
-    name: str,
-    summary: str,
-    parameters: Iterable[Parameter],
-    returns: Any = REQUIRED,
-    described: Mapping[str, str] | None = None,
-    display_name: str | None = None,
-) -> BaseComponent:
-    """Return the pipeline whose tasks ``body`` makes.
+def form(
+    parameters: Iterable[Parameter], returns: Any = REQUIRED, described: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator, to stand under ``@dsl.pipeline``, that gives a function a form.
+
+    kfp reads the form from signature and docstring. The function gets the values by name; its own docstring is the
+    first line of the pipeline's description.
 
     Args:
-        body: Called once, with a placeholder for each parameter.
-        name: What Kubeflow calls it.
-        summary: First line of its description.
-        parameters: Its form.
-        returns: NamedTuple of its outputs.
+        parameters: The fields.
+        returns: NamedTuple of the pipeline's outputs.
         described: What each output is.
-        display_name: What the Kubeflow UI shows.
     """
     parameters = list(parameters)
+    names = [parameter.name for parameter in parameters]
 
-    def pipeline(*values: Any) -> Any:
-        return body(dict(zip((parameter.name for parameter in parameters), values, strict=True)))
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def pipeline(*values: Any) -> Any:
+            return function(**dict(zip(names, values, strict=True)))
 
-    pipeline.__name__ = name.replace("-", "_")
-    pipeline.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        pipeline.__signature__ = _signature(parameters, returns)  # type: ignore[attr-defined]
+        pipeline.__doc__ = _docstring(function.__doc__ or "", parameters, described or {})
+        return pipeline
+
+    return decorate
+
+
+def _signature(parameters: list[Parameter], returns: Any) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature(
         [
-            inspect.Parameter(
-                parameter.name,
-                inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                annotation=parameter.type,
-                default=parameter.default,
-            )
+            inspect.Parameter(parameter.name, kind, annotation=parameter.type, default=parameter.default)
             for parameter in parameters
         ],
         return_annotation=returns,
     )
+
+
+def _docstring(summary: str, parameters: list[Parameter], described: Mapping[str, str]) -> str:
     lines = [summary, "", "Args:", *(f"    {parameter.name}: {parameter.description}" for parameter in parameters)]
     if described:
         lines += ["", "Returns:", *(f"    {output}: {text}" for output, text in described.items())]
-    pipeline.__doc__ = "\n".join(lines)
-    return dsl.pipeline(name=name, display_name=display_name)(pipeline)
+    return "\n".join(lines)
+
+
+def as_pipeline(
+    body: Callable[[Values], Any], *, name: str, summary: str, parameters: Iterable[Parameter], returns: Any = REQUIRED
+) -> BaseComponent:
+    """Return a pipeline within another one.
+
+    Args:
+        body: Makes its tasks of a placeholder for each parameter.
+        name: What Kubeflow calls it.
+        summary: Its description.
+        parameters: What it takes.
+        returns: NamedTuple of its outputs.
+    """
+
+    def pipeline(**values: Any) -> Any:
+        return body(values)
+
+    pipeline.__doc__ = summary
+    return dsl.pipeline(name=name)(form(parameters, returns)(pipeline))

@@ -1,6 +1,7 @@
 """Batch scoring: a plan, a pod for each part, metrics and drift over all of them, and the gate."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from kfp import dsl
 
@@ -35,7 +36,7 @@ DESCRIBED = {
 }
 
 
-def build_score(settings: Settings) -> Any:
+def build_score(settings: Settings) -> Callable[[Values], Outputs]:
     """Return what scores the files of a form's values."""
 
     def score(values: Values) -> Outputs:

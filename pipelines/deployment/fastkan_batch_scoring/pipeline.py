@@ -1,5 +1,17 @@
 """Pipeline ``batch-scoring``: a trained model scores raw Parquet, file by file by many pods, behind a gate."""
 
-from pipelines.factory import build_scoring_pipeline
+from typing import Any
 
-fastkan_batch_scoring = build_scoring_pipeline()
+from kfp import dsl
+
+from pipelines.factory import define_scoring_pipeline
+from pipelines.steps import score
+
+BATCH_SCORING = define_scoring_pipeline("fastkan-batch-scoring")
+
+
+@dsl.pipeline(name=BATCH_SCORING.name, display_name=BATCH_SCORING.display_name)
+@BATCH_SCORING.form
+def fastkan_batch_scoring(**values: Any) -> score.Outputs:
+    """Score tabular Parquet with a trained FastKAN, file by file by many pods; measure drift; hold a gate."""
+    return BATCH_SCORING.tasks(values)

@@ -1,12 +1,23 @@
 """Pipeline ``parallel-prepare``: many pods prepare, one pod with all GPUs trains."""
 
-from pipelines.factory import build_pipeline
+from typing import Any
+
+from kfp import dsl
+
+from pipelines.factory import define_pipeline
 from pipelines.pods import Settings
-from pipelines.steps import prepare
+from pipelines.steps import finish, prepare
 
 # Of at most 64: enough to keep a bucket busy, and few enough that a cluster starts their drivers without delay.
 PARTS_AT_A_TIME = 16
 
-fastkan_parallel_prepare = build_pipeline(
+PARALLEL_PREPARE = define_pipeline(
     "fastkan-parallel-prepare", preparation=prepare.IN_PARALLEL, settings=Settings(parallelism=PARTS_AT_A_TIME)
 )
+
+
+@dsl.pipeline(name=PARALLEL_PREPARE.name, display_name=PARALLEL_PREPARE.display_name)
+@PARALLEL_PREPARE.form
+def fastkan_parallel_prepare(**values: Any) -> finish.Outputs:
+    """Train FastKAN on terabytes of tabular Parquet, prepared by many pods; publish what is good enough."""
+    return PARALLEL_PREPARE.tasks(values)

@@ -1,9 +1,13 @@
 """Pipeline ``smoke``: every step once, on real data that the image carries: minutes, without GPU or bucket."""
 
-from pipelines.factory import build_pipeline
-from pipelines.steps import prepare
+from typing import Any
 
-fastkan_smoke = build_pipeline(
+from kfp import dsl
+
+from pipelines.factory import define_pipeline
+from pipelines.steps import finish, prepare
+
+SMOKE = define_pipeline(
     "fastkan-smoke",
     preparation=prepare.SAMPLE,
     form={
@@ -18,3 +22,10 @@ fastkan_smoke = build_pipeline(
         "step_memory": {"default": "4Gi"},
     },
 )
+
+
+@dsl.pipeline(name=SMOKE.name, display_name=SMOKE.display_name)
+@SMOKE.form
+def fastkan_smoke(**values: Any) -> finish.Outputs:
+    """Check that a cluster can run dkan: train FastKAN on a small data set that the image contains."""
+    return SMOKE.tasks(values)

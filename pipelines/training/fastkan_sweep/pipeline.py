@@ -1,6 +1,17 @@
 """Pipeline ``sweep``: several runs with other settings, of which the best by validation is published."""
 
-from pipelines.factory import build_pipeline
-from pipelines.steps import train
+from typing import Any
 
-fastkan_sweep = build_pipeline("fastkan-sweep", training=train.SWEEP)
+from kfp import dsl
+
+from pipelines.factory import define_pipeline
+from pipelines.steps import finish, train
+
+SWEEP = define_pipeline("fastkan-sweep", training=train.SWEEP)
+
+
+@dsl.pipeline(name=SWEEP.name, display_name=SWEEP.display_name)
+@SWEEP.form
+def fastkan_sweep(**values: Any) -> finish.Outputs:
+    """Train FastKAN with several settings on tabular Parquet data; publish the best one if it is good enough."""
+    return SWEEP.tasks(values)
