@@ -37,7 +37,12 @@ RUN set -eu -- --frozen --no-dev --extra s3 --extra gcs --extra tensorboard --ex
 
 FROM dependencies AS build
 ARG KFP_VERSION=2.17.0
-COPY README.md LICENSE ./
+# The compiler of the native extension stays in this stage.
+# hadolint ignore=DL3008
+RUN if ! command -v g++; then \
+        apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*; \
+    fi
+COPY README.md LICENSE hatch_build.py ./
 COPY dkan_core ./dkan_core
 RUN uv build --wheel --out-dir /dist \
     && uv pip install --python /opt/dkan/bin/python --prefix /own --no-deps /dist/*.whl "kfp==${KFP_VERSION}"

@@ -32,7 +32,7 @@ install: $(READY) ## Make the environment in .venv, with every extra, and the pr
 	python3 -m venv .uv
 	.uv/bin/pip install --quiet uv
 
-$(READY): uv.lock pyproject.toml | $(UV)
+$(READY): uv.lock pyproject.toml hatch_build.py $(wildcard dkan_core/native/*.py dkan_core/native/src/*) | $(UV)
 	$(UV) sync --quiet --frozen --all-extras
 	@touch $@
 
@@ -95,4 +95,4 @@ bench-quality: | $(UV) ## Compare quality and cost with other models: SRC="files
 	$(BENCH_VENV)/bin/python -m benchmarks.quality $(SRC) $(ARGS)
 
 clean: ## Remove what the targets above have made
-	rm -rf $(VENV) .uv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dkan_core/native/_passes.so $(VENV) .uv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

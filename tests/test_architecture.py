@@ -16,7 +16,7 @@ PACKAGE = ROOT / "dkan_core"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 LAYERS = [
-    {"errors", "utils.resources"},
+    {"errors", "utils.resources", "native"},
     {"config", "utils"},
     {"training.breakdown"},
     {"training.history", "evaluation.metrics"},

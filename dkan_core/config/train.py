@@ -110,6 +110,9 @@ class TrainConfig:
     precision: Literal["fp32", "bf16"] = setting("fp32", "Training")
     """"bf16" computes matrix products in bfloat16; parameters and gradients stay float32."""
 
+    kernel: Literal["auto", "eager", "recompute", "native"] = setting("auto", "Training")
+    """What computes the layers; "auto" is the fastest that is right on the device: native C++ on a CPU, where built."""
+
     accumulate: Annotated[int, Field(ge=1, le=10**6)] = setting(1, "Training")
     """Micro-batches that a worker splits its rows of a step into, to save memory."""
 

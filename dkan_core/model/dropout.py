@@ -60,9 +60,23 @@ class RowDropout(nn.Module):
         factor_BU = keep_factors(key_B, self.unit_keys, self.p, x.dtype)
         return x * (factor_BU if x.dim() == 2 else factor_BU.view(len(key_B), len(x), -1).transpose(0, 1))
 
+    def hashed(self, key_B: Tensor | None) -> tuple[Tensor | None, Tensor, int]:
+        """Return what a pass that drops by itself needs: keys of the rows, of the units, and the share to drop.
+
+        Returns:
+            ``(B,)`` int32, None if nothing is dropped; ``(U,)`` int32; the share in units of 2**-32.
+        """
+        drops = self.training and self.p > 0
+        return key_B if drops else None, self.unit_keys, dropped_share(self.p)
+
     def extra_repr(self) -> str:
         """Return what ``repr`` shows."""
         return f"units={len(self.unit_keys)}, p={self.p}"
+
+
+def dropped_share(p: float) -> int:
+    """Return a share of cells in units of 2**-32."""
+    return round(p * (1 << 32))
 
 
 def keep_factors(row_key_B: Tensor, unit_key_U: Tensor, p: float, dtype: torch.dtype) -> Tensor:
@@ -78,7 +92,7 @@ def keep_factors(row_key_B: Tensor, unit_key_U: Tensor, p: float, dtype: torch.d
         - Input: ``(B,)`` and ``(U,)`` int32
         - Output: ``(B, U)``
     """
-    dropped = round(p * (1 << 32))
+    dropped = dropped_share(p)
     bits_BU = row_key_B.unsqueeze(1).bitwise_xor(unit_key_U).mul_(FIRST_FACTOR)
     bits_BU.bitwise_xor_((bits_BU >> SHIFT).bitwise_and_(LOGICAL)).mul_(SECOND_FACTOR)
     return bits_BU.ge_(dropped - (1 << 31)).to(dtype).mul_(1 / (1 - dropped / (1 << 32)))

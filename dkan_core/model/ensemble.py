@@ -18,10 +18,10 @@ from torch.nn import functional as F
 
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.fastkan import Basis, FastKANLayer, RadialBasis
-from dkan_core.model.kernels import radial_linear
+from dkan_core.model.kernels import KernelModule, hidden_layer, radial_linear
 
 
-class MemberLayer(nn.Module):
+class MemberLayer(KernelModule):
     """FastKAN layers in parallel, one per member, each with inputs and weights of its own.
 
     Args:
@@ -31,7 +31,7 @@ class MemberLayer(nn.Module):
         basis: Settings of ``RadialBasis``.
 
     Shape:
-        - Input: ``(M, B, I)``
+        - Input: ``(M, B, I)``; dropout of these inputs, and maybe the rows' keys for it
         - Output: ``(M, B, O)``
 
     >>> MemberLayer(2, 3, 5)(torch.zeros(2, 4, 3)).shape
@@ -50,9 +50,14 @@ class MemberLayer(nn.Module):
         nn.init.trunc_normal_(self.spline_weight, std=0.1)
         nn.init.uniform_(self.base_weight, -(inputs**-0.5), inputs**-0.5)
 
-    def forward(self, x_MBI: Tensor) -> Tensor:
+    def forward(self, x_MBI: Tensor, dropout: RowDropout | None = None, dropout_key_B: Tensor | None = None) -> Tensor:
+        weights = (self.norm_weight, self.norm_bias, self.spline_weight, self.base_weight, self.base_bias)
+        fused_MBO = hidden_layer(x_MBI, weights, self.rbf.grid, self.rbf.width, dropout, dropout_key_B, self.kernel)
+        if fused_MBO is not None:
+            return fused_MBO
+        x_MBI = x_MBI if dropout is None else dropout(x_MBI, dropout_key_B)
         normed_MBI = F.layer_norm(x_MBI, x_MBI.shape[-1:]) * self.norm_weight + self.norm_bias
-        spline_MBO = radial_linear(normed_MBI, self.spline_weight, self.rbf.grid, self.rbf.width)
+        spline_MBO = radial_linear(normed_MBI, self.spline_weight, self.rbf.grid, self.rbf.width, self.kernel)
         return spline_MBO + torch.matmul(F.silu(x_MBI), self.base_weight.mT) + self.base_bias
 
 
@@ -102,5 +107,5 @@ class FastKANEnsemble(nn.Module):
         first_BO = functools.reduce(torch.add, terms)
         hidden_MBO: Tensor = first_BO.unflatten(1, (self.members, -1)).transpose(0, 1)
         for dropout, layer in zip(self.dropouts, self.rest, strict=True):
-            hidden_MBO = layer(dropout(hidden_MBO, dropout_key_B))
+            hidden_MBO = layer(hidden_MBO, dropout, dropout_key_B)
         return hidden_MBO

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dkan_core.model.dropout import RowDropout
-from dkan_core.model.kernels import radial_linear
+from dkan_core.model.kernels import KernelModule, hidden_layer, radial_linear
 
 
 class Basis(TypedDict, total=False):
@@ -53,7 +53,7 @@ class RadialBasis(nn.Module):
         return torch.exp(-((x.unsqueeze(-1) - self.grid) / self.width).square())
 
 
-class FastKANLayer(nn.Module):
+class FastKANLayer(KernelModule):
     """One layer: a spline path through the radial basis, and a linear path through SiLU.
 
     Args:
@@ -63,7 +63,7 @@ class FastKANLayer(nn.Module):
         basis: Settings of ``RadialBasis``.
 
     Shape:
-        - Input: ``(B, I)``
+        - Input: ``(B, I)``; maybe dropout of these inputs, and the rows' keys for it
         - Output: ``(B, O)``
 
     >>> FastKANLayer(3, 5)(torch.zeros(4, 3)).shape
@@ -81,9 +81,18 @@ class FastKANLayer(nn.Module):
         self.base_linear = nn.Linear(inputs, outputs)
         nn.init.trunc_normal_(self.spline_linear.weight, std=0.1)
 
-    def forward(self, x_BI: Tensor) -> Tensor:
+    def forward(self, x_BI: Tensor, dropout: RowDropout | None = None, dropout_key_B: Tensor | None = None) -> Tensor:
+        if self.layernorm is not None:
+            norm, base = self.layernorm, self.base_linear
+            weights = (norm.weight, norm.bias, self.spline_linear.weight, base.weight, base.bias)
+            networks = tuple(weight.unsqueeze(0) for weight in weights)
+            grid_G, width = self.rbf.grid, self.rbf.width
+            fused_NBO = hidden_layer(x_BI.unsqueeze(0), networks, grid_G, width, dropout, dropout_key_B, self.kernel)
+            if fused_NBO is not None:
+                return fused_NBO.squeeze(0)
+        x_BI = x_BI if dropout is None else dropout(x_BI, dropout_key_B)
         normed_BI = x_BI if self.layernorm is None else self.layernorm(x_BI)
-        spline_BO = radial_linear(normed_BI, self.spline_linear.weight, self.rbf.grid, self.rbf.width)
+        spline_BO = radial_linear(normed_BI, self.spline_linear.weight, self.rbf.grid, self.rbf.width, self.kernel)
         base_BO: Tensor = self.base_linear(F.silu(x_BI))
         return spline_BO + base_BO
 
@@ -139,5 +148,5 @@ class FastKAN(nn.Module):
         first, *rest = self.layers
         x = first(x)
         for dropout, layer in zip(self.dropouts, rest, strict=True):
-            x = layer(dropout(x, dropout_key_B))
+            x = layer(x, dropout, dropout_key_B)
         return x

@@ -20,6 +20,7 @@ from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embeddi
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import FastKANEnsemble
 from dkan_core.model.fastkan import Basis, FastKAN
+from dkan_core.model.kernels import KernelModule, table_sum
 
 # A binary input has one weight where a curved one has nine that learn together: it is larger instead.
 BINARY_SCALE = 3.0
@@ -41,7 +42,7 @@ def decode_scores(numeric_BF: Tensor) -> Tensor:
     return scores_BF.masked_fill_(numeric_BF == 0, 0.0)
 
 
-class OneHotWeights(nn.Module):
+class OneHotWeights(KernelModule):
     """A vector for every joint value of each group of coded features, summed over the groups.
 
     Args:
@@ -88,7 +89,8 @@ class OneHotWeights(nn.Module):
         for cross in self.crosses:
             joint_B = functools.reduce(torch.add, (codes_BC[:, index] * stride for index, stride in cross))
             places.append(joint_B.unsqueeze(1))
-        return F.embedding_bag(torch.cat(places, dim=1) + self.offsets, self.weight, mode="sum")
+        places_BT = torch.cat(places, dim=1) + self.offsets
+        return table_sum(places_BT, self.weight, self.kernel)
 
 
 def _tails(group: tuple[int, ...]) -> list[tuple[int, ...]]:

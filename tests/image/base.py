@@ -10,7 +10,7 @@ from tests.image.engine import docker, docker_output, need
 ROOT = Path(__file__).parents[2]
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 PULL_SECONDS = 180
-PACKAGES = "python3,python3-pip,python3-venv,ca-certificates"
+PACKAGES = "python3,python3-pip,python3-venv,ca-certificates,g++"
 
 
 def dockerfile_default(argument: str) -> str:

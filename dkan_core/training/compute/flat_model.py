@@ -9,6 +9,7 @@ from torch import Tensor
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.gradient import compute_gradient, to_tensors, trained_parameters
 from dkan_core.training.state.adamw import Float32
@@ -24,10 +25,12 @@ class Replica:
     Args:
         model: The model; its parameters are replaced by views.
         device: Where it computes.
+        kernel: What computes its layers.
     """
 
-    def __init__(self, model: TabularFastKAN, device: torch.device) -> None:
+    def __init__(self, model: TabularFastKAN, device: torch.device, kernel: Kernel = "auto") -> None:
         self.device = device
+        use_kernel(model, kernel)
         self.model = model.to(device)
         self._parameters = trained_parameters(self.model)
         self._sizes = [parameter.numel() for parameter in self._parameters]
@@ -36,9 +39,11 @@ class Replica:
         self._bind()
 
     @classmethod
-    def from_architecture(cls, architecture: dict[str, object], device: torch.device) -> "Replica":
+    def from_architecture(
+        cls, architecture: dict[str, object], device: torch.device, kernel: Kernel = "auto"
+    ) -> "Replica":
         """Return a replica of a model with parameters yet to come."""
-        return cls(TabularFastKAN(ModelConfig.from_dict(architecture)), device)
+        return cls(TabularFastKAN(ModelConfig.from_dict(architecture)), device, kernel)
 
     def load(self, values_P: Float32) -> None:
         """Take parameters ``(P,)``: on the CPU the model lives in the array from now on."""

@@ -21,6 +21,7 @@ from dkan_core.training.validation.early_stopping import EarlyStopping
 PLACE_SETTINGS = (
     "device",
     "eval_device",
+    "kernel",
     "max_seconds",
     "tensorboard",
     "tracking",

@@ -107,7 +107,7 @@ class Evaluator:
         early_stopping.replay(entry["average_precision"] for entry in spec.history)
         self.history = list(spec.history)
         reader = open_split(folder, self.prepared, "valid")
-        self.scorer = Scorer(Replica.from_architecture(spec.model, device), reader, early_stopping)
+        self.scorer = Scorer(Replica.from_architecture(spec.model, device, spec.config.kernel), reader, early_stopping)
         self.best: Best | None = None
         self.unsaved: StateSnapshot | None = None
         """What ``best`` was made of, while that is not on disk: its slot is not written to before."""

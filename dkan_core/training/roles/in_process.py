@@ -108,7 +108,7 @@ class _Single:
         self.store = ParameterStore(
             memory, Rules.from_config(config, train.rows, decayed_ranges(model, config, train.rows))
         )
-        self.replica = Replica(model, torch.device(config.device))
+        self.replica = Replica(model, torch.device(config.device), config.kernel)
         self.scorer = Scorer(self.replica, valid, EarlyStopping(config.patience))
         self.best: Best | None = None
         self.history: list[dict[str, Any]] = []

@@ -53,7 +53,7 @@ def open_compute_process(spec: ProcessSpec) -> Iterator[ComputeProcess]:
                 memory=memory,
                 heartbeat=heartbeat,
                 rules=Rules.from_config(spec.config, spec.train_rows, spec.decayed),
-                replica=Replica.from_architecture(spec.model, device),
+                replica=Replica.from_architecture(spec.model, device, spec.config.kernel),
                 batches=batches,
             )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dkan_core.config import ResolvedStrategy, ResolvedTrainConfig, TrainConfig
 from dkan_core.data.loading.loader import slice_of
 from dkan_core.errors import ConfigError
+from dkan_core.model.kernels import check_kernel, describe_kernel
 from dkan_core.tracking.mlflow.client import check_mlflow
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.setup.placement import choose_eval_device, rank_devices, worker_devices
@@ -84,11 +85,13 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
     Raises:
         ConfigError: There is no such GPU, settings exclude each other, there are more workers than rows of a batch,
             another number of label weights than labels, or of slice weights than workers, they do not fit what
-            torchrun has started, or an extra is missing.
+            torchrun has started, or an extra or the native extension is missing.
     """
     _check_label_weights(config, labels)
     _check_extras(config)
     devices = worker_devices(config) if torchrun is None else rank_devices(config, torchrun)
+    for device in devices:
+        check_kernel(config.kernel, device)
     strategy = _strategy(config, devices, torchrun)
     workers = len(devices)
     _check_workers(workers, strategy, rows, torchrun)
@@ -127,6 +130,7 @@ def log_choices(asked: TrainConfig, config: ResolvedTrainConfig) -> None:
         config.learning_rate,
         config.epochs,
     )
+    logger.info("kernel %s", describe_kernel(config.kernel, config.device))
     by_rule = scaled_learning_rate(config.batch_size, config.lr_scaling)
     if asked.learning_rate is None and by_rule > MAX_LR:
         logger.info(

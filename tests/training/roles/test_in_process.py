@@ -74,5 +74,5 @@ def test_one_process_trains_alike_whatever_the_strategy(
         model = FastKANClassifier(members=1, hidden=(8,), epochs=2, device="cpu", random_state=0, n_jobs=1)
         return model.fit(X, y).predict_proba(X)[:, 1]
 
-    monkeypatch.setattr(in_process, "Replica", lambda model, _: Replica(model, torch.device("cpu")))
+    monkeypatch.setattr(in_process, "Replica", lambda model, _, kernel: Replica(model, torch.device("cpu"), kernel))
     np.testing.assert_array_equal(probability(**changes), probability(**same))

@@ -99,7 +99,7 @@ class Probe:
         os.close(self.memory.handle)
         initialize_store(self.memory, self.values_P)
         self.store = ParameterStore(self.memory, Rules.from_config(spec.config, spec.train_rows, spec.decayed))
-        self.replica = Replica.from_architecture(spec.model, device)
+        self.replica = Replica.from_architecture(spec.model, device, spec.config.kernel)
         self.replica.bind_gradient_array(self.memory.pushes_WN[0])
         self.replica.load(self.values_P)
         self.large = spec.config.batch_size

@@ -1,0 +1,326 @@
+"""Backend for CPUs: the native extension's passes around torch's matrix products.
+
+Each is an operation of ``torch.library``, so that autograd, ``torch.compile`` and fake tensors know it. All numbers are
+float32; what the passes compute does not depend on the number of threads.
+
+Shape suffixes: N networks side by side, B rows, I inputs, O outputs, G centers, K = I * G, T places of a row, V rows of
+a table, H its columns.
+"""
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dkan_core.model.kernels import recompute
+from dkan_core.native.library import (
+    MAX_CENTERS,
+    MAX_OUTPUTS,
+    BasisArguments,
+    HiddenArguments,
+    TableArguments,
+    native_library,
+    require_library,
+)
+
+TILE_BYTES = 1 << 19
+"""Of the basis, at a time: a matrix product then reads it from the second-level cache of a core."""
+
+LAYER_NORM_EPSILON = 1e-5
+"""Torch's own."""
+
+
+def can_compute(*tensors: Tensor) -> bool:
+    """Tell whether the extension is built and takes these: float32 on the CPU, and no autocast to another type."""
+    usual = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
+    return usual and not torch.is_autocast_enabled("cpu") and native_library() is not None
+
+
+def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
+    """Return the same as ``eager.radial_linear``; what the extension does not take, ``recompute`` computes.
+
+    Shape:
+        - x_BI: ``(*, B, I)``; weight_OK: ``(*, O, I * G)``; centers_G: ``(G,)``; * for networks in parallel
+        - Output: ``(*, B, O)``
+    """
+    if not can_compute(x_BI, weight_OK) or len(centers_G) > MAX_CENTERS:
+        return recompute.radial_linear(x_BI, weight_OK, centers_G, width)
+    out_BO: Tensor = _radial_linear(x_BI, weight_OK, centers_G, width)
+    return out_BO
+
+
+def _basis(x: Tensor, centers_G: Tensor, width: float, gradient: Tensor | None = None) -> Tensor:
+    """Return the basis ``(*, I * G)`` of inputs ``(*, I)``, or given its gradient that of the inputs."""
+    x, centers_G = x.contiguous(), centers_G.contiguous()
+    out = x.new_empty(*x.shape[:-1], x.shape[-1] * len(centers_G)) if gradient is None else torch.empty_like(x)
+    arguments = BasisArguments(
+        x=x.data_ptr(),
+        gradient=None if gradient is None else gradient.data_ptr(),
+        centers=centers_G.data_ptr(),
+        out=out.data_ptr(),
+        inverse_width=1 / width,
+        count=x.numel(),
+        num_centers=len(centers_G),
+    )
+    require_library().dkan_basis(ctypes.byref(arguments), gradient is not None, torch.get_num_threads())
+    return out
+
+
+def _tiles(x_BI: Tensor, num_centers: int) -> list[slice]:
+    rows = x_BI.shape[-2]
+    row_bytes = 4 * num_centers * max(1, x_BI.numel() // max(1, rows))
+    step = max(recompute.MIN_TILE_ROWS, TILE_BYTES // row_bytes)
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+@torch.library.custom_op("dkan::radial_linear", mutates_args=(), device_types="cpu")
+def _radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
+    out_BO = x_BI.new_empty(*x_BI.shape[:-1], weight_OK.shape[-2])
+    for tile in _tiles(x_BI, len(centers_G)):
+        torch.matmul(_basis(x_BI[..., tile, :], centers_G, width), weight_OK.mT, out=out_BO[..., tile, :])
+    return out_BO
+
+
+@_radial_linear.register_fake
+def _(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
+    return x_BI.new_empty(*x_BI.shape[:-1], weight_OK.shape[-2])
+
+
+@torch.library.custom_op("dkan::radial_linear_backward", mutates_args=(), device_types="cpu")
+def _radial_linear_backward(
+    grad_BO: Tensor, x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float, needs_x: bool
+) -> tuple[Tensor, Tensor]:
+    # Summed over the tiles in their order: the result is the same to the bit from run to run.
+    grad_weight_OK = torch.zeros_like(weight_OK)
+    grad_x_BI = x_BI.new_empty(x_BI.shape if needs_x else 0)
+    for tile in _tiles(x_BI, len(centers_G)):
+        grad_tile_BO, x_tile_BI = grad_BO[..., tile, :], x_BI[..., tile, :]
+        grad_weight_OK += torch.matmul(grad_tile_BO.mT, _basis(x_tile_BI, centers_G, width))
+        if needs_x:
+            grad_basis_BK = torch.matmul(grad_tile_BO, weight_OK)
+            grad_x_BI[..., tile, :] = _basis(x_tile_BI, centers_G, width, grad_basis_BK)
+    return grad_x_BI, grad_weight_OK
+
+
+@_radial_linear_backward.register_fake
+def _(
+    grad_BO: Tensor, x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float, needs_x: bool
+) -> tuple[Tensor, Tensor]:
+    return x_BI.new_empty(x_BI.shape if needs_x else 0), torch.empty_like(weight_OK)
+
+
+def _save_radial_linear(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.width = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate_radial_linear(ctx: Any, grad_BO: Tensor) -> tuple[Tensor | None, ...]:
+    needs_x = ctx.needs_input_grad[0]
+    grad_x_BI, grad_weight_OK = _radial_linear_backward(grad_BO, *ctx.saved_tensors, ctx.width, needs_x)
+    return grad_x_BI if needs_x else None, grad_weight_OK, None, None
+
+
+_radial_linear.register_autograd(_differentiate_radial_linear, setup_context=_save_radial_linear)
+
+
+def can_compute_hidden(x_NBI: Tensor, spline_weight_NOK: Tensor, centers_G: Tensor) -> bool:
+    """Tell whether ``hidden_layer`` takes these: few outputs, for which a matrix product is not worth its memory."""
+    few = spline_weight_NOK.shape[-2] <= MAX_OUTPUTS and len(centers_G) <= MAX_CENTERS and x_NBI.shape[-1] > 0
+    return few and can_compute(x_NBI, spline_weight_NOK)
+
+
+@torch.library.custom_op("dkan::hidden_layer", mutates_args=(), device_types="cpu")
+def hidden_layer(
+    x_NBI: Tensor,
+    norm_weight_NI: Tensor,
+    norm_bias_NI: Tensor,
+    spline_weight_NOK: Tensor,
+    base_weight_NOI: Tensor,
+    base_bias_NO: Tensor,
+    centers_G: Tensor,
+    width: float,
+    row_key_B: Tensor | None,
+    unit_key_U: Tensor,
+    dropped: int,
+) -> Tensor:
+    """Return dropout, LayerNorm, basis and linear map, plus SiLU and linear map, of layers with few outputs.
+
+    Args:
+        x_NBI: Outputs of the layer before.
+        norm_weight_NI: Of LayerNorm.
+        norm_bias_NI: Of LayerNorm.
+        spline_weight_NOK: Weights of the basis.
+        base_weight_NOI: Weights of the SiLU.
+        base_bias_NO: Added to the result.
+        centers_G: Where the Gaussians lie.
+        width: Their width.
+        row_key_B: Keys of the rows for dropout (``model.dropout``); None if nothing is dropped.
+        unit_key_U: Keys of the units over all networks.
+        dropped: Share of cells to drop, in units of 2**-32.
+
+    Shape:
+        - Output: ``(N, B, O)``
+    """
+    out_NBO = x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2])
+    tensors = (x_NBI, norm_weight_NI, norm_bias_NI, spline_weight_NOK, base_weight_NOI, base_bias_NO, centers_G)
+    call = _HiddenCall(tensors, width, row_key_B, unit_key_U, dropped)
+    call.arguments.out = out_NBO.data_ptr()
+    require_library().dkan_hidden_forward(ctypes.byref(call.arguments), torch.get_num_threads())
+    return out_NBO
+
+
+@hidden_layer.register_fake
+def _(x_NBI: Tensor, norm_weight_NI: Tensor, norm_bias_NI: Tensor, spline_weight_NOK: Tensor, *_: Any) -> Tensor:
+    return x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2])
+
+
+@torch.library.custom_op("dkan::hidden_layer_backward", mutates_args=(), device_types="cpu")
+def _hidden_layer_backward(
+    grad_NBO: Tensor,
+    x_NBI: Tensor,
+    norm_weight_NI: Tensor,
+    norm_bias_NI: Tensor,
+    spline_weight_NOK: Tensor,
+    base_weight_NOI: Tensor,
+    base_bias_NO: Tensor,
+    centers_G: Tensor,
+    width: float,
+    row_key_B: Tensor | None,
+    unit_key_U: Tensor,
+    dropped: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    weights = (norm_weight_NI, norm_bias_NI, spline_weight_NOK, base_weight_NOI, base_bias_NO)
+    call = _HiddenCall((x_NBI, *weights, centers_G), width, row_key_B, unit_key_U, dropped)
+    grad_NBO = grad_NBO.contiguous()
+    gradients = tuple(torch.empty_like(each, memory_format=torch.contiguous_format) for each in weights)
+    grad_x_NBI = torch.empty_like(call.x_NBI)
+    call.arguments.grad_out = grad_NBO.data_ptr()
+    call.arguments.grad_x = grad_x_NBI.data_ptr()
+    for name, gradient in zip(("norm_weight", "norm_bias", "spline", "base", "bias"), gradients, strict=True):
+        setattr(call.arguments, f"grad_{name}", gradient.data_ptr())
+    require_library().dkan_hidden_backward(ctypes.byref(call.arguments), torch.get_num_threads())
+    return (grad_x_NBI, *gradients)  # type: ignore[return-value] # as many as there are weights
+
+
+@_hidden_layer_backward.register_fake
+def _(grad_NBO: Tensor, x_NBI: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    weights = tuple(torch.empty_like(each, memory_format=torch.contiguous_format) for each in rest[:5])
+    return (torch.empty_like(x_NBI), *weights)  # type: ignore[return-value] # as many as there are weights
+
+
+def _save_hidden_layer(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.width, row_key_B, unit_key_U, ctx.dropped = inputs
+    ctx.save_for_backward(*tensors, row_key_B, unit_key_U)
+
+
+def _differentiate_hidden_layer(ctx: Any, grad_NBO: Tensor) -> tuple[Tensor | None, ...]:
+    *tensors, row_key_B, unit_key_U = ctx.saved_tensors
+    gradients = _hidden_layer_backward(grad_NBO, *tensors, ctx.width, row_key_B, unit_key_U, ctx.dropped)
+    return (*gradients, None, None, None, None, None)
+
+
+hidden_layer.register_autograd(_differentiate_hidden_layer, setup_context=_save_hidden_layer)
+
+
+class _HiddenCall:
+    """The arguments of both passes, and the tensors that their pointers point into."""
+
+    def __init__(
+        self, tensors: tuple[Tensor, ...], width: float, row_key_B: Tensor | None, unit_key_U: Tensor, dropped: int
+    ) -> None:
+        x_NBI, *weights = tensors
+        # The networks' rows may lie side by side; the gradient then does, too.
+        if x_NBI.stride(-1) != 1 or torch.empty_like(x_NBI).stride() != x_NBI.stride():
+            x_NBI = x_NBI.contiguous()
+        keys = [] if row_key_B is None else [row_key_B.contiguous(), unit_key_U.contiguous()]
+        self.x_NBI = x_NBI
+        self.kept = [each.contiguous() for each in weights] + keys
+        pointers = [each.data_ptr() for each in self.kept]
+        networks, rows, inputs = x_NBI.shape
+        self.arguments = HiddenArguments(
+            x=x_NBI.data_ptr(),
+            norm_weight=pointers[0],
+            norm_bias=pointers[1],
+            spline=pointers[2],
+            base=pointers[3],
+            bias=pointers[4],
+            centers=pointers[5],
+            row_keys=pointers[6] if keys else None,
+            unit_keys=pointers[7] if keys else None,
+            network_stride=x_NBI.stride(0),
+            row_stride=x_NBI.stride(1),
+            networks=networks,
+            rows=rows,
+            inputs=inputs,
+            outputs=weights[2].shape[-2],
+            num_centers=len(weights[5]),
+            threshold=dropped - (1 << 31),
+            kept_factor=1 / (1 - dropped / (1 << 32)),
+            inverse_width=1 / width,
+            epsilon=LAYER_NORM_EPSILON,
+        )
+
+
+@torch.library.custom_op("dkan::table_sum", mutates_args=(), device_types="cpu")
+def table_sum(places_BT: Tensor, table_VH: Tensor) -> Tensor:
+    """Return for each row the sum of the table's rows at its places: ``embedding_bag``, whose backward does not sort.
+
+    Shape:
+        - Input: ``(B, T)`` int32, ``(V, H)``
+        - Output: ``(B, H)``
+
+    Raises:
+        IndexError: A place is no row of the table.
+    """
+    return _table_sum(places_BT, table_VH.contiguous(), None, table_VH.new_empty(len(places_BT), table_VH.shape[1]))
+
+
+@table_sum.register_fake
+def _(places_BT: Tensor, table_VH: Tensor) -> Tensor:
+    return table_VH.new_empty(len(places_BT), table_VH.shape[1])
+
+
+@torch.library.custom_op("dkan::table_sum_backward", mutates_args=(), device_types="cpu")
+def _table_sum_backward(grad_BH: Tensor, places_BT: Tensor, table_rows: int) -> Tensor:
+    grad_BH = grad_BH.contiguous()
+    return _table_sum(places_BT, None, grad_BH, grad_BH.new_empty(table_rows, grad_BH.shape[1]))
+
+
+@_table_sum_backward.register_fake
+def _(grad_BH: Tensor, places_BT: Tensor, table_rows: int) -> Tensor:
+    return grad_BH.new_empty(table_rows, grad_BH.shape[1])
+
+
+def _table_sum(places_BT: Tensor, table_VH: Tensor | None, grad_BH: Tensor | None, out: Tensor) -> Tensor:
+    places_BT = places_BT.to(torch.int32).contiguous()
+    table_rows = len(out) if table_VH is None else len(table_VH)
+    arguments = TableArguments(
+        places=places_BT.data_ptr(),
+        table=None if table_VH is None else table_VH.data_ptr(),
+        gradient=None if grad_BH is None else grad_BH.data_ptr(),
+        out=out.data_ptr(),
+        rows=len(places_BT),
+        per_row=places_BT.shape[1],
+        table_rows=table_rows,
+        width=out.shape[1],
+    )
+    library = require_library()
+    wrong = library.dkan_table_sum(ctypes.byref(arguments), grad_BH is not None, torch.get_num_threads())
+    if wrong >= 0:
+        raise IndexError(f"place {places_BT.view(-1)[wrong].item()} of a table of {table_rows} rows")
+    return out
+
+
+def _save_table_sum(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    places_BT, table_VH = inputs
+    ctx.save_for_backward(places_BT)
+    ctx.table_rows = len(table_VH)
+
+
+def _differentiate_table_sum(ctx: Any, grad_BH: Tensor) -> tuple[None, Tensor]:
+    (places_BT,) = ctx.saved_tensors
+    return None, _table_sum_backward(grad_BH, places_BT, ctx.table_rows)
+
+
+table_sum.register_autograd(_differentiate_table_sum, setup_context=_save_table_sum)

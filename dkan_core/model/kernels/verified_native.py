@@ -1,0 +1,122 @@
+"""Use the native passes only where they are right: they are compiled by the user's compiler, for the user's processor.
+
+What they compute is compared with the formula once for each shape, on random numbers. If it differs, a warning says so
+and ``recompute`` is used.
+"""
+
+import functools
+import logging
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dkan_core.model.dropout import keep_factors
+from dkan_core.model.kernels import eager, native
+
+CHECK_ROWS = 70
+"""Two tasks of rows, the last one not full."""
+
+TOLERANCE = 4e-6
+"""Norm of the error over that of the result; at most 6e-7 was measured."""
+
+DROPPED = 1 << 30
+"""A quarter of the cells, in units of 2**-32."""
+
+logger = logging.getLogger(__name__)
+
+# The checks are made in a mode of their own: their first caller may be scoring, and they compare gradients, too.
+
+
+@functools.cache
+@torch.inference_mode(False)
+@torch.enable_grad()
+def basis_is_right(centers: int) -> bool:
+    """Tell whether the basis and its gradient are what the formula says."""
+
+    def exact(x_BI: Tensor, weight_OK: Tensor) -> Tensor:
+        return eager.radial_linear(x_BI, weight_OK, _grid(centers).to(x_BI.dtype), 0.6)
+
+    def fused(x_BI: Tensor, weight_OK: Tensor) -> Tensor:
+        return native.radial_linear(x_BI, weight_OK, _grid(centers), 0.6)
+
+    return _is_right("basis", fused, exact, [(CHECK_ROWS, 5), (6, 5 * centers)])
+
+
+@functools.cache
+@torch.inference_mode(False)
+@torch.enable_grad()
+def hidden_layer_is_right(networks: int, inputs: int, outputs: int, centers: int) -> bool:
+    """Tell whether the pass of a hidden layer and its gradients are what the formula says, dropout included."""
+    grid_G, width = _grid(centers), 4 / (centers - 1)
+    keys = torch.Generator().manual_seed(1)
+    row_key_B, unit_key_U = (
+        torch.randint(-(1 << 31), 1 << 31, (size,), generator=keys).int() for size in (CHECK_ROWS, networks * inputs)
+    )
+    factor_BU = keep_factors(row_key_B, unit_key_U, DROPPED / (1 << 32), torch.float64)
+    factor_NBI = factor_BU.view(CHECK_ROWS, networks, inputs).transpose(0, 1)
+
+    def fused(*leaves: Tensor) -> Tensor:
+        out_NBO: Tensor = native.hidden_layer(*leaves, grid_G, width, row_key_B, unit_key_U, DROPPED)
+        return out_NBO
+
+    def exact(x_NBI: Tensor, *weights: Tensor) -> Tensor:
+        norm_weight, norm_bias, spline_weight, base_weight, base_bias = weights
+        x_NBI = x_NBI * factor_NBI
+        normed_NBI = F.layer_norm(x_NBI, (inputs,)) * norm_weight.unsqueeze(1) + norm_bias.unsqueeze(1)
+        spline_NBO = eager.radial_linear(normed_NBI, spline_weight, grid_G.double(), width)
+        return spline_NBO + torch.matmul(F.silu(x_NBI), base_weight.mT) + base_bias.unsqueeze(1)
+
+    sizes = [(inputs,), (inputs,), (outputs, inputs * centers), (outputs, inputs), (outputs,)]
+    return _is_right("hidden layer", fused, exact, [(CHECK_ROWS, inputs), *sizes], networks=networks)
+
+
+@functools.cache
+@torch.inference_mode(False)
+@torch.enable_grad()
+def table_sum_is_right() -> bool:
+    """Tell whether the sum of a table's rows and its gradient are what the formula says."""
+    places_BT = torch.randint(40, (CHECK_ROWS, 3), generator=torch.Generator().manual_seed(1))
+
+    def fused(table_VH: Tensor) -> Tensor:
+        out_BH: Tensor = native.table_sum(places_BT.int(), table_VH)
+        return out_BH
+
+    return _is_right("table sum", fused, lambda table_VH: table_VH[places_BT].sum(1), [(40, 70)])
+
+
+def _grid(centers: int) -> Tensor:
+    return torch.linspace(-2, 2, centers)
+
+
+def _is_right(
+    name: str,
+    fused: Callable[..., Tensor],
+    exact: Callable[..., Tensor],
+    sizes: list[tuple[int, ...]],
+    *,
+    networks: int | None = None,
+) -> bool:
+    """Compare value and gradients of a pass on random numbers with a formula in float64."""
+    generator = torch.Generator().manual_seed(0)
+    front = () if networks is None else (networks,)
+    leaves = [torch.randn(*front, *size, generator=generator).requires_grad_() for size in sizes]
+    doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    found, expected = fused(*leaves), exact(*doubles)
+    direction = torch.randn(expected.shape, generator=generator)
+    pairs = [(found, expected)]
+    gradients = torch.autograd.grad(found, leaves, direction)
+    pairs += zip(gradients, torch.autograd.grad(expected, doubles, direction.double()), strict=True)
+    errors = [_relative_error(each, right) for each, right in pairs]
+    # One by one: the largest of numbers with a NaN among them may be any.
+    if all(error <= TOLERANCE for error in errors):
+        return True
+    differences = ", ".join(f"{error:.1e}" for error in errors)
+    logger.warning("the native %s differs by %s on this processor; using the slower one", name, differences)
+    return False
+
+
+@torch.no_grad()
+def _relative_error(found: Tensor, expected: Tensor) -> float:
+    return float((found.double() - expected).norm() / expected.norm())

@@ -1,0 +1,90 @@
+"""Compiles the native extension, with nothing but a C++ compiler: ``python -m dkan_core.native.build``.
+
+``hatch_build.py`` does so when the package is built or installed. No headers of Python or torch are needed, since the
+library knows neither: one file serves every version of both.
+"""
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+SOURCES = FOLDER / "src"
+LIBRARY = FOLDER / "_passes.so"
+"""Beside this module, whatever the platform's own ending."""
+
+# Without -ffast-math: NaN and infinity are what they are in PyTorch.
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-pthread")
+X86 = ("x86_64", "AMD64")
+VARIANTS = {
+    "avx512": ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx2", "-mfma", "-mprefer-vector-width=512"),
+    "avx2": ("-mavx2", "-mfma"),
+}
+"""Of x86, in addition to the one for any processor."""
+
+
+class NoCompilerError(Exception):
+    """There is no C++ compiler, or it does not compile the sources; the message says which and why."""
+
+
+def find_compiler() -> list[str]:
+    """Return the command of the C++ compiler: that in ``CXX``, or the first usual one there is.
+
+    Raises:
+        NoCompilerError: There is none.
+    """
+    named = shlex.split(os.environ.get("CXX", ""))
+    for command in [named] if named else [["c++"], ["g++"], ["clang++"]]:
+        if shutil.which(command[0]):
+            return command
+    raise NoCompilerError(f"no C++ compiler: {named[0] if named else 'c++, g++ or clang++'} is not in PATH")
+
+
+def compile_library(target: Path = LIBRARY) -> None:
+    """Compile the extension; the file appears whole or not at all.
+
+    Args:
+        target: The shared library to write.
+
+    Raises:
+        NoCompilerError: There is no compiler, or it fails.
+    """
+    compiler = find_compiler()
+    variants = {"portable": (), **(VARIANTS if platform.machine() in X86 else {})}
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".passes-") as scratch:
+        objects = [_compile(compiler, "library", Path(scratch) / "library.o", ())]
+        for name, flags in variants.items():
+            names = (f"-DDKAN_VARIANT={name}", f"-DDKAN_ADAMW=adamw_{name}")
+            # The optimizer's operations round one by one, as numpy's do.
+            for source, contract in (("passes", "fast"), ("adamw", "off")):
+                options = (*flags, *names, f"-ffp-contract={contract}")
+                objects.append(_compile(compiler, source, Path(scratch) / f"{source}-{name}.o", options))
+        library = Path(scratch) / "library.so"
+        # Into the library itself, where the compiler can: the machine that runs it may have an older one.
+        static = ("-static-libstdc++", "-static-libgcc") if sys.platform == "linux" else ()
+        _run([*compiler, "-shared", "-pthread", *static, *map(str, objects), "-o", str(library)])
+        library.replace(target)
+
+
+def _compile(compiler: Sequence[str], source: str, target: Path, options: Sequence[str]) -> Path:
+    _run([*compiler, *FLAGS, *options, "-c", str(SOURCES / f"{source}.cpp"), "-o", str(target)])
+    return target
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NoCompilerError(f"{command[0]} does not compile the native extension:\n{done.stderr.strip()}")
+
+
+if __name__ == "__main__":
+    try:
+        compile_library()
+    except NoCompilerError as error:
+        sys.exit(str(error))

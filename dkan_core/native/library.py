@@ -1,0 +1,90 @@
+"""Loads the native extension, and says what its functions take; ``src/arguments.h`` has the same structures."""
+
+import ctypes
+import functools
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from pathlib import Path
+
+from dkan_core.native.build import LIBRARY
+
+MAX_OUTPUTS = 16
+"""Of the hidden layer's pass: the sums of so many are kept in registers and the nearest cache."""
+
+MAX_CENTERS = 32
+
+
+def _pointers(names: str) -> list[tuple[str, type]]:
+    return [(name, c_void_p) for name in names.split()]
+
+
+def _sizes(names: str) -> list[tuple[str, type]]:
+    return [(name, c_int64) for name in names.split()]
+
+
+def _floats(names: str) -> list[tuple[str, type]]:
+    return [(name, c_float) for name in names.split()]
+
+
+class BasisArguments(Structure):
+    """See ``Basis`` in ``arguments.h``."""
+
+    _fields_ = (*_pointers("x gradient centers out"), *_floats("inverse_width"), *_sizes("count num_centers"))
+
+
+class HiddenArguments(Structure):
+    """See ``Hidden`` in ``arguments.h``."""
+
+    _fields_ = (
+        *_pointers("x row_keys unit_keys norm_weight norm_bias spline base bias centers grad_out out grad_x"),
+        *_pointers("grad_norm_weight grad_norm_bias grad_spline grad_base grad_bias"),
+        *_sizes("network_stride row_stride networks rows inputs outputs num_centers"),
+        ("threshold", c_int32),
+        *_floats("kept_factor inverse_width epsilon"),
+    )
+
+
+class TableArguments(Structure):
+    """See ``TableSum`` in ``arguments.h``."""
+
+    _fields_ = (*_pointers("places table gradient out"), *_sizes("rows per_row table_rows width"))
+
+
+class AdamWArguments(Structure):
+    """See ``AdamW`` in ``arguments.h``."""
+
+    _fields_ = (
+        *_pointers("old_values old_exp_avg old_exp_avg_sq new_values new_exp_avg new_exp_avg_sq gradient"),
+        *_pointers("starts stops factors"),
+        *_sizes("stretches count"),
+        *_floats("beta1 beta2 one_minus_beta1 one_minus_beta2 root_scale epsilon step_size"),
+    )
+
+
+@functools.cache
+def native_library(path: Path = LIBRARY) -> ctypes.CDLL | None:
+    """Return the extension; None where it is not built, or was built for another machine."""
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    library.dkan_variant_name.restype = c_char_p
+    library.dkan_basis.argtypes = (POINTER(BasisArguments), c_int, c_int)
+    library.dkan_hidden_forward.argtypes = (POINTER(HiddenArguments), c_int)
+    library.dkan_hidden_backward.argtypes = (POINTER(HiddenArguments), c_int)
+    library.dkan_table_sum.argtypes = (POINTER(TableArguments), c_int, c_int)
+    library.dkan_table_sum.restype = c_int64
+    library.dkan_adamw.argtypes = (POINTER(AdamWArguments),)
+    library.dkan_adamw.restype = c_float
+    return library
+
+
+def require_library() -> ctypes.CDLL:
+    """Return the extension where it is known to be there."""
+    library = native_library()
+    assert library is not None, "the native extension is not built"
+    return library
+
+
+def variant_names(library: ctypes.CDLL) -> list[str]:
+    """Return the kinds of processor that this one is among, the fastest first: that is the one in use."""
+    return [library.dkan_variant_name(index).decode() for index in range(library.dkan_variants())]

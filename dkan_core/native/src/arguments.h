@@ -1,0 +1,121 @@
+// What the passes are given: raw pointers to contiguous arrays, and sizes. dkan_core/native/library.py has the same
+// structures; the order of the fields is the contract between the two.
+//
+// N networks side by side, B rows, I inputs, O outputs, G centers, T places of a row in a table, V rows of the table,
+// H columns of the table.
+
+#pragma once
+
+#include <cstdint>
+
+namespace dkan {
+
+// Gaussians on any grid: exp(-((x - center) * inverse_width)^2).
+struct Basis {
+    const float* x;        // [B]
+    const float* gradient; // [B, G], for the backward pass alone
+    const float* centers;  // [G]
+    float* out;            // [B, G]; backward [B]
+    float inverse_width;
+    int64_t count;         // B
+    int64_t num_centers;   // G
+};
+
+// Dropout, LayerNorm, basis and SiLU, and the products of both with the weights of a few outputs.
+struct Hidden {
+    const float* x;            // [N, B, I], with strides; a row's inputs are contiguous
+    const int32_t* row_keys;   // [B]; null: nothing is dropped
+    const int32_t* unit_keys;  // [N, I]
+    const float* norm_weight;  // [N, I]
+    const float* norm_bias;    // [N, I]
+    const float* spline;       // [N, O, I, G]
+    const float* base;         // [N, O, I]
+    const float* bias;         // [N, O]
+    const float* centers;      // [G]
+    const float* grad_out;     // [N, B, O], for the backward pass alone
+    float* out;                // [N, B, O]
+    float* grad_x;             // with the strides of x
+    float* grad_norm_weight;   // [N, I]
+    float* grad_norm_bias;     // [N, I]
+    float* grad_spline;        // [N, O, I, G]
+    float* grad_base;          // [N, O, I]
+    float* grad_bias;          // [N, O]
+    int64_t network_stride;    // of x, in numbers
+    int64_t row_stride;
+    int64_t networks;
+    int64_t rows;
+    int64_t inputs;
+    int64_t outputs;
+    int64_t num_centers;
+    int32_t threshold;         // cells whose hash is below are dropped
+    float kept_factor;         // what the others grow by
+    float inverse_width;
+    float epsilon;             // of LayerNorm
+};
+
+// The sum of some rows of a table for each row of places.
+struct TableSum {
+    const int32_t* places;  // [B, T], each below V
+    const float* table;     // [V, H]
+    const float* gradient;  // [B, H], for the backward pass alone
+    float* out;             // [B, H]; backward [V, H]
+    int64_t rows;           // B
+    int64_t per_row;        // T
+    int64_t table_rows;     // V
+    int64_t width;          // H
+};
+
+// One step of AdamW.
+struct AdamW {
+    const float* old_values;
+    const float* old_exp_avg;
+    const float* old_exp_avg_sq;
+    float* new_values;
+    float* new_exp_avg;
+    float* new_exp_avg_sq;
+    const float* gradient;
+    const int64_t* starts;   // of the stretches that decay, in order
+    const int64_t* stops;
+    const float* factors;    // what the parameters of a stretch are multiplied by
+    int64_t stretches;
+    int64_t count;
+    float beta1;
+    float beta2;
+    float one_minus_beta1;
+    float one_minus_beta2;
+    float root_scale;        // 1 / sqrt(1 - beta2^count)
+    float epsilon;
+    float step_size;         // lr / (1 - beta1^count)
+};
+
+// Weights of one network in the order that the passes read them in: inputs last, padded with zeros to whole vectors.
+struct Packed {
+    float* spline;       // [O, G, P]
+    float* base;         // [O, P]
+    float* norm_weight;  // [P]
+    float* norm_bias;    // [P]
+    float* bias;         // [O]
+};
+
+constexpr int64_t MAX_OUTPUTS = 16;
+constexpr int64_t MAX_CENTERS = 32;
+// Inputs are padded to a multiple of the longest vector that any variant has.
+constexpr int64_t PADDING = 16;
+
+static inline int64_t padded(int64_t count) { return (count + PADDING - 1) / PADDING * PADDING; }
+
+// The passes, one set for each kind of processor. A task is a part that depends on no other and on sizes alone: what it
+// computes is the same to the bit whatever the number of threads.
+struct Passes {
+    const char* name;
+    void (*basis_forward)(const Basis&, int64_t start, int64_t stop);
+    void (*basis_backward)(const Basis&, int64_t start, int64_t stop);
+    void (*hidden_forward)(const Hidden&, const Packed&, int64_t network, int64_t start, int64_t stop);
+    void (*hidden_backward)(
+        const Hidden&, const Packed&, const Packed& gradients, int64_t network, int64_t start, int64_t stop);
+    void (*table_forward)(const TableSum&, int64_t start, int64_t stop);
+    void (*table_backward)(const TableSum&, int64_t start, int64_t stop);
+    float (*adamw)(const AdamW&);
+};
+
+}  // namespace dkan

@@ -1,0 +1,56 @@
+"""The native extension is built by a plain compiler, and says what is wrong where it cannot be."""
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from dkan_core.native import build
+from dkan_core.native.build import NoCompilerError, compile_library, find_compiler
+from dkan_core.native.library import native_library, variant_names
+
+
+def have_compiler() -> bool:
+    try:
+        find_compiler()
+    except NoCompilerError:
+        return False
+    return True
+
+
+needs_compiler = pytest.mark.skipif(not have_compiler(), reason="there is no C++ compiler")
+
+
+@needs_compiler
+def test_a_compiler_is_all_it_takes(tmp_path: Path) -> None:
+    target = tmp_path / "passes.so"
+    compile_library(target)
+    library = native_library(target)
+    assert library is not None and variant_names(library)[-1] == "portable"
+    assert [path.name for path in tmp_path.iterdir()] == ["passes.so"]
+
+
+@needs_compiler
+def test_extension_of_this_checkout_is_that_of_its_sources() -> None:
+    if not build.LIBRARY.exists():
+        pytest.skip("the extension is not built here: python -m dkan_core.native.build")
+    assert native_library() is not None, "the extension is there and does not load"
+    newest = max(path.stat().st_mtime for path in build.SOURCES.iterdir())
+    assert isinstance(native_library(), ctypes.CDLL) and build.LIBRARY.stat().st_mtime >= newest, "build it again"
+
+
+def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(NoCompilerError, match=r"no C\+\+ compiler: c\+\+, g\+\+ or clang\+\+ is not in PATH"):
+        compile_library(tmp_path / "passes.so")
+    monkeypatch.setenv("CXX", "ccache g++-99")
+    with pytest.raises(NoCompilerError, match="ccache is not in PATH"):
+        compile_library(tmp_path / "passes.so")
+
+
+def test_failing_compiler_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(NoCompilerError, match="false does not compile the native extension"):
+        compile_library(tmp_path / "passes.so")
+    assert not [*tmp_path.iterdir()]
