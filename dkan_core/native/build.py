@@ -4,6 +4,7 @@
 library knows neither: one file serves every version of both.
 """
 
+import hashlib
 import os
 import platform
 import shlex
@@ -33,6 +34,14 @@ class NoCompilerError(Exception):
     """There is no C++ compiler, or it does not compile the sources; the message says which and why."""
 
 
+def fingerprint() -> str:
+    """Return what tells these sources from others: a library that was built of others is not to be called."""
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def find_compiler() -> list[str]:
     """Return the command of the C++ compiler: that in ``CXX``, or the first usual one there is.
 
@@ -58,7 +67,7 @@ def compile_library(target: Path = LIBRARY) -> None:
     compiler = find_compiler()
     variants = {"portable": (), **(VARIANTS if platform.machine() in X86 else {})}
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".passes-") as scratch:
-        objects = [_compile(compiler, "library", Path(scratch) / "library.o", ())]
+        objects = [_compile(compiler, "library", Path(scratch) / "library.o", (_fingerprint_option(),))]
         for name, flags in variants.items():
             names = (f"-DDKAN_VARIANT={name}", f"-DDKAN_ADAMW=adamw_{name}")
             # The optimizer's operations round one by one, as numpy's do.
@@ -70,6 +79,10 @@ def compile_library(target: Path = LIBRARY) -> None:
         static = ("-static-libstdc++", "-static-libgcc") if sys.platform == "linux" else ()
         _run([*compiler, "-shared", "-pthread", *static, *map(str, objects), "-o", str(library)])
         library.replace(target)
+
+
+def _fingerprint_option() -> str:
+    return f'-DDKAN_FINGERPRINT="{fingerprint()}"'
 
 
 def _compile(compiler: Sequence[str], source: str, target: Path, options: Sequence[str]) -> Path:

@@ -5,7 +5,7 @@ import functools
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 from pathlib import Path
 
-from dkan_core.native.build import LIBRARY
+from dkan_core.native.build import LIBRARY, fingerprint
 
 MAX_OUTPUTS = 16
 """Of the hidden layer's pass: the sums of so many are kept in registers and the nearest cache."""
@@ -62,10 +62,13 @@ class AdamWArguments(Structure):
 
 @functools.cache
 def native_library(path: Path = LIBRARY) -> ctypes.CDLL | None:
-    """Return the extension; None where it is not built, or was built for another machine."""
+    """Return the extension; None where it is not built, or was built for another machine or of other sources."""
     try:
         library = ctypes.CDLL(str(path))
     except OSError:
+        return None
+    library.dkan_fingerprint.restype = c_char_p
+    if library.dkan_fingerprint().decode() != fingerprint():
         return None
     library.dkan_variant_name.restype = c_char_p
     library.dkan_basis.argtypes = (POINTER(BasisArguments), c_int, c_int)

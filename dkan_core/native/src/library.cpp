@@ -129,6 +129,8 @@ class PackedWeights {
 
 }  // namespace
 
+DKAN_EXPORT const char* dkan_fingerprint() { return DKAN_FINGERPRINT; }
+
 DKAN_EXPORT int dkan_variants() { return static_cast<int>(variants().size()); }
 
 DKAN_EXPORT const char* dkan_variant_name(int index) { return variants()[index]->name; }
