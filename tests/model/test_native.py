@@ -1,6 +1,8 @@
 """The native extension computes the formula, the same bits with any number of threads, and is replaced if it errs."""
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -97,8 +99,7 @@ def hidden_leaves(networks: int, rows: int, inputs: int, outputs: int, centers: 
 
 def hidden_layer(grid: Tensor, width: float, dropout: RowDropout, keys: Tensor) -> Callable[..., Tensor]:
     def run(*leaves: Tensor) -> Tensor:
-        out: Tensor = native.hidden_layer(*leaves, grid, width, *dropout.hashed(keys))
-        return out
+        return native.hidden_layer(leaves[0], leaves[1:], grid, width, *dropout.hashed(keys))
 
     return run
 
@@ -230,10 +231,13 @@ def test_torch_knows_the_operations() -> None:
     leaves = [leaf.requires_grad_() for leaf in hidden_leaves(2, 9, 4, 2, 8, side_by_side=True)]
     table = torch.randn(5, 3).requires_grad_()
     checked = [
-        (native._radial_linear, (torch.randn(9, 4).requires_grad_(), torch.randn(6, 32).requires_grad_(), grid, 0.6)),
-        (native.hidden_layer, (*leaves, grid, 0.6, keys, unit_keys, 1 << 31)),
-        (native.hidden_layer, (*leaves, grid, 0.6, None, unit_keys, 0)),
-        (native.table_sum, (torch.randint(5, (9, 2), dtype=torch.int32), table)),
+        (
+            torch.ops.dkan.radial_linear.default,
+            (torch.randn(9, 4).requires_grad_(), torch.randn(6, 32).requires_grad_(), grid, 0.6),
+        ),
+        (torch.ops.dkan.hidden_layer.default, (*leaves, grid, 0.6, keys, unit_keys, 1 << 31)),
+        (torch.ops.dkan.hidden_layer.default, (*leaves, grid, 0.6, None, unit_keys, 0)),
+        (torch.ops.dkan.table_sum.default, (torch.randint(5, (9, 2), dtype=torch.int32), table)),
     ]
     for operation, arguments in checked:
         assert set(torch.library.opcheck(operation, arguments).values()) == {"SUCCESS"}
@@ -261,6 +265,16 @@ def test_models_compute_the_same_by_every_kernel(architecture: ModelConfig) -> N
     assert (results[0] - results[2]).norm() < 1e-5 * results[2].norm()
     assert (results[1] - results[2]).norm() < 1e-5 * results[2].norm()
     assert not torch.equal(results[0], results[1])
+
+
+def test_first_call_imports_no_compiler() -> None:
+    """Every process of a run would pay for it."""
+    code = (
+        "import sys, torch; from dkan_core.model.ensemble import MemberLayer; import dkan_core.model.kernels.native; "
+        "layer, x = MemberLayer(2, 6, 1), torch.randn(2, 9, 6); layer(x).sum().backward(); "
+        "sys.exit(not {'torch._dynamo', 'sympy'}.isdisjoint(sys.modules))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_passes_that_are_wrong_are_replaced(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -110,8 +110,7 @@ def hidden_layer(
         x_NBI = dropout(x_NBI)
     elif dropout is not None:
         row_key_B, unit_key_U, dropped = dropout.hashed(dropout_key_B)
-    out_NBO: Tensor = native.hidden_layer(x_NBI, *weights, centers_G, width, row_key_B, unit_key_U, dropped)
-    return out_NBO
+    return native.hidden_layer(x_NBI, weights, centers_G, width, row_key_B, unit_key_U, dropped)
 
 
 def table_sum(places_BT: Tensor, table_VH: Tensor, kernel: Kernel = "auto") -> Tensor:
@@ -124,5 +123,4 @@ def table_sum(places_BT: Tensor, table_VH: Tensor, kernel: Kernel = "auto") -> T
     takes_native = kernel not in ("eager", "recompute") and native.can_compute(table_VH)
     if not takes_native or not verified_native.table_sum_is_right():
         return F.embedding_bag(places_BT, table_VH, mode="sum")
-    out_BH: Tensor = native.table_sum(places_BT, table_VH)
-    return out_BH
+    return native.table_sum(places_BT, table_VH)

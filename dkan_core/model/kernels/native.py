@@ -1,13 +1,15 @@
 """Backend for CPUs: the native extension's passes around torch's matrix products.
 
-Each is an operation of ``torch.library``, so that autograd, ``torch.compile`` and fake tensors know it. All numbers are
-float32; what the passes compute does not depend on the number of threads.
+Each is an operation of ``torch.library``, so that autograd, ``torch.compile`` and fake tensors know it: registered one
+by one, since ``torch.library.custom_op`` imports all of torch's compiler at its first call, which takes seconds. All
+numbers are float32; what the passes compute does not depend on the number of threads.
 
 Shape suffixes: N networks side by side, B rows, I inputs, O outputs, G centers, K = I * G, T places of a row, V rows of
 a table, H its columns.
 """
 
 import ctypes
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +33,18 @@ LAYER_NORM_EPSILON = 1e-5
 """Torch's own."""
 
 
+OPERATIONS = torch.library.Library("dkan", "DEF")
+# Inside it, an operation of this module is computed, and not differentiated again.
+BelowAutograd = torch._C._AutoDispatchBelowAutograd
+
+
+def _register(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Define an operation, which a function computes on the CPU; another one returns what it does in shape."""
+    name = OPERATIONS.define(schema)
+    OPERATIONS.impl(name, compute, "CPU")
+    torch.library.register_fake(f"dkan::{name}", fake, lib=OPERATIONS)
+
+
 def can_compute(*tensors: Tensor) -> bool:
     """Tell whether the extension is built and takes these: float32 on the CPU, and no autocast to another type."""
     usual = all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
@@ -46,7 +60,7 @@ def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: flo
     """
     if not can_compute(x_BI, weight_OK) or len(centers_G) > MAX_CENTERS:
         return recompute.radial_linear(x_BI, weight_OK, centers_G, width)
-    out_BO: Tensor = _radial_linear(x_BI, weight_OK, centers_G, width)
+    out_BO: Tensor = torch.ops.dkan.radial_linear(x_BI, weight_OK, centers_G, width)
     return out_BO
 
 
@@ -74,7 +88,6 @@ def _tiles(x_BI: Tensor, num_centers: int) -> list[slice]:
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-@torch.library.custom_op("dkan::radial_linear", mutates_args=(), device_types="cpu")
 def _radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
     out_BO = x_BI.new_empty(*x_BI.shape[:-1], weight_OK.shape[-2])
     for tile in _tiles(x_BI, len(centers_G)):
@@ -82,12 +95,6 @@ def _radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: fl
     return out_BO
 
 
-@_radial_linear.register_fake
-def _(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
-    return x_BI.new_empty(*x_BI.shape[:-1], weight_OK.shape[-2])
-
-
-@torch.library.custom_op("dkan::radial_linear_backward", mutates_args=(), device_types="cpu")
 def _radial_linear_backward(
     grad_BO: Tensor, x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float, needs_x: bool
 ) -> tuple[Tensor, Tensor]:
@@ -103,25 +110,40 @@ def _radial_linear_backward(
     return grad_x_BI, grad_weight_OK
 
 
-@_radial_linear_backward.register_fake
-def _(
-    grad_BO: Tensor, x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float, needs_x: bool
-) -> tuple[Tensor, Tensor]:
-    return x_BI.new_empty(x_BI.shape if needs_x else 0), torch.empty_like(weight_OK)
+_register(
+    "radial_linear(Tensor x, Tensor weight, Tensor centers, float width) -> Tensor",
+    _radial_linear,
+    lambda x_BI, weight_OK, *_: x_BI.new_empty(*x_BI.shape[:-1], weight_OK.shape[-2]),
+)
+_register(
+    "radial_linear_backward(Tensor grad, Tensor x, Tensor weight, Tensor centers, float width, bool needs_x)"
+    " -> (Tensor, Tensor)",
+    _radial_linear_backward,
+    lambda _, x_BI, weight_OK, __, ___, needs_x: (
+        x_BI.new_empty(x_BI.shape if needs_x else 0),
+        torch.empty_like(weight_OK),
+    ),
+)
 
 
-def _save_radial_linear(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.width = inputs
-    ctx.save_for_backward(*tensors)
+class _RadialLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
+        ctx.save_for_backward(x_BI, weight_OK, centers_G)
+        ctx.width = width
+        with BelowAutograd():
+            out_BO: Tensor = torch.ops.dkan.radial_linear(x_BI, weight_OK, centers_G, width)
+        return out_BO
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        needs_x = ctx.needs_input_grad[0]
+        backward = torch.ops.dkan.radial_linear_backward
+        grad_x_BI, grad_weight_OK = backward(grads[0], *ctx.saved_tensors, ctx.width, needs_x)
+        return grad_x_BI if needs_x else None, grad_weight_OK, None, None
 
 
-def _differentiate_radial_linear(ctx: Any, grad_BO: Tensor) -> tuple[Tensor | None, ...]:
-    needs_x = ctx.needs_input_grad[0]
-    grad_x_BI, grad_weight_OK = _radial_linear_backward(grad_BO, *ctx.saved_tensors, ctx.width, needs_x)
-    return grad_x_BI if needs_x else None, grad_weight_OK, None, None
-
-
-_radial_linear.register_autograd(_differentiate_radial_linear, setup_context=_save_radial_linear)
+OPERATIONS.impl("radial_linear", _RadialLinear.apply, "Autograd")
 
 
 def can_compute_hidden(x_NBI: Tensor, spline_weight_NOK: Tensor, centers_G: Tensor) -> bool:
@@ -130,8 +152,35 @@ def can_compute_hidden(x_NBI: Tensor, spline_weight_NOK: Tensor, centers_G: Tens
     return few and can_compute(x_NBI, spline_weight_NOK)
 
 
-@torch.library.custom_op("dkan::hidden_layer", mutates_args=(), device_types="cpu")
 def hidden_layer(
+    x_NBI: Tensor,
+    weights: Sequence[Tensor],
+    centers_G: Tensor,
+    width: float,
+    row_key_B: Tensor | None,
+    unit_key_U: Tensor,
+    dropped: int,
+) -> Tensor:
+    """Return dropout, LayerNorm, basis and linear map, plus SiLU and linear map, of layers with few outputs.
+
+    Args:
+        x_NBI: Outputs of the layer before.
+        weights: Weight and bias of LayerNorm ``(N, I)``, weights of the basis ``(N, O, I * G)`` and of the SiLU
+            ``(N, O, I)``, and what is added to the result ``(N, O)``; each may have dimensions of size 1 in between.
+        centers_G: Where the Gaussians lie.
+        width: Their width.
+        row_key_B: Keys of the rows for dropout (``model.dropout``); None if nothing is dropped.
+        unit_key_U: Keys of the units over all networks.
+        dropped: Share of cells to drop, in units of 2**-32.
+
+    Shape:
+        - Output: ``(N, B, O)``
+    """
+    out_NBO: Tensor = torch.ops.dkan.hidden_layer(x_NBI, *weights, centers_G, width, row_key_B, unit_key_U, dropped)
+    return out_NBO
+
+
+def _hidden_layer(
     x_NBI: Tensor,
     norm_weight_NI: Tensor,
     norm_bias_NI: Tensor,
@@ -144,24 +193,6 @@ def hidden_layer(
     unit_key_U: Tensor,
     dropped: int,
 ) -> Tensor:
-    """Return dropout, LayerNorm, basis and linear map, plus SiLU and linear map, of layers with few outputs.
-
-    Args:
-        x_NBI: Outputs of the layer before.
-        norm_weight_NI: Of LayerNorm.
-        norm_bias_NI: Of LayerNorm.
-        spline_weight_NOK: Weights of the basis.
-        base_weight_NOI: Weights of the SiLU.
-        base_bias_NO: Added to the result.
-        centers_G: Where the Gaussians lie.
-        width: Their width.
-        row_key_B: Keys of the rows for dropout (``model.dropout``); None if nothing is dropped.
-        unit_key_U: Keys of the units over all networks.
-        dropped: Share of cells to drop, in units of 2**-32.
-
-    Shape:
-        - Output: ``(N, B, O)``
-    """
     out_NBO = x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2])
     tensors = (x_NBI, norm_weight_NI, norm_bias_NI, spline_weight_NOK, base_weight_NOI, base_bias_NO, centers_G)
     call = _HiddenCall(tensors, width, row_key_B, unit_key_U, dropped)
@@ -170,12 +201,6 @@ def hidden_layer(
     return out_NBO
 
 
-@hidden_layer.register_fake
-def _(x_NBI: Tensor, norm_weight_NI: Tensor, norm_bias_NI: Tensor, spline_weight_NOK: Tensor, *_: Any) -> Tensor:
-    return x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2])
-
-
-@torch.library.custom_op("dkan::hidden_layer_backward", mutates_args=(), device_types="cpu")
 def _hidden_layer_backward(
     grad_NBO: Tensor,
     x_NBI: Tensor,
@@ -203,24 +228,43 @@ def _hidden_layer_backward(
     return (grad_x_NBI, *gradients)  # type: ignore[return-value] # as many as there are weights
 
 
-@_hidden_layer_backward.register_fake
-def _(grad_NBO: Tensor, x_NBI: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    weights = tuple(torch.empty_like(each, memory_format=torch.contiguous_format) for each in rest[:5])
-    return (torch.empty_like(x_NBI), *weights)  # type: ignore[return-value] # as many as there are weights
+_HIDDEN_ARGUMENTS = (
+    "Tensor x, Tensor norm_weight, Tensor norm_bias, Tensor spline_weight, Tensor base_weight, Tensor base_bias, "
+    "Tensor centers, float width, Tensor? row_key, Tensor unit_key, int dropped"
+)
+_register(
+    f"hidden_layer({_HIDDEN_ARGUMENTS}) -> Tensor",
+    _hidden_layer,
+    lambda x_NBI, _, __, spline_weight_NOK, *___: x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2]),
+)
+_register(
+    f"hidden_layer_backward(Tensor grad, {_HIDDEN_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _hidden_layer_backward,
+    lambda _, x_NBI, *rest: (
+        torch.empty_like(x_NBI),
+        *(torch.empty_like(weight, memory_format=torch.contiguous_format) for weight in rest[:5]),
+    ),
+)
 
 
-def _save_hidden_layer(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.width, row_key_B, unit_key_U, ctx.dropped = inputs
-    ctx.save_for_backward(*tensors, row_key_B, unit_key_U)
+class _HiddenLayer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        *tensors, ctx.width, row_key_B, unit_key_U, ctx.dropped = arguments
+        ctx.save_for_backward(*tensors, row_key_B, unit_key_U)
+        with BelowAutograd():
+            out_NBO: Tensor = torch.ops.dkan.hidden_layer(*arguments)
+        return out_NBO
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, row_key_B, unit_key_U = ctx.saved_tensors
+        backward = torch.ops.dkan.hidden_layer_backward
+        gradients = backward(grads[0], *tensors, ctx.width, row_key_B, unit_key_U, ctx.dropped)
+        return (*gradients, None, None, None, None, None)
 
 
-def _differentiate_hidden_layer(ctx: Any, grad_NBO: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, row_key_B, unit_key_U = ctx.saved_tensors
-    gradients = _hidden_layer_backward(grad_NBO, *tensors, ctx.width, row_key_B, unit_key_U, ctx.dropped)
-    return (*gradients, None, None, None, None, None)
-
-
-hidden_layer.register_autograd(_differentiate_hidden_layer, setup_context=_save_hidden_layer)
+OPERATIONS.impl("hidden_layer", _HiddenLayer.apply, "Autograd")
 
 
 class _HiddenCall:
@@ -262,7 +306,6 @@ class _HiddenCall:
         )
 
 
-@torch.library.custom_op("dkan::table_sum", mutates_args=(), device_types="cpu")
 def table_sum(places_BT: Tensor, table_VH: Tensor) -> Tensor:
     """Return for each row the sum of the table's rows at its places: ``embedding_bag``, whose backward does not sort.
 
@@ -273,23 +316,17 @@ def table_sum(places_BT: Tensor, table_VH: Tensor) -> Tensor:
     Raises:
         IndexError: A place is no row of the table.
     """
+    out_BH: Tensor = torch.ops.dkan.table_sum(places_BT, table_VH)
+    return out_BH
+
+
+def _table_sum_forward(places_BT: Tensor, table_VH: Tensor) -> Tensor:
     return _table_sum(places_BT, table_VH.contiguous(), None, table_VH.new_empty(len(places_BT), table_VH.shape[1]))
 
 
-@table_sum.register_fake
-def _(places_BT: Tensor, table_VH: Tensor) -> Tensor:
-    return table_VH.new_empty(len(places_BT), table_VH.shape[1])
-
-
-@torch.library.custom_op("dkan::table_sum_backward", mutates_args=(), device_types="cpu")
 def _table_sum_backward(grad_BH: Tensor, places_BT: Tensor, table_rows: int) -> Tensor:
     grad_BH = grad_BH.contiguous()
     return _table_sum(places_BT, None, grad_BH, grad_BH.new_empty(table_rows, grad_BH.shape[1]))
-
-
-@_table_sum_backward.register_fake
-def _(grad_BH: Tensor, places_BT: Tensor, table_rows: int) -> Tensor:
-    return grad_BH.new_empty(table_rows, grad_BH.shape[1])
 
 
 def _table_sum(places_BT: Tensor, table_VH: Tensor | None, grad_BH: Tensor | None, out: Tensor) -> Tensor:
@@ -312,15 +349,31 @@ def _table_sum(places_BT: Tensor, table_VH: Tensor | None, grad_BH: Tensor | Non
     return out
 
 
-def _save_table_sum(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    places_BT, table_VH = inputs
-    ctx.save_for_backward(places_BT)
-    ctx.table_rows = len(table_VH)
+_register(
+    "table_sum(Tensor places, Tensor table) -> Tensor",
+    _table_sum_forward,
+    lambda places_BT, table_VH: table_VH.new_empty(len(places_BT), table_VH.shape[1]),
+)
+_register(
+    "table_sum_backward(Tensor grad, Tensor places, SymInt table_rows) -> Tensor",
+    _table_sum_backward,
+    lambda grad_BH, _, table_rows: grad_BH.new_empty(table_rows, grad_BH.shape[1]),
+)
 
 
-def _differentiate_table_sum(ctx: Any, grad_BH: Tensor) -> tuple[None, Tensor]:
-    (places_BT,) = ctx.saved_tensors
-    return None, _table_sum_backward(grad_BH, places_BT, ctx.table_rows)
+class _TableSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, places_BT: Tensor, table_VH: Tensor) -> Tensor:
+        ctx.save_for_backward(places_BT)
+        ctx.table_rows = len(table_VH)
+        with BelowAutograd():
+            out_BH: Tensor = torch.ops.dkan.table_sum(places_BT, table_VH)
+        return out_BH
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        (places_BT,) = ctx.saved_tensors
+        return None, torch.ops.dkan.table_sum_backward(grads[0], places_BT, ctx.table_rows)
 
 
-table_sum.register_autograd(_differentiate_table_sum, setup_context=_save_table_sum)
+OPERATIONS.impl("table_sum", _TableSum.apply, "Autograd")
