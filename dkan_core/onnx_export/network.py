@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 from torch import Tensor, nn
 
-from dkan_core.data.encoding.preprocessor import UNSEEN
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN
 from dkan_core.model.ensemble import FastKANEnsemble, MemberLayer
 from dkan_core.model.fastkan import FastKAN, FastKANLayer, RadialBasis
 from dkan_core.model.tabular import BINARY_SCALE, InputEncoder, OneHotWeights, TabularFastKAN
@@ -63,23 +63,39 @@ def _add_encoder(graph: Graph, encoder: InputEncoder, columns: EncodedColumns) -
 
 def _add_one_hots(graph: Graph, one_hots: OneHotWeights, codes: dict[int, str]) -> list[str]:
     """Add ``OneHotWeights``: a table for each group, whose rows are what is to be summed."""
-    places = [
-        _add_capped(graph, codes[index], cap)
-        for index, cap in zip(one_hots.features.tolist(), one_hots.caps.tolist(), strict=True)
-    ]
-    for cross in one_hots.crosses:
-        terms = [graph.node("Mul", codes[index], graph.number(stride, np.int64)) for index, stride in cross]
-        places.append(functools.reduce(lambda left, right: graph.node("Add", left, right), terms))
     tables = np.split(_array(one_hots.weight), [*accumulate(one_hots.sizes)][:-1])
-    return [
-        graph.node("Gather", graph.constant(table, "one_hot_weight"), place)
-        for table, place in zip(tables, places, strict=True)
-    ]
+    features, caps = one_hots.features.tolist(), one_hots.caps.tolist()
+    terms, of_missing = [], []
+    for index, cap, table in zip(features, caps, tables, strict=False):
+        if len(table) == FIRST_CODE:
+            of_missing.append((codes[index], table))
+        else:
+            rare = graph.node("GreaterOrEqual", codes[index], graph.number(cap, np.int64))
+            places = graph.node("Where", rare, graph.number(UNSEEN, np.int64), codes[index])
+            terms.append(graph.node("Gather", graph.constant(table, "one_hot_weight"), places))
+    for cross, table in zip(one_hots.crosses, tables[len(features) :], strict=True):
+        strides = [graph.node("Mul", codes[index], graph.number(stride, np.int64)) for index, stride in cross]
+        places = functools.reduce(lambda left, right: graph.node("Add", left, right), strides)
+        terms.append(graph.node("Gather", graph.constant(table, "one_hot_weight"), places))
+    return [*terms, *_add_missing(graph, of_missing)]
 
 
-def _add_capped(graph: Graph, codes: str, cap: int) -> str:
-    rare = graph.node("GreaterOrEqual", codes, graph.number(cap, np.int64))
-    return graph.node("Where", rare, graph.number(UNSEEN, np.int64), codes)
+def _add_missing(graph: Graph, tables: Sequence[tuple[str, Array]]) -> list[str]:
+    """Add what tables give of which only the row for missing values differs from the rest: one matrix product.
+
+    Args:
+        graph: Where the nodes go.
+        tables: Codes ``(N,)`` and weights ``(2, O)`` of each feature.
+    """
+    if not tables:
+        return []
+    stacked_T2O = np.stack([table for _, table in tables])
+    columns = [graph.node("Unsqueeze", codes, graph.indexes(1)) for codes, _ in tables]
+    codes_NT = graph.node("Concat", *columns, axis=1)
+    missing_NT = graph.cast(graph.node("Equal", codes_NT, graph.number(MISSING, np.int64)), np.float32)
+    difference_TO = graph.constant(stacked_T2O[:, MISSING] - stacked_T2O[:, UNSEEN], "missing_weight")
+    unseen_O = graph.constant(stacked_T2O[:, UNSEEN].sum(axis=0), "unseen_weight")
+    return [graph.node("MatMul", missing_NT, difference_TO), unseen_O]
 
 
 def _add_fastkan(graph: Graph, network: FastKAN, inputs: str | None) -> str:
@@ -137,7 +153,7 @@ def _add_radial_linear(graph: Graph, x_NI: str, basis: RadialBasis, weight_OK: A
     weight_KO = graph.constant(weight_GIO.reshape(*rest, -1, outputs), "spline_weight")
     centers_G1 = graph.constant(_array(basis.grid)[:, None], "centers")
     offset_NGI = graph.node("Sub", graph.node("Unsqueeze", x_NI, graph.indexes(-2)), centers_G1)
-    scaled_NGI = graph.node("Div", offset_NGI, graph.number(basis.width))
+    scaled_NGI = graph.node("Mul", offset_NGI, graph.number(1 / basis.width))
     basis_NGI = graph.node("Exp", graph.node("Neg", graph.node("Mul", scaled_NGI, scaled_NGI)))
     # 0 keeps a dimension as it is.
     shape = graph.indexes(*[0] * (len(rest) + 1), inputs * len(basis.grid))

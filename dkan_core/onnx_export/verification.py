@@ -85,15 +85,15 @@ def boundary_rows(preprocessor: Preprocessor, missing_text: str) -> pa.RecordBat
     for feature in preprocessor.coded:
         if feature.name in numeric:
             numeric[feature.name].append(np.array(feature.vocabulary, dtype=np.float64))
-    values: dict[str, list[Any]] = {name: _around(np.concatenate(known)).tolist() for name, known in numeric.items()}
+    values = {name: pa.array(_around(np.concatenate(known))) for name, known in numeric.items()}
     for feature in preprocessor.coded:
         if isinstance(feature, CategoryFeature):
-            values[feature.name] = [*feature.vocabulary, None, _unseen(feature, missing_text)]
+            texts = [*feature.vocabulary, None, _unseen(feature, missing_text)]
+            values[feature.name] = pa.array(texts, pa.string())
     count = max(MIN_ROWS, *map(len, values.values()))
     rng = np.random.default_rng(SEED)
-    columns = {name: [known[place % len(known)] for place in rng.permutation(count)] for name, known in values.items()}
-    kinds = {name: pa.float64() if name in numeric else pa.string() for name in values}
-    return pa.record_batch({name: pa.array(column, kinds[name]) for name, column in columns.items()})
+    columns = {name: known.take(pa.array(rng.permutation(count) % len(known))) for name, known in values.items()}
+    return pa.record_batch(columns)
 
 
 def _around(known: Float64) -> Float64:

@@ -1,0 +1,132 @@
+"""How exact and how fast an exported model is: ``python -m benchmarks.onnx_export RUN/model ROWS.parquet...``.
+
+Both sides turn the same rows in memory into probabilities on one thread: dkan encodes and scores them, onnxruntime is
+handed them as arrays. They take turns, and count the CPU time of the process: the medians are compared.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import pyarrow as pa
+import torch
+import typer
+
+from dkan_core import export
+from dkan_core.data.source.columns import read_batches
+from dkan_core.data.source.files import find_parquet
+from dkan_core.evaluation.prediction import score, torch_threads
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.onnx_export.verification import OUTPUT, graph_inputs
+
+TURNS = 5
+Scores = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What was measured of one model."""
+
+    rows: int
+    columns: int
+    megabytes: float
+    largest_difference: float
+    model_rows: float
+    """Rows that dkan scores in a second of CPU time."""
+
+    graph_rows: float
+    """The same of onnxruntime."""
+
+    def __str__(self) -> str:
+        cells = (
+            f"{self.rows:,}",
+            str(self.columns),
+            f"{self.megabytes:.1f} MB",
+            f"{self.largest_difference:.1e}",
+            f"{self.model_rows:,.0f}",
+            f"{self.graph_rows:,.0f}",
+            f"{self.graph_rows / self.model_rows:.2f}",
+        )
+        return f"| {' | '.join(cells)} |"
+
+
+def compare(model: Path, sources: list[str], limit: int) -> Comparison:
+    """Export a model, and score rows with both.
+
+    Args:
+        model: Its folder, or that of its run.
+        sources: Raw Parquet.
+        limit: Rows of each file to score.
+    """
+    saved = SavedModel(model)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        size = export(model, path).size
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    batches = [batch for path in find_parquet(sources) for batch in _first_batches(path, saved, limit)]
+
+    def by_model(batch: pa.RecordBatch) -> Scores:
+        return score(saved.module, saved.preprocessor.transform(batch, "rows"), torch.device("cpu"))
+
+    def by_graph(batch: pa.RecordBatch) -> Scores:
+        found: Scores = session.run([OUTPUT], graph_inputs(batch, saved.preprocessor, ""))[0]
+        return found
+
+    largest = max(float(np.abs(by_model(batch) - by_graph(batch)).max()) for batch in batches)
+    rows = sum(map(len, batches))
+    with torch_threads(1):
+        model_seconds, graph_seconds = _in_turns(batches, (by_model, by_graph))
+    return Comparison(
+        rows=rows,
+        columns=len(saved.preprocessor.columns),
+        megabytes=size / 1e6,
+        largest_difference=largest,
+        model_rows=rows / model_seconds,
+        graph_rows=rows / graph_seconds,
+    )
+
+
+def _first_batches(path: str, saved: SavedModel, limit: int) -> list[pa.RecordBatch]:
+    found, rows = [], 0
+    for batch in read_batches(path, saved.preprocessor.columns):
+        # As many at once as a service would see at most.
+        for start in range(0, min(len(batch), limit - rows), 4096):
+            found.append(batch.slice(start, min(4096, limit - rows)))
+            rows += len(found[-1])
+        if rows >= limit:
+            break
+    return found
+
+
+def _in_turns(batches: list[pa.RecordBatch], functions: tuple[Callable[[pa.RecordBatch], Scores], ...]) -> list[float]:
+    """Return the median CPU seconds that each function takes for all batches."""
+    seconds: list[list[float]] = [[] for _ in functions]
+    for _ in range(TURNS):
+        for function, taken in zip(functions, seconds, strict=True):
+            start = time.process_time()
+            for batch in batches:
+                function(batch)
+            taken.append(time.process_time() - start)
+    return [statistics.median(taken) for taken in seconds]
+
+
+def main(
+    model: Annotated[Path, typer.Argument(help="Folder of a model, or of a run.")],
+    sources: Annotated[list[str], typer.Argument(help="Raw Parquet to score.")],
+    rows: Annotated[int, typer.Option(help="Rows of each file to score.")] = 20_000,
+) -> None:
+    """Print a row of the table in docs/development/benchmarks.md."""
+    typer.echo(compare(model, sources, rows))
+
+
+if __name__ == "__main__":
+    typer.run(main)
