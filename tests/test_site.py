@@ -63,7 +63,7 @@ RESULTS = {
     "explain": "explanation.html",
 }
 """What a command leaves in the folder that it writes; any other writes a file."""
-OTHER_PROGRAMS = {"cd", "curl", "docker", "git", "kubectl", "pip", "sed", "source"}
+OTHER_PROGRAMS = {"cd", "curl", "docker", "git", "kubectl", "mlflow", "pip", "sed", "source", "tensorboard"}
 ROWS = 600
 COLUMNS = ["month", "hour", "carrier", "origin", "distance", "temp", "label", "split"]
 

@@ -21,6 +21,7 @@ from dkan_core.evaluation.prediction import probability_column
 from dkan_core.explanation.explain import QUICK_ROWS, learned_section
 from dkan_core.model.saved_model import SavedModel, Share
 from dkan_core.report.evaluation import render_report
+from dkan_core.report.templating import render_markdown
 from dkan_core.tracking.mlflow.evaluation import log_evaluation
 from dkan_core.training.history import HISTORY, read_history
 from dkan_core.utils.schemas import Schema, read_json
@@ -60,6 +61,16 @@ class Evaluation:
             for name, value in self.metrics.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
+
+    def summary(self) -> str:
+        """Return the metrics as Markdown, for where no HTML is shown."""
+        return render_markdown(
+            "evaluation_summary",
+            split=self.metrics["split"],
+            scalars=self.scalars(),
+            thresholds=self.thresholds,
+            labels=self.metrics["labels"],
+        )
 
     def roc_curve(self) -> tuple[list[float], list[float], list[float]]:
         """Return false positive rate, true positive rate and thresholds, at most 200 points; labels are pooled."""

@@ -25,7 +25,15 @@ OWN_LABELS = {"app.kubernetes.io/managed-by": "dkan"}
 # A proxy beside the ranks would stand between them, and outlive them.
 WITHOUT_SIDECAR = {"sidecar.istio.io/inject": "false"}
 
-SECRET_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "FSSPEC_GCS")
+SECRET_KEYS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "FSSPEC_GCS",
+    "MLFLOW_TRACKING_USERNAME",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+)
 # Entries of a Secret and of a ConfigMap that are variables in every pod, here and in the steps of a pipeline.
 CONFIG_KEYS = (
     "AWS_ENDPOINT_URL",
@@ -34,6 +42,8 @@ CONFIG_KEYS = (
     "AWS_CA_BUNDLE",
     "GOOGLE_APPLICATION_CREDENTIALS",
     "GOOGLE_CLOUD_PROJECT",
+    "MLFLOW_TRACKING_URI",
+    "MLFLOW_EXPERIMENT_NAME",
 )
 
 # What a namespace asks of every pod that enforces the "restricted" Pod Security Standard. The image's user is no root.

@@ -2,11 +2,12 @@
 
 from typing import Any, NamedTuple
 
-from kfp import dsl
+from kfp import dsl, kubernetes
 
 from components.training.choose_best_run import choose_best_run
 from components.training.train_fastkan import train_fastkan
 from components.training.train_fastkan_nodes import train_fastkan_nodes
+from dkan_core.tracking.mlflow.sweep import VARIABLE as SWEEP_VARIABLE
 from pipelines.form import REQUIRED, Parameter, Values, as_pipeline, bind, merged, parameters_of
 from pipelines.pods import (
     STEP,
@@ -25,6 +26,9 @@ PARAMETERS = merged(parameters_of(train_fastkan, leave_out=("checkpoint_key", "d
 # Of no use to training: it makes the cache tell data apart, which a URI alone does not.
 KNOWN_BY = Parameter(name="data_fingerprint", type=str, description="Fingerprint of the data.")
 
+# Argo gives every pod the name of its workflow, of which each run of a pipeline has one.
+WORKFLOW = "metadata.labels['workflows.argoproj.io/workflow']"
+
 SWEEP_SETTINGS = Parameter(
     name="sweep",
     type=list[dict],  # type: ignore[type-arg] # the form shows the type as it stands here
@@ -39,16 +43,19 @@ class Trained(NamedTuple):
     model: dsl.Model
 
 
-def _train_once(settings: Settings, name: str) -> Any:
+def _train_once(settings: Settings, name: str, *, in_sweep: bool = False) -> Any:
     def train(values: Values, prepared: Any) -> Any:
         task = bind(train_fastkan, values, prepared=prepared, checkpoint_key=name)
+        if in_sweep:
+            # MLflow shows the runs of one pipeline's run under one parent.
+            kubernetes.use_field_path_as_env(task, SWEEP_VARIABLE, WORKFLOW)
         return place_training(task, values, settings).outputs["model"]
 
     return train
 
 
 def _sweep(settings: Settings, name: str) -> Any:
-    once = _train_once(settings, name)
+    once = _train_once(settings, name, in_sweep=True)
     data = Parameter(name="prepared", type=dsl.Input[dsl.Dataset], default=REQUIRED, description="Prepared data.")
 
     def best_of(values: Values) -> Trained:

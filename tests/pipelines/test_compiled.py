@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from kfp import dsl
 
-from dkan_core.utils.storage.credentials import VARIABLES
+from dkan_core.trainjob.body import CONFIG_KEYS, SECRET_KEYS
+from dkan_core.utils.storage.credentials import VARIABLES, own_name
 from pipelines.compiled import DEFAULT, PIPELINES, ROOT, inputs_of, package_of, read_documents
 from pipelines.parameters import PARSERS, ArgumentError, read_parameters
 
@@ -140,8 +141,18 @@ def test_every_pod_gets_credentials_that_may_be_absent(kubernetes: dict[str, Any
         for kind in ("secretAsEnv", "secretAsVolume", "configMapAsEnv"):
             assert [source["optional"] for source in pod[kind]] == [True], f"{name}: {kind}"
         variables = {each["envVar"] for kind in ("secretAsEnv", "configMapAsEnv") for each in pod[kind][0]["keyToEnv"]}
-        assert {f"DKAN_{name}" for name in VARIABLES} == variables - {"FSSPEC_GCS"}
+        assert variables == {own_name(key) for key in (*SECRET_KEYS, *CONFIG_KEYS)}
+        assert {f"DKAN_{name}" for name in VARIABLES} <= variables
         assert pod["securityContext"] == {"runAsNonRoot": True}
+
+
+def test_runs_of_a_sweep_know_that_they_belong_together(
+    kubernetes: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    known = {name: pod["fieldPathAsEnv"] for name, pod in kubernetes.items() if "fieldPathAsEnv" in pod}
+    in_sweep = {"name": "DKAN_SWEEP", "fieldPath": "metadata.labels['workflows.argoproj.io/workflow']"}
+    is_sweep = "sweep" in request.node.callspec.id
+    assert known == ({"exec-train-fastkan": [in_sweep]} if is_sweep else {})
 
 
 def test_one_pod_with_gpus_has_shared_memory(kubernetes: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ def evaluate_fastkan(
     metrics: dsl.Output[dsl.Metrics],
     classification: dsl.Output[dsl.ClassificationMetrics],
     report: dsl.Output[dsl.HTML],
+    summary: dsl.Output[dsl.Markdown],
     split: str = "test",
     previous_model_uri: str = "",
 ) -> NamedTuple("Outputs", [("average_precision", float), ("previous_average_precision", float), ("comparable", bool)]):
@@ -25,6 +26,7 @@ def evaluate_fastkan(
         metrics: Average precision, ROC AUC, log loss, Brier score, prevalence and rows of the split.
         classification: ROC curve, and the confusion matrix at the threshold chosen on validation.
         report: One self-contained page: curves, calibration, thresholds, training history.
+        summary: The metrics as Markdown.
         split: Split to evaluate: train, valid or test.
         previous_model_uri: Earlier model to compare the new one with, such as the published one; may be absent.
 
@@ -38,6 +40,8 @@ def evaluate_fastkan(
     evaluation = evaluate(model.path, prepared.path, report.path, split=split, previous=previous_model_uri or None)
     # The artifact is the page, not the folder around it: the Kubeflow UI shows a single file only.
     report.path = f"{report.path}/report.html"
+    with open(summary.path, "w", encoding="utf-8") as file:  # noqa: PTH123 - a component imports dkan_core alone
+        file.write(evaluation.summary())
     scalars = evaluation.scalars()
     for name, value in scalars.items():
         metrics.log_metric(name, value)

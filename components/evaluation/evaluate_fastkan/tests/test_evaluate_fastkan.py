@@ -15,6 +15,7 @@ def test_outputs_are_of_the_types_the_ui_draws() -> None:
         "metrics": "system.Metrics@0.0.1",
         "classification": "system.ClassificationMetrics@0.0.1",
         "report": "system.HTML@0.0.1",
+        "summary": "system.Markdown@0.0.1",
         "average_precision": "Float",
         "previous_average_precision": "Float",
         "comparable": "Boolean",
@@ -30,5 +31,6 @@ def test_missing_model_is_an_error_and_leaves_no_report(tmp_path: Path) -> None:
             dsl.Metrics(uri=str(tmp_path / "metrics")),
             dsl.ClassificationMetrics(uri=str(tmp_path / "classification")),
             report,
+            dsl.Markdown(uri=str(tmp_path / "summary")),
         )
     assert not list(tmp_path.rglob("report.html"))
