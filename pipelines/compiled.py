@@ -10,7 +10,7 @@ import yaml
 from kfp import compiler, components
 from kfp.dsl.base_component import BaseComponent
 
-from pipelines.versions import LATEST, leave_out_unknown
+from pipelines.versions import LATEST, leave_out_unknown, read_version
 
 ROOT = Path(__file__).parent
 # Folder of each pipeline; its pipeline.py has a pipeline of the folder's name.
@@ -48,12 +48,23 @@ def compile_pipeline(name: str, path: Path, version: str = LATEST) -> None:
     with tempfile.TemporaryDirectory() as aside:
         fresh = Path(aside) / "pipeline.yaml"
         compiler.Compiler().compile(getattr(module, folder), str(fresh))
-        text = fresh.read_text(encoding="utf-8")
         if version != LATEST:
-            # Behind the comment at the top, in which kfp describes the form.
-            heading = "".join(takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True)))
-            text = heading + yaml.safe_dump_all(leave_out_unknown(read_documents(fresh), version))
-    path.write_text(text, encoding="utf-8")
+            adapt_to(fresh, version)
+        path.write_text(fresh.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def adapt_to(path: str | Path, version: str) -> None:
+    """Leave out of a compiled file what servers of ``version`` do not know.
+
+    Raises:
+        VersionError: Such a server cannot run it; the file is as before.
+    """
+    path = Path(path)
+    documents = leave_out_unknown(read_documents(path), read_version(version))
+    # Behind the comment at the top, in which kfp describes the form.
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    heading = "".join(takewhile(lambda line: line.startswith("#"), lines))
+    path.write_text(heading + yaml.safe_dump_all(documents), encoding="utf-8")
 
 
 def is_current(name: str, path: Path, version: str = LATEST) -> bool:

@@ -42,9 +42,8 @@ def build_score(settings: Settings) -> Callable[[Values], Outputs]:
     def score(values: Values) -> Outputs:
         plan = configure_pod(bind(plan_scoring, values), values, settings)
         with dsl.ParallelFor(plan.output, name="score", parallelism=settings.parallelism) as part:
-            scored = retry(configure_pod(bind(predict_parquet, values, part=part), values, settings), settings).after(
-                plan
-            )
+            task = configure_pod(bind(predict_parquet, values, part=part), values, settings)
+            scored = retry(task, settings).after(plan)
         summary = configure_pod(bind(summarize_scores, values), values, settings).after(scored)
         # Behind the summary, so that its report is there to show why the gate failed.
         done = configure_pod(bind(complete_scores, values), values, settings).after(summary)

@@ -12,7 +12,7 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 from typer.testing import CliRunner
 
 from pipelines.__main__ import app
-from pipelines.compiled import DEFAULT, PIPELINES, ROOT, package_of, read_documents
+from pipelines.compiled import DEFAULT, PIPELINES, ROOT, adapt_to, package_of, read_documents
 from pipelines.lint import lint, lint_documents
 from pipelines.versions import (
     LATEST,
@@ -123,10 +123,13 @@ def test_field_that_cannot_be_left_out_is_refused(tmp_path: Path) -> None:
     def folder() -> None:
         kubernetes.mount_pvc(say(text="a"), "claim", "/data", sub_path="flights")
 
-    documents = compiled(folder, tmp_path / "folder.yaml")
+    path = tmp_path / "folder.yaml"
+    documents = compiled(folder, path)
     with pytest.raises(VersionError, match=r"pvcMount\[0\]\.subPath: Kubeflow Pipelines 2\.15 does not know subPath"):
-        leave_out_unknown(documents, "2.15")
-    assert leave_out_unknown(documents, "2.16") == documents
+        adapt_to(path, "2.15")
+    assert read_documents(path) == documents
+    adapt_to(path, "2.16")
+    assert read_documents(path) == documents
 
 
 @pytest.mark.parametrize(
