@@ -71,7 +71,7 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
             saved = SavedModel(folder)
         if list(saved.config.labels) != data.labels:
             return _not_compared(place, f"it was trained for the labels {', '.join(saved.config.labels)}")
-        labels_NL, probabilities_NL = score_rows(saved, data, data.batches(saved.preprocessor))
+        labels_NL, probabilities_NL, weight_N = score_rows(saved, data, data.batches(saved.preprocessor))
     # An earlier model that cannot be read is no reason to lose the evaluation of the new one.
     except DataError as error:
         return _not_compared(place, str(error))
@@ -82,7 +82,8 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
             place,
             seen,
         )
-    return Comparison(model=place, metrics=compute_metrics(labels_NL, probabilities_NL, data.labels), overlap=seen)
+    metrics = compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N)
+    return Comparison(model=place, metrics=metrics, overlap=seen)
 
 
 def _overlap(saved: SavedModel, data: EvaluationData) -> str:

@@ -33,6 +33,8 @@ from dkan_core.utils.storage.staging import staged_folder
 METRICS, REPORT, PREDICTIONS = "metrics.json", "report.html", "predictions.parquet"
 # The metrics last: a pipeline's next step waits for them.
 OUTPUTS = (REPORT, PREDICTIONS, METRICS)
+# Of predictions.parquet.
+WEIGHT_COLUMN = "weight"
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,9 @@ class Evaluation:
 
     labels: npt.NDArray[np.uint8]
     probabilities: npt.NDArray[np.float32]
+
+    weights: npt.NDArray[np.float32] | None = None
+    """Of the rows, ``(N,)``, which the metrics have; None where every row counts alike."""
 
     thresholds: dict[str, float]
     """Operating threshold of each label: the one with the best F1 on validation."""
@@ -135,7 +140,7 @@ def evaluate(
             report = _report(saved, rows, evaluation, sample, comparison, history)
         write_atomic(folder / REPORT, report)
         if save_predictions:
-            table = _prediction_table(evaluation.labels, evaluation.probabilities, rows.labels)
+            table = _prediction_table(evaluation, rows.labels)
             pq.write_table(table, folder / PREDICTIONS)
         write_json(folder / METRICS, evaluation.metrics)
     log_evaluation(model, evaluation.metrics, saved.metrics.get("step", 0), report)
@@ -172,10 +177,14 @@ def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluati
     """Score all rows; return the metrics, and some encoded rows for a look at what the model learned."""
     collector = RowCollector(data.sample(kept))
     batches = collector.watch(data.batches(saved.preprocessor))
-    labels_NL, probabilities_NL = score_rows(saved, data, batches)
-    metrics = {**metric.compute_metrics(labels_NL, probabilities_NL, data.labels), "split": data.name}
+    labels_NL, probabilities_NL, weight_N = score_rows(saved, data, batches)
+    metrics = {**metric.compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N), "split": data.name}
     evaluation = Evaluation(
-        metrics=metrics, labels=labels_NL, probabilities=probabilities_NL, thresholds=saved.thresholds
+        metrics=metrics,
+        labels=labels_NL,
+        probabilities=probabilities_NL,
+        weights=weight_N,
+        thresholds=saved.thresholds,
     )
     return evaluation, collector.rows()
 
@@ -238,12 +247,13 @@ def _model_summary(saved: SavedModel) -> dict[str, Any]:
     }
 
 
-def _prediction_table(
-    labels_NL: npt.NDArray[np.uint8], probabilities_NL: npt.NDArray[np.float32], names: list[str]
-) -> pa.Table:
+def _prediction_table(evaluation: Evaluation, names: list[str]) -> pa.Table:
     columns: dict[str, pa.Array] = {}
     for index, name in enumerate(names):
-        measured = labels_NL[:, index] != metric.NOT_MEASURED
-        columns[name] = pa.array(labels_NL[:, index], mask=~measured)
-        columns[probability_column(name)] = pa.array(probabilities_NL[:, index])
+        labels_N = evaluation.labels[:, index]
+        columns[name] = pa.array(labels_N, mask=labels_N == metric.NOT_MEASURED)
+        columns[probability_column(name)] = pa.array(evaluation.probabilities[:, index])
+    # A label may be called so itself.
+    if evaluation.weights is not None and WEIGHT_COLUMN not in columns:
+        columns[WEIGHT_COLUMN] = pa.array(evaluation.weights)
     return pa.table(columns)

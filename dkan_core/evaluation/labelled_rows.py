@@ -70,8 +70,8 @@ class EvaluationData(Protocol):
 
 def score_rows(
     saved: SavedModel, data: EvaluationData, batches: Iterator[Arrays]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-    """Return the labels and the probabilities of labelled rows.
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
+    """Return the labels and the probabilities of labelled rows, and their weights where they have some.
 
     Args:
         saved: The model.
@@ -79,7 +79,7 @@ def score_rows(
         batches: All of them, as ``data`` encodes them for the model.
 
     Shape:
-        - Output: ``(N, L)``, ``(N, L)``
+        - Output: ``(N, L)``, ``(N, L)``, ``(N,)``
 
     Raises:
         DataError: The model gives no probability for a row.
@@ -88,7 +88,7 @@ def score_rows(
     scored = score_batches(saved.module.to(device), batches, device)
     probabilities_NL = to_probability(scored.log_odds_NL)
     check_probabilities(probabilities_NL, data.labels, data.title)
-    return scored.labels_NL, probabilities_NL
+    return scored.labels_NL, probabilities_NL, scored.weight_N
 
 
 class PreparedRows:
@@ -125,7 +125,7 @@ class PreparedRows:
                     yield arrays
                 else:
                     inputs = encoding.transform(read_back(arrays, ours), "the prepared data")
-                    yield {**inputs, "labels": arrays["labels"]}
+                    yield {**inputs, **{name: arrays[name] for name in ("labels", "weight") if name in arrays}}
 
     def sample(self, rows: int) -> Int64:
         """Return the numbers of the first rows: they were shuffled."""

@@ -32,6 +32,8 @@ LOG_LOSS_CLIP = 1e-7
 ALERT_RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 # Those that ``metrics.json`` has for each label and as a mean.
 SCALARS = ("average_precision", "roc_auc", "log_loss", "brier", "prevalence")
+# After the name of a metric, where rows have weights: the same metric without them.
+UNWEIGHTED = "_unweighted"
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,24 @@ class Ranking:
 
     positives_P: Array
     negatives_M: Array
+    positive_mass: Array | None = None
+    """Weight of each positive and of those after it, and a 0; (P + 1,). None where every row counts alike."""
+
+    negative_mass: Array | None = None
+
+    @property
+    def positives(self) -> float:
+        """How many positives there are, or what they weigh."""
+        return self.positives_P.size if self.positive_mass is None else float(self.positive_mass[0])
+
+    @property
+    def negatives(self) -> float:
+        """How many negatives there are, or what they weigh."""
+        return self.negatives_M.size if self.negative_mass is None else float(self.negative_mass[0])
 
     @property
     def rows(self) -> int:
-        """Measured rows."""
+        """Measured rows; of rows with weights those that weigh something."""
         return self.positives_P.size + self.negatives_M.size
 
     @property
@@ -55,14 +71,14 @@ class Ranking:
         return bool(self.positives_P.size and self.negatives_M.size)
 
     def counts(self, thresholds_T: Array) -> tuple[Array, Array]:
-        """Count the true and the false positives at each threshold.
+        """Count, or weigh, the true and the false positives at each threshold.
 
         Shape:
             - Input: ``(T,)``
-            - Output: two of ``(T,)``, int64
+            - Output: two of ``(T,)``, int64, or float64 for weights
         """
-        true_T = self.positives_P.size - np.searchsorted(self.positives_P, thresholds_T)
-        false_T = self.negatives_M.size - np.searchsorted(self.negatives_M, thresholds_T)
+        true_T = _from(self.positives_P, self.positive_mass, thresholds_T)
+        false_T = _from(self.negatives_M, self.negative_mass, thresholds_T)
         return true_T, false_T
 
     def alert_thresholds(self, alerts: Iterable[int]) -> Array:
@@ -73,8 +89,17 @@ class Ranking:
         return scores_N[places]
 
 
-def rank_scores(labels_N: Array, scores_N: Array) -> Ranking:
-    """Sort the measured scores by class; arrays of more dimensions are pooled.
+def _from(sorted_K: Array, mass: Array | None, thresholds_T: Array) -> Array:
+    """Return how many values are at or above each threshold, or what these weigh."""
+    places_T = np.searchsorted(sorted_K, thresholds_T)
+    at_or_above_T: Array = sorted_K.size - places_T if mass is None else mass[places_T]
+    return at_or_above_T
+
+
+def rank_scores(labels_N: Array, scores_N: Array, weight_N: Array | None = None) -> Ranking:
+    """Sort the measured scores by class; arrays of more dimensions are pooled, a weight is that of a whole row.
+
+    Rows of weight 0 are left out: they count for nothing.
 
     Raises:
         ValueError: The shapes differ, or a measured score is not finite.
@@ -82,15 +107,24 @@ def rank_scores(labels_N: Array, scores_N: Array) -> Ranking:
     labels, scores = np.asarray(labels_N), np.asarray(scores_N)
     if labels.shape != scores.shape:
         raise ValueError(f"labels and scores must have one shape, got {labels.shape} and {scores.shape}")
-    by_class = []
+    weight = None
+    if weight_N is not None:
+        weight = np.broadcast_to(weight_N.reshape(-1, *[1] * (labels.ndim - 1)), labels.shape)
+    by_class, masses = [], []
     for value in (1, 0):
-        chosen = scores[labels == value]
-        chosen.sort()
+        rows = labels == value if weight is None else (labels == value) & (weight > 0)
+        chosen = scores[rows]
+        if weight is None:
+            chosen.sort()
+        else:
+            order = np.argsort(chosen)
+            chosen = chosen[order]
+            masses.append(np.append(np.cumsum(weight[rows][order][::-1], dtype=np.float64)[::-1], 0.0))
         # sort() puts NaN and inf last and -inf first, so that the two ends tell about all rows
         if chosen.size and not np.isfinite(chosen[[0, -1]]).all():
             raise ValueError(f"scores must be finite, got {chosen[0]} to {chosen[-1]}")
         by_class.append(chosen)
-    return Ranking(*by_class)
+    return Ranking(*by_class, *masses)
 
 
 def average_precision(labels_N: Array, scores_N: Array) -> float:
@@ -104,13 +138,14 @@ def average_precision(labels_N: Array, scores_N: Array) -> float:
     return _average_precision(rank_scores(labels_N, scores_N))
 
 
-def macro_average_precision(labels_NL: Array, scores_NL: Array) -> float:
+def macro_average_precision(labels_NL: Array, scores_NL: Array, weight_N: Array | None = None) -> float:
     """Return the mean of the labels' average precision over those with both classes measured; nan without any.
 
     Shape:
-        - Input: ``(N, L)``, ``(N, L)``
+        - Input: ``(N, L)``, ``(N, L)``, and ``(N,)`` where rows have weights
     """
-    rankings = [rank_scores(labels_NL[:, index], scores_NL[:, index]) for index in range(labels_NL.shape[1])]
+    columns = range(labels_NL.shape[1])
+    rankings = [rank_scores(labels_NL[:, index], scores_NL[:, index], weight_N) for index in columns]
     mean = _mean(_average_precision(ranking) for ranking in rankings if ranking.has_both_classes)
     return float("nan") if mean is None else mean
 
@@ -125,15 +160,26 @@ def _average_precision(ranking: Ranking) -> float:
     # recall moves only where a positive lies: the other thresholds add nothing to the sum
     true_T, false_T = ranking.counts(_distinct(ranking.positives_P))
     gained_T = true_T - np.append(true_T[1:], 0)
-    return float(np.sum(gained_T * (true_T / (true_T + false_T))) / ranking.positives_P.size)
+    return float(np.sum(gained_T * (true_T / (true_T + false_T))) / ranking.positives)
 
 
 def _roc_auc(ranking: Ranking) -> float:
     """Return the share of (positive, negative) pairs in the right order, ties counting one half."""
+    if ranking.positive_mass is not None and ranking.negative_mass is not None:
+        return _weighted_roc_auc(ranking.positives_P, ranking.negatives_M, ranking.positive_mass, ranking.negative_mass)
     # In float64: there are P * M pairs, of which int64 holds no more than 9e18.
     below = np.searchsorted(ranking.negatives_M, ranking.positives_P, side="left").sum(dtype=np.float64)
     at_or_below = np.searchsorted(ranking.negatives_M, ranking.positives_P, side="right").sum(dtype=np.float64)
     return float((below + at_or_below) / 2 / ranking.positives_P.size / ranking.negatives_M.size)
+
+
+def _weighted_roc_auc(positives_P: Array, negatives_M: Array, positive_mass: Array, negative_mass: Array) -> float:
+    """Return the share of the weight of pairs, which is the product of the weights of both."""
+    total = negative_mass[0]
+    below_P = total - negative_mass[np.searchsorted(negatives_M, positives_P, side="left")]
+    at_or_below_P = total - negative_mass[np.searchsorted(negatives_M, positives_P, side="right")]
+    weight_P = -np.diff(positive_mass)
+    return float(np.sum(weight_P / positive_mass[0] * ((below_P + at_or_below_P) / 2 / total)))
 
 
 def _scalars(ranking: Ranking) -> dict[str, Any]:
@@ -143,30 +189,37 @@ def _scalars(ranking: Ranking) -> dict[str, Any]:
     both = ranking.has_both_classes
     # the probability of the class that did not happen
     wrong_N = np.concatenate([1.0 - ranking.positives_P.astype(np.float64), ranking.negatives_M])
-    brier = float(np.mean(np.square(wrong_N)))
+    weight_N = None
+    if ranking.positive_mass is not None and ranking.negative_mass is not None:
+        weight_N = -np.concatenate([np.diff(ranking.positive_mass), np.diff(ranking.negative_mass)])
+    brier = float(np.average(np.square(wrong_N), weights=weight_N))
     np.clip(wrong_N, LOG_LOSS_CLIP, 1.0 - LOG_LOSS_CLIP, out=wrong_N)
     return {
         "average_precision": _average_precision(ranking) if both else None,
         "roc_auc": _roc_auc(ranking) if both else None,
-        "log_loss": float(-np.mean(np.log1p(-wrong_N))),
+        "log_loss": float(-np.average(np.log1p(-wrong_N), weights=weight_N)),
         "brier": brier,
-        "prevalence": ranking.positives_P.size / ranking.rows,
+        "prevalence": ranking.positives / (ranking.positives + ranking.negatives),
         "rows": ranking.rows,
     }
 
 
-def compute_metrics(labels_NL: Array, probabilities_NL: Array, names: Sequence[str]) -> dict[str, Any]:
+def compute_metrics(
+    labels_NL: Array, probabilities_NL: Array, names: Sequence[str], weight_N: Array | None = None
+) -> dict[str, Any]:
     """Compute the metrics of every label and their macro means.
 
-    A label of one class only has None for average precision and ROC AUC and is left out of their means.
+    A label of one class only has None for average precision and ROC AUC and is left out of their means. Where rows have
+    weights, every metric has them, and the same without them is beside it, as ``average_precision_unweighted``.
 
     Args:
         labels_NL: 0, 1 or 255 (not measured).
         probabilities_NL: What a model gives.
         names: The labels.
+        weight_N: Weights of the rows. Default: every row counts alike.
 
     Shape:
-        - Input: ``(N, L)``, ``(N, L)``
+        - Input: ``(N, L)``, ``(N, L)``, ``(N,)``
 
     Returns:
         ``average_precision``, ``roc_auc``, ``log_loss``, ``brier``, ``prevalence`` (means over the labels that
@@ -187,16 +240,28 @@ def compute_metrics(labels_NL: Array, probabilities_NL: Array, names: Sequence[s
             f"got {labels_NL.shape} and {probabilities_NL.shape}"
         )
     by_name = {
-        name: _scalars(rank_scores(labels_NL[:, index], probabilities_NL[:, index])) for index, name in enumerate(names)
+        name: _scalars(rank_scores(labels_NL[:, index], probabilities_NL[:, index], weight_N))
+        for index, name in enumerate(names)
     }
     # Pooled labels of one label are that label: no second sort.
     if len(names) == 1:
         micro = by_name[names[0]]["average_precision"]
     else:
-        pooled = rank_scores(labels_NL, probabilities_NL)
+        pooled = rank_scores(labels_NL, probabilities_NL, weight_N)
         micro = _average_precision(pooled) if pooled.has_both_classes else None
     means = {key: _mean(values[key] for values in by_name.values()) for key in SCALARS}
-    return {**means, "rows": len(labels_NL), "average_precision_micro": micro, "labels": by_name}
+    found = {**means, "rows": len(labels_NL), "average_precision_micro": micro, "labels": by_name}
+    return found if weight_N is None else _beside(found, compute_metrics(labels_NL, probabilities_NL, names))
+
+
+def _beside(weighted: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
+    """Return weighted metrics with those of the same rows without weights beside them."""
+    names = {name: f"{name}{UNWEIGHTED}" for name in (*SCALARS, "average_precision_micro")}
+    labels = {
+        label: {**values, **{names[key]: plain["labels"][label][key] for key in SCALARS}}
+        for label, values in weighted["labels"].items()
+    }
+    return {**weighted, **{names[key]: plain[key] for key in names}, "labels": labels}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -204,20 +269,20 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(defined) / len(defined) if defined else None
 
 
-def best_f1_threshold(labels_N: Array, scores_N: Array) -> float:
+def best_f1_threshold(labels_N: Array, scores_N: Array, weight_N: Array | None = None) -> float:
     """Return the threshold of the highest F1, the higher one of two equals; 0.5 where there is no positive.
 
     >>> best_f1_threshold(np.array([0, 0, 1, 1], np.uint8), np.array([0.1, 0.2, 0.3, 0.9]))
     0.3
     """
-    ranking = rank_scores(labels_N, scores_N)
+    ranking = rank_scores(labels_N, scores_N, weight_N)
     if ranking.positives_P.size == 0:
         return 0.5
     # F1 can peak only at a positive's score: a negative more never raises it
     # Falling, so that the first of several maxima is the highest threshold.
     thresholds_T = _distinct(ranking.positives_P)[::-1]
     true_T, false_T = ranking.counts(thresholds_T)
-    f1_T = 2 * true_T / (true_T + false_T + ranking.positives_P.size)
+    f1_T = 2 * true_T / (true_T + false_T + ranking.positives)
     return float(thresholds_T[np.argmax(f1_T)])
 
 

@@ -222,3 +222,46 @@ def test_wrong_input_is_named() -> None:
         metrics.average_precision(labels, np.array([0.5]))
     with pytest.raises(ValueError, match="2 rows x 2 labels"):
         metrics.compute_metrics(labels[:, None], np.array([[0.5], [0.1]]), ["a", "b"])
+
+
+@settings(max_examples=100, deadline=None)
+@given(labelled_scores(), st.integers(0, 2**32 - 1))
+def test_weighted_scalars_equal_scikit_learn(sample: tuple[Array, Array], seed: int) -> None:
+    labels, scores = sample
+    weight = np.random.default_rng(seed).choice([0.25, 1.0, 3.5], len(labels)).astype(np.float32)
+    ours = metrics.compute_metrics(labels[:, None], scores[:, None], ["a"], weight)
+    wide = scores.astype(np.float64)
+    clipped = np.clip(wide, metrics.LOG_LOSS_CLIP, 1 - metrics.LOG_LOSS_CLIP)
+    wanted = {
+        "average_precision": reference.average_precision_score(labels, scores, sample_weight=weight),
+        "roc_auc": reference.roc_auc_score(labels, scores, sample_weight=weight),
+        "log_loss": reference.log_loss(labels, clipped, sample_weight=weight),
+        "brier": reference.brier_score_loss(labels, wide, sample_weight=weight),
+        "prevalence": np.average(labels, weights=weight),
+    }
+    assert {name: ours[name] for name in wanted} == pytest.approx(wanted, abs=1e-9)
+    assert ours["average_precision_micro"] == ours["average_precision"]
+    plain = metrics.compute_metrics(labels[:, None], scores[:, None], ["a"])
+    for name in wanted:
+        assert ours[f"{name}_unweighted"] == ours["labels"]["a"][f"{name}_unweighted"] == plain[name]
+    assert metrics.macro_average_precision(labels[:, None], scores[:, None], weight) == ours["average_precision"]
+
+
+def test_weight_of_a_whole_number_is_so_many_rows_and_of_zero_none() -> None:
+    labels, scores = imbalanced(2_000, 0.1)
+    labels = np.stack([labels, np.roll(labels, 7)], axis=1)
+    labels[::50, 1] = metrics.NOT_MEASURED
+    scores = np.stack([scores, np.roll(scores, 7)], axis=1)
+    count = np.random.default_rng(0).integers(0, 4, len(labels))
+    found = metrics.compute_metrics(labels, scores, ["a", "b"], count.astype(np.float32))
+    repeated_labels, repeated_scores = np.repeat(labels, count, axis=0), np.repeat(scores, count, axis=0)
+    wanted = metrics.compute_metrics(repeated_labels, repeated_scores, ["a", "b"])
+    for name in (*metrics.SCALARS, "average_precision_micro"):
+        assert found[name] == pytest.approx(wanted[name], abs=1e-12), name
+    for place, name in enumerate(("a", "b")):
+        counted = (count > 0) & (labels[:, place] != metrics.NOT_MEASURED)
+        assert found["labels"][name]["rows"] == np.count_nonzero(counted)
+        threshold = metrics.best_f1_threshold(labels[:, place], scores[:, place], count)
+        assert threshold == metrics.best_f1_threshold(repeated_labels[:, place], repeated_scores[:, place])
+    nothing = metrics.compute_metrics(labels, scores, ["a", "b"], np.zeros(len(labels), np.float32))
+    assert nothing["average_precision"] is nothing["log_loss"] is nothing["average_precision_micro"] is None

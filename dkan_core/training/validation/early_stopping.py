@@ -61,9 +61,9 @@ def describe_best(
     scale_L, shift_L = fit_calibration(labels_NL, scored.log_odds_NL - prior, scored.weight_N)
     shift_L = shift_L - scale_L * prior
     probabilities_NL = to_probability(scored.log_odds_NL * scale_L + shift_L)
-    metrics = compute_metrics(labels_NL, probabilities_NL, names)
+    metrics = compute_metrics(labels_NL, probabilities_NL, names, scored.weight_N)
     for index, name in enumerate(names):
-        threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index])
+        threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index], scored.weight_N)
         metrics["labels"][name]["threshold"] = threshold
         metrics["labels"][name]["scores"] = _distribution(probabilities_NL[:, index])
     return (scale_L, shift_L), {**metrics, "split": "valid", "epoch": epoch, "step": step}

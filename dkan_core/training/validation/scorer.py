@@ -71,4 +71,4 @@ class Scorer:
             # itself.
             logger.warning("a score is no finite number: these parameters cannot be the best")
             return -math.inf, scored
-        return macro_average_precision(scored.labels_NL, scored.log_odds_NL), scored
+        return macro_average_precision(scored.labels_NL, scored.log_odds_NL, scored.weight_N), scored

@@ -1,0 +1,53 @@
+"""Weights of rows from preparation to the metrics: validation, early stopping, test, comparison, predictions."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from dkan_core import PrepareConfig, TrainConfig, evaluate, prepare, train
+from dkan_core.model.saved_model import SavedModel
+
+SMALL = TrainConfig(epochs=3, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, seed=1)
+
+
+def test_weights_reach_every_metric(source: Path, tmp_path: Path) -> None:
+    """Of two halves of the rows one counts for nothing, and there the labels are wrong."""
+    table = pq.read_table(source)
+    random = np.random.default_rng(0)
+    weight = np.where(random.random(len(table)) < 0.5, 0.0, random.choice([0.5, 2.0], len(table)))
+    label = table["label"].to_numpy()
+    wrong = np.where(weight > 0, label, 1 - label).astype(np.int8)
+    table = table.set_column(table.schema.get_field_index("label"), "label", pa.array(wrong))
+    pq.write_table(table.append_column("w", pa.array(weight)), tmp_path / "rows.parquet")
+    config = PrepareConfig(label=("label",), weight="w")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", config)
+    result = train(tmp_path / "data", tmp_path / "run", SMALL)
+    saved = SavedModel(tmp_path / "run").metrics
+    # Where wrong rows counted, no model could be better than half right.
+    assert result.history[-1]["average_precision"] > 0.9 > saved["average_precision_unweighted"]
+    assert saved["average_precision"] == pytest.approx(result.average_precision, abs=1e-6)
+    # An earlier model with another encoding sees the same weights.
+    prepare(source, tmp_path / "other", PrepareConfig(label=("label",), numeric_dtype="float32", seed=3))
+    train(tmp_path / "other", tmp_path / "previous", SMALL)
+    metrics = evaluate(
+        tmp_path / "run",
+        tmp_path / "data",
+        tmp_path / "eval",
+        previous=tmp_path / "previous",
+        save_predictions=True,
+        explain=False,
+    ).metrics
+    rows = pq.read_table(tmp_path / "eval" / "predictions.parquet")
+    assert rows.column_names == ["label", "label_probability", "weight"]
+    labels, scores, weights = (rows[name].to_numpy() for name in rows.column_names)
+    assert metrics["average_precision"] == pytest.approx(average_precision_score(labels, scores, sample_weight=weights))
+    assert metrics["roc_auc"] == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights))
+    assert metrics["average_precision_unweighted"] == pytest.approx(average_precision_score(labels, scores))
+    assert metrics["labels"]["label"]["rows"] == np.count_nonzero(weights) < metrics["rows"] == len(rows)
+    assert metrics["previous_average_precision"] > 0.9
+    assert json.loads((tmp_path / "eval" / "metrics.json").read_text())["average_precision"] > 0.9
