@@ -24,6 +24,7 @@ from dkan_core.data.preparation.reuse import shared_folder as shared_folder
 from dkan_core.data.source.files import fingerprint_sources as fingerprint_sources
 from dkan_core.errors import ConfigError as ConfigError
 from dkan_core.errors import DataError as DataError
+from dkan_core.errors import DeploymentError as DeploymentError
 from dkan_core.errors import DkanError as DkanError
 from dkan_core.errors import GateError as GateError
 from dkan_core.errors import OutputError as OutputError
@@ -46,6 +47,7 @@ from dkan_core.integrations.sklearn.classifier import FastKANClassifier as FastK
 from dkan_core.model.fastkan import FastKAN as FastKAN
 from dkan_core.onnx_export.export import ExportResult as ExportResult
 from dkan_core.onnx_export.export import export as export
+from dkan_core.serving.inference_service import deploy as deploy
 from dkan_core.serving.serve import serve as serve
 from dkan_core.training.launcher.train import TrainResult as TrainResult
 from dkan_core.training.launcher.train import train as train

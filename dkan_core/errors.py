@@ -5,6 +5,7 @@ DkanError
 │   ├── ConfigError      a setting is unknown or out of range
 │   ├── DataError        a source file, column or row is not what was expected
 │   └── OutputError      the output folder cannot take the result
+├── DeploymentError      a model is not served, though all settings are right: exit code 1
 ├── GateError            a result is not good enough: exit code 1
 └── TrainingError        a process of a training run died: exit code 1
 
@@ -53,6 +54,10 @@ class DataError(UserError, ValueError):
 
 class OutputError(UserError):
     """The output folder cannot take the result."""
+
+
+class DeploymentError(DkanError):
+    """A model is not served, though the cluster took it; the message has what the cluster says of it."""
 
 
 class GateError(DkanError):

@@ -16,12 +16,12 @@ from pydantic import ValidationError
 
 from dkan_core.config import NodesConfig, TrainConfig
 from dkan_core.errors import ConfigError
+from dkan_core.utils.kubernetes_api import OWN_LABELS
 
 GROUP, VERSION, PLURAL, KIND = "trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"
 # What torch's runtime calls the pods' job, and the container in them.
 NODE = "node"
 
-OWN_LABELS = {"app.kubernetes.io/managed-by": "dkan"}
 # A proxy beside the ranks would stand between them, and outlive them.
 WITHOUT_SIDECAR = {"sidecar.istio.io/inject": "false"}
 

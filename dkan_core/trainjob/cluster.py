@@ -1,38 +1,27 @@
 """The few calls to a cluster that a run on several nodes needs, with errors that say what to do."""
 
 import importlib.util
-import json
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
-from dkan_core.errors import ConfigError, TrainingError
+from dkan_core.errors import ConfigError
 from dkan_core.trainjob.body import GROUP, NODE, PLURAL, VERSION
-from dkan_core.utils.retry import RetryPolicy, call_with_retries
-
-# How long a connection and an answer may take.
-CALL_SECONDS = (10.0, 30.0)
+from dkan_core.utils.kubernetes_api import CALL_SECONDS, ClusterUnreachableError, call_cluster
 
 # After so long without a line a log is asked for again: its connection may be dead.
 SILENCE_SECONDS = 300.0
 
-RETRIES = RetryPolicy(first_pause=0.5, attempts=5)
 RULES = (
     "it needs create, get and delete on trainjobs.trainer.kubeflow.org, list on pods, and get on pods/log "
     "(deploy/trainjobs.yaml has the Role)"
 )
-
-AnswerT = TypeVar("AnswerT")
 
 logger = logging.getLogger(__name__)
 
 
 # How the API server names a field that the cluster's schema of TrainJobs lacks.
 UNKNOWN_FIELD = "unknown field"
-
-
-class ClusterUnreachableError(TrainingError):
-    """The cluster does not answer; it may do so later."""
 
 
 class Cluster:
@@ -135,50 +124,22 @@ class Cluster:
         finally:
             response.close()
 
-    def _call(self, what: str, call: Callable[[], AnswerT], known: dict[int, Any] | None = None) -> Any:
-        """Return the answer of the cluster, or what a status that is ``known`` means; try again what may pass."""
-        from kubernetes.client import ApiException
-        from urllib3.exceptions import HTTPError
+    def _call(self, what: str, call: Callable[[], Any], known: dict[int, Any] | None = None) -> Any:
+        """Return the answer of the cluster, or what a status that is ``known`` means."""
+        return call_cluster(what, call, self._explain, known)
 
-        def attempt() -> Any:
-            try:
-                return call()
-            except ApiException as error:
-                if known and error.status in known:
-                    return known[error.status]
-                raise
-
-        def may_pass(error: BaseException) -> bool:
-            if isinstance(error, ApiException):
-                # 0: no answer at all. 429: the API server asks for patience.
-                return error.status in (0, 429) or error.status >= 500
-            return isinstance(error, HTTPError)
-
-        try:
-            return call_with_retries(attempt, RETRIES, may_pass)
-        except (ApiException, HTTPError) as error:
-            if may_pass(error):
-                raise ClusterUnreachableError(f"cannot {what}: the cluster does not answer ({error})") from error
-            raise ConfigError(f"cannot {what}: {_explain(error, self.namespace)}") from error
+    def _explain(self, status: int, said: str) -> str:
+        if UNKNOWN_FIELD in said:
+            return "Kubeflow Trainer 2.2 or later is needed"
+        hints = {
+            401: "the cluster does not know this service account",
+            403: f"the launcher's service account may not do that in namespace {self.namespace}; {RULES}",
+            404: "the cluster has no TrainJobs; install Kubeflow Trainer v2",
+        }
+        return hints.get(status, "the cluster refuses it")
 
 
 def index_of(pod: Any) -> int:
     """Return the node that a pod is."""
     labels = pod.metadata.labels or {}
     return int(labels.get("batch.kubernetes.io/job-completion-index", 0))
-
-
-def _explain(error: Any, namespace: str) -> str:
-    try:
-        said = json.loads(error.body)["message"]
-    except (TypeError, ValueError, KeyError):
-        said = error.reason
-    if UNKNOWN_FIELD in (said or ""):
-        return f"Kubeflow Trainer 2.2 or later is needed ({error.status}: {said})"
-    hints = {
-        401: "the cluster does not know this service account",
-        403: f"the launcher's service account may not do that in namespace {namespace}; {RULES}",
-        404: "the cluster has no TrainJobs; install Kubeflow Trainer v2",
-    }
-    hint = hints.get(error.status, "the cluster refuses it")
-    return f"{hint} ({error.status}: {said})"

@@ -14,8 +14,9 @@ from dkan_core.training.history import HISTORY, read_history
 from dkan_core.training.launcher.run_folder import METRICS, WRITTEN, check_run_folder
 from dkan_core.training.launcher.train import TrainResult
 from dkan_core.trainjob.body import arguments, job_name, settle, train_job
-from dkan_core.trainjob.cluster import Cluster, ClusterUnreachableError, index_of
+from dkan_core.trainjob.cluster import Cluster, index_of
 from dkan_core.trainjob.logs import LogFollower
+from dkan_core.utils.kubernetes_api import ClusterUnreachableError
 from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.signals import exit_once, handle_signal
 from dkan_core.utils.storage.failures import readable

@@ -6,7 +6,8 @@ from collections import deque
 from datetime import UTC, datetime
 
 from dkan_core.errors import ConfigError
-from dkan_core.trainjob.cluster import Cluster, ClusterUnreachableError, index_of
+from dkan_core.trainjob.cluster import Cluster, index_of
+from dkan_core.utils.kubernetes_api import ClusterUnreachableError
 
 # Shown again with a failure: enough for a traceback.
 LINES_KEPT = 40

@@ -1,4 +1,4 @@
-"""Evaluation, the gate, and publishing and registering behind it."""
+"""Evaluation, the gate, and publishing, registering and serving behind it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from kfp import dsl
 from kfp.dsl.base_component import BaseComponent
 
+from components.deployment.deploy_model import deploy_model
 from components.deployment.publish_model import publish_model
 from components.deployment.register_model import register_model
 from components.evaluation.approve_model import approve_model
@@ -20,7 +21,8 @@ REGISTRY = merged(
     parameters_of(register_model, leave_out=("model_uri", "run_id", "run_name")),
     changed={"registry_url": {"default": ""}},
 )
-PUBLISHING = merged(parameters_of(publish_model), REGISTRY)
+SERVING = merged(parameters_of(deploy_model), changed={"inference_service": {"default": ""}})
+PUBLISHING = merged(parameters_of(publish_model), REGISTRY, SERVING)
 PARAMETERS = merged(parameters_of(evaluate_fastkan, leave_out=("split",)), GATE, PUBLISHING)
 
 
@@ -48,17 +50,20 @@ def build_finish(settings: Settings) -> Callable[[Values, Any, Any], Outputs]:
         Parameter(name="metrics", type=dsl.Input[dsl.Metrics], description="Its test metrics."),
     )
     registering = _build_registering(settings, artifacts[1])
+    deploying = _build_deploying(settings, artifacts[0])
 
     def publish(values: Values) -> None:
         published = configure_pod(bind(publish_model, values), values, settings)
         with dsl.If(values["registry_url"] != "", name="registry"):
             bind(registering, values).after(published)
+        with dsl.If(values["inference_service"] != "", name="serving"):
+            bind(deploying, values, model=published.output)
 
     # A task behind a condition gets its resources from parameters only through a pipeline of its own.
     publishing = as_pipeline(
         publish,
         name="publish-approved",
-        summary="Publish the approved model, and register it.",
+        summary="Publish the approved model, register it, and serve it.",
         parameters=[*artifacts, *settings.form(PUBLISHING)],
     )
 
@@ -87,4 +92,18 @@ def _build_registering(settings: Settings, metrics: Parameter) -> BaseComponent:
         name="register-published",
         summary="Register the published model.",
         parameters=[metrics, *settings.form(PUBLISHING)],
+    )
+
+
+def _build_deploying(settings: Settings, model: Parameter) -> BaseComponent:
+    """Return the pipeline of the step that serves a published model."""
+
+    def deploy(values: Values) -> None:
+        configure_pod(bind(deploy_model, values), values, settings)
+
+    return as_pipeline(
+        deploy,
+        name="deploy-published",
+        summary="Serve the published model.",
+        parameters=[model, *settings.form(SERVING)],
     )

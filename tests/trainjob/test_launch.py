@@ -18,7 +18,8 @@ import pytest
 from dkan_core import ConfigError, DataError, NodesConfig, TrainConfig, TrainingError, TrainResult, train_on_nodes
 from dkan_core.training.launcher.checkpoints import CHECKPOINTS
 from dkan_core.training.launcher.run_folder import WRITTEN
-from dkan_core.trainjob import cluster, launch, logs
+from dkan_core.trainjob import launch, logs
+from dkan_core.utils import kubernetes_api
 from dkan_core.utils.retry import RetryPolicy
 from tests.training.processes import wait_until
 from tests.trainjob.kubernetes import COMPLETE, FAILED, JOBS, PODS, Kubernetes, container, pod, serve, write_kubeconfig
@@ -43,7 +44,7 @@ def kubernetes(tmp_path: Path, trained: TrainResult, monkeypatch: pytest.MonkeyP
     """Serve a cluster whose jobs leave the run of ``trained``."""
     for module, name in ((launch, "LOOK_SECONDS"), (logs, "AGAIN_SECONDS")):
         monkeypatch.setattr(module, name, 0.02)
-    monkeypatch.setattr(cluster, "RETRIES", RetryPolicy(first_pause=0.01, attempts=3))
+    monkeypatch.setattr(kubernetes_api, "RETRIES", RetryPolicy(first_pause=0.01, attempts=3))
 
     def leave_run(job: dict[str, Any]) -> None:
         command = job["spec"]["trainer"]["args"]

@@ -1,0 +1,70 @@
+"""Calls to the API server of a Kubernetes cluster: tried again where that may help, and errors that say what to do."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dkan_core.errors import ConfigError, TrainingError
+from dkan_core.utils.retry import RetryPolicy, call_with_retries
+
+# How long a connection and an answer may take.
+CALL_SECONDS = (10.0, 30.0)
+
+RETRIES = RetryPolicy(first_pause=0.5, attempts=5)
+
+OWN_LABELS = {"app.kubernetes.io/managed-by": "dkan"}
+
+
+class ClusterUnreachableError(TrainingError):
+    """The cluster does not answer; it may do so later."""
+
+
+def call_cluster(
+    what: str,
+    call: Callable[[], Any],
+    explain: Callable[[int, str], str],
+    known: Mapping[int, Any] | None = None,
+) -> Any:
+    """Return the answer of the cluster, or what a status that is ``known`` means; try again what may pass.
+
+    Args:
+        what: What is asked for, for messages: "get TrainJob team/run".
+        call: Asks.
+        explain: Says what a status and the server's message mean.
+        known: Statuses that are answers.
+
+    Raises:
+        ConfigError: The cluster refuses it.
+        ClusterUnreachableError: It does not answer.
+    """
+    from kubernetes.client import ApiException
+    from urllib3.exceptions import HTTPError
+
+    def attempt() -> Any:
+        try:
+            return call()
+        except ApiException as error:
+            if known and error.status in known:
+                return known[error.status]
+            raise
+
+    def may_pass(error: BaseException) -> bool:
+        if isinstance(error, ApiException):
+            # 0: no answer at all. 429: the API server asks for patience.
+            return error.status in (0, 429) or error.status >= 500
+        return isinstance(error, HTTPError)
+
+    try:
+        return call_with_retries(attempt, RETRIES, may_pass)
+    except (ApiException, HTTPError) as error:
+        if isinstance(error, HTTPError) or may_pass(error):
+            raise ClusterUnreachableError(f"cannot {what}: the cluster does not answer ({error})") from error
+        said = _said(error)
+        raise ConfigError(f"cannot {what}: {explain(error.status, said)} ({error.status}: {said})") from error
+
+
+def _said(error: Any) -> str:
+    try:
+        return str(json.loads(error.body)["message"])
+    except (TypeError, ValueError, KeyError):
+        return str(error.reason)
