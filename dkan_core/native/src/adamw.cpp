@@ -4,28 +4,43 @@
 #include "arguments.h"
 
 #include <cmath>
+#include <cstring>
+#include <type_traits>
 
 namespace {
 
-// Parameters between two looks at the sum of squares, each in a lane of its own.
+// Parameters that are updated together, each in a lane of its own.
 constexpr int64_t LANES = 16;
 
-void update(const dkan::AdamW& a, int64_t start, int64_t stop, float factor, float* squares) {
-    for (int64_t first = start; first < stop; first += LANES) {
-        const int64_t count = stop - first < LANES ? stop - first : LANES;
-        for (int64_t lane = 0; lane < count; ++lane) {
-            const int64_t p = first + lane;
-            const float gradient = a.gradient[p];
-            const float exp_avg = a.old_exp_avg[p] * a.beta1 + gradient * a.one_minus_beta1;
-            const float exp_avg_sq = a.old_exp_avg_sq[p] * a.beta2 + gradient * gradient * a.one_minus_beta2;
-            const float root = std::sqrt(exp_avg_sq) * a.root_scale + a.epsilon;
-            const float value = a.old_values[p] * factor - exp_avg / root * a.step_size;
-            a.new_exp_avg[p] = exp_avg;
-            a.new_exp_avg_sq[p] = exp_avg_sq;
-            a.new_values[p] = value;
-            squares[lane] += value * value;
-        }
+// Reads all before it writes any, so that old and new may be the same and the compiler need not ask.
+template <typename Count>
+inline void update_some(const dkan::AdamW& a, int64_t first, Count count, float factor, float* squares) {
+    float value[LANES], exp_avg[LANES], exp_avg_sq[LANES];
+    for (int64_t lane = 0; lane < count; ++lane) {
+        const float gradient = a.gradient[first + lane];
+        exp_avg[lane] = a.old_exp_avg[first + lane] * a.beta1 + gradient * a.one_minus_beta1;
+        exp_avg_sq[lane] = a.old_exp_avg_sq[first + lane] * a.beta2 + gradient * gradient * a.one_minus_beta2;
+        value[lane] = a.old_values[first + lane] * factor;
     }
+    for (int64_t lane = 0; lane < count; ++lane) {
+        const float root = std::sqrt(exp_avg_sq[lane]) * a.root_scale + a.epsilon;
+        value[lane] -= exp_avg[lane] / root * a.step_size;
+        squares[lane] += value[lane] * value[lane];
+    }
+    memcpy(a.new_values + first, value, 4 * count);
+    memcpy(a.new_exp_avg + first, exp_avg, 4 * count);
+    memcpy(a.new_exp_avg_sq + first, exp_avg_sq, 4 * count);
+}
+
+void update(const dkan::AdamW& a, int64_t start, int64_t stop, float factor, float* all_squares) {
+    float squares[LANES];
+    memcpy(squares, all_squares, sizeof squares);
+    int64_t first = start;
+    for (; first + LANES <= stop; first += LANES) {
+        update_some(a, first, std::integral_constant<int64_t, LANES>(), factor, squares);
+    }
+    if (first < stop) update_some(a, first, stop - first, factor, squares);
+    memcpy(all_squares, squares, sizeof squares);
 }
 
 }  // namespace

@@ -1,14 +1,20 @@
-"""AdamW on one flat buffer, in numpy: it works on arrays in shared memory, from one copy of the state into another.
+"""AdamW on one flat buffer: it works on arrays in shared memory, from one copy of the state into another.
+
+The native extension takes a step in one pass over memory; numpy, where that is not built, to the same bits.
 
 Shape suffixes: P trainable parameters of the model.
 """
 
+import ctypes
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from dkan_core.native.library import AdamWArguments, native_library
 
 Float32 = npt.NDArray[np.float32]
 Decayed = tuple[int, int, float]
@@ -63,6 +69,9 @@ class FlatAdamW:
             lr: Learning rate.
             count: Steps so far, this one included.
         """
+        library = native_library()
+        if library is not None:
+            return self._native_step(library, old, new, gradient_P, lr, count)
         squares = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, len(gradient_P), BLOCK):
@@ -72,6 +81,28 @@ class FlatAdamW:
                 # While the block is in the cache; an infinity or NaN anywhere shows in the sum.
                 squares += float(np.dot(new.values_P[block], new.values_P[block]))
         return math.isfinite(squares)
+
+    def _native_step(
+        self, library: ctypes.CDLL, old: AdamState, new: AdamState, gradient_P: Float32, lr: float, count: int
+    ) -> bool:
+        states = (
+            *(old.values_P, old.exp_avg_P, old.exp_avg_sq_P),
+            *(new.values_P, new.exp_avg_P, new.exp_avg_sq_P),
+        )
+        arrays = (*states, gradient_P)
+        assert all(each.dtype == np.float32 and each.flags.c_contiguous for each in arrays), "flat float32 arrays"
+        assert all(len(each) == len(gradient_P) for each in arrays), "arrays of one length"
+        edges = [edge for start, stop, _ in self.decayed for edge in (start, stop)]
+        assert all(edge <= after for edge, after in itertools.pairwise([0, *edges, len(gradient_P)])), "in order"
+        starts, stops = (np.array(edges[which::2], np.int64) for which in range(2))
+        with np.errstate(over="ignore"):
+            factors = np.array([1 - lr * decay for *_, decay in self.decayed]).astype(np.float32)
+        pointers = (each.ctypes.data for each in (*arrays, starts, stops, factors))
+        sizes = (len(factors), len(gradient_P))
+        root_scale, step_size = 1 / math.sqrt(1 - BETA2**count), lr / (1 - BETA1**count)
+        moments = (BETA1, BETA2, 1 - BETA1, 1 - BETA2)
+        arguments = AdamWArguments(*pointers, *sizes, *moments, root_scale, EPSILON, step_size)
+        return math.isfinite(library.dkan_adamw(ctypes.byref(arguments)))
 
     def _decay(self, old: AdamState, new: AdamState, block: slice, lr: float) -> None:
         if new is not old:

@@ -3,13 +3,19 @@
 import inspect
 
 import numpy as np
+import pytest
 import torch
 from torch.optim.adamw import adamw
 
-from dkan_core.training.state.adamw import AdamState, FlatAdamW
+from dkan_core.training.state import adamw as adamw_module
+from dkan_core.training.state.adamw import BLOCK, AdamState, FlatAdamW
+from tests.native import needs_native
 
 
-def test_optimizer_equals_torch() -> None:
+@pytest.mark.parametrize("native", [pytest.param(True, marks=needs_native), False])
+def test_optimizer_equals_torch(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr(adamw_module, "native_library", lambda: None)
     rng = np.random.default_rng(0)
     start = rng.normal(size=100).astype(np.float32)
     groups = [(slice(0, 60), 0.1), (slice(60, 100), 0.0)]
@@ -43,3 +49,34 @@ def test_optimizer_equals_torch() -> None:
         assert ours.step(state, updated, gradient, lr=lr, count=step + 1)
         state, updated = updated, state
     np.testing.assert_allclose(state.values_P, expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@needs_native
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 17, 3 * BLOCK + 5])
+def test_native_step_has_the_bits_of_numpy(size: int, in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(size)
+    decayed = [(size // 5, size // 3, 1.5), (size // 3, size // 2, 0.25), (size // 2, size - size // 4, 1.0)]
+    states = {}
+    start = rng.normal(size=size).astype(np.float32)
+    gradients = (rng.normal(size=(4, size)) * 10.0 ** rng.integers(-12, 6, (4, size))).astype(np.float32)
+    for native in (True, False):
+        if not native:
+            monkeypatch.setattr(adamw_module, "native_library", lambda: None)
+        optimizer, state = FlatAdamW(decayed), AdamState.starting_at(start.copy())
+        other = state if in_place else AdamState.starting_at(np.empty_like(start))
+        for count, gradient in enumerate(gradients, start=1):
+            assert optimizer.step(state, other, gradient, lr=0.01 / count, count=count)
+            state, other = other, state
+        states[native] = state
+    for name in ("values_P", "exp_avg_P", "exp_avg_sq_P"):
+        np.testing.assert_array_equal(getattr(states[True], name), getattr(states[False], name))
+
+
+@needs_native
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_native_step_tells_what_is_not_finite(wrong: float) -> None:
+    state, gradient = AdamState.starting_at(np.ones(1000, np.float32)), np.ones(1000, np.float32)
+    assert FlatAdamW([]).step(state, state, gradient, lr=0.1, count=1)
+    gradient[777] = wrong
+    assert not FlatAdamW([]).step(state, state, gradient, lr=0.1, count=2)
