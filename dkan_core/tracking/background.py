@@ -143,20 +143,19 @@ class BackgroundTracker(Tracker):
                 self._changed.wait(pause if self._newest is not None else None)
 
     def _attempt(self, call: _Call) -> None:
-        """Tell the tracker, and try again where that fails; at the end of the run once."""
+        """Tell the tracker, and try again where that fails; what fails once the run has ended is the end."""
         pause = FIRST_PAUSE_SECONDS
         for _ in range(call.attempts):
-            is_last_chance = self._is_closing
             try:
                 call.tell()
                 return
             # Anything: what a client library makes of an odd answer is not to end the training.
             except Exception as error:
                 self._warn(f"{type(error).__name__}: {error}")
-            if is_last_chance:
-                self._has_given_up = True
-                return
             with self._changed:
+                if self._is_closing:
+                    self._has_given_up = True
+                    return
                 self._changed.wait_for(lambda: self._is_closing, pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 

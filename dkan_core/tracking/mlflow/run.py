@@ -40,7 +40,7 @@ class MlflowTracker(Tracker):
     """
 
     progress_seconds = 10.0
-    # An upload of a large model takes minutes; a server that does not answer is given up after one.
+    # An upload of a large model takes minutes; a server that does not answer is given up after half of one.
     flush_seconds = 300.0
 
     def __init__(self) -> None:
