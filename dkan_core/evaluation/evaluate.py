@@ -18,7 +18,8 @@ from dkan_core.evaluation import metrics as metric
 from dkan_core.evaluation.comparison import Comparison, compare, comparison_section
 from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data, score_rows
 from dkan_core.evaluation.prediction import probability_column
-from dkan_core.explanation.explain import QUICK_ROWS, learned_section
+from dkan_core.explanation.explain import QUICK_ROWS, learned_section, quick_explanation
+from dkan_core.explanation.learned import Explanation
 from dkan_core.model.saved_model import SavedModel, Share
 from dkan_core.report.evaluation import render_report
 from dkan_core.report.templating import render_markdown
@@ -137,13 +138,15 @@ def evaluate(
                 # A gate that asks for no worse than before lets a first model pass, but not one that could not be
                 # compared.
                 evaluation.metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
-            report = _report(saved, rows, evaluation, sample, comparison, history)
+            learned = _learned(saved, rows, evaluation, sample)
+            report = _report(saved, rows, evaluation, learned, comparison, history)
         write_atomic(folder / REPORT, report)
         if save_predictions:
             table = _prediction_table(evaluation, rows.labels)
             pq.write_table(table, folder / PREDICTIONS)
         write_json(folder / METRICS, evaluation.metrics)
-    log_evaluation(model, evaluation.metrics, saved.metrics.get("step", 0), report)
+    found = learned.to_dict() if learned is not None else None
+    log_evaluation(model, evaluation.metrics, saved.metrics.get("step", 0), report, found)
     precision = evaluation.metrics["average_precision"]
     shown = "unknown" if precision is None else f"{precision:.4f}"
     logger.info("%s average precision %s; report in %s/%s", rows.name, shown, out, REPORT)
@@ -189,22 +192,25 @@ def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluati
     return evaluation, collector.rows()
 
 
+def _learned(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, sample: Arrays) -> Explanation | None:
+    """Return what the model learned, where there are rows to read it from."""
+    if len(sample.get("labels", ())) < 2:
+        return None
+    counts = np.count_nonzero(evaluation.labels == 1, axis=0).tolist()
+    return quick_explanation(saved, dict(zip(data.labels, counts, strict=True)), sample, data.name)
+
+
 def _report(
     saved: SavedModel,
     data: EvaluationData,
     evaluation: Evaluation,
-    sample: Arrays,
+    learned: Explanation | None,
     comparison: Comparison | None,
     history: list[dict[str, Any]],
 ) -> str:
-    labels_NL = evaluation.labels
-    learned = None
-    if len(sample.get("labels", ())) > 1:
-        counts = np.count_nonzero(labels_NL == 1, axis=0).tolist()
-        learned = learned_section(saved, dict(zip(data.labels, counts, strict=True)), sample, data.name)
     return render_report(
         title=f"{', '.join(data.labels[:3])}: {data.title}",
-        labels=labels_NL,
+        labels=evaluation.labels,
         probabilities=evaluation.probabilities,
         names=data.labels,
         metrics=evaluation.metrics,
@@ -213,7 +219,7 @@ def _report(
         data_summary=data.summary(),
         model_summary=_model_summary(saved),
         compared=comparison_section(evaluation.metrics, comparison) if comparison is not None else None,
-        learned=learned,
+        learned=learned_section(learned) if learned is not None else None,
     )
 
 

@@ -86,8 +86,8 @@ def explain(
     return found
 
 
-def learned_section(saved: SavedModel, positives: Mapping[str, int], arrays: Arrays, split: str) -> Markup:
-    """Return a report's section on what a model learned, from a few rows, within seconds.
+def quick_explanation(saved: SavedModel, positives: Mapping[str, int], arrays: Arrays, split: str) -> Explanation:
+    """Return what a model learned, from a few rows, within seconds.
 
     Args:
         saved: The model.
@@ -95,7 +95,11 @@ def learned_section(saved: SavedModel, positives: Mapping[str, int], arrays: Arr
         arrays: Some of them, as ``read_rows`` returns them.
         split: The split's name, or what else they are called.
     """
-    found = explain_rows(saved, positives, arrays, split=split, label=None, effort=QUICK, seed=0)
+    return explain_rows(saved, positives, arrays, split=split, label=None, effort=QUICK, seed=0)
+
+
+def learned_section(found: Explanation) -> Markup:
+    """Return a report's section on what a model learned."""
     curves = [draw_curve(curve, found.label, png=False) for curve in found.curves]
     return render_section(found, draw_importance(found.importance[:QUICK_BARS], png=False), QUICK_BARS, curves)
 

@@ -132,7 +132,12 @@ def test_request_that_fails_after_the_end_is_the_last(tracked_run: TrackedRun) -
     tracker = BackgroundTracker(Listener(trouble), "listener")
     tracker.started(tracked_run)
     wait_until(lambda: len(attempts) == 1)
-    threading.Timer(0.2, lambda: wait_until(lambda: tracker._is_closing) or closing.set()).start()
+
+    def fail_later() -> None:
+        wait_until(lambda: tracker._is_closing)
+        closing.set()
+
+    threading.Thread(target=fail_later).start()
     tracker.finished(END)
     assert attempts == ["started"]
 

@@ -149,12 +149,14 @@ def test_columns_of_other_types_fit_the_signature(mlflow: Any, tmp_path: Path) -
 def test_evaluation_is_logged_with_the_run_that_trained_the_model(
     mlflow: Any, logged: TrainResult, prepared: Path, tmp_path: Path
 ) -> None:
-    found = evaluate(logged.model, prepared, tmp_path / "eval", explain=False)
+    found = evaluate(logged.model, prepared, tmp_path / "eval")
     run = run_of(mlflow, logged)
     assert run.data.metrics["test/average_precision"] == found.metrics["average_precision"]
     assert run.info.status == "FINISHED"
     page = mlflow.artifacts.load_text(f"{run.info.artifact_uri}/test/report.html")
     assert page == (tmp_path / "eval" / "report.html").read_text()
+    learned = mlflow.artifacts.load_dict(f"{run.info.artifact_uri}/test/learned.json")
+    assert len(learned["importance"]) == 31 and learned["label"] == "label"
     # One whose run is not known has a run of its own.
     copy = shutil.copytree(logged.model, tmp_path / "published" / "model")
     evaluate(copy, prepared, tmp_path / "other", explain=False)

@@ -14,7 +14,13 @@ from dkan_core.tracking.mlflow.record import known_run
 LOG_SECONDS = 120.0
 
 
-def log_evaluation(model: str | Path, metrics: Mapping[str, Any], step: int, report: str) -> None:
+def log_evaluation(
+    model: str | Path,
+    metrics: Mapping[str, Any],
+    step: int,
+    report: str,
+    learned: Mapping[str, Any] | None = None,
+) -> None:
     """Log an evaluation to the run that has trained the model, or to a new one where that is not known.
 
     Does nothing unless MLFLOW_TRACKING_URI is set. A server that fails or hangs is a warning.
@@ -24,6 +30,7 @@ def log_evaluation(model: str | Path, metrics: Mapping[str, Any], step: int, rep
         metrics: What was found; "split" says on which rows.
         step: The model's optimizer steps.
         report: The page.
+        learned: What the model learned: importances, curves.
     """
     if not is_mlflow_wanted():
         return
@@ -33,13 +40,21 @@ def log_evaluation(model: str | Path, metrics: Mapping[str, Any], step: int, rep
 
     def log() -> None:
         folder = str(model).rstrip("/")
-        _log(folder, active or known_run(folder, folder.rpartition("/")[0] or "."), metrics, step, report)
+        known = active or known_run(folder, folder.rpartition("/")[0] or ".")
+        _log(folder, known, metrics, step, {"metrics.json": metrics, "learned.json": learned}, report)
 
     with impatient_client():
         try_within(LOG_SECONDS, log, "MLflow", "the evaluation")
 
 
-def _log(model: str, known: str | None, metrics: Mapping[str, Any], step: int, report: str) -> None:
+def _log(
+    model: str,
+    known: str | None,
+    metrics: Mapping[str, Any],
+    step: int,
+    files: Mapping[str, Mapping[str, Any] | None],
+    report: str,
+) -> None:
     import mlflow
 
     from dkan_core.tracking.mlflow.run import is_there, log_metrics
@@ -53,6 +68,8 @@ def _log(model: str, known: str | None, metrics: Mapping[str, Any], step: int, r
     split = re.sub(r"[^\w. -]", "_", str(metrics["split"]))
     log_metrics(client, run_id, {f"{split}/{name}": value for name, value in metrics.items()}, step)
     client.log_text(run_id, report, f"{split}/report.html")
-    client.log_dict(run_id, dict(metrics), f"{split}/metrics.json")
+    for name, content in files.items():
+        if content is not None:
+            client.log_dict(run_id, dict(content), f"{split}/{name}")
     if is_new:
         mlflow.end_run()
