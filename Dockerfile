@@ -22,7 +22,8 @@ ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 ARG TORCH_CPU_VERSION=
 # The lock holds the CUDA build of torch, which does not load without the CUDA libraries. The cpu variant leaves out
 # both, and takes the CPU build of the same version from its own index, which serves nothing else here.
-RUN set -eu -- --frozen --no-dev --extra s3 --extra gcs --extra tensorboard --extra nodes --extra registry --extra mlflow; \
+RUN set -eu -- --frozen --no-dev --extra s3 --extra gcs --extra tensorboard --extra nodes --extra registry --extra mlflow \
+        --extra serve; \
     case "${VARIANT}" in \
     gpu) uv sync "$@" --no-install-project ;; \
     cpu) uv export "$@" --quiet --no-hashes --output-file /tmp/locked.txt; \

@@ -39,9 +39,11 @@ class ServeConfig:
     threads: Annotated[int, Field(ge=1, le=1024)] = setting(1, "Server")
     """Threads that score, in each worker. More than 1 pays only for requests of thousands of rows."""
 
-    max_batch_rows: Annotated[int, Field(ge=1, le=1_000_000)] = setting(256, "Batching")
+    # Measured with 32 clients: 100-row requests went through twice as fast as alone, and no faster than alone with 256.
+    max_batch_rows: Annotated[int, Field(ge=1, le=1_000_000)] = setting(1024, "Batching")
     """Rows of concurrent requests that are scored together, at most; a larger request is scored alone."""
 
+    # Waiting for 2 ms brought no more rows a second: those that come while a batch is scored are enough for the next.
     max_wait_ms: Annotated[float, Field(ge=0, le=60_000)] = setting(0.0, "Batching")
     """Milliseconds that a request waits for others; without waiting, those that arrive while the model is busy are
     scored together."""

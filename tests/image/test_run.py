@@ -7,6 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from dkan_core.training.launcher.checkpoints import load_checkpoint
@@ -91,3 +92,32 @@ def wait_for_lines(path: Path, number: int, container: str) -> None:
     while not path.exists() or len(path.read_text().splitlines()) < number:
         assert time.monotonic() < deadline, docker("logs", container).stderr
         time.sleep(0.2)
+
+
+def wait_for_log(text: str, container: str) -> None:
+    """Wait until a container has logged a text."""
+    deadline = time.monotonic() + 120
+    while text not in docker("logs", container).stderr:
+        assert time.monotonic() < deadline, docker("logs", container).stderr
+        time.sleep(0.2)
+
+
+def test_model_is_served_and_the_server_ends_in_order(image: Image, folder: Path) -> None:
+    start, train = documented_command(image, folder)
+    docker_output(*start, *train[:-1], "/data/served", seconds=280)
+    detached = ["run", "--detach", *(word for word in start[1:] if word != "--rm")]
+    container = docker_output(*detached, "dkan", "serve", "/data/served", "--name", "late")
+    row = pq.read_table(folder / "flights").slice(0, 1).drop_columns(["label", "split"]).to_pylist()
+    ask = (
+        "import sys, urllib.request\n"
+        "url = 'http://127.0.0.1:8080/v1/models/late:predict'\n"
+        "print(urllib.request.urlopen(url, sys.argv[1].encode()).read().decode())"
+    )
+    try:
+        wait_for_log("Uvicorn running on", container)
+        answer = docker_output("exec", container, "python", "-c", ask, json.dumps({"instances": row}))
+        assert 0 < json.loads(answer)["predictions"][0]["label_probability"] < 1
+        docker_output("stop", "--time", "60", container)
+        assert docker_output("inspect", "--format", "{{.State.ExitCode}}", container) == "0"
+    finally:
+        docker("rm", "--force", container)
