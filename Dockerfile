@@ -9,17 +9,19 @@
 ARG BASE=python:3.12.12-slim-bookworm
 
 FROM ${BASE} AS dependencies
-ARG UV_VERSION=0.13.9
 ENV UV_PROJECT_ENVIRONMENT=/opt/dkan \
     UV_PYTHON_DOWNLOADS=never \
     UV_COMPILE_BYTECODE=1 \
     UV_NO_CACHE=1
 WORKDIR /src
-RUN pip install --no-cache-dir "uv==${UV_VERSION}"
+COPY requirements-build.txt ./
+RUN sed -n '/^uv==/,/[^\\]$/p' requirements-build.txt >/tmp/uv.txt \
+    && pip install --no-cache-dir --require-hashes --requirement /tmp/uv.txt
 COPY pyproject.toml uv.lock ./
 ARG VARIANT=gpu
 ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 ARG TORCH_CPU_VERSION=
+ARG TORCH_CPU_HASH=
 # The lock holds the CUDA build of torch, which does not load without the CUDA libraries. The cpu variant leaves out
 # both, and takes the CPU build of the same version from its own index, which serves nothing else here.
 RUN set -eu -- --frozen --no-dev --extra s3 --extra gcs --extra tensorboard --extra nodes --extra registry --extra mlflow \
@@ -31,13 +33,14 @@ RUN set -eu -- --frozen --no-dev --extra s3 --extra gcs --extra tensorboard --ex
         version=$(sed -nE 's/^torch==([0-9.]+).*/\1/p' /tmp/locked.txt); \
         for name in ${cuda}; do set -- "$@" --no-install-package "${name}"; done; \
         uv sync "$@" --no-install-project; \
+        printf 'torch==%s%s\n' "${TORCH_CPU_VERSION:-${version}}" \
+            "${TORCH_CPU_HASH:+ --hash=sha256:${TORCH_CPU_HASH}}" >/tmp/torch.txt; \
         uv pip install --python /opt/dkan/bin/python --no-deps --index-url "${TORCH_CPU_INDEX}" \
-            "torch==${TORCH_CPU_VERSION:-${version}}" ;; \
+            --requirement /tmp/torch.txt ;; \
     *) echo "VARIANT must be gpu or cpu, got ${VARIANT}" >&2; exit 1 ;; \
     esac
 
 FROM dependencies AS build
-ARG KFP_VERSION=2.17.0
 # The compiler of the native extension stays in this stage.
 # hadolint ignore=DL3008
 RUN if ! command -v g++; then \
@@ -45,8 +48,12 @@ RUN if ! command -v g++; then \
     fi
 COPY README.md LICENSE hatch_build.py ./
 COPY dkan_core ./dkan_core
-RUN uv build --wheel --out-dir /dist \
-    && uv pip install --python /opt/dkan/bin/python --prefix /own --no-deps /dist/*.whl "kfp==${KFP_VERSION}"
+# kfp alone, as it is locked: its executor needs nothing else of what it depends on.
+RUN uv build --wheel --build-constraints requirements-build.txt --require-hashes --out-dir /dist \
+    && uv pip install --python /opt/dkan/bin/python --prefix /own --no-deps /dist/*.whl \
+    && uv export --frozen --no-dev --extra kfp --no-emit-project --quiet --output-file /tmp/locked.txt \
+    && sed -n '/^kfp==/,/[^\\]$/p' /tmp/locked.txt >/tmp/kfp.txt \
+    && uv pip install --python /opt/dkan/bin/python --prefix /own --no-deps --require-hashes --requirement /tmp/kfp.txt
 
 FROM ${BASE}
 # Two layers: a change of the code builds, pushes and pulls only the small one anew.
