@@ -17,8 +17,8 @@ TEST_JOBS = 3
 PYTEST = $(BIN)/pytest --quiet --numprocesses=$(TEST_JOBS) --dist=loadfile --ignore=tests/image --ignore=tests/trainjob
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-quick test-image chaos lint docs image sbom dist version release-notes bench \
-	bench-training bench-quality clean
+.PHONY: help install demo demo-lifecycle test test-quick test-image chaos lint docs image sbom dist version release-notes \
+	bench bench-training bench-quality clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -40,6 +40,9 @@ demo: $(READY) ## Run the whole pipeline on the flights out of New York City in 
 	$(BIN)/python examples/flights.py $(DEMO)/flights
 	$(BIN)/python -m pipelines run --out $(DEMO)/run \
 		--param data_uri=$(CURDIR)/$(DEMO)/flights --param label=label --param split_column=split
+
+demo-lifecycle: $(READY) ## Train, track, register and serve on this machine, with every server, and compare with dkan predict
+	$(BIN)/python -m examples.lifecycle build/lifecycle
 
 test: lint ## Run every test but those of test-image
 	$(PYTEST)

