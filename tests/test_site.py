@@ -75,12 +75,19 @@ def blocks(page: str, language: str) -> list[str]:
 def command_lines(page: str) -> Iterator[list[str]]:
     """Yield the words of each command on a page, without its variables."""
     for block in blocks(page, "bash"):
+        open_quote = ""
         for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
+            try:
+                words = shlex.split(open_quote + line, comments=True)
+            except ValueError:  # A quoted text goes on in the next line.
+                open_quote += f"{line}\n"
+                continue
+            open_quote = ""
             while words and re.match(r"[A-Z_]+=", words[0]):
                 words = words[1:]
             if words:
                 yield words
+        assert not open_quote, f"{page}: a quoted text has no end: {open_quote}"
 
 
 def check_command(words: list[str]) -> None:
