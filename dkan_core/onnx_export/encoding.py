@@ -28,7 +28,7 @@ from dkan_core.data.encoding.preprocessor import (
 )
 from dkan_core.errors import DataError
 from dkan_core.model.tabular import decode_scores
-from dkan_core.onnx_export.graph import ML_DOMAIN, Array, Graph
+from dkan_core.onnx_export.graph import ML_DOMAIN, Graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,14 +110,17 @@ def _add_normal_scores(graph: Graph, values: str, features: Sequence[NumericFeat
     inside = graph.node("Min", graph.node("Max", values, first), last)
     knots_FK = _table([feature.knots for feature in features], end=np.inf)
     scores_FK = _table([feature.scores for feature in features])
-    next_FK = _table([[*feature.scores[1:], feature.scores[-1]] for feature in features])
     with np.errstate(over="ignore", invalid="ignore"):
         slopes = [np.diff(feature.scores) / np.diff(feature.knots) for feature in features]
     slopes_FK = _table([[*slope, 0.0] for slope in slopes])
 
-    places = _add_search(graph, inside, knots_FK)
-    knot, score = (_add_lookup(graph, table, places) for table in (knots_FK, scores_FK))
-    slope, next_score = (_add_lookup(graph, table, places) for table in (slopes_FK, next_FK))
+    knots = graph.constant(knots_FK.ravel(), "knots")
+    # One more, as the place after the last one is looked up, too; what follows a row's last knot is never used.
+    scores = graph.constant(np.append(scores_FK.ravel(), 0.0), "scores")
+    places = _add_search(graph, inside, knots, knots_FK.shape)
+    knot, score = (graph.node("Gather", table, places) for table in (knots, scores))
+    slope = graph.node("Gather", graph.constant(slopes_FK.ravel(), "slopes"), places)
+    next_score = graph.node("Gather", scores, graph.node("Add", places, graph.indexes(1)))
     between = graph.node("Add", graph.node("Mul", slope, graph.node("Sub", inside, knot)), score)
     # Between knots closer or farther apart than a float can say, the slope is no number.
     sound = graph.node("LessOrEqual", graph.node("Abs", between), graph.number(SCORE_LIMIT, np.float64))
@@ -140,11 +143,13 @@ def _add_value_codes(
     columns = graph.indexes(*(names.index(feature.name) for feature in features.values()))
     values, missing = (graph.node("Gather", name, columns, axis=1) for name in (numbers.values, numbers.missing))
     vocabulary_VK = _table([feature.vocabulary for feature in features.values()], end=np.inf)
-    codes_VK = np.broadcast_to(np.arange(vocabulary_VK.shape[1]) + FIRST_CODE, vocabulary_VK.shape)
-
-    places = _add_search(graph, values, vocabulary_VK)
-    known, code = (_add_lookup(graph, table, places) for table in (vocabulary_VK, codes_VK))
-    found = graph.node("Where", graph.node("Equal", values, known), code, graph.number(UNSEEN, np.int64))
+    vocabulary = graph.constant(vocabulary_VK.ravel(), "vocabulary")
+    places = _add_search(graph, values, vocabulary, vocabulary_VK.shape)
+    # Each vocabulary begins at a multiple of the width: what is left over is the place in it.
+    place_inside = graph.node("Mod", places, graph.indexes(vocabulary_VK.shape[1]))
+    code = graph.node("Add", place_inside, graph.indexes(FIRST_CODE))
+    is_known = graph.node("Equal", values, graph.node("Gather", vocabulary, places))
+    found = graph.node("Where", is_known, code, graph.number(UNSEEN, np.int64))
     codes = graph.node("Where", missing, graph.number(MISSING, np.int64), found)
     return {
         index: graph.node("Gather", codes, graph.number(column, np.int64), axis=1)
@@ -176,22 +181,21 @@ def _table(rows: Sequence[Sequence[float]], end: float = 0.0) -> Float64:
     return np.array([[*row, *[end] * (width - len(row))] for row in rows])
 
 
-def _add_search(graph: Graph, values: str, rising_FK: Float64) -> str:
+def _add_search(graph: Graph, values: str, table: str, shape: tuple[int, ...]) -> str:
     """Add a binary search of each column's values in its row of a table.
 
     Args:
         graph: Where the nodes go.
         values: ``(N, F)``.
-        rising_FK: Rising numbers, filled up with infinity.
+        table: Rows of rising numbers, filled up with infinity, one after the other.
+        shape: Of the rows, (F, K).
 
     Returns:
-        Where in the flattened table the last number lies that is not above the value, or else the row's first.
+        Where in the table the last number lies that is not above the value, or else the row's first: ``(N, F)`` int64,
+        or ``(1, F)`` where each row has one number.
     """
-    rows, width = rising_FK.shape
+    rows, width = shape
     places = graph.constant(np.arange(0, rows * width, width)[None], "first_places")
-    if width == 1:
-        return places
-    table = graph.constant(rising_FK.ravel(), "rising")
     step = width // 2
     while step:
         further = graph.node("Add", places, graph.indexes(step))
@@ -199,7 +203,3 @@ def _add_search(graph: Graph, values: str, rising_FK: Float64) -> str:
         places = graph.node("Where", above, places, further)
         step //= 2
     return places
-
-
-def _add_lookup(graph: Graph, table_FK: Array, places: str) -> str:
-    return graph.node("Gather", graph.constant(table_FK.ravel(), "table"), places)

@@ -22,12 +22,13 @@ onnx = pytest.importorskip("onnx", reason="needs the onnx extra")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the onnx extra")
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
-TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5)
+TEXTS = st.text(max_size=5)
 
 
 def encoded(preprocessor: Preprocessor, rows: pa.RecordBatch) -> dict[str, npt.NDArray[Any]]:
     """Encode rows by a graph whose outputs are scores and codes."""
-    graph = Graph(reserved=preprocessor.columns)
+    code_names = [f"code {index}" for index in range(len(preprocessor.coded))]
+    graph = Graph(reserved=[*preprocessor.columns, *code_names, "scores"])
     columns = add_encoding(graph, preprocessor, range(len(preprocessor.coded)), "?")
     names = {f"code {index}": name for index, name in columns.codes.items()}
     names |= {} if columns.scores is None else {"scores": columns.scores}
