@@ -7,6 +7,8 @@ import asyncio
 import concurrent.futures
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +59,10 @@ def test_registered_model_has_what_is_known_of_it(registry: str, model: Path, tr
     assert made.version.startswith(data[:12]) and plain["data_fingerprint"] == data
     assert plain["test_average_precision"] == 0.75 and plain["test_rows"] == 20 and "test_nothing" not in plain
     assert plain["valid_average_precision"] == pytest.approx(trained.average_precision)
-    assert plain["card"] == f"{model.as_uri()}/README.md" and plain["labels"] == "label"
+    assert plain["card"] == f"file://{model}/README.md" and plain["labels"] == "label"
     assert version["description"] == (model / "README.md").read_text()
     (artifact,) = version["artifacts"]
-    assert artifact["uri"] == made.uri == model.as_uri() and artifact["id"] == made.artifact_id
+    assert artifact["uri"] == made.uri == f"file://{model}" and artifact["id"] == made.artifact_id
     assert (artifact["modelFormatName"], artifact["modelFormatVersion"]) == ("dkan", "1")
     source = [artifact[f"modelSource{key}"] for key in ("Kind", "Class", "Group", "Id", "Name")]
     assert source == ["kfp", "pipelinerun", "team", "run-1", "nightly"]
@@ -116,7 +118,7 @@ def test_version_of_another_model_is_refused_by_name(registry: str, model: Path)
         register(other(model), registry, name=model.name, version="2026-11")
     elsewhere = model.with_name("elsewhere")
     shutil.copytree(model, elsewhere)
-    with pytest.raises(OutputError, match=f"uri is '{model.as_uri()}', here '{elsewhere.as_uri()}'"):
+    with pytest.raises(OutputError, match=f"uri is 'file://{model}', here 'file://{elsewhere}'"):
         register(elsewhere, registry, name=model.name, version="2026-11")
     assert versions(registry, model.name) == before
 
@@ -140,6 +142,20 @@ def test_server_with_the_earlier_api_alone(model: Path, tmp_path: Path) -> None:
         with failing_proxy(address, {}) as (proxy, asked):
             register(model, proxy)
     assert {call.split("/")[3] for call in asked[1:]} == {"v1alpha3"}
+
+
+def test_uri_is_read_back_as_it_is_registered(registry: str, model: Path, tmp_path: Path) -> None:
+    spaced = model.rename(tmp_path / "late flights")
+    first = register(spaced, registry)
+    assert first.name == "late flights" and first.uri == f"file://{spaced}"
+    assert register(first.uri, registry) == first
+
+
+def test_logging_of_the_caller_stays_as_it_is(registry: str, model: Path) -> None:
+    # The client library adds a handler to the root when it is imported, which only a new process does.
+    code = "import logging, sys; from dkan_core import register; register(sys.argv[1], sys.argv[2])"
+    command = [sys.executable, "-c", f"{code}; sys.exit(len(logging.getLogger().handlers))", str(model), registry]
+    subprocess.run(command, check=True)
 
 
 def test_in_an_event_loop_as_in_a_notebook(registry: str, model: Path) -> None:
