@@ -104,7 +104,10 @@ class FastKANEnsemble(nn.Module):
 
     def forward(self, x_BI: Tensor, shifts: Sequence[Tensor] = (), dropout_key_B: Tensor | None = None) -> Tensor:
         terms = [*shifts] if self.first is None else [self.first(x_BI), *shifts]
-        first_BO = functools.reduce(torch.add, terms)
+        return self.after_first(functools.reduce(torch.add, terms), dropout_key_B)
+
+    def after_first(self, first_BO: Tensor, dropout_key_B: Tensor | None = None) -> Tensor:
+        """Return the output, given the sum of the first layers' output and what is to be added to it."""
         hidden_MBO: Tensor = first_BO.unflatten(1, (self.members, -1)).transpose(0, 1)
         for dropout, layer in zip(self.dropouts, self.rest, strict=True):
             hidden_MBO = layer(hidden_MBO, dropout, dropout_key_B)

@@ -145,8 +145,10 @@ class FastKAN(nn.Module):
         )
 
     def forward(self, x: Tensor, dropout_key_B: Tensor | None = None) -> Tensor:
-        first, *rest = self.layers
-        x = first(x)
-        for dropout, layer in zip(self.dropouts, rest, strict=True):
+        return self.after_first(self.layers[0](x), dropout_key_B)
+
+    def after_first(self, x: Tensor, dropout_key_B: Tensor | None = None) -> Tensor:
+        """Return the output, given the first layer's."""
+        for dropout, layer in zip(self.dropouts, [*self.layers][1:], strict=True):
             x = layer(x, dropout, dropout_key_B)
         return x

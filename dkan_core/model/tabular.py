@@ -19,8 +19,9 @@ from dkan_core.data.encoding.preprocessor import FIRST_CODE, SCORE_LIMIT, STEPS,
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embedding_width
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import FastKANEnsemble
-from dkan_core.model.fastkan import Basis, FastKAN
-from dkan_core.model.kernels import KernelModule, table_sum
+from dkan_core.model.fastkan import Basis, FastKAN, FastKANLayer
+from dkan_core.model.kernels import KernelModule, can_use_codes, table_sum
+from dkan_core.model.kernels.native_codes import MAX_CODES, Layout, layer_with_codes
 
 # A binary input has one weight where a curved one has nine that learn together: it is larger instead.
 BINARY_SCALE = 3.0
@@ -133,6 +134,8 @@ class InputEncoder(nn.Module):
         curved = sorted({*range(config.num_numeric)} - {*config.binary})
         self.register_buffer("curved", torch.tensor(curved, dtype=torch.long), persistent=False)
         self.register_buffer("binary", torch.tensor(config.binary, dtype=torch.long), persistent=False)
+        self.few_codes = [len(embedding.weight) <= MAX_CODES for embedding in embeddings]
+        self.layout = self._layout(len(curved))
         self.width = len(curved) + sum(embedding.embedding_dim for embedding in embeddings)
         self.binary_linear = nn.Linear(len(config.binary), first_width, bias=False) if config.binary else None
         # The name is part of the tensors' names in model files.
@@ -148,6 +151,69 @@ class InputEncoder(nn.Module):
     def forward(
         self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
+        inputs, shifts = self._scores_and_shifts(numeric, categorical, dropout_key_B)
+        inputs += [self._embed(place, categorical) for place in range(len(self.embedded))]
+        return torch.cat(inputs, dim=1), shifts
+
+    def first_layer(
+        self,
+        layer: FastKANLayer,
+        numeric: Tensor | None,
+        categorical: Tensor | None,
+        dropout_key_B: Tensor | None = None,
+    ) -> Tensor | None:
+        """Return the output of a first layer and all shifts, where embeddings of few codes need no pass over the rows.
+
+        Args:
+            layer: The layer.
+            numeric: ``(B, F)``; None where there are no numeric features.
+            categorical: ``(B, C)`` int32; None where there are no coded features.
+            dropout_key_B: Decides in training mode what is dropped.
+
+        Shape:
+            - Output: ``(B, H)``; None where the layer has to be computed from all inputs
+        """
+        usual = layer.layernorm is None and categorical is not None and any(self.few_codes)
+        if not usual or not can_use_codes(layer.spline_linear.weight, layer.kernel):
+            return None
+        assert categorical is not None
+        inputs, shifts = self._scores_and_shifts(numeric, categorical, dropout_key_B)
+        many = [place for place, few in enumerate(self.few_codes) if not few]
+        inputs += [self._embed(place, categorical) for place in many]
+        dense_BD = torch.cat(inputs, dim=1) if inputs else torch.empty(len(categorical), 0)
+        few = [place for place, few in enumerate(self.few_codes) if few]
+        codes_BE = torch.stack([categorical[:, self.embedded[place]] for place in few], dim=1)
+        tables = [self._tables[place] for place in few]
+        weights = (layer.spline_linear.weight, layer.base_linear.weight, layer.base_linear.bias)
+        first_BH = layer_with_codes(dense_BD, codes_BE, tables, weights, (layer.rbf.grid, layer.rbf.width), self.layout)
+        return functools.reduce(torch.add, shifts, first_BH)
+
+    @property
+    def _tables(self) -> list[Tensor]:
+        return [layer.weight for layer in self.embeddings if isinstance(layer, nn.Embedding)]
+
+    def _layout(self, scores: int) -> Layout:
+        """Return where the first layer's inputs come from: the scores, and each embedding."""
+        dense, coded = [(0, scores)] if scores else [], []
+        start = scores
+        for table_VI, few in zip(self._tables, self.few_codes, strict=True):
+            codes, width = table_VI.shape
+            if few:
+                coded.append((start, width, codes))
+            else:
+                dense.append((start, width))
+            start += width
+        return Layout(dense, coded)
+
+    def _embed(self, place: int, categorical: Tensor | None) -> Tensor:
+        assert categorical is not None
+        embedded: Tensor = self.embeddings[place](categorical[:, self.embedded[place]])
+        return embedded
+
+    def _scores_and_shifts(
+        self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the curved features' scores, if there are any features, and what is added to the first layer."""
         inputs, shifts = [], []
         if numeric is not None:
             scores_BF = decode_scores(numeric)
@@ -156,13 +222,9 @@ class InputEncoder(nn.Module):
                 shifts.append(self.binary_linear(BINARY_SCALE * binary))
                 scores_BF = scores_BF[:, self.curved]
             inputs.append(scores_BF)
-        if categorical is not None:
-            inputs += [
-                layer(categorical[:, index]) for index, layer in zip(self.embedded, self.embeddings, strict=True)
-            ]
-            if self.indicators is not None:
-                shifts.append(self.indicators(categorical))
-        return torch.cat(inputs, dim=1), shifts
+        if categorical is not None and self.indicators is not None:
+            shifts.append(self.indicators(categorical))
+        return inputs, shifts
 
 
 class TabularFastKAN(nn.Module):
@@ -208,12 +270,25 @@ class TabularFastKAN(nn.Module):
             categorical: ``(B, C)`` int32; None where there are no coded features.
             dropout_key_B: Decides in training mode what is dropped; without it torch's generator does.
         """
+        first = self._first_layer
+        first_BH = None if first is None else self.encoder.first_layer(first, numeric, categorical, dropout_key_B)
+        if first_BH is not None:
+            return self.bias + self._after_first(first_BH, dropout_key_B)
         inputs, shifts = self.encoder(numeric, categorical, dropout_key_B)
         if isinstance(self.network, FastKAN):
             logits_MBL: Tensor = self.network(inputs, dropout_key_B).unsqueeze(0)
         else:
             logits_MBL = self.network(inputs, shifts, dropout_key_B)
         return logits_MBL + self.bias
+
+    @property
+    def _first_layer(self) -> FastKANLayer | None:
+        layer = self.network.layers[0] if isinstance(self.network, FastKAN) else self.network.first
+        return layer if isinstance(layer, FastKANLayer) else None
+
+    def _after_first(self, first_BH: Tensor, dropout_key_B: Tensor | None) -> Tensor:
+        logits = self.network.after_first(first_BH, dropout_key_B)
+        return logits.unsqueeze(0) if isinstance(self.network, FastKAN) else logits
 
     @torch.no_grad()
     def start_at(self, log_odds_L: Sequence[float]) -> None:

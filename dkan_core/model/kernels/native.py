@@ -38,7 +38,7 @@ OPERATIONS = torch.library.Library("dkan", "DEF")
 BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
 
-def _register(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> None:
+def register(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> None:
     """Define an operation, which a function computes on the CPU; another one returns what it does in shape."""
     name = OPERATIONS.define(schema)
     OPERATIONS.impl(name, compute, "CPU")
@@ -64,7 +64,7 @@ def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: flo
     return out_BO
 
 
-def _basis(x: Tensor, centers_G: Tensor, width: float, gradient: Tensor | None = None) -> Tensor:
+def basis(x: Tensor, centers_G: Tensor, width: float, gradient: Tensor | None = None) -> Tensor:
     """Return the basis ``(*, I * G)`` of inputs ``(*, I)``, or given its gradient that of the inputs."""
     x, centers_G = x.contiguous(), centers_G.contiguous()
     out = x.new_empty(*x.shape[:-1], x.shape[-1] * len(centers_G)) if gradient is None else torch.empty_like(x)
@@ -81,7 +81,8 @@ def _basis(x: Tensor, centers_G: Tensor, width: float, gradient: Tensor | None =
     return out
 
 
-def _tiles(x_BI: Tensor, num_centers: int) -> list[slice]:
+def row_tiles(x_BI: Tensor, num_centers: int) -> list[slice]:
+    """Return the stretches of rows that are computed at a time."""
     rows = x_BI.shape[-2]
     row_bytes = 4 * num_centers * max(1, x_BI.numel() // max(1, rows))
     step = max(recompute.MIN_TILE_ROWS, TILE_BYTES // row_bytes)
@@ -90,8 +91,8 @@ def _tiles(x_BI: Tensor, num_centers: int) -> list[slice]:
 
 def _radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Tensor:
     out_BO = x_BI.new_empty(*x_BI.shape[:-1], weight_OK.shape[-2])
-    for tile in _tiles(x_BI, len(centers_G)):
-        torch.matmul(_basis(x_BI[..., tile, :], centers_G, width), weight_OK.mT, out=out_BO[..., tile, :])
+    for tile in row_tiles(x_BI, len(centers_G)):
+        torch.matmul(basis(x_BI[..., tile, :], centers_G, width), weight_OK.mT, out=out_BO[..., tile, :])
     return out_BO
 
 
@@ -101,21 +102,21 @@ def _radial_linear_backward(
     # Summed over the tiles in their order: the result is the same to the bit from run to run.
     grad_weight_OK = torch.zeros_like(weight_OK)
     grad_x_BI = x_BI.new_empty(x_BI.shape if needs_x else 0)
-    for tile in _tiles(x_BI, len(centers_G)):
+    for tile in row_tiles(x_BI, len(centers_G)):
         grad_tile_BO, x_tile_BI = grad_BO[..., tile, :], x_BI[..., tile, :]
-        grad_weight_OK += torch.matmul(grad_tile_BO.mT, _basis(x_tile_BI, centers_G, width))
+        grad_weight_OK += torch.matmul(grad_tile_BO.mT, basis(x_tile_BI, centers_G, width))
         if needs_x:
             grad_basis_BK = torch.matmul(grad_tile_BO, weight_OK)
-            grad_x_BI[..., tile, :] = _basis(x_tile_BI, centers_G, width, grad_basis_BK)
+            grad_x_BI[..., tile, :] = basis(x_tile_BI, centers_G, width, grad_basis_BK)
     return grad_x_BI, grad_weight_OK
 
 
-_register(
+register(
     "radial_linear(Tensor x, Tensor weight, Tensor centers, float width) -> Tensor",
     _radial_linear,
     lambda x_BI, weight_OK, *_: x_BI.new_empty(*x_BI.shape[:-1], weight_OK.shape[-2]),
 )
-_register(
+register(
     "radial_linear_backward(Tensor grad, Tensor x, Tensor weight, Tensor centers, float width, bool needs_x)"
     " -> (Tensor, Tensor)",
     _radial_linear_backward,
@@ -232,12 +233,12 @@ _HIDDEN_ARGUMENTS = (
     "Tensor x, Tensor norm_weight, Tensor norm_bias, Tensor spline_weight, Tensor base_weight, Tensor base_bias, "
     "Tensor centers, float width, Tensor? row_key, Tensor unit_key, int dropped"
 )
-_register(
+register(
     f"hidden_layer({_HIDDEN_ARGUMENTS}) -> Tensor",
     _hidden_layer,
     lambda x_NBI, _, __, spline_weight_NOK, *___: x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2]),
 )
-_register(
+register(
     f"hidden_layer_backward(Tensor grad, {_HIDDEN_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _hidden_layer_backward,
     lambda _, x_NBI, *rest: (
@@ -320,18 +321,18 @@ def table_sum(places_BT: Tensor, table_VH: Tensor) -> Tensor:
     return out_BH
 
 
-def _table_sum_forward(places_BT: Tensor, table_VH: Tensor) -> Tensor:
-    return _table_sum(places_BT, table_VH.contiguous(), None, table_VH.new_empty(len(places_BT), table_VH.shape[1]))
-
-
-def _table_sum_backward(grad_BH: Tensor, places_BT: Tensor, table_rows: int) -> Tensor:
-    grad_BH = grad_BH.contiguous()
-    return _table_sum(places_BT, None, grad_BH, grad_BH.new_empty(table_rows, grad_BH.shape[1]))
-
-
-def _table_sum(places_BT: Tensor, table_VH: Tensor | None, grad_BH: Tensor | None, out: Tensor) -> Tensor:
+def sum_table_rows(
+    places_BT: Tensor, table_VH: Tensor | None, grad_BH: Tensor | None = None, *, table_rows: int = 0
+) -> Tensor:
+    """Return the sums ``(B, H)``; given their gradient and no table but its rows, the table's gradient ``(V, H)``."""
     places_BT = places_BT.to(torch.int32).contiguous()
-    table_rows = len(out) if table_VH is None else len(table_VH)
+    if grad_BH is None:
+        assert table_VH is not None
+        table_VH = table_VH.contiguous()
+        table_rows, out = len(table_VH), table_VH.new_empty(len(places_BT), table_VH.shape[1])
+    else:
+        grad_BH = grad_BH.contiguous()
+        out = grad_BH.new_empty(table_rows, grad_BH.shape[1])
     arguments = TableArguments(
         places=places_BT.data_ptr(),
         table=None if table_VH is None else table_VH.data_ptr(),
@@ -349,14 +350,14 @@ def _table_sum(places_BT: Tensor, table_VH: Tensor | None, grad_BH: Tensor | Non
     return out
 
 
-_register(
+register(
     "table_sum(Tensor places, Tensor table) -> Tensor",
-    _table_sum_forward,
+    lambda places_BT, table_VH: sum_table_rows(places_BT, table_VH),
     lambda places_BT, table_VH: table_VH.new_empty(len(places_BT), table_VH.shape[1]),
 )
-_register(
+register(
     "table_sum_backward(Tensor grad, Tensor places, SymInt table_rows) -> Tensor",
-    _table_sum_backward,
+    lambda grad_BH, places_BT, table_rows: sum_table_rows(places_BT, None, grad_BH, table_rows=table_rows),
     lambda grad_BH, _, table_rows: grad_BH.new_empty(table_rows, grad_BH.shape[1]),
 )
 

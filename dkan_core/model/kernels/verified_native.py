@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from dkan_core.model.dropout import keep_factors
 from dkan_core.model.kernels import eager, native
+from dkan_core.model.kernels.native_codes import Layout, layer_with_codes
 
 CHECK_ROWS = 70
 """Two tasks of rows, the last one not full."""
@@ -82,6 +83,27 @@ def table_sum_is_right() -> bool:
         return native.table_sum(places_BT.int(), table_VH)
 
     return _is_right("table sum", fused, lambda table_VH: table_VH[places_BT].sum(1), [(40, 70)])
+
+
+@functools.cache
+@torch.inference_mode(False)
+@torch.enable_grad()
+def layer_with_codes_is_right() -> bool:
+    """Tell whether a layer with embedded inputs and its gradients are what the formula says."""
+    places_BE = torch.randint(9, (CHECK_ROWS, 2), generator=torch.Generator().manual_seed(1)).int()
+    layout = Layout(dense=[(0, 2), (5, 1)], coded=[(2, 3, 9), (6, 1, 9)])
+
+    def fused(x_BD: Tensor, first_VI: Tensor, second_VI: Tensor, *weights: Tensor) -> Tensor:
+        return layer_with_codes(x_BD, places_BE, [first_VI, second_VI], weights, (_grid(8), 0.6), layout)
+
+    def exact(x_BD: Tensor, first_VI: Tensor, second_VI: Tensor, *weights: Tensor) -> Tensor:
+        spline_OK, base_OI, bias_O = weights
+        embedded = [table_VI[codes_B] for table_VI, codes_B in zip((first_VI, second_VI), places_BE.T, strict=True)]
+        x_BI = torch.cat([x_BD[:, :2], embedded[0], x_BD[:, 2:], embedded[1]], dim=1)
+        return eager.radial_linear(x_BI, spline_OK, _grid(8).double(), 0.6) + F.linear(F.silu(x_BI), base_OI, bias_O)
+
+    sizes = [(CHECK_ROWS, 3), (9, 3), (9, 1), (20, 56), (20, 7), (20,)]
+    return _is_right("layer with codes", fused, exact, sizes)
 
 
 def _grid(centers: int) -> Tensor:
