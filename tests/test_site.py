@@ -43,8 +43,8 @@ SOURCES = [
     for name in ("benchmarks", "components", "dkan_core", "docs", "examples", "pipelines", "tests")
     for path in (ROOT / name).rglob("*.py")
 ]
-UNAVAILABLE = re.compile(r"s3://|cuda")
-"""What a command needs that a test has not: a bucket, a GPU."""
+UNAVAILABLE = re.compile(r"s3://|cuda|^dkan serve ")
+"""What a command needs that a test has not: a bucket, a GPU, somebody who ends it (tests/serving runs the server)."""
 NOTHING_TO_RUN = {
     "guides/ci.md",
     "guides/cluster.md",
@@ -52,6 +52,7 @@ NOTHING_TO_RUN = {
     "guides/kubeflow.md",
     "guides/multi-node.md",
     "guides/registry.md",
+    "guides/serve.md",
 }
 """Guides whose every command needs a server, a container engine or several nodes."""
 NEEDED_FIRST = {"guides/evaluate.md": "guides/train.md"}

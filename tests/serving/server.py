@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LONG_SECONDS = 120
+LONG_SECONDS = 240
 """A server starts within seconds; a busy machine may take this long."""
 
 
