@@ -1,0 +1,151 @@
+"""What a step of a default model costs by each kernel on a CPU: ``python -m benchmarks.kernels FILE.parquet ...``.
+
+Forward and backward pass of one batch on one thread, by the CPU time of the process, and AdamW's step; kernels take
+turns, and their ratio is what counts: a shared machine's absolute times drift. Without files the rows are synthetic.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from dkan_core import PrepareConfig, TrainConfig, prepare
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import SliceBatches, open_split
+from dkan_core.model.kernels import Kernel, describe_kernel, use_kernel
+from dkan_core.training.compute.gradient import (
+    compute_gradient,
+    decayed_ranges,
+    parameter_count,
+    to_tensors,
+    untrained_model,
+)
+from dkan_core.training.setup.architecture import choose_architecture
+from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.state import adamw
+from dkan_core.training.state.adamw import AdamState, FlatAdamW
+
+KERNELS: tuple[Kernel, ...] = ("eager", "recompute", "auto")
+BATCHES = 8
+SYNTHETIC_ROWS = 40_000
+
+Result = dict[str, Any]
+
+
+def main() -> None:
+    """Measure, print a Markdown table and write JSON."""
+    parser = argparse.ArgumentParser(description="What a step of a default model costs by each kernel.")
+    parser.add_argument("sources", nargs="*", type=Path, help="Parquet files with a label column; synthetic without.")
+    parser.add_argument("--label", default="label")
+    parser.add_argument("--turns", type=int, default=30)
+    parser.add_argument("--out", type=Path, default=Path("build/bench-kernels.json"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        sources = arguments.sources or [_synthetic(Path(scratch) / "synthetic.parquet")]
+        results = [
+            measure_source(source, arguments.label, Path(scratch) / source.stem, arguments.turns) for source in sources
+        ]
+    print(markdown(results))  # noqa: T201 - the result
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    content = {"auto": describe_kernel("auto", "cpu"), "torch": torch.__version__, "sets": results}
+    arguments.out.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def measure_source(source: Path, label: str, folder: Path, turns: int) -> Result:
+    """Prepare a file with default settings, and measure its default model."""
+    prepare(str(source), folder, PrepareConfig(label=(label,)))
+    manifest = read_manifest(folder)
+    with open_split(folder, manifest, "train") as rows:
+        config = resolve(TrainConfig(device="cpu", workers=1), rows.rows)
+        model = untrained_model(choose_architecture(rows, manifest, config), manifest, config).train()
+        slices = SliceBatches(rows, config, 0)
+        batches = [to_tensors(slices.get(step, 0), torch.device("cpu")) for step in range(BATCHES)]
+        slices.close()
+        decayed = decayed_ranges(model, config, rows.rows)
+
+    def step_by(kernel: Kernel) -> Callable[[int], None]:
+        def run(turn: int) -> None:
+            use_kernel(model, kernel)
+            compute_gradient(model, batches[turn % BATCHES], config)
+
+        return run
+
+    return {
+        "set": source.stem,
+        "rows of a step": config.batch_size,
+        "parameters": parameter_count(model),
+        "gradient": in_turns({kernel: step_by(kernel) for kernel in KERNELS}, turns),
+        "adamw": measure_adamw(parameter_count(model), decayed, turns),
+    }
+
+
+def measure_adamw(parameters: int, decayed: Sequence[adamw.Decayed], turns: int) -> dict[str, float]:
+    """Measure the optimizer's step with the native extension, where it is built, and by numpy."""
+    old, new = (AdamState.starting_at(np.ones(parameters, np.float32)) for _ in range(2))
+    gradient_P = np.random.default_rng(0).normal(size=parameters).astype(np.float32)
+    optimizer = FlatAdamW(decayed)
+
+    def by_numpy(turn: int) -> None:
+        with patch.object(adamw, "native_library", lambda: None):
+            optimizer.step(old, new, gradient_P, lr=1e-3, count=turn + 1)
+
+    def usual(turn: int) -> None:
+        optimizer.step(old, new, gradient_P, lr=1e-3, count=turn + 1)
+
+    return in_turns({"numpy": by_numpy, "auto": usual}, turns)
+
+
+def in_turns(functions: dict[str, Callable[[int], None]], turns: int) -> dict[str, float]:
+    """Return the median CPU milliseconds of functions that run alternately, after one turn that is not counted."""
+    milliseconds: dict[str, list[float]] = {name: [] for name in functions}
+    for turn in range(turns + 1):
+        for name, function in functions.items():
+            started = time.process_time()
+            function(turn)
+            if turn:
+                milliseconds[name].append(1e3 * (time.process_time() - started))
+    return {name: statistics.median(times) for name, times in milliseconds.items()}
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """Return a table of medians and of how many times faster ``auto`` is than ``recompute`` and numpy."""
+    lines = [
+        f"`auto` is {describe_kernel('auto', 'cpu')}; CPU milliseconds of a step on one thread.",
+        "",
+        "| set | rows | parameters | eager | recompute | auto | times | AdamW numpy | AdamW auto | both, times |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for result in results:
+        gradient, optimizer = result["gradient"], result["adamw"]
+        before, after = gradient["recompute"] + optimizer["numpy"], gradient["auto"] + optimizer["auto"]
+        lines.append(
+            f"| {result['set']} | {result['rows of a step']} | {result['parameters']:,} | {gradient['eager']:.1f} "
+            f"| {gradient['recompute']:.1f} | {gradient['auto']:.1f} | {gradient['recompute'] / gradient['auto']:.1f} "
+            f"| {optimizer['numpy']:.2f} | {optimizer['auto']:.2f} | {before / after:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def _synthetic(path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    numeric = {f"number{index}": rng.normal(size=SYNTHETIC_ROWS) for index in range(8)}
+    codes = {f"code{index}": rng.integers(5 + 5 * index, size=SYNTHETIC_ROWS) for index in range(8)}
+    odds = numeric["number0"] * numeric["number1"] + (codes["code3"] % 3 == 0) + rng.normal(size=SYNTHETIC_ROWS)
+    texts = {name: np.char.add("v", values.astype(str)) for name, values in codes.items()}
+    pq.write_table(pa.table({**numeric, **texts, "label": (odds > 1).astype(np.int8)}), path)
+    return path
+
+
+if __name__ == "__main__":
+    main()
