@@ -7,11 +7,13 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
+import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from kserve.constants.constants import PredictorProtocol
 from kserve.errors import InvalidInput, ModelNotFound, ModelNotReady
-from kserve.protocol.dataplane import DataPlane
+from kserve.protocol.dataplane import DataPlane, has_binary_headers
 from kserve.protocol.infer_type import InferRequest
 from kserve.protocol.rest.v1_endpoints import V1Endpoints
 from kserve.protocol.rest.v2_datamodels import InferenceRequest
@@ -23,11 +25,15 @@ from dkan_core.errors import DkanError
 from dkan_core.serving.facts import begin_request, current_request
 from dkan_core.serving.metrics import exposition
 from dkan_core.serving.rows import REQUEST
+from dkan_core.utils.schemas import parse_json
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+# Of a body that is too large, read for nothing: a client that is cut off while it sends may not see the answer.
+DISCARDED_BYTES = 1 << 30
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +54,19 @@ class ModelDataPlane(DataPlane):  # type: ignore[misc]
     def metadata(self) -> dict[str, Any]:
         """Return name and version of the server."""
         return {"name": "dkan", "version": dkan_core.__version__, "extensions": ["binary_tensor_data"]}
+
+    def decode(
+        self,
+        body: bytes | InferenceRequest,
+        headers: dict[str, str],
+        protocol_version: str = PredictorProtocol.REST_V1.value,
+        model_name: str | None = None,
+    ) -> Any:
+        """Return a request of either protocol, and its attributes where it is a CloudEvent."""
+        if protocol_version == PredictorProtocol.REST_V1.value and not has_binary_headers(headers):
+            # Whatever type the header names: curl names that of a form.
+            return super().decode_cloudevent(_parsed(body))
+        return super().decode(body, headers, protocol_version, model_name)
 
     def decode_inference_request(
         self, body: bytes | InferenceRequest, headers: dict[str, str], model_name: str
@@ -122,6 +141,15 @@ async def refuse(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"error": message}, status)
 
 
+def _parsed(body: bytes) -> Any:
+    """Return what JSON holds; NaN, which is none, is read as Python's clients write it."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        # Slower, and the words of every other JSON that dkan reads.
+        return parse_json(body, REQUEST)
+
+
 def _described(errors: Any) -> str:
     """Return what is wrong first in a request that is no JSON of its protocol."""
     first = errors[0]
@@ -158,7 +186,9 @@ class _Gateway:
 
         try:
             await self._app(scope, _limited(receive, self._max_bytes), note_status)
-        except _TooLargeError:
+        except _TooLargeError as error:
+            if error.has_more:
+                await _discard_body(receive)
             facts.error = f"{REQUEST}: is larger than {self._max_bytes >> 20} MB; send fewer rows at a time"
             response = JSONResponse({"error": facts.error}, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             await response(scope, receive, note_status)
@@ -171,7 +201,15 @@ class _Gateway:
 
 
 class _TooLargeError(BaseException):
-    """A body exceeds the limit. Not an Exception, which the framework would turn into an answer of its own."""
+    """A body exceeds the limit. Not an Exception, which the framework would turn into an answer of its own.
+
+    Args:
+        has_more: Whether the client is still sending.
+    """
+
+    def __init__(self, *, has_more: bool) -> None:
+        super().__init__()
+        self.has_more = has_more
 
 
 def _limited(receive: Receive, max_bytes: int) -> Receive:
@@ -182,7 +220,16 @@ def _limited(receive: Receive, max_bytes: int) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > max_bytes:
-            raise _TooLargeError
+            raise _TooLargeError(has_more=message.get("more_body", False))
         return message
 
     return limited
+
+
+async def _discard_body(receive: Receive) -> None:
+    discarded = 0
+    while discarded < DISCARDED_BYTES:
+        message = await receive()
+        discarded += len(message.get("body", b""))
+        if not message.get("more_body"):
+            return

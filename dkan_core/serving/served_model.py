@@ -97,7 +97,7 @@ def _data_of(tensor: Any) -> Any:
 
 
 def _instances_of(payload: Any) -> Any:
-    # Left as bytes where the header names no type, or one with a character set.
+    # Bytes: the data of a CloudEvent, which are no JSON.
     found = parse_json(payload, REQUEST) if isinstance(payload, bytes) else payload
     if not isinstance(found, dict) or "instances" not in found:
         raise DataError(f'{REQUEST}: expected a JSON object with a list "instances"')

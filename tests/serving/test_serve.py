@@ -178,7 +178,10 @@ def test_columns_are_refused_with_the_words_of_predict(
 @pytest.mark.parametrize(
     ("path", "content", "status", "message"),
     [
-        (PREDICT, b"{", 400, "Unrecognized request format"),
+        (PREDICT, b"{", 400, r"^request: is not valid JSON \("),
+        (PREDICT, b"", 400, r"^request: is not valid JSON \("),
+        (PREDICT, b"[" * 100_000, 400, "^request: is nested too deeply to be read"),
+        (PREDICT, b'{"instances": "\xff"}', 400, r"^request: is not valid JSON \('utf-8' codec"),
         (PREDICT, [1], 400, r'^request: expected a JSON object with a list "instances"'),
         (PREDICT, {"rows": []}, 400, r'^request: expected a JSON object with a list "instances"'),
         (PREDICT, {"instances": {"site": "left"}}, 400, r'^request: "instances" must be a list of rows'),
@@ -190,6 +193,8 @@ def test_columns_are_refused_with_the_words_of_predict(
         ("/v2/models/early/infer", {"inputs": []}, 404, "early"),
         ("/v2/repository/models/late/unload", {}, 404, ""),
         (PREDICT, {"instances": ["x" * (1 << 20)]}, 413, "^request: is larger than 1 MB; send fewer rows at a time"),
+        # More than the system keeps for a server that has stopped reading.
+        (PREDICT, {"instances": ["x" * (40 << 20)]}, 413, "^request: is larger than 1 MB; send fewer rows at a time"),
     ],
 )
 def test_malformed_requests_are_refused_with_a_message(
@@ -222,6 +227,35 @@ def test_tensors_that_are_not_what_they_say_are_refused(
     assert re.match(f"request: {message}", answer.content["error"]), answer
 
 
+@pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded", "text/plain"])
+def test_json_is_read_alike_whatever_type_its_header_names(server: Server, table: pa.Table, kind: str) -> None:
+    row = {**table.to_pylist()[1], "mean_radius": None}
+    # NaN is no JSON; Python's clients write it.
+    answers = [
+        server.ask(PREDICT, {"instances": [{**row, "mean_radius": value}]}, {"Content-Type": kind})
+        for value in (None, float("nan"))
+    ]
+    assert answers[0] == answers[1] and answers[0].status == 200
+    assert server.ask(PREDICT, b"{", {"Content-Type": kind}).content == {
+        "error": "request: is not valid JSON (Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1))"
+    }
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+def test_events_are_answered_as_events(server: Server, table: pa.Table, is_binary: bool) -> None:
+    rows = {"instances": table.to_pylist()[:2]}
+    event = {"specversion": "1.0", "id": "7", "source": "a", "type": "b", "time": "2026-11-22T12:00:00Z"}
+    if is_binary:
+        answer = server.ask(PREDICT, rows, {f"ce-{name}": value for name, value in event.items()}).content
+    else:
+        kind = {"Content-Type": "application/cloudevents+json"}
+        answer = server.ask(PREDICT, {**event, "data": rows}, kind).content["data"]
+    assert [row["label_probability"] for row in answer["predictions"]] == [
+        row["label_probability"] for row in server.probabilities(rows["instances"])
+    ]
+
+
 def test_requests_are_counted_and_logged_in_a_line_each(server: Server, table: pa.Table) -> None:
     def counted(name: str) -> float:
         text = server.ask("/metrics").content.decode()
@@ -235,6 +269,19 @@ def test_requests_are_counted_and_logged_in_a_line_each(server: Server, table: p
     server.ask("/v1/models/late%0AERROR:predict", {"instances": []})
     server.wait_for_line(r"INFO request POST /v1/models/late:predict status=200 rows=40 ms=[\d.]+\n")
     server.wait_for_line(r"WARNING request POST /v1/models/late%0AERROR:predict status=404 rows=0 ms=\S+ error='.*'\n")
+
+
+def test_request_of_the_guide_is_answered(
+    server: Server, table: pa.Table, expected: npt.NDArray[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = Path(__file__).parents[2] / "docs/guides/serve.md"
+    (code,) = re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "flights").mkdir()
+    pq.write_table(table, tmp_path / "flights/rows.parquet")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code.replace("localhost:8080", f"127.0.0.1:{server.port}"), names)
+    np.testing.assert_array_equal(as_float32([row["label_probability"] for row in names["predictions"]]), expected[:2])
 
 
 def test_no_rows_are_answered_with_none(server: Server) -> None:
