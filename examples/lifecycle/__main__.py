@@ -99,12 +99,13 @@ def show(out: Path) -> None:
     started = time.monotonic()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
+    # Before the servers: pandas makes an error of its own of a signal that interrupts its reading.
+    test = _write_flights(out)
     with ExitStack() as servers:
         # They start while the data are prepared.
         mlflow = servers.enter_context(_mlflow(out))
         registry = servers.enter_context(_registry(out))
         status = servers.enter_context(status_endpoint(out))
-        test = _write_flights(out)
         _say("prepare", "%s rows in %s", f"{_prepare(out):,}", out / "prepared")
         mlflow_address = mlflow.wait_for_line(r"(http://127\.0\.0\.1:\d+)")
         with _environment({"MLFLOW_TRACKING_URI": mlflow_address, **status.variables}):

@@ -24,6 +24,7 @@ import dkan_core
 from dkan_core import PrepareConfig, TrainConfig, TrainResult, cli, tune_learning_rate
 from dkan_core.cli import app
 from dkan_core.config import Group, field_docs
+from dkan_core.config.serving import ServeConfig
 from tests import warm
 
 Dkan = Callable[..., subprocess.CompletedProcess[str]]
@@ -62,6 +63,7 @@ COMMANDS: dict[str, Any] = {
     "train": TrainConfig,
     "tune-lr": TrainConfig,
     "plan": TrainConfig,
+    "serve": ServeConfig,
     **dict.fromkeys(["evaluate", "explain", "predict", "export", "drift", "register", "bench sync"]),
 }
 """Every command, and the config whose fields are options of it."""
