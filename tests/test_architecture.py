@@ -20,6 +20,7 @@ LAYERS = [
     {"config", "utils"},
     {"training.breakdown"},
     {"training.history", "evaluation.metrics"},
+    {"evaluation.curves"},
     {"data", "report.figures", "report.templating"},
     {"model", "report"},
     {"evaluation.prediction"},

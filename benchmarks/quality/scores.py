@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.evaluation.metrics import NOT_MEASURED, calibration_points, compute_metrics
+from dkan_core.evaluation.curves import calibration_points
+from dkan_core.evaluation.metrics import NOT_MEASURED, compute_metrics
 
 Array = npt.NDArray[Any]
 

@@ -14,6 +14,7 @@ from pydantic import ConfigDict
 
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
+from dkan_core.evaluation import curves
 from dkan_core.evaluation import metrics as metric
 from dkan_core.evaluation.comparison import Comparison, compare, comparison_section
 from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data, score_rows
@@ -80,12 +81,12 @@ class Evaluation:
 
     def roc_curve(self) -> tuple[list[float], list[float], list[float]]:
         """Return false positive rate, true positive rate and thresholds, at most 200 points; labels are pooled."""
-        return metric.roc_points(self.labels.ravel(), self.probabilities.ravel())
+        return curves.roc_points(self.labels.ravel(), self.probabilities.ravel())
 
     def confusion_matrix(self) -> list[list[int]]:
         """Return [[TN, FP], [FN, TP]] at the operating thresholds, summed over labels."""
         matrices = [
-            metric.confusion_matrix(self.labels[:, index], self.probabilities[:, index], threshold)
+            curves.confusion_matrix(self.labels[:, index], self.probabilities[:, index], threshold)
             for index, threshold in enumerate(self.thresholds.values())
         ]
         summed: list[list[int]] = np.sum(matrices, axis=0).tolist()

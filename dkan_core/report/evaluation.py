@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from dkan_core.evaluation.metrics import Array, confusion_matrix, threshold_table
+from dkan_core.evaluation.curves import confusion_matrix, threshold_table
+from dkan_core.evaluation.metrics import Array
 from dkan_core.report import figures
 from dkan_core.report.templating import Card, render_html, score
 from dkan_core.training import breakdown

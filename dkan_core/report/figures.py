@@ -15,14 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from dkan_core.evaluation.metrics import (
-    Array,
+from dkan_core.evaluation.curves import (
     calibration_points,
     confusion_matrix,
     precision_recall_points,
     roc_points,
     score_histogram,
 )
+from dkan_core.evaluation.metrics import Array
 
 # The figures are drawn in these colors, and each is then handed over to a variable of report.css.
 MUTED, GRID, ACCENT, WARM, QUIET, PAPER = "#64707f", "#e4e8ed", "#2460a7", "#c8692b", "#9aa6b4", "#fefefe"

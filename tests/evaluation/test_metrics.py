@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn import metrics as reference
 
-from dkan_core.evaluation import metrics
+from dkan_core.evaluation import curves, metrics
 from dkan_core.evaluation.metrics import Array
 
 TIED = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0])
@@ -70,28 +70,28 @@ def test_best_f1_threshold_has_the_best_f1(sample: tuple[Array, Array]) -> None:
 def test_curve_points_are_exact_at_their_thresholds(sample: tuple[Array, Array]) -> None:
     labels, scores = sample
     positives, negatives = labels.sum(), labels.size - labels.sum()
-    false_rate, true_rate, thresholds = metrics.roc_points(labels, scores)
+    false_rate, true_rate, thresholds = curves.roc_points(labels, scores)
     assert (false_rate[0], true_rate[0], thresholds[0]) == (0.0, 0.0, 1.0)
     assert (false_rate[-1], true_rate[-1]) == (1.0, 1.0)
     for x, y, threshold in list(zip(false_rate, true_rate, thresholds, strict=True))[1:]:
-        (_, false_positives), (_, found) = metrics.confusion_matrix(labels, scores, threshold)
+        (_, false_positives), (_, found) = curves.confusion_matrix(labels, scores, threshold)
         assert (x, y) == (false_positives / negatives, found / positives)
-    recall, precision, thresholds = metrics.precision_recall_points(labels, scores)
+    recall, precision, thresholds = curves.precision_recall_points(labels, scores)
     assert recall == sorted(recall) and recall[-1] == 1.0
     assert precision[-1] == positives / labels.size
     for x, y, threshold in zip(recall, precision, thresholds, strict=True):
-        (_, false_positives), (_, found) = metrics.confusion_matrix(labels, scores, threshold)
+        (_, false_positives), (_, found) = curves.confusion_matrix(labels, scores, threshold)
         assert (x, y) == (found / positives, found / (found + false_positives))
 
 
 @pytest.mark.parametrize("prevalence", [0.002, 0.02, 0.5, 0.98])
 def test_thinned_curves_keep_their_area(prevalence: float) -> None:
     labels, scores = imbalanced(prevalence=prevalence)
-    false_rate, true_rate, thresholds = metrics.roc_points(labels, scores, limit=200)
+    false_rate, true_rate, thresholds = curves.roc_points(labels, scores, limit=200)
     assert len(false_rate) == len(true_rate) == len(thresholds) <= 200
     assert np.isfinite(thresholds).all()
     assert np.trapezoid(true_rate, false_rate) == pytest.approx(reference.roc_auc_score(labels, scores), abs=1e-2)
-    recall, precision, thresholds = metrics.precision_recall_points(labels, scores, limit=400)
+    recall, precision, thresholds = curves.precision_recall_points(labels, scores, limit=400)
     assert len(recall) == len(precision) == len(thresholds) <= 400
     area = np.sum(np.diff(recall, prepend=0.0) * precision)
     assert area == pytest.approx(metrics.average_precision(labels, scores), abs=1e-2)
@@ -105,14 +105,14 @@ def test_cells_not_measured_change_nothing() -> None:
     for function in (
         metrics.average_precision,
         metrics.best_f1_threshold,
-        metrics.roc_points,
-        metrics.precision_recall_points,
-        metrics.calibration_points,
-        metrics.score_histogram,
-        metrics.threshold_table,
+        curves.roc_points,
+        curves.precision_recall_points,
+        curves.calibration_points,
+        curves.score_histogram,
+        curves.threshold_table,
     ):
         assert function(masked, scores) == function(labels[kept], scores[kept])
-    assert metrics.confusion_matrix(masked, scores, 0.1) == metrics.confusion_matrix(labels[kept], scores[kept], 0.1)
+    assert curves.confusion_matrix(masked, scores, 0.1) == curves.confusion_matrix(labels[kept], scores[kept], 0.1)
     # not even NaN where nothing was measured
     unscored = np.where(kept, scores, np.nan)
     assert metrics.average_precision(masked, unscored) == metrics.average_precision(masked, scores)
@@ -155,8 +155,8 @@ def test_labels_of_one_class_are_none_and_leave_the_mean() -> None:
     assert alone["rows"] == 3
     assert np.isnan(metrics.average_precision(labels[:, 0], scores[:, 0]))
     assert metrics.best_f1_threshold(labels[:, 0], scores[:, 0]) == 0.5
-    assert metrics.roc_points(labels[:, 0], scores[:, 0]) == ([], [], [])
-    assert metrics.precision_recall_points(labels[:, 2], scores[:, 2]) == ([], [], [])
+    assert curves.roc_points(labels[:, 0], scores[:, 0]) == ([], [], [])
+    assert curves.precision_recall_points(labels[:, 2], scores[:, 2]) == ([], [], [])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -167,13 +167,13 @@ def test_everything_is_plain_json(dtype: type[np.floating]) -> None:
         warnings.simplefilter("error")
         for value in (
             metrics.compute_metrics(np.stack([labels, labels * 0], 1), np.stack([scores, scores], 1), ["a", "b"]),
-            metrics.roc_points(labels, scores),
-            metrics.precision_recall_points(labels, scores),
-            metrics.calibration_points(labels, scores),
-            metrics.score_histogram(labels, scores),
-            metrics.confusion_matrix(labels, scores, 0.2),
-            metrics.threshold_table(labels, scores, 0.2),
-            metrics.threshold_table(labels * 0, scores, 2.0),
+            curves.roc_points(labels, scores),
+            curves.precision_recall_points(labels, scores),
+            curves.calibration_points(labels, scores),
+            curves.score_histogram(labels, scores),
+            curves.confusion_matrix(labels, scores, 0.2),
+            curves.threshold_table(labels, scores, 0.2),
+            curves.threshold_table(labels * 0, scores, 2.0),
             metrics.best_f1_threshold(labels, scores),
         ):
             assert json.dumps(value, allow_nan=False)
@@ -181,19 +181,19 @@ def test_everything_is_plain_json(dtype: type[np.floating]) -> None:
 
 def test_calibration_bins_hold_equal_counts_and_every_row() -> None:
     labels, scores = imbalanced()
-    probability, rate, rows = metrics.calibration_points(labels, scores, bins=10)
+    probability, rate, rows = curves.calibration_points(labels, scores, bins=10)
     assert len(rows) == 10 and sum(rows) == labels.size
     assert max(rows) - min(rows) <= 20
     assert probability == sorted(probability)
     assert np.dot(rate, rows) == pytest.approx(labels.sum())
     assert np.dot(probability, rows) == pytest.approx(scores.sum(dtype=np.float64))
-    probability, rate, rows = metrics.calibration_points(labels, np.full(labels.size, 0.5))
+    probability, rate, rows = curves.calibration_points(labels, np.full(labels.size, 0.5))
     assert (probability, rows) == ([0.5], [labels.size]) and rate == pytest.approx([labels.mean()])
 
 
 def test_histogram_counts_every_row_once() -> None:
     labels, scores = imbalanced()
-    edges, negatives, positives = metrics.score_histogram(labels, scores, bins=40)
+    edges, negatives, positives = curves.score_histogram(labels, scores, bins=40)
     assert len(edges) == 41
     assert sum(negatives) + sum(positives) == labels.size
     assert sum(positives) == labels.sum()
@@ -202,11 +202,11 @@ def test_histogram_counts_every_row_once() -> None:
 def test_threshold_table_counts_as_the_confusion_matrix_does() -> None:
     labels, scores = imbalanced()
     operating = metrics.best_f1_threshold(labels, scores)
-    table = metrics.threshold_table(labels, scores, operating)
+    table = curves.threshold_table(labels, scores, operating)
     assert [row["operating"] for row in table].count(True) == 1
     assert [row["threshold"] for row in table] == sorted((row["threshold"] for row in table), reverse=True)
     for row in table:
-        (_, false_positives), (missed, found) = metrics.confusion_matrix(labels, scores, row["threshold"])
+        (_, false_positives), (missed, found) = curves.confusion_matrix(labels, scores, row["threshold"])
         assert row["precision"] == found / (found + false_positives)
         assert row["recall"] == found / (found + missed)
         assert row["alerts_per_1000"] == 1000 * (found + false_positives) / labels.size

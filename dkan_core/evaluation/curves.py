@@ -1,0 +1,166 @@
+"""Curves and tables of a classifier for its report: ROC, precision and recall, calibration, thresholds.
+
+Labels and scores are those of ``evaluation.metrics``: 255 is "not measured", and a row is an alert at a threshold when
+its score is at or above it. What is returned is plain Python and finite.
+
+Shape suffixes: N rows, K sorted values, T thresholds.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from dkan_core.evaluation.metrics import Array, rank_scores
+
+# From what a team can look at row by row to what only a campaign can.
+ALERT_RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+
+
+def _spread(sorted_K: Array, limit: int) -> Array:
+    """Pick at most ``limit`` evenly ranked values, both ends among them."""
+    return sorted_K[np.linspace(0, sorted_K.size - 1, min(limit, sorted_K.size)).astype(np.int64)]
+
+
+def roc_points(labels_N: Array, scores_N: Array, limit: int = 200) -> tuple[list[float], list[float], list[float]]:
+    """Return (false positive rate, true positive rate, threshold) from (0, 0) to (1, 1).
+
+    At most ``limit`` points, evenly spread over both rates, each exact. The first threshold, where nothing is an
+    alert, is 1.0 and not infinite. Three empty lists where only one class was measured.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        limit: How many points to return at most.
+    """
+    ranking = rank_scores(labels_N, scores_N)
+    if not ranking.has_both_classes:
+        return [], [], []
+    # Half of the points by the scores of each class: with few positives, evenly ranked rows would hardly meet one.
+    share = (limit - 1) // 2
+    picked = np.concatenate([_spread(ranking.positives_P, share), _spread(ranking.negatives_M, share)])
+    thresholds_T = np.unique(picked)[::-1]
+    true_T, false_T = ranking.counts(thresholds_T)
+    return (
+        [0.0, *(false_T / ranking.negatives_M.size).tolist()],
+        [0.0, *(true_T / ranking.positives_P.size).tolist()],
+        [1.0, *thresholds_T.tolist()],
+    )
+
+
+def precision_recall_points(
+    labels_N: Array, scores_N: Array, limit: int = 400
+) -> tuple[list[float], list[float], list[float]]:
+    """Return (recall, precision, threshold) with recall rising to 1.
+
+    At most ``limit`` points, evenly spread over recall, each exact; the last alerts on every row. Three empty
+    lists where there is no positive.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        limit: How many points to return at most.
+    """
+    ranking = rank_scores(labels_N, scores_N)
+    if ranking.positives_P.size == 0:
+        return [], [], []
+    picked = np.concatenate([_spread(ranking.positives_P, limit - 1), ranking.negatives_M[:1]])
+    thresholds_T = np.unique(picked)[::-1]
+    true_T, false_T = ranking.counts(thresholds_T)
+    # a negative below every positive ends the curve; one in between would be a point of its own
+    kept_T = np.append(np.diff(true_T, prepend=0)[:-1] > 0, True)
+    recall_T, precision_T = true_T / ranking.positives_P.size, true_T / (true_T + false_T)
+    return recall_T[kept_T].tolist(), precision_T[kept_T].tolist(), thresholds_T[kept_T].tolist()
+
+
+def calibration_points(labels_N: Array, scores_N: Array, bins: int = 15) -> tuple[list[float], list[float], list[int]]:
+    """Return (mean probability, observed rate, rows) of bins of equal count, probability rising.
+
+    Equal scores stay in one bin, so that there are fewer bins where scores repeat.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        bins: How many bins there are at most; at 15, each of a thousand rows' bins still has 66.
+    """
+    ranking = rank_scores(labels_N, scores_N)
+    if ranking.rows == 0:
+        return [], [], []
+    scores_N = np.sort(np.concatenate([ranking.positives_P, ranking.negatives_M]))
+    # Bins begin at values, so that the same score is never in two of them.
+    edges_T = np.unique(scores_N[np.arange(bins) * ranking.rows // bins])
+    starts_T = np.searchsorted(scores_N, edges_T)
+    rows_T = np.diff(starts_T, append=ranking.rows)
+    means_T = np.add.reduceat(scores_N, starts_T, dtype=np.float64) / rows_T
+    true_T, _ = ranking.counts(edges_T)
+    rates_T = -np.diff(true_T, append=0) / rows_T
+    return means_T.tolist(), rates_T.tolist(), rows_T.tolist()
+
+
+def score_histogram(labels_N: Array, scores_N: Array, bins: int = 40) -> tuple[list[float], list[int], list[int]]:
+    """Count rows by score between 0 and 1.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        bins: How many bins there are, of equal width.
+
+    Returns:
+        The ``bins + 1`` edges, the negatives and the positives in each bin.
+    """
+    edges = np.linspace(0.0, 1.0, bins + 1)
+    labels, scores = np.asarray(labels_N), np.asarray(scores_N)
+    negatives, positives = (np.histogram(scores[labels == value], edges)[0] for value in (0, 1))
+    return edges.tolist(), negatives.tolist(), positives.tolist()
+
+
+def confusion_matrix(labels_N: Array, scores_N: Array, threshold: float) -> list[list[int]]:
+    """Count rows as [[true negatives, false positives], [false negatives, true positives]].
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        threshold: Scores from here on are alerts.
+
+    >>> confusion_matrix(np.array([0, 0, 1, 255], np.uint8), np.array([0.1, 0.6, 0.7, 0.9]), 0.5)
+    [[1, 1], [0, 1]]
+    """
+    labels, alerts = np.asarray(labels_N), np.asarray(scores_N) >= threshold
+    return [
+        [int(np.count_nonzero(~alerts & (labels == value))), int(np.count_nonzero(alerts & (labels == value)))]
+        for value in (0, 1)
+    ]
+
+
+def threshold_table(labels_N: Array, scores_N: Array, operating: float | None = None) -> list[dict[str, Any]]:
+    """Tell what alerting on the top 0.1% to 50% of the rows, or at the ``operating`` threshold, would bring.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        operating: A further threshold, the one that the model is used at.
+
+    Returns:
+        One dict a threshold, falling: ``threshold``, ``precision``, ``recall``, ``f1``, ``alerts_per_1000`` and
+        ``operating`` (whether it is the one given). Precision is None without an alert, recall and F1 without a
+        positive. Rates that equal scores make the same are one row.
+    """
+    ranking = rank_scores(labels_N, scores_N)
+    if ranking.rows == 0:
+        return []
+    ladder = ranking.alert_thresholds(max(1, round(rate * ranking.rows)) for rate in ALERT_RATES)
+    thresholds = {float(threshold) for threshold in ladder} | ({operating} if operating is not None else set())
+    thresholds_T = np.array(sorted(thresholds, reverse=True), dtype=ladder.dtype)
+    rows = []
+    for threshold, true, false in zip(sorted(thresholds, reverse=True), *ranking.counts(thresholds_T), strict=True):
+        alerts, positives = int(true + false), ranking.positives_P.size
+        rows.append(
+            {
+                "threshold": threshold,
+                "precision": int(true) / alerts if alerts else None,
+                "recall": int(true) / positives if positives else None,
+                "f1": 2 * int(true) / (alerts + positives) if positives else None,
+                "alerts_per_1000": 1000 * alerts / ranking.rows,
+                "operating": threshold == operating,
+            }
+        )
+    return rows
