@@ -1,4 +1,4 @@
-"""The pages of docs/ do what they say: commands parse and run, code runs, links lead somewhere, nothing is left out."""
+"""The pages of docs/ do what they say: commands parse and run, code runs, nothing is left out."""
 
 import ast
 import inspect
@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -18,26 +17,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import typer
-import yaml
 
 import dkan_core
 from dkan_core import PrepareConfig, TrainConfig, build_config, cli, errors
 from docs.generate import GENERATED
-from docs.hooks import MARKER, relinked, site_pages, with_generated
+from docs.hooks import MARKER, site_pages
 from pipelines.__main__ import app as pipelines_app
 from pipelines.tables import asset_folders
 from tests.command import dkan
+from tests.pages import DOCS, FILES, PAGES, ROOT
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
-PAGES = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))]
-FILES = [
-    *sorted(ROOT.glob("*.md")),
-    *sorted(DOCS.rglob("*.md")),
-    *sorted(ROOT.glob("components/*/*/README.md")),
-    *sorted(ROOT.glob("pipelines/*/*/README.md")),
-    *sorted(ROOT.glob("deploy/**/README.md")),
-]
 SOURCES = [
     path.as_posix()
     for name in ("benchmarks", "components", "dkan_core", "docs", "examples", "pipelines", "tests")
@@ -291,48 +280,6 @@ def test_exported_model_of_the_guide_scores(folder: Path, monkeypatch: pytest.Mo
     dkan_core.predict("run/model", "flights", "from_model.parquet")
     wanted = pq.read_table("from_model.parquet")["label_probability"].to_pylist()
     assert found["probabilities"][:, 0].tolist() == pytest.approx(wanted, abs=1e-5)
-
-
-@cache
-def anchors(path: Path) -> set[str]:
-    """Return the anchors of a page, as GitHub and mkdocs make them of its headings."""
-    text = path.read_text()
-    text = with_generated(text) if path.is_relative_to(DOCS) else text
-    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_to_headings(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
-        if not re.match(r"[a-z]+:", target):
-            name, _, anchor = target.partition("#")
-            there = path.parent / name if name else path
-            assert there.exists(), f"{path}: {target}"
-            there = there / "README.md" if there.is_dir() else there
-            assert not anchor or anchor in anchors(there.resolve()), f"{path}: {target}"
-
-
-def test_tables_end_before_the_next_heading() -> None:
-    assert not [path for path in FILES if re.search(r"\|\n#", path.read_text())]
-
-
-def test_links_out_of_the_site_lead_into_the_repository() -> None:
-    text = "[a](../../Dockerfile) [b](../../components/training/train_fastkan/README.md#use) [c](train.md)"
-    shown = relinked(text, "docs/guides/data.md", page="guides/data.md", repository="https://host/blob/main")
-    assert shown == (
-        "[a](https://host/blob/main/Dockerfile) [b](../reference/components/train_fastkan.md#use) [c](train.md)"
-    )
-    assert relinked(text, "docs/guides/data.md", page="guides/data.md", repository=None).startswith("a [b](")
-
-
-def test_every_page_is_in_the_navigation() -> None:
-    class Loader(yaml.SafeLoader):
-        """Takes names of Python objects as text."""
-
-    Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda loader, suffix, node: suffix)
-    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
-    assert sorted(re.findall(r"[\w/-]+\.md", str(settings["nav"]))) == PAGES
 
 
 def first_cells(markdown: str) -> list[str]:

@@ -43,6 +43,7 @@ STATUS = {
     RequestValidationError: HTTPStatus.BAD_REQUEST,
     ModelNotFound: HTTPStatus.NOT_FOUND,
     ModelNotReady: HTTPStatus.SERVICE_UNAVAILABLE,
+    # Of KServe's base class, for a call that this model does not answer, such as one for explanations.
     NotImplementedError: HTTPStatus.NOT_IMPLEMENTED,
 }
 """What a client is told, besides the message; anything else is a fault of ours, and is told without details."""
@@ -193,7 +194,7 @@ class _Gateway:
             response = JSONResponse({"error": facts.error}, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             await response(scope, receive, note_status)
         except Exception:
-            # It has been answered; the framework lets it through for the log.
+            # The framework has answered 500 and raises it again for whoever keeps the log, which is done here.
             logger.exception("a request failed")
         # Probes and scrapes come every few seconds and say nothing new.
         if scope["method"] == "POST" or facts.error:
