@@ -18,7 +18,7 @@ PYTEST = $(BIN)/pytest --quiet --numprocesses=$(TEST_JOBS) --dist=loadfile --ign
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-lifecycle test test-quick test-image chaos lint docs image sbom dist version release-notes \
-	bench bench-kernels bench-training bench-quality clean
+	bench bench-data bench-kernels bench-training bench-quality clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -88,6 +88,9 @@ release-notes: ## Print the changelog's section of this version
 
 bench: $(READY) ## Measure preparation, loading and training speed on this machine
 	$(BIN)/python -m benchmarks.speed
+
+bench-data: $(READY) ## Measure preparation by CPU time and memory, at two sizes of generated rows: ARGS="options"
+	$(BIN)/python -m benchmarks.data $(ARGS)
 
 bench-kernels: $(READY) ## Measure what a step of a default model costs by each kernel on a CPU: SRC="files", ARGS="options"
 	$(BIN)/python -m benchmarks.kernels $(SRC) $(ARGS)

@@ -1,0 +1,1 @@
+"""How fast data are prepared and loaded: ``python -m benchmarks.data``."""
