@@ -36,32 +36,38 @@ inline Int load(const int32_t* from) {
 
 inline void store(float* to, Float value) { memcpy(to, &value, sizeof value); }
 
-// Loads and stores of the last inputs of a row, which may be fewer than a vector.
+// Loads and stores of the last inputs of a row, which may be fewer than a vector. A whole one is a single instruction;
+// a copy whose length the compiler does not know is a call.
 inline Float load_some(const float* from, int64_t count) {
+    if (count >= LANES) return load(from);
     Float value = {};
-    memcpy(&value, from, 4 * (count < LANES ? count : LANES));
+    memcpy(&value, from, 4 * count);
     return value;
 }
 
 inline Int load_some(const int32_t* from, int64_t count) {
+    if (count >= LANES) return load(from);
     Int value = {};
-    memcpy(&value, from, 4 * (count < LANES ? count : LANES));
+    memcpy(&value, from, 4 * count);
     return value;
 }
 
 inline void store_some(float* to, Float value, int64_t count) {
-    memcpy(to, &value, 4 * (count < LANES ? count : LANES));
+    if (count >= LANES) return store(to, value);
+    memcpy(to, &value, 4 * count);
 }
 
 inline Float splat(float value) { return value - Float{}; }
 
+// Half of the lanes are added to the other half until one is left.
 inline float sum(Float value) {
-    float parts[LANES];
-    store(parts, value);
-    for (int64_t half = LANES / 2; half > 0; half /= 2) {
-        for (int64_t lane = 0; lane < half; ++lane) parts[lane] += parts[lane + half];
+    typedef float Four __attribute__((vector_size(16)));
+    Four parts[LANES / 4];
+    memcpy(parts, &value, sizeof value);
+    for (int64_t half = LANES / 8; half > 0; half /= 2) {
+        for (int64_t part = 0; part < half; ++part) parts[part] += parts[part + half];
     }
-    return parts[0];
+    return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
 }
 
 inline Bits bits_of(Float value) {
