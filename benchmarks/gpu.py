@@ -20,7 +20,8 @@ import typer
 from dkan_core import TrainConfig
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.data.loading.loader import Int64, SliceBatches
+from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.data.loading.order import Int64
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.kernels import BACKENDS, RadialLinear
 from dkan_core.model.tabular import TabularFastKAN
@@ -53,10 +54,17 @@ class RepeatedRows:
         self.block: Arrays = {"numeric": numeric, "labels": (numeric[:, :1] > 200).astype(np.uint8)}
         self.row_bytes = features + 1
 
-    def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
+    def empty(self, rows: int) -> Arrays:
+        """Return arrays for so many rows."""
+        return {name: np.empty((rows, array.shape[1]), np.uint8) for name, array in self.block.items()}
+
+    def gather(self, extents: Int64 | Sequence[tuple[int, int]], out: Arrays | None = None) -> Arrays:
         """Return the rows of ``extents`` (first, past the last), none of which crosses a block."""
         cuts = [slice(start % BLOCK_ROWS, start % BLOCK_ROWS + stop - start) for start, stop in extents]
-        return {name: np.concatenate([array[cut] for cut in cuts]) for name, array in self.block.items()}
+        arrays = out or self.empty(sum(cut.stop - cut.start for cut in cuts))
+        for name, array in self.block.items():
+            np.concatenate([array[cut] for cut in cuts], out=arrays[name])
+        return arrays
 
     def close(self) -> None:
         """Do nothing."""

@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +22,7 @@ import torch
 
 from dkan_core import PrepareConfig, TrainConfig, prepare
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.loading.loader import SliceBatches, open_split
+from dkan_core.data.loading.loader import open_split, run_batches
 from dkan_core.model.kernels import Kernel, describe_kernel, use_kernel
 from dkan_core.training.compute.gradient import (
     compute_gradient,
@@ -69,9 +70,7 @@ def measure_source(source: Path, label: str, folder: Path, turns: int) -> Result
     with open_split(folder, manifest, "train") as rows:
         config = resolve(TrainConfig(device="cpu", workers=1), rows.rows)
         model = untrained_model(choose_architecture(rows, manifest, config), manifest, config).train()
-        slices = SliceBatches(rows, config, 0)
-        batches = [to_tensors(slices.get(step, 0), torch.device("cpu")) for step in range(BATCHES)]
-        slices.close()
+        batches = [to_tensors(arrays, torch.device("cpu")) for arrays in islice(run_batches(rows, config), BATCHES)]
         decayed = decayed_ranges(model, config, rows.rows)
 
     def step_by(kernel: Kernel) -> Callable[[int], None]:

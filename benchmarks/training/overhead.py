@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.training.data import DataSet
 from benchmarks.training.turns import in_turns, paused
 from benchmarks.training.watch import ENDLESS, NEVER, ONE_THREAD
-from dkan_core.data.loading.loader import steps_per_epoch
+from dkan_core.data.loading.order import steps_per_epoch
 
 NEITHER, EVALUATING, CHECKPOINTING = "neither", "evaluating", "checkpointing"
 

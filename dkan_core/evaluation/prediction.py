@@ -16,7 +16,8 @@ from torch import Tensor
 from dkan_core.data.encoding.like import check_features
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.data.loading.loader import RowReader, all_batches, prefetched
+from dkan_core.data.loading.loader import RowReader, all_batches
+from dkan_core.data.loading.prefetching import prefetched
 from dkan_core.data.source.columns import column_types, open_parquet, read_batches
 from dkan_core.data.source.files import find_parquet
 from dkan_core.errors import DataError, OutputError

@@ -67,7 +67,10 @@ def compile_library(target: Path = LIBRARY) -> None:
     compiler = find_compiler()
     variants = {"portable": (), **(VARIANTS if platform.machine() in X86 else {})}
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".passes-") as scratch:
-        objects = [_compile(compiler, "library", Path(scratch) / "library.o", (_fingerprint_option(),))]
+        objects = [
+            _compile(compiler, source, Path(scratch) / f"{source}.o", (_fingerprint_option(),))
+            for source in ("library", "gather")
+        ]
         for name, flags in variants.items():
             names = (f"-DDKAN_VARIANT={name}", f"-DDKAN_ADAMW=adamw_{name}")
             # The optimizer's operations round one by one, as numpy's do.

@@ -1,8 +1,8 @@
-"""Loads the native extension, and says what its functions take; ``src/arguments.h`` has the same structures."""
+"""Loads the native extension, and says what its functions take; its sources have the same structures."""
 
 import ctypes
 import functools
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 
 from dkan_core.native.build import LIBRARY, fingerprint
@@ -60,6 +60,15 @@ class AdamWArguments(Structure):
     )
 
 
+class GatherArguments(Structure):
+    """See ``Gather`` in ``gather.cpp``."""
+
+    _fields_ = (
+        *_pointers("first place shard handles memory offsets row_bytes out"),
+        *_sizes("pieces arrays"),
+    )
+
+
 @functools.cache
 def native_library(path: Path = LIBRARY) -> ctypes.CDLL | None:
     """Return the extension; None where it is not built, or was built for another machine or of other sources."""
@@ -78,6 +87,10 @@ def native_library(path: Path = LIBRARY) -> ctypes.CDLL | None:
     library.dkan_table_sum.restype = c_int64
     library.dkan_adamw.argtypes = (POINTER(AdamWArguments),)
     library.dkan_adamw.restype = c_float
+    library.dkan_gather.argtypes = (POINTER(GatherArguments), c_int)
+    library.dkan_gather.restype = c_int64
+    library.dkan_mix_rows.argtypes = (c_uint64, c_int64, c_uint64, c_void_p)
+    library.dkan_mix_rows.restype = None
     return library
 
 

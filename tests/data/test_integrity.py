@@ -12,7 +12,7 @@ from safetensors.numpy import save
 
 from dkan_core import DataError
 from dkan_core.data.format import integrity, shard_writer
-from dkan_core.data.format.integrity import Content
+from dkan_core.data.format.integrity import BlockVerifier, Content
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
@@ -174,14 +174,17 @@ def test_swapped_arrays_are_noticed(tmp_path: Path) -> None:
 
 
 def test_a_block_is_verified_once(tmp_path: Path, written: list[Shard], monkeypatch: pytest.MonkeyPatch) -> None:
-    read = integrity.read_exactly
+    verify = BlockVerifier.verify
     reads: list[int] = []
 
-    def counted(*given: Any) -> Any:
-        reads.append(given[2])
-        return read(*given)
+    def counted(self: BlockVerifier, block: int, read: Callable[[int, int], bytes]) -> None:
+        def noted(position: int, size: int) -> bytes:
+            reads.append(position)
+            return read(position, size)
 
-    monkeypatch.setattr(integrity, "read_exactly", counted)
+        verify(self, block, noted)
+
+    monkeypatch.setattr(BlockVerifier, "verify", counted)
     with ShardReader(tmp_path, written, CONTENT) as reader:
         assert not reads, "opening reads the header alone"
         reader.gather([(0, 1)])

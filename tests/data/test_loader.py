@@ -18,8 +18,10 @@ from dkan_core.data.format.integrity import Content
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
-from dkan_core.data.loading import loader
-from dkan_core.data.loading.loader import FirstRows, all_batches, prefetched, slice_of, steps_per_epoch, train_batches
+from dkan_core.data.loading import order, prefetching
+from dkan_core.data.loading.loader import FirstRows, all_batches, train_batches
+from dkan_core.data.loading.order import slice_of, steps_per_epoch
+from dkan_core.data.loading.prefetching import prefetched
 
 LAYOUT = {"numeric": ((3,), "uint8"), "categorical": ((2,), "int32"), "weight": ((), "float32")}
 Readers = dict[tuple[int, int], ShardReader]
@@ -200,7 +202,7 @@ def test_thread_ends_when_the_consumer_stops_early(readers: Readers) -> None:
     assert loader_threads()
     found.close()
     assert not loader_threads()
-    assert len(read) <= 2 + loader.PREFETCH, "besides the one taken, those that wait and one on its way"
+    assert len(read) <= 2 + prefetching.PREFETCH, "besides the one taken, those that wait and one on its way"
 
 
 def loader_threads() -> list[threading.Thread]:
@@ -209,9 +211,9 @@ def loader_threads() -> list[threading.Thread]:
 
 @given(st.integers(1, 10**9), st.integers(1, 10**6))
 def test_pieces_are_long_enough_to_read_fast_and_small_data_has_many(rows: int, row_bytes: int) -> None:
-    piece = loader.piece_rows(rows, row_bytes)
-    assert piece >= loader.MIN_PIECE_ROWS
-    assert piece == loader.MIN_PIECE_ROWS or piece * loader.MIN_PIECES <= rows
+    piece = order.piece_rows(rows, row_bytes)
+    assert piece >= order.MIN_PIECE_ROWS
+    assert piece == order.MIN_PIECE_ROWS or piece * order.MIN_PIECES <= rows
 
 
 @pytest.mark.parametrize("rows", [1, 142, 143, 500, 1000, 5000])

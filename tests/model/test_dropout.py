@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dkan_core import FastKAN
-from dkan_core.data.loading.loader import dropout_keys
+from dkan_core.data.loading.order import dropout_keys
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.tabular import TabularFastKAN

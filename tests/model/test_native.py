@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dkan_core.data.loading.loader import dropout_keys
+from dkan_core.data.loading.order import dropout_keys
 from dkan_core.errors import ConfigError
 from dkan_core.model import kernels, tabular
 from dkan_core.model.architecture import ModelConfig

@@ -6,7 +6,7 @@ block when it first reads any of it; later reads of that block cost nothing more
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,11 +18,11 @@ from dkan_core.data.encoding.preprocessor import SCORE_LIMIT
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 
-# Part of format version 2. Smaller blocks would mean a larger manifest (67 bytes a block), larger ones a slower start:
-# the first batch touches as many blocks as it has pieces.
 # The sum of a billion such weights is still a float32; infinity would make every loss NaN.
 MAX_WEIGHT = 1e30
 
+# Part of format version 2. Smaller blocks would mean a larger manifest (67 bytes a block), larger ones a slower start:
+# the first batch touches as many blocks as it has pieces.
 BLOCK_BYTES = 1 << 20
 
 # SHA-256, because a CRC notices accidents alone, and of the cryptographic hashes of the standard library it is the
@@ -67,12 +67,15 @@ def block_hashes(file: BinaryIO) -> Iterator[str]:
         yield hashlib.sha256(block).hexdigest()
 
 
+ReadBytes = Callable[[int, int], "bytes | memoryview"]
+"""Returns the bytes of a shard from a place on, so many."""
+
+
 class BlockVerifier:
-    """Verifies the blocks of an open shard, each of them once.
+    """Verifies the blocks of a shard.
 
     Args:
         path: The file, for messages.
-        handle: Its descriptor.
         size: Its bytes.
         hashes: SHA-256 of each block; a single one is that of the whole file.
         fields: Where its arrays lie.
@@ -80,45 +83,30 @@ class BlockVerifier:
     """
 
     def __init__(
-        self,
-        path: Path,
-        handle: int,
-        size: int,
-        hashes: tuple[str, ...],
-        fields: Mapping[str, Field],
-        content: Content,
+        self, path: Path | str, size: int, hashes: tuple[str, ...], fields: Mapping[str, Field], content: Content
     ) -> None:
-        self.path, self.handle, self.size = path, handle, size
+        self.path, self.size = path, size
         self.hashes, self.fields, self.content = hashes, fields, content
         # Format version 1 has a single hash; so has a shard of version 2 with a single block, which is the whole file,
         # too.
         self.block_bytes = BLOCK_BYTES if len(hashes) > 1 else size
-        # Threads may verify a block twice at the same time, which does no harm.
-        self._verified = bytearray(len(hashes))
 
-    def check(self, offset: int, size: int) -> None:
-        """Verify the blocks in which ``size`` bytes from ``offset`` on lie, and the header's, unless they were before.
+    def extent(self, block: int) -> tuple[int, int]:
+        """Return the first byte of a block and the one past its last."""
+        start = block * self.block_bytes
+        return start, min(start + self.block_bytes, self.size)
+
+    def verify(self, block: int, read: ReadBytes) -> None:
+        """Verify a block that ``read`` reads.
 
         Raises:
-            DataError: A block does not match its hash, or holds a value that the encoding cannot give.
+            DataError: It does not match its hash, or holds a value that the encoding cannot give.
         """
-        first, last = offset // self.block_bytes, (offset + size - 1) // self.block_bytes
-        # The usual case after the first epoch, and cheap: a search in a few bytes.
-        if 0 not in self._verified[first : last + 1]:
-            return
-        # The first block has the header, which says where the arrays lie.
-        for block in (0, *range(first, last + 1)):
-            if not self._verified[block]:
-                self._verify(block)
-                self._verified[block] = 1
-
-    def _verify(self, block: int) -> None:
-        start = block * self.block_bytes
-        stop = min(start + self.block_bytes, self.size)
+        start, stop = self.extent(block)
         digest, wrong = hashlib.sha256(), ""
         # The only block of format version 1 is the whole file: it is read in pieces.
         for position in range(start, stop, BLOCK_BYTES):
-            piece = read_exactly(self.path, self.handle, position, min(BLOCK_BYTES, stop - position))
+            piece = read(position, min(BLOCK_BYTES, stop - position))
             digest.update(piece)
             wrong = wrong or self._wrong_value(piece, position)
         if digest.hexdigest() != self.hashes[block]:
@@ -129,7 +117,7 @@ class BlockVerifier:
         if wrong:
             raise DataError(f"{self.path}: {wrong}; prepare the data again")
 
-    def _wrong_value(self, piece: bytes, position: int) -> str:
+    def _wrong_value(self, piece: bytes | memoryview, position: int) -> str:
         """Describe the first value that cannot be, or return an empty text."""
         for name, field in self.fields.items():
             start = max(position, field.offset)

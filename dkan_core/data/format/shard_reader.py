@@ -1,16 +1,23 @@
-"""Reading prepared shards in pieces; nothing of a block is returned before it was verified."""
+"""Reading prepared shards in pieces; nothing of a block is returned before it was verified.
 
+Shape suffixes: E pieces, A arrays of a row.
+"""
+
+import itertools
 import math
 import os
 import stat
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
+from dkan_core.data.format.blocks import Int64, VerifiedBlocks
 from dkan_core.data.format.integrity import BlockVerifier, Content, Field, Layout, block_count, read_exactly
+from dkan_core.data.format.pieces import PieceCopier
 from dkan_core.data.format.shard_writer import Arrays, Shard
 from dkan_core.errors import DataError
 from dkan_core.utils.resources import allow_open_files
@@ -30,8 +37,8 @@ _DTYPES = {"uint8": "U8", "int32": "I32", "float16": "F16", "float32": "F32"}
 class ShardReader:
     """Reads rows of a split by their number, counted through its shards.
 
-    Reads go through ``preadv`` into fresh buffers: a file that vanishes is an error that names it, not a bus error.
-    Nothing of a block is returned before it was verified (see ``dkan_core.data.format.integrity``).
+    Reads go through ``pread``: a file that vanishes is an error that names it, not a bus error. Nothing of a block is
+    returned before it was verified (see ``dkan_core.data.format.integrity``).
 
     Args:
         root: Folder of the manifest; no shard may lie outside.
@@ -48,11 +55,18 @@ class ShardReader:
             self.handles = [_open(path, shard, stack) for path, shard in zip(self.paths, shards, strict=True)]
             opened = list(zip(self.paths, self.handles, shards, strict=True))
             self.fields = [_read_header(path, handle, shard, content.layout) for path, handle, shard in opened]
-            self._verifiers = [
-                BlockVerifier(path, handle, shard.bytes, shard.blocks or (shard.sha256,), fields, content)
-                for (path, handle, shard), fields in zip(opened, self.fields, strict=True)
-            ]
             self._closer = stack.pop_all()
+        self._verifiers = [
+            BlockVerifier(path, shard.bytes, shard.blocks or (shard.sha256,), fields, content)
+            for (path, _, shard), fields in zip(opened, self.fields, strict=True)
+        ]
+        self._verified = VerifiedBlocks(
+            [verifier.block_bytes for verifier in self._verifiers],
+            [len(verifier.hashes) for verifier in self._verifiers],
+        )
+        self._copier = PieceCopier(self.handles, self.fields, list(self.fields[0]))
+        self.threads = 1
+        """Threads that read; more than one where the processor has nothing better to do."""
 
     @property
     def rows(self) -> int:
@@ -74,24 +88,51 @@ class ShardReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
-        """Read the rows of ``extents`` (first, past the last), none of which crosses a shard, one after the other."""
-        total = sum(stop - start for start, stop in extents)
-        arrays = {
-            name: np.empty((total, *field.row_shape), dtype=field.dtype) for name, field in self.fields[0].items()
-        }
-        shard_of = np.searchsorted(self.starts, [start for start, _ in extents], side="right") - 1
-        for name, array in arrays.items():
-            buffer = array.reshape(-1).view(np.uint8).data
-            position = 0
-            for (start, stop), shard in zip(extents, shard_of, strict=True):
-                field = self.fields[shard][name]
-                size = (stop - start) * field.row_bytes
-                offset = field.offset + (start - int(self.starts[shard])) * field.row_bytes
-                self._verifiers[shard].check(offset, size)
-                self._read(shard, buffer[position : position + size], offset)
-                position += size
+    def empty(self, rows: int) -> Arrays:
+        """Return arrays for so many rows, with nothing in them yet."""
+        return {name: np.empty((rows, *field.row_shape), dtype=field.dtype) for name, field in self.fields[0].items()}
+
+    def gather(self, extents: Int64 | Sequence[tuple[int, int]], out: Arrays | None = None) -> Arrays:
+        """Read the rows of ``extents`` (first, past the last), none of which crosses a shard, one after the other.
+
+        Args:
+            extents: Stretches of rows.
+            out: Arrays of exactly so many rows, to read them into. Default: new ones.
+
+        Raises:
+            DataError: A block is damaged, or a file cannot be read; the message names both.
+        """
+        pieces = np.asarray(extents, np.int64).reshape(-1, 2)
+        pieces = pieces[pieces[:, 0] < pieces[:, 1]]
+        rows_E = pieces[:, 1] - pieces[:, 0]
+        shard_E = np.searchsorted(self.starts, pieces[:, 0], side="right") - 1
+        first_E = pieces[:, 0] - self.starts[shard_E]
+        place_E = np.concatenate([[0], np.cumsum(rows_E)])
+        arrays = self.empty(int(place_E[-1])) if out is None else out
+        self._verify(shard_E, first_E, rows_E)
+        if not self._copier.copy(shard_E, first_E, place_E, arrays, self.threads):
+            self._copy(shard_E, first_E, place_E, arrays)
         return arrays
+
+    def _verify(self, shard_E: Int64, first_E: Int64, rows_E: Int64) -> None:
+        """Verify the blocks of some pieces that were not verified before."""
+        bytes_A = self._copier.row_bytes_A
+        start_EA = self._copier.offsets_SA[shard_E] + first_E[:, None] * bytes_A
+        stop_EA = start_EA + rows_E[:, None] * bytes_A
+        shard_EA = np.repeat(shard_E, len(bytes_A))
+        for shard, block in self._verified.missing(shard_EA, start_EA.reshape(-1), stop_EA.reshape(-1)):
+            self._verifiers[shard].verify(block, partial(read_exactly, self.paths[shard], self.handles[shard]))
+            self._verified.add(shard, block)
+
+    def _copy(self, shard_E: Int64, first_E: Int64, place_E: Int64, arrays: Arrays) -> None:
+        """Copy pieces as the native extension does."""
+        for name, array in arrays.items():
+            if name not in self.fields[0]:
+                continue
+            row_bytes, buffer = self.fields[0][name].row_bytes, array.reshape(-1).view(np.uint8).data
+            for shard, first, (start, stop) in zip(shard_E, first_E, itertools.pairwise(place_E), strict=True):
+                offset = self.fields[shard][name].offset + int(first) * row_bytes
+                self._read(shard, buffer[start * row_bytes : stop * row_bytes], offset)
 
     def _read(self, shard: int, buffer: memoryview, offset: int) -> None:
         while len(buffer):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.order import Int64
 
 
 class ArraysReader:
@@ -27,10 +28,16 @@ class ArraysReader:
         """Bytes of one row over all arrays."""
         return sum(array.nbytes for array in self.arrays.values()) // max(1, self.rows)
 
-    def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
-        """Return the rows of ``extents`` (first, past the last), one after the other."""
+    def empty(self, rows: int) -> Arrays:
+        """Return arrays for so many rows, with nothing in them yet."""
+        return {name: np.empty((rows, *array.shape[1:]), array.dtype) for name, array in self.arrays.items()}
+
+    def gather(self, extents: Int64 | Sequence[tuple[int, int]], out: Arrays | None = None) -> Arrays:
+        """Return the rows of ``extents`` (first, past the last), one after the other, in ``out`` if it is given."""
         return {
-            name: np.concatenate([array[start:stop] for start, stop in extents] or [array[:0]])
+            name: np.concatenate(
+                [array[start:stop] for start, stop in extents] or [array[:0]], out=None if out is None else out[name]
+            )
             for name, array in self.arrays.items()
         }
 

@@ -1,40 +1,31 @@
-"""Batches of a split, gathered whole from the shards in an order that is a pure function of seed and epoch.
+"""Batches of a split, gathered whole from the shards in the order that ``order`` gives."""
 
-An epoch visits runs of consecutive rows ("pieces") in a random order. ``prepare`` has shuffled the rows, so this
-is as good as a full shuffle and reads long stretches of disk. The stream of rows is cut into global batches, and
-each of those into one slice per worker: any number of workers sees the same global batches. What is random about a row
-in a step follows from its place in the stream, ``dropout_key``, and so does not depend on how a batch is cut either.
-"""
-
-import itertools
-import queue
-import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.data.hashing import salted, splitmix64
+from dkan_core.data.loading.order import (
+    Int64,
+    dropout_keys,
+    epoch_order,
+    piece_rows,
+    slice_of,
+    steps_per_epoch,
+    stored_order,
+)
+from dkan_core.data.loading.prefetching import PREFETCH, BatchRing, prefetched
 from dkan_core.errors import DataError
 
-# Measured: pieces of 64 rows of 768 features (48 KiB) are read at 0.8 to 0.9 of the speed of memcpy, single rows at
-# 0.5. Larger pieces gain no more, and shuffle less.
-PIECE_BYTES = 48 << 10
-MIN_PIECE_ROWS = 64
-# Permuting pieces is as good as a full shuffle of the rows, as ``prepare`` has shuffled them (measured on input sorted
-# by label: area under the ROC curve 0.8681 and 0.8677), as long as there are many: small data have smaller pieces.
-MIN_PIECES = 2048
-# One batch ready while the next is read. More hide no more, as a disk that is too slow stays so, and take memory.
-PREFETCH = 2
+TakeBuffers = Callable[[int], Arrays]
+"""Returns arrays of so many rows, to gather a batch into."""
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
+KEYS = "dropout_key"
 
 
 class RowReader(Protocol):
@@ -51,8 +42,16 @@ class RowReader(Protocol):
     def row_bytes(self) -> int:
         """Bytes of one row over all arrays."""
 
-    def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
-        """Read the rows of ``extents`` (first, past the last), none of which crosses a shard, one after the other."""
+    def empty(self, rows: int) -> Arrays:
+        """Return arrays for so many rows, with nothing in them yet."""
+
+    def gather(self, extents: Int64 | Sequence[tuple[int, int]], out: Arrays | None = None) -> Arrays:
+        """Read the rows of ``extents`` (first, past the last), none of which crosses a shard, one after the other.
+
+        Args:
+            extents: Stretches of rows.
+            out: Arrays of exactly so many rows, to read them into. Default: new ones.
+        """
 
     def close(self) -> None:
         """Close what the rows are read from."""
@@ -70,9 +69,13 @@ class FirstRows:
         """Bytes of one row over all arrays."""
         return self.reader.row_bytes
 
-    def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
+    def empty(self, rows: int) -> Arrays:
+        """Return arrays for so many rows, with nothing in them yet."""
+        return self.reader.empty(rows)
+
+    def gather(self, extents: Int64 | Sequence[tuple[int, int]], out: Arrays | None = None) -> Arrays:
         """Return the rows of ``extents`` (first, past the last), one after the other."""
-        return self.reader.gather(extents)
+        return self.reader.gather(extents, out)
 
     def close(self) -> None:
         """Do nothing: the rows are the caller's."""
@@ -94,86 +97,6 @@ def open_split(folder: Path, prepared: PreparedData, split: str) -> ShardReader:
     return ShardReader(folder, prepared.splits[split].shards, prepared.content)
 
 
-def piece_rows(rows: int, row_bytes: int) -> int:
-    """Return how many consecutive rows are read at once: some 48 KiB, but many pieces in small data.
-
-    >>> piece_rows(100_000_000, 768), piece_rows(30_000, 60)
-    (64, 64)
-    """
-    return max(MIN_PIECE_ROWS, min(PIECE_BYTES // max(1, row_bytes), rows // MIN_PIECES))
-
-
-class RowStream:
-    """Rows of a split in some order, made of stretches of consecutive rows.
-
-    Args:
-        first: First row of each stretch, in the order they are visited.
-        position: Where each stretch begins in the stream, and the number of rows at the end.
-    """
-
-    def __init__(self, first: Int64, position: Int64) -> None:
-        self.first, self.position = first, position
-
-    def extents(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the stretches (first row, past the last) at positions ``start`` up to ``stop`` of the stream."""
-        index = int(np.searchsorted(self.position, start, side="right")) - 1
-        found = []
-        while start < stop:
-            row = int(self.first[index]) + start - int(self.position[index])
-            count = min(stop, int(self.position[index + 1])) - start
-            found.append((row, row + count))
-            start, index = start + count, index + 1
-        return found
-
-
-def epoch_order(starts: Int64, *, piece: int, seed: int, epoch: int) -> RowStream:
-    """Return the row stream of an epoch.
-
-    Args:
-        starts: First row of each shard, and the number of rows at the end.
-        piece: Rows of a piece; a shard's last one may be shorter.
-        seed: With ``epoch`` the only thing that decides the order.
-        epoch: Counted from 0.
-    """
-    firsts = [np.arange(start, stop, piece) for start, stop in itertools.pairwise(starts)]
-    ends = [np.minimum(first + piece, stop) for first, stop in zip(firsts, starts[1:], strict=True)]
-    # The generator is named, as numpy may choose another default one; the order is part of what a seed decides.
-    order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(sum(map(len, firsts)))
-    first = np.concatenate(firsts)[order]
-    return RowStream(first, np.concatenate([[0], np.cumsum(np.concatenate(ends)[order] - first)]))
-
-
-def slice_of(
-    rows: int, step: int, *, batch_size: int, rank: int, workers: int, weights: Sequence[float] = ()
-) -> tuple[int, int]:
-    """Return the stream positions that a worker takes in a step: a share of the global batch, even or by weight.
-
-    Args:
-        rows: Of the split.
-        step: Within the epoch.
-        batch_size: Rows of a global batch.
-        rank: The worker.
-        workers: How many there are.
-        weights: Share of each worker. Default: even shares.
-
-    >>> [slice_of(10, 1, batch_size=6, rank=rank, workers=3) for rank in range(3)]
-    [(6, 7), (7, 8), (8, 10)]
-    >>> [slice_of(10, 0, batch_size=6, rank=rank, workers=2, weights=(2.0, 1.0)) for rank in range(2)]
-    [(0, 4), (4, 6)]
-    """
-    first = step * batch_size
-    size = min(batch_size, rows - first)
-    return first + _cut(size, rank, workers, weights), first + _cut(size, rank + 1, workers, weights)
-
-
-def _cut(size: int, rank: int, workers: int, weights: Sequence[float]) -> int:
-    """Return where a worker's slice of ``size`` rows begins, and the one before ends."""
-    if not weights or rank == workers:
-        return size * rank // workers
-    # Multiplied before it is divided: weights that are whole numbers of rows give exactly these numbers.
-    return int(size * sum(weights[:rank]) / sum(weights))
-
-
 def train_batches(
     reader: RowReader,
     *,
@@ -184,6 +107,7 @@ def train_batches(
     workers: int = 1,
     weights: Sequence[float] = (),
     first: int = 0,
+    buffers: TakeBuffers | None = None,
 ) -> Iterator[Arrays]:
     """Yield a worker's slice of each global batch of an epoch.
 
@@ -198,35 +122,53 @@ def train_batches(
         workers: How many there are.
         weights: Share of each worker. Default: even shares.
         first: The first global batch to yield.
+        buffers: Gives the arrays of each batch. Default: new ones.
     """
+    take = buffers or (lambda rows: batch_buffers(reader, rows))
     piece = piece_rows(reader.rows, reader.row_bytes)
     order = epoch_order(reader.starts, piece=piece, seed=seed, epoch=epoch)
     for step in range(first, steps_per_epoch(reader.rows, batch_size)):
         start, stop = slice_of(reader.rows, step, batch_size=batch_size, rank=rank, workers=workers, weights=weights)
-        arrays = reader.gather(order.extents(start, stop))
-        yield {**arrays, "dropout_key": dropout_keys(seed, epoch * reader.rows + start, stop - start)}
+        batch = take(stop - start)
+        reader.gather(order.extents(start, stop), batch)
+        dropout_keys(seed, epoch * reader.rows + start, stop - start, batch[KEYS])
+        yield batch
 
 
-def dropout_keys(seed: int, first: int, rows: int) -> Int32:
-    """Return a key for each of some consecutive rows of a run's stream, all its epochs one after the other.
+def batch_buffers(reader: RowReader, rows: int) -> Arrays:
+    """Return arrays for a batch of so many rows: those of the split, and ``dropout_key``."""
+    return {**reader.empty(rows), KEYS: np.empty(rows, np.int32)}
 
-    Place in the stream says step and row of the step at once. Two of a step's rows rarely have the same key (one pair
-    in 2**32), and then the same mask.
+
+def reused_buffers(reader: RowReader, config: ResolvedTrainConfig, rank: int, count: int) -> BatchRing:
+    """Return buffers for the slices of a rank, each of which is used again once it has been handed back.
 
     Args:
-        seed: Of the run.
-        first: Place of the first row.
-        rows: How many.
-
-    >>> dropout_keys(0, 5, 3)[1:].tolist() == dropout_keys(0, 6, 2).tolist()
-    True
+        reader: The train split.
+        config: Resolved settings.
+        rank: Whose slices.
+        count: How many there may be at a time.
     """
-    places = np.arange(first, first + rows).astype(np.uint64)
-    mixed = splitmix64(places, seed=salted(seed, "dropout"))
-    return (mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)
+    start, stop = slice_of(
+        reader.rows,
+        0,
+        batch_size=config.batch_size,
+        rank=rank,
+        workers=config.workers,
+        weights=config.slice_weights,
+    )
+    # A share of the last batch, which is smaller, may be rounded up where that of the others is rounded down.
+    return BatchRing([batch_buffers(reader, stop - start + 1) for _ in range(count)])
 
 
-def run_batches(reader: RowReader, config: ResolvedTrainConfig, rank: int = 0, *, first: int = 0) -> Iterator[Arrays]:
+def run_batches(
+    reader: RowReader,
+    config: ResolvedTrainConfig,
+    rank: int = 0,
+    *,
+    first: int = 0,
+    buffers: TakeBuffers | None = None,
+) -> Iterator[Arrays]:
     """Yield a worker's slice of each global batch of a run.
 
     Args:
@@ -234,6 +176,7 @@ def run_batches(reader: RowReader, config: ResolvedTrainConfig, rank: int = 0, *
         config: Settings of the run.
         rank: The worker.
         first: The first step to yield.
+        buffers: Gives the arrays of each batch. Default: new ones.
     """
     epoch, batch = divmod(first, steps_per_epoch(reader.rows, config.batch_size))
     while epoch < config.epochs:
@@ -246,12 +189,15 @@ def run_batches(reader: RowReader, config: ResolvedTrainConfig, rank: int = 0, *
             workers=config.workers,
             weights=config.slice_weights,
             first=batch,
+            buffers=buffers,
         )
         epoch, batch = epoch + 1, 0
 
 
 class SliceBatches:
     """The slices of a run's global batches, any at any time; one rank's are read ahead, in order.
+
+    These are read into buffers that are used again and again: a batch is the caller's until the next ``get``.
 
     Args:
         reader: The train split.
@@ -262,69 +208,42 @@ class SliceBatches:
     def __init__(self, reader: RowReader, config: ResolvedTrainConfig, rank: int) -> None:
         self.reader, self.config, self.rank = reader, config, rank
         self._next = -1
+        self._ring: BatchRing | None = None
         self._ahead: Generator[Arrays, None, None] | None = None
+        self._is_lent = False
 
     def get(self, step: int, rank: int) -> Arrays:
-        """Return the rows of a slice of a step."""
+        """Return the rows of a slice of a step, in arrays that hold others after the next call."""
         # The slice of a worker that died is needed only once: nothing is read ahead for it.
         if rank != self.rank:
             return next(run_batches(self.reader, self.config, rank, first=step))
-        if self._ahead is None or step != self._next:
+        if self._ahead is None or self._ring is None or step != self._next:
             self.close()
-            self._ahead = prefetched(run_batches(self.reader, self.config, rank, first=step))
+            # One is with the caller while the others are read ahead.
+            self._ring = reused_buffers(self.reader, self.config, rank, 1 + PREFETCH)
+            batches = run_batches(self.reader, self.config, rank, first=step, buffers=self._ring.take)
+            self._ahead = prefetched(batches)
+        elif self._is_lent:
+            self._ring.hand_back()
+        # Nothing is lent where reading fails.
+        self._is_lent = False
         self._next = step + 1
-        return next(self._ahead)
+        batch = next(self._ahead)
+        self._is_lent = True
+        return batch
 
     def close(self) -> None:
         """Stop reading ahead; the caller may close the rows next."""
+        self._is_lent = False
+        if self._ring is not None:
+            # The thread may wait for a buffer.
+            self._ring.close()
         if self._ahead is not None:
             self._ahead.close()
 
 
-def steps_per_epoch(rows: int, batch_size: int) -> int:
-    """Return the number of global batches in an epoch, the last one smaller."""
-    return -(-rows // batch_size)
-
-
 def all_batches(reader: RowReader, batch_size: int) -> Iterator[Arrays]:
     """Yield every row of a split in stored order."""
-    order = RowStream(reader.starts[:-1], reader.starts)
+    order = stored_order(reader.starts)
     for start in range(0, reader.rows, batch_size):
         yield reader.gather(order.extents(start, min(start + batch_size, reader.rows)))
-
-
-def prefetched(batches: Iterator[Arrays]) -> Generator[Arrays, None, None]:
-    """Read ahead in a thread, which ends with this generator; an error there is raised here."""
-    ready: queue.Queue[Arrays | BaseException | None] = queue.Queue(PREFETCH)
-    stopped = threading.Event()
-
-    def offer(item: Arrays | BaseException | None) -> None:
-        while not stopped.is_set():
-            # A pause that nobody notices at the end: only then does nobody take what was read.
-            try:
-                return ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-
-    def read() -> None:
-        try:
-            for batch in batches:
-                offer(batch)
-                if stopped.is_set():
-                    return
-            offer(None)
-        # Whatever it is, it belongs to whoever takes the batches: a thread that only ended would let them wait forever.
-        except BaseException as error:
-            offer(error)
-
-    thread = threading.Thread(target=read, name="dkan-loader", daemon=True)
-    thread.start()
-    try:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        stopped.set()
-        # The caller may close the shards next.
-        thread.join()

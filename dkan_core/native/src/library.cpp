@@ -1,11 +1,11 @@
 // What Python calls: chooses the passes that this processor has, and cuts the work into tasks for some threads.
 
 #include "arguments.h"
+#include "threads.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 #define DKAN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -51,19 +51,10 @@ std::atomic<int> chosen{0};
 
 const Passes& passes() { return *variants()[chosen]; }
 
-// Calls `run(task)` for each task, in any order. Threads are started for this call alone: a pool would not survive the
-// fork by which worker processes begin.
+// Tasks that depend on no other, for as many threads as they are worth.
 template <typename Run>
 void for_each_task(int64_t tasks, int64_t numbers, int threads, const Run& run) {
-    const int64_t useful = std::min<int64_t>({tasks, threads, 1 + numbers / NUMBERS_PER_THREAD});
-    std::atomic<int64_t> next{0};
-    const auto work = [&] {
-        for (int64_t task = next++; task < tasks; task = next++) run(task);
-    };
-    std::vector<std::thread> others;
-    for (int64_t other = 1; other < useful; ++other) others.emplace_back(work);
-    work();
-    for (std::thread& other : others) other.join();
+    dkan::for_each_task(tasks, numbers, NUMBERS_PER_THREAD, threads, run);
 }
 
 int64_t ceil_div(int64_t count, int64_t size) { return (count + size - 1) / size; }

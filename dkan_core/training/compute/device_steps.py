@@ -14,7 +14,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dkan_core.data.loading.loader import SliceBatches, slice_of
+from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.data.loading.order import slice_of
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import add_gradient, to_tensors
 from dkan_core.training.compute.local_steps import HostSteps, LocalSteps

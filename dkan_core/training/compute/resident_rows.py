@@ -13,7 +13,8 @@ from torch import Tensor
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.hashing import GOLDEN, MASK, salted
-from dkan_core.data.loading.loader import RowReader, epoch_order, piece_rows
+from dkan_core.data.loading.loader import RowReader
+from dkan_core.data.loading.order import epoch_order, piece_rows
 
 CHUNK_BYTES = 256 << 20
 """Rows are copied to the device in pieces of this size: what the host holds of them besides the page cache."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dkan_core.config import ResolvedTrainConfig
-from dkan_core.data.loading.loader import steps_per_epoch
+from dkan_core.data.loading.order import steps_per_epoch
 from dkan_core.training.planning.device_memory import MemoryNeed, parts_that_fit
 from dkan_core.training.planning.formulas import SCHEMES, Machine, Prediction, Scheme, predict
 from dkan_core.training.planning.sizes import show_size

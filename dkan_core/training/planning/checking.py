@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.loading.loader import steps_per_epoch
+from dkan_core.data.loading.order import steps_per_epoch
 from dkan_core.training.launcher.run_log import quiet
 from dkan_core.training.launcher.train import train
 from dkan_core.training.planning.formulas import SCHEMES, Prediction

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from dkan_core.config import ResolvedStrategy
-from dkan_core.data.loading.loader import steps_per_epoch
+from dkan_core.data.loading.order import steps_per_epoch
 
 # Of a parameter server that aggregates what GPUs have copied to it; assumed: memory of a server with eight channels is
 # read at about half its peak, and a pipe wakes a process within tens of microseconds.

@@ -12,7 +12,8 @@ import numpy as np
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData, open_prepared
-from dkan_core.data.loading.loader import FirstRows, RowReader, open_split, steps_per_epoch
+from dkan_core.data.loading.loader import FirstRows, RowReader, open_split
+from dkan_core.data.loading.order import steps_per_epoch
 from dkan_core.errors import ConfigError, TrainingError
 from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.training.launcher.run_log import quiet

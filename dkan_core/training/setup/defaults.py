@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 
 from dkan_core.config import ResolvedStrategy, ResolvedTrainConfig, TrainConfig
-from dkan_core.data.loading.loader import slice_of
+from dkan_core.data.loading.order import slice_of
 from dkan_core.errors import ConfigError
 from dkan_core.model.kernels import check_kernel, describe_kernel
 from dkan_core.tracking.mlflow.client import check_mlflow

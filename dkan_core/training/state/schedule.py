@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dkan_core.config.resolved import ResolvedTrainConfig
-from dkan_core.data.loading.loader import slice_of, steps_per_epoch
+from dkan_core.data.loading.order import slice_of, steps_per_epoch
 from dkan_core.training.state.ledger import WorkPlan
 
 

@@ -13,6 +13,7 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import SliceBatches, train_batches
+from dkan_core.data.loading.order import Int64
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute import resident_rows
@@ -168,10 +169,10 @@ def test_memory_that_ends_while_rows_are_copied_is_no_error(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Crowded(ArraysReader):
-        def gather(self, extents: Sequence[tuple[int, int]]) -> Arrays:
-            if extents == [(512, ROWS)]:
+        def gather(self, extents: Int64 | Sequence[tuple[int, int]], out: Arrays | None = None) -> Arrays:
+            if np.array_equal(extents, [(512, ROWS)]):
                 raise torch.cuda.OutOfMemoryError("another process has taken it")
-            return super().gather(extents)
+            return super().gather(extents, out)
 
     reader = rows_in_memory()
     resident = states(DeviceSteps, settings(), reader=reader)

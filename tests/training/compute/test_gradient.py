@@ -9,7 +9,8 @@ from torch import Tensor
 
 from dkan_core import TrainConfig
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.loading.loader import dropout_keys, open_split
+from dkan_core.data.loading.loader import open_split
+from dkan_core.data.loading.order import dropout_keys
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.gradient import compute_gradient, masked_loss, trained_parameters

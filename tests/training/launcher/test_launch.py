@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 
 from dkan_core import ConfigError, DataError, OutputError, TrainConfig, TrainingError, TrainResult, evaluate, train
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.loading.loader import open_split, steps_per_epoch
+from dkan_core.data.loading.loader import open_split
+from dkan_core.data.loading.order import steps_per_epoch
 from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.roles.evaluator import MAX_BACKLOG, is_behind

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dkan_core import ConfigError, DataError, Plan, TrainConfig, TrainingError, bench_sync, cli, plan, plan_slices
 from dkan_core.config import build_config
-from dkan_core.data.loading.loader import slice_of
+from dkan_core.data.loading.order import slice_of
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.planning import checking, measuring
 from dkan_core.training.planning.advice import Device, advise

@@ -17,7 +17,8 @@ from torch import Tensor
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.data.loading.loader import PREFETCH, run_batches
+from dkan_core.data.loading.loader import run_batches
+from dkan_core.data.loading.prefetching import PREFETCH
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.planning.probes.processes import MEASURED

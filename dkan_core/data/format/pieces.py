@@ -1,0 +1,58 @@
+"""Copying pieces of consecutive rows out of shards into the arrays of a batch, by the native extension.
+
+Shape suffixes: E pieces, S shards, A arrays of a row.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import byref
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.data.format.integrity import Field
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.native.library import GatherArguments, native_library
+
+Int64 = npt.NDArray[np.int64]
+
+
+class PieceCopier:
+    """Copies pieces of open shards, all arrays of a row in one pass and without Python.
+
+    Args:
+        handles: Descriptors of the files.
+        fields: Where the arrays lie in each.
+        names: The arrays, in the order in which they are copied.
+    """
+
+    def __init__(self, handles: Sequence[int], fields: Sequence[Mapping[str, Field]], names: Sequence[str]) -> None:
+        self.names = names
+        self.offsets_SA = np.array([[shard[name].offset for name in names] for shard in fields], np.int64)
+        self.row_bytes_A = np.array([fields[0][name].row_bytes for name in names], np.int64)
+        self._handles_S = np.array(handles, np.int64)
+        self._memory_S = np.zeros(len(handles), np.uintp)
+        self._library = native_library()
+
+    def use_memory(self, shards: Sequence[npt.NDArray[np.uint8]]) -> None:
+        """Copy from memory from now on, which holds what the files do; the caller keeps it."""
+        self._memory_S = np.array([shard.ctypes.data for shard in shards], np.uintp)
+
+    def copy(self, shard_E: Int64, first_E: Int64, place_E: Int64, out: Arrays, threads: int) -> bool:
+        """Copy pieces; return False where that takes Python: without the extension, or to say why one cannot be read.
+
+        Args:
+            shard_E: In which shard each piece lies.
+            first_E: Its first row there.
+            place_E: Where it goes in the batch, and the batch's rows at the end, ``(E + 1,)``.
+            out: The arrays of the batch, each contiguous.
+            threads: How many may copy.
+        """
+        if self._library is None:
+            return False
+        targets = np.array([out[name].ctypes.data for name in self.names], np.uintp)
+        numbers = [np.ascontiguousarray(array, np.int64) for array in (first_E, place_E, shard_E)]
+        arrays = [*numbers, self._handles_S, self._memory_S, self.offsets_SA, self.row_bytes_A, targets]
+        pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
+        arguments = GatherArguments(*pointers, pieces=len(shard_E), arrays=len(self.names))
+        return int(self._library.dkan_gather(byref(arguments), threads)) < 0

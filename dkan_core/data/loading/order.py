@@ -1,0 +1,145 @@
+"""The order of rows: a pure function of seed and epoch.
+
+An epoch visits runs of consecutive rows ("pieces") in a random order. ``prepare`` has shuffled the rows, so this
+is as good as a full shuffle and reads long stretches. The stream of rows is cut into global batches, and each of those
+into one slice per worker: any number of workers sees the same global batches. What is random about a row in a step
+follows from its place in the stream, ``dropout_key``, and so does not depend on how a batch is cut either.
+
+Shape suffixes: E pieces, S shards.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.data.hashing import GOLDEN, MASK, salted, splitmix64
+from dkan_core.native.library import native_library
+
+# Measured: pieces of 64 rows of 768 features (48 KiB) are read at 0.8 to 0.9 of the speed of memcpy, single rows at
+# 0.5. Larger pieces gain no more, and shuffle less.
+PIECE_BYTES = 48 << 10
+MIN_PIECE_ROWS = 64
+# Permuting pieces is as good as a full shuffle of the rows, as ``prepare`` has shuffled them (measured on input sorted
+# by label: area under the ROC curve 0.8681 and 0.8677), as long as there are many: small data have smaller pieces.
+MIN_PIECES = 2048
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+
+def piece_rows(rows: int, row_bytes: int) -> int:
+    """Return how many consecutive rows are read at once: some 48 KiB, but many pieces in small data.
+
+    >>> piece_rows(100_000_000, 768), piece_rows(30_000, 60)
+    (64, 64)
+    """
+    return max(MIN_PIECE_ROWS, min(PIECE_BYTES // max(1, row_bytes), rows // MIN_PIECES))
+
+
+class RowStream:
+    """Rows of a split in some order, made of stretches of consecutive rows.
+
+    Args:
+        first: First row of each stretch, in the order they are visited.
+        position: Where each stretch begins in the stream, and the number of rows at the end.
+    """
+
+    def __init__(self, first: Int64, position: Int64) -> None:
+        self.first, self.position = first, position
+
+    def extents(self, start: int, stop: int) -> Int64:
+        """Return the stretches at positions ``start`` up to ``stop`` of the stream.
+
+        Shape:
+            - Output: ``(E, 2)``, first row and the one past the last of each stretch
+        """
+        low, high = np.searchsorted(self.position, (start, max(start, stop - 1)), side="right") - 1
+        covered = slice(low, high + 1 if stop > start else low)
+        begin, first = self.position[covered], self.first[covered]
+        end = self.position[1:][covered]
+        return np.stack([first + np.maximum(start - begin, 0), first + np.minimum(end, stop) - begin], axis=1)
+
+
+def epoch_order(starts: Int64, *, piece: int, seed: int, epoch: int) -> RowStream:
+    """Return the row stream of an epoch.
+
+    Args:
+        starts: First row of each shard, and the number of rows at the end, ``(S + 1,)``.
+        piece: Rows of a piece; a shard's last one may be shorter.
+        seed: With ``epoch`` the only thing that decides the order.
+        epoch: Counted from 0.
+    """
+    firsts = [np.arange(start, stop, piece) for start, stop in itertools.pairwise(starts)]
+    ends = [np.minimum(first + piece, stop) for first, stop in zip(firsts, starts[1:], strict=True)]
+    # The generator is named, as numpy may choose another default one; the order is part of what a seed decides.
+    order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(sum(map(len, firsts)))
+    first = np.concatenate(firsts)[order]
+    return RowStream(first, np.concatenate([[0], np.cumsum(np.concatenate(ends)[order] - first)]))
+
+
+def stored_order(starts: Int64) -> RowStream:
+    """Return the rows of all shards as they are stored; ``starts`` as in ``epoch_order``."""
+    return RowStream(starts[:-1], starts)
+
+
+def slice_of(
+    rows: int, step: int, *, batch_size: int, rank: int, workers: int, weights: Sequence[float] = ()
+) -> tuple[int, int]:
+    """Return the stream positions that a worker takes in a step: a share of the global batch, even or by weight.
+
+    Args:
+        rows: Of the split.
+        step: Within the epoch.
+        batch_size: Rows of a global batch.
+        rank: The worker.
+        workers: How many there are.
+        weights: Share of each worker. Default: even shares.
+
+    >>> [slice_of(10, 1, batch_size=6, rank=rank, workers=3) for rank in range(3)]
+    [(6, 7), (7, 8), (8, 10)]
+    >>> [slice_of(10, 0, batch_size=6, rank=rank, workers=2, weights=(2.0, 1.0)) for rank in range(2)]
+    [(0, 4), (4, 6)]
+    """
+    first = step * batch_size
+    size = min(batch_size, rows - first)
+    return first + _cut(size, rank, workers, weights), first + _cut(size, rank + 1, workers, weights)
+
+
+def _cut(size: int, rank: int, workers: int, weights: Sequence[float]) -> int:
+    """Return where a worker's slice of ``size`` rows begins, and the one before ends."""
+    if not weights or rank == workers:
+        return size * rank // workers
+    # Multiplied before it is divided: weights that are whole numbers of rows give exactly these numbers.
+    return int(size * sum(weights[:rank]) / sum(weights))
+
+
+def steps_per_epoch(rows: int, batch_size: int) -> int:
+    """Return the number of global batches in an epoch, the last one smaller."""
+    return -(-rows // batch_size)
+
+
+def dropout_keys(seed: int, first: int, rows: int, out: Int32 | None = None) -> Int32:
+    """Return a key for each of some consecutive rows of a run's stream, all its epochs one after the other.
+
+    Place in the stream says step and row of the step at once. Two of a step's rows rarely have the same key (one pair
+    in 2**32), and then the same mask.
+
+    Args:
+        seed: Of the run.
+        first: Place of the first row.
+        rows: How many.
+        out: Gets the keys. Default: a new array.
+
+    >>> dropout_keys(0, 5, 3)[1:].tolist() == dropout_keys(0, 6, 2).tolist()
+    True
+    """
+    keys = np.empty(rows, np.int32) if out is None else out
+    salt, library = salted(seed, "dropout"), native_library()
+    if library is not None:
+        library.dkan_mix_rows(first, rows, (GOLDEN * (salt + 1)) & MASK, keys.ctypes.data)
+        return keys
+    mixed = splitmix64(np.arange(first, first + rows).astype(np.uint64), seed=salt)
+    keys[:] = (mixed >> np.uint64(32)).astype(np.uint32).view(np.int32)
+    return keys

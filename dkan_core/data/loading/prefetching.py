@@ -1,0 +1,102 @@
+"""Batches read ahead by a thread, into buffers that are used again once they have been handed back."""
+
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+
+from dkan_core.data.format.shard_writer import Arrays
+
+# One batch ready while the next is read. More hide no more, as a disk that is too slow stays so, and take memory.
+PREFETCH = 2
+
+
+class RingClosedError(Exception):
+    """Nobody hands a buffer back any more."""
+
+
+class BatchRing:
+    """Buffers of batches, filled by one thread and used by another, in the same order.
+
+    A buffer is filled only after it was handed back: nobody sees a batch change that is still in use.
+
+    Args:
+        buffers: Arrays of a batch each, of as many rows as the largest batch has.
+    """
+
+    def __init__(self, buffers: Sequence[Arrays]) -> None:
+        self.buffers = buffers
+        self._free = threading.Semaphore(len(buffers))
+        self._is_closed = threading.Event()
+        self._taken = 0
+        self._handed_back = 0
+        self._in_use: list[Callable[[], object] | None] = [None] * len(buffers)
+
+    def take(self, rows: int) -> Arrays:
+        """Return the next buffer, cut to so many rows, once it was handed back.
+
+        Raises:
+            RingClosedError: Nobody will hand it back.
+        """
+        self._free.acquire()
+        if self._is_closed.is_set():
+            raise RingClosedError
+        index = self._taken % len(self.buffers)
+        self._taken += 1
+        wait = self._in_use[index]
+        if wait is not None:
+            wait()
+        return {name: array[:rows] for name, array in self.buffers[index].items()}
+
+    def hand_back(self, wait: Callable[[], object] | None = None) -> None:
+        """Hand back the buffer that was taken first of those in use.
+
+        Args:
+            wait: Returns when nothing reads the buffer any more: a copy to a device may still go on. It is called by
+                the thread that fills the buffer next. Default: nothing does.
+        """
+        assert self._handed_back < self._taken, "more buffers handed back than taken"
+        self._in_use[self._handed_back % len(self.buffers)] = wait
+        self._handed_back += 1
+        self._free.release()
+
+    def close(self) -> None:
+        """Let whoever waits for a buffer wait no longer."""
+        self._is_closed.set()
+        self._free.release()
+
+
+def prefetched(batches: Iterator[Arrays]) -> Generator[Arrays, None, None]:
+    """Read ahead in a thread, which ends with this generator; an error there is raised here."""
+    ready: queue.Queue[Arrays | BaseException | None] = queue.Queue(PREFETCH)
+    stopped = threading.Event()
+
+    def offer(item: Arrays | BaseException | None) -> None:
+        while not stopped.is_set():
+            # A pause that nobody notices at the end: only then does nobody take what was read.
+            try:
+                return ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+
+    def read() -> None:
+        try:
+            for batch in batches:
+                offer(batch)
+                if stopped.is_set():
+                    return
+            offer(None)
+        # Whatever it is, it belongs to whoever takes the batches: a thread that only ended would let them wait forever.
+        except BaseException as error:
+            offer(error)
+
+    thread = threading.Thread(target=read, name="dkan-loader", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+        # The caller may close the shards next.
+        thread.join()
