@@ -27,7 +27,7 @@ def interpreted() -> dict[str, list[float]]:
     return errors
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, HALF])
+@pytest.mark.parametrize("shape", [*SHAPES, HALF, "tiles of an A100"])
 def test_result_and_gradients_equal_the_formula(interpreted: dict[str, list[float]], shape: str) -> None:
     tolerance = verified.TOLERANCES[torch.float16 if shape == HALF else torch.float32]
     assert len(interpreted[shape]) == 3

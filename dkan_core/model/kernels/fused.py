@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 
 class Tiling(NamedTuple):
-    """How a pass is cut up: what was the fastest, or near it, on an H100 for 32 to 768 inputs and 1 to 256 outputs."""
+    """How a pass is cut up."""
 
     rows: int
     """Rows of a tile."""
@@ -35,11 +35,26 @@ class Tiling(NamedTuple):
     stages: int
 
 
-FORWARD = Tiling(rows=64, basis=64, outputs=128, warps=4, stages=3)
-BACKWARD_INPUT = Tiling(rows=64, basis=64, outputs=128, warps=4, stages=1)
-BACKWARD_WEIGHT = Tiling(rows=64, basis=64, outputs=128, warps=4, stages=3)
-BACKWARD_WEIGHT_FLOAT32 = Tiling(rows=64, basis=256, outputs=64, warps=8, stages=3)
-"""Operands of float32 take twice the room: fewer outputs, so that the basis of more inputs fits in."""
+class Tilings(NamedTuple):
+    """Those of the three passes."""
+
+    forward: Tiling
+    input_gradient: Tiling
+    weight_gradient: Tiling
+
+
+HALF = Tilings(Tiling(64, 64, 128, 4, 3), Tiling(64, 64, 128, 4, 1), Tiling(64, 64, 128, 4, 3))
+"""What was the fastest, or near it, on an H100 for 32 to 768 inputs and 1 to 256 outputs."""
+
+# A float32 product takes three of TF32, and its operands twice the room: what was the fastest on an H100 needs 72 to
+# 312 bytes of a thread's stack by now, and on an A100 eight kilobytes. These are the largest tiles that need none, by
+# the compiler's report (tests/model/test_fused_compiled.py); their speed is not measured.
+FLOAT32 = Tilings(Tiling(64, 64, 128, 8, 3), Tiling(64, 64, 64, 4, 1), Tiling(32, 256, 64, 8, 3))
+FLOAT32_AMPERE = Tilings(Tiling(64, 32, 64, 4, 3), Tiling(64, 64, 32, 4, 1), Tiling(32, 128, 64, 8, 3))
+"""For GPUs before the H100."""
+
+HOPPER = (9, 0)
+"""Compute capability of an H100."""
 
 PROGRAMS = 264
 """Programs that share a pass, at least, where it can be cut so: two for each of an H100's 132 multiprocessors."""
@@ -158,6 +173,11 @@ def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: flo
     return out_NBO.reshape(*networks, *out_NBO.shape[-2:])
 
 
+def compute_capability(device: torch.device) -> tuple[int, int]:
+    """Return that of a GPU; elsewhere, in Triton's interpreter, that of an H100."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else HOPPER
+
+
 def _pad_centers(weight_NOK: Tensor, centers_G: Tensor) -> tuple[Tensor, Tensor]:
     """Make the number of centers a power of two, as sizes of tiles are; the added ones have weight 0."""
     added = triton.next_power_of_2(len(centers_G)) - len(centers_G)
@@ -177,24 +197,28 @@ class _Product:
         self.networks, self.rows, self.inputs = x_NBI.shape
         self.outputs = weight_NOK.shape[1]
         self.sizes = (1 / width, self.rows, self.inputs, self.outputs)
+        self.is_float32 = weight_NOK.dtype == torch.float32
+        float32 = FLOAT32 if compute_capability(x_NBI.device) >= HOPPER else FLOAT32_AMPERE
+        self.tilings = float32 if self.is_float32 else HALF
 
     def tiles(self, tiling: Tiling) -> dict[str, Any]:
         """Return the constants of a pass; matrix products take at least 16 by 16 numbers."""
         centers = len(self.centers_G)
-        is_float32 = self.weight_NOK.dtype == torch.float32
         return {
             "TB": tiling.rows,
             "TI": max(1, 16 // centers, min(tiling.basis // centers, triton.next_power_of_2(self.inputs))),
             "G": centers,
             "TO": max(16, min(tiling.outputs, triton.next_power_of_2(self.outputs))),
-            "PRECISION": "tf32x3" if is_float32 else "tf32",
+            "PRECISION": "tf32x3" if self.is_float32 else "tf32",
             "num_warps": tiling.warps,
             "num_stages": tiling.stages,
+            # Triton's default until 3.10; 3.9 warns of that it will be another one.
+            "enable_fp_fusion": True,
         }
 
     def forward(self) -> Tensor:
         """Return the product ``(N, B, O)``."""
-        tiles = self.tiles(FORWARD)
+        tiles = self.tiles(self.tilings.forward)
         by_rows = triton.cdiv(self.rows, tiles["TB"])
         if by_rows * triton.cdiv(self.outputs, tiles["TO"]) * self.networks < PROGRAMS:
             tiles["TO"] = max(16, tiles["TO"] // 2)
@@ -206,7 +230,7 @@ class _Product:
 
     def input_gradient(self, grad_NBO: Tensor) -> Tensor:
         """Return the gradient of the inputs, given that of the product."""
-        tiles = self.tiles(BACKWARD_INPUT)
+        tiles = self.tiles(self.tilings.input_gradient)
         grad_x_NBI = torch.empty_like(self.x_NBI)
         if self.rows:
             grid = (triton.cdiv(self.rows, tiles["TB"]), triton.cdiv(self.inputs, tiles["TI"]), self.networks)
@@ -216,8 +240,7 @@ class _Product:
 
     def weight_gradient(self, grad_NBO: Tensor) -> Tensor:
         """Return the gradient of the weights, given that of the product; it is summed over stretches of rows."""
-        is_float32 = grad_NBO.dtype == torch.float32
-        tiles = self.tiles(BACKWARD_WEIGHT_FLOAT32 if is_float32 else BACKWARD_WEIGHT)
+        tiles = self.tiles(self.tilings.weight_gradient)
         across = (triton.cdiv(self.inputs, tiles["TI"]), triton.cdiv(self.outputs, tiles["TO"]))
         wanted = triton.cdiv(PROGRAMS, across[0] * across[1] * self.networks)
         stretch = triton.cdiv(triton.cdiv(self.rows, wanted), tiles["TB"]) * tiles["TB"]

@@ -175,6 +175,11 @@ def make_local_steps(
     return (DeviceSteps if replica.device.type == "cuda" else HostSteps)(replica, batches, rules, on_step)
 
 
+def can_capture(device: torch.device) -> bool:
+    """Tell whether what a device does can be captured as a graph."""
+    return device.type == "cuda"
+
+
 class StepGraph:
     """Runs a step: at first as it is, then, for batches of the usual number of rows, as a captured CUDA graph.
 
@@ -183,7 +188,7 @@ class StepGraph:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._enabled = device.type == "cuda"
+        self._enabled = can_capture(device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._rows = 0
         self._warmed_up = 0
@@ -214,4 +219,5 @@ class StepGraph:
             self._enabled = False
             logger.warning("a step cannot be captured as a CUDA graph, and is launched kernel by kernel: %s", error)
             return
+        logger.info("a step of %d rows is one CUDA graph from now on", self._rows)
         self._graph = graph

@@ -3,6 +3,7 @@
 Shape suffixes: M members, B rows, L labels, P trainable parameters of the model.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -117,7 +118,13 @@ def cell_weights(labels_BL: Tensor, weight_B: Tensor | None, label_weights: Sequ
     weight_BL = (labels_BL != NOT_MEASURED).float()
     if weight_B is not None:
         weight_BL = weight_BL * weight_B.unsqueeze(1)
-    return weight_BL * weight_BL.new_tensor(label_weights) if label_weights else weight_BL
+    return weight_BL * constants(tuple(label_weights), weight_BL.device) if label_weights else weight_BL
+
+
+@functools.cache
+def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return numbers on a device as a tensor that stays: a step that is a CUDA graph cannot copy from the host."""
+    return torch.tensor(values, device=device)
 
 
 def masked_loss(
@@ -143,7 +150,7 @@ def masked_loss(
         logits_MBL,
         labels_BL.to(logits_MBL.dtype).expand_as(logits_MBL),
         reduction="none",
-        pos_weight=None if pos_weight == 1 else logits_MBL.new_tensor(pos_weight),
+        pos_weight=None if pos_weight == 1 else logits_MBL.new_full((), pos_weight),
     )
     total = weight_BL.sum() if total is None else total
     # A batch may have no measured label; its loss is 0, not NaN.

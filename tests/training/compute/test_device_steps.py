@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,15 +17,16 @@ from dkan_core.data.loading.order import Int64
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute import resident_rows
-from dkan_core.training.compute.device_steps import DeviceSteps
+from dkan_core.training.compute.device_steps import WARMUP_STEPS, DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import decayed_ranges, flatten
+from dkan_core.training.compute.gradient import constants, decayed_ranges, flatten
 from dkan_core.training.compute.local_steps import HostSteps
 from dkan_core.training.compute.resident_rows import ResidentRows, mix_keys
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import Rules
+from tests.training.compute.recorded_graph import failing, record_graphs
 
 ROWS = 1000
 CPU = torch.device("cpu")
@@ -87,7 +88,7 @@ def states(
     rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
     state = AdamState.starting_at(flatten(model).numpy())
     batches = SliceBatches(reader, config, rank)
-    steps = kind(Replica(model, device), batches, rules)
+    steps = kind(Replica(model, device, config.kernel), batches, rules)
     found = []
     for unit in range(rank, 2 * rules.work_plan.sync_rounds_per_epoch * config.workers, config.workers):
         totals = steps.take(state, rules.work_plan.steps_of_unit(unit), rank, 0.5)
@@ -152,6 +153,68 @@ def test_steps_become_one_graph_with_the_same_bits(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(device_steps, "WARMUP_STEPS", 10**9)
     launched = states(DeviceSteps, settings(), torch.device("cuda"))
     for (totals, state), (expected_totals, expected_state) in zip(captured, launched, strict=True):
+        assert totals == expected_totals
+        np.testing.assert_array_equal(state.values_P, expected_state.values_P)
+
+
+class KeptSteps(DeviceSteps):
+    """Steps that can be looked at when they are taken."""
+
+    made: ClassVar[list["KeptSteps"]]
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.made.append(self)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return what stays where it is from step to step."""
+        assert self.resident is not None
+        holders = (self, self.replica, self.resident)
+        own = [each for holder in holders for each in vars(holder).values() if isinstance(each, torch.Tensor)]
+        return [*own, *self.resident.arrays.values(), *self.replica.model.parameters(), *self.replica.model.buffers()]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"accumulate": 3, "precision": "bf16"},
+        {"pos_weight": 2.0, "label_weights": (0.5,), "batch_size": 100, "clip_norm": None},
+    ],
+)
+def test_captured_step_does_what_a_launched_one_does(
+    changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the memory that it was captured with, and whatever the host says to it by that."""
+    # Native passes compute on a CPU alone, and may keep what a GPU could not.
+    config = settings(kernel="recompute", **changes)
+    launched = states(DeviceSteps, config)
+    graphs = record_graphs(monkeypatch)
+    monkeypatch.setattr(KeptSteps, "made", [], raising=False)
+    captured = states(KeptSteps, config)
+    (graph,) = graphs
+    # All but those before the capture and the last one of each epoch, which has fewer rows.
+    steps = 2 * -(-ROWS // config.batch_size)
+    short = 0 if ROWS % config.batch_size == 0 else 2
+    assert graph.replays == steps - short - WARMUP_STEPS
+    for (totals, state), (expected_totals, expected_state) in zip(captured, launched, strict=True):
+        assert totals == expected_totals
+        np.testing.assert_array_equal(state.values_P, expected_state.values_P)
+    (taken,) = KeptSteps.made
+    kept = {each.untyped_storage().data_ptr() for each in taken.tensors()}
+    assert {*graph.outside} - kept <= {constants(config.label_weights, CPU).untyped_storage().data_ptr()}
+
+
+def test_step_that_cannot_be_captured_is_launched(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = states(DeviceSteps, settings(kernel="recompute"))
+    graphs = record_graphs(monkeypatch, failing)
+    with caplog.at_level("WARNING"):
+        found = states(DeviceSteps, settings(kernel="recompute"))
+    assert [each.replays for each in graphs] == [0]
+    assert "cannot be captured as a CUDA graph, and is launched kernel by kernel: operation not" in caplog.text
+    for (totals, state), (expected_totals, expected_state) in zip(found, launched, strict=True):
         assert totals == expected_totals
         np.testing.assert_array_equal(state.values_P, expected_state.values_P)
 
