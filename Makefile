@@ -33,7 +33,8 @@ install: $(READY) ## Make the environment in .venv, with every extra, and the pr
 	.uv/bin/pip install --quiet uv
 
 $(READY): uv.lock pyproject.toml hatch_build.py $(wildcard dkan_core/native/*.py dkan_core/native/src/*) | $(UV)
-	$(UV) sync --quiet --frozen --all-extras
+	$(UV) sync --quiet --frozen --all-extras --compile-bytecode
+	$(BIN)/python -m compileall -q dkan_core
 	@touch $@
 
 demo: $(READY) ## Run the whole pipeline on the flights out of New York City in 2013

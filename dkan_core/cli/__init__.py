@@ -12,7 +12,6 @@ from dkan_core.cli.registry import register
 from dkan_core.cli.results import fail
 from dkan_core.cli.workflow import app, drift, evaluate, explain, export, predict, prepare, serve, train
 from dkan_core.errors import DkanError
-from dkan_core.utils.logs import set_up_logging
 from dkan_core.utils.signals import exit_once
 
 __all__ = [
@@ -46,6 +45,8 @@ def options(
     ] = False,
 ) -> None:
     """Set up what all commands share."""
+    from dkan_core.utils.logs import set_up_logging
+
     set_up_logging()
 
 

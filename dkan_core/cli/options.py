@@ -5,27 +5,25 @@ import inspect
 from collections.abc import Callable
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_command
 
-from dkan_core.config import (
-    ConfigT,
-    Group,
-    build_config,
-    field_docs,
-    field_types,
-    item_type,
-    read_settings,
-    without_none,
-)
+import dkan_core
+from dkan_core.cli.startup import LazyCommand, import_pyarrow_without_pandas
 from dkan_core.errors import ConfigError
 
-PANELS = get_args(Group)
+if TYPE_CHECKING:
+    # Settings are checked by pydantic, whose import takes longer than all else that the list of commands needs.
+    from dkan_core.config import ConfigT, Group
+
 Body = Callable[..., None]
+Settings = Literal["PrepareConfig", "ServeConfig", "TrainConfig"]
 
 
-def option(*names: str, help: str, group: Group | None = None) -> Any:
+def option(*names: str, help: str, group: "Group | None" = None) -> Any:
     """Return what typer needs to know of an option.
 
     Args:
@@ -54,36 +52,54 @@ ConfigFile = Annotated[
 
 
 def command(
-    app: typer.Typer, *, examples: list[str], settings: type | None = None, panel: str | None = None
+    app: typer.Typer, *, examples: list[str], settings: Settings | None = None, panel: str | None = None
 ) -> Callable[[Body], Body]:
     """Add a function to an app as a command whose help groups the options and ends with examples.
 
     Args:
         app: The app to add it to.
         examples: Commands that a user may copy.
-        settings: A config, each field of which becomes an option; those that are given reach the function as the dict
-            ``settings``.
+        settings: Name of a config, each field of which becomes an option; those that are given reach the function as
+            the dict ``settings``.
         panel: The panel of the app's help that lists the command.
     """
 
     def decorate(body: Body) -> Body:
-        own = [parameter for parameter in inspect.signature(body).parameters.values() if parameter.name != "settings"]
-        of_settings = _setting_options(settings) if settings else []
-
-        @functools.wraps(body)
-        def run(context: typer.Context, **values: Any) -> None:
-            if settings:
-                values["settings"] = _pop_given(context, values, [option.name for option in of_settings])
-            body(**values)
-
-        # typer reads the options from the signature, in the order in which they are to be shown.
-        ordered = [_CONTEXT, *sorted([*own, *of_settings], key=_place)]
-        keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in ordered]
-        run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
-        app.command(epilog=epilog(examples), rich_help_panel=panel)(run)
+        # typer only calls it, as it would call a class of commands.
+        lazy: Any = functools.partial(LazyCommand, make=functools.partial(_whole_command, body, settings))
+        name = body.__name__.replace("_", "-")
+        of_app = {"cls": lazy, "help": inspect.getdoc(body), "epilog": epilog(examples), "rich_help_panel": panel}
+        app.command(name, **of_app)(_without_options)
         return body
 
     return decorate
+
+
+def _without_options() -> None:
+    """Stand for the function of a command whose options are not known yet."""
+
+
+def _whole_command(body: Body, settings: Settings | None) -> TyperCommand:
+    """Return a command with every option: those of the function, and those of its settings."""
+    own = [parameter for parameter in inspect.signature(body).parameters.values() if parameter.name != "settings"]
+    of_settings = _setting_options(getattr(dkan_core, settings)) if settings else []
+
+    @functools.wraps(body)
+    def run(context: typer.Context, **values: Any) -> None:
+        if settings:
+            values["settings"] = _pop_given(context, values, [option.name for option in of_settings])
+        import_pyarrow_without_pandas()
+        body(**values)
+
+    # typer reads the options from the signature, in the order in which they are to be shown.
+    ordered = [_CONTEXT, *sorted([*own, *of_settings], key=_place)]
+    keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in ordered]
+    run.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    alone.command()(run)
+    made = get_command(alone)
+    assert isinstance(made, TyperCommand), made
+    return made
 
 
 def epilog(examples: list[str]) -> str:
@@ -91,8 +107,10 @@ def epilog(examples: list[str]) -> str:
     return "\n\n".join(["Examples:", *(f"$ {example}" for example in examples)])
 
 
-def merged_settings(kind: type[ConfigT], config: Path | None, given: dict[str, Any]) -> ConfigT:
+def merged_settings(kind: "type[ConfigT]", config: Path | None, given: dict[str, Any]) -> "ConfigT":
     """Return a config from the settings of a file, if there is one, and the options, which override it."""
+    from dkan_core.config import build_config, read_settings
+
     if config is None:
         return build_config(kind, given)
     try:
@@ -112,11 +130,15 @@ def _pop_given(context: typer.Context, values: dict[str, Any], names: list[str])
 
 
 def _setting_options(kind: type) -> list[inspect.Parameter]:
+    from dkan_core.config import field_docs, field_types
+
     docs, types = field_docs(kind), field_types(kind)
     return [_setting_option(each, types[each.name], docs[each.name]) for each in fields(kind)]
 
 
 def _setting_option(field: Field[Any], expected: Any, doc: str) -> inspect.Parameter:
+    from dkan_core.config import item_type, without_none
+
     kind, default = without_none(expected), field.default
     if item := item_type(expected):
         kind = list[item]  # type: ignore[valid-type]
@@ -133,5 +155,7 @@ def _setting_option(field: Field[Any], expected: Any, doc: str) -> inspect.Param
 
 def _place(parameter: inspect.Parameter) -> int:
     """Return where a parameter stands in the help: without a panel first, then panel by panel."""
+    from dkan_core.config import Group
+
     (info,) = parameter.annotation.__metadata__
-    return PANELS.index(info.rich_help_panel) + 1 if info.rich_help_panel else 0
+    return get_args(Group).index(info.rich_help_panel) + 1 if info.rich_help_panel else 0

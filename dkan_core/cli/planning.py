@@ -8,7 +8,6 @@ import dkan_core
 from dkan_core.cli.options import ConfigFile, JsonFile, Prepared, command, merged_settings, option
 from dkan_core.cli.results import result_printer
 from dkan_core.cli.workflow import app
-from dkan_core.config import TrainConfig
 from dkan_core.errors import ConfigError
 
 PANEL = "Tuning and planning"
@@ -16,7 +15,7 @@ PANEL = "Tuning and planning"
 
 @command(
     app,
-    settings=TrainConfig,
+    settings="TrainConfig",
     panel=PANEL,
     examples=["dkan tune-lr prepared", "dkan tune-lr prepared --factor 0.5 --factor 1 --factor 2 --batch-size 4096"],
 )
@@ -42,13 +41,13 @@ def tune_lr(
     """Compare learning rates by validation AP in short runs, and recommend one."""
     options = {"factors": factor} if factor else {}
     with result_printer(json_file) as show:
-        merged = merged_settings(TrainConfig, config, settings)
+        merged = merged_settings(dkan_core.TrainConfig, config, settings)
         show(dkan_core.tune_learning_rate(prepared, merged, steps=steps, repeats=repeats, **options))
 
 
 @command(
     app,
-    settings=TrainConfig,
+    settings="TrainConfig",
     panel=PANEL,
     examples=[
         "dkan plan prepared --gpus 8",
@@ -91,7 +90,7 @@ def plan(
 
     With several devices, as in --device cuda:0,cpu, recommend how many rows of a step each should take.
     """
-    merged = merged_settings(TrainConfig, config, settings)
+    merged = merged_settings(dkan_core.TrainConfig, config, settings)
     with result_printer(json_file) as show:
         if "," in merged.device:
             if check or not all(given is None for given in (gpus, device_memory, rows_per_second)):

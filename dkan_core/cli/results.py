@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 
 import typer
 
-from dkan_core.utils.storage.staging import staged_file
-
 
 @contextmanager
 def result_printer(json_file: str | None) -> Iterator[Callable[[Any], None]]:
     """Yield a function that prints a result and, where a file is named, writes it there."""
+    from dkan_core.utils.storage.staging import staged_file
+
     with staged_file(json_file) if json_file else nullcontext() as aside:
 
         def show(result: Any) -> None:

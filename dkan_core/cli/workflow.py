@@ -19,11 +19,10 @@ from dkan_core.cli.options import (
     option,
 )
 from dkan_core.cli.results import fail, result_printer
-from dkan_core.config import PrepareConfig, ServeConfig, TrainConfig
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     help="Train FastKAN on huge tabular data.",
     epilog=epilog(
@@ -41,7 +40,7 @@ PANEL = "From data to predictions"
 
 @command(
     app,
-    settings=PrepareConfig,
+    settings="PrepareConfig",
     panel=PANEL,
     examples=[
         "dkan prepare flights --out prepared --label label --split-column split",
@@ -53,12 +52,12 @@ def prepare(
     sources: Sources, out: Out, overwrite: Overwrite = False, config: ConfigFile = None, *, settings: dict[str, Any]
 ) -> None:
     """Turn Parquet into shuffled, encoded shards and a manifest."""
-    dkan_core.prepare(sources, out, merged_settings(PrepareConfig, config, settings), overwrite=overwrite)
+    dkan_core.prepare(sources, out, merged_settings(dkan_core.PrepareConfig, config, settings), overwrite=overwrite)
 
 
 @command(
     app,
-    settings=TrainConfig,
+    settings="TrainConfig",
     panel=PANEL,
     examples=[
         "dkan train prepared --out run",
@@ -76,7 +75,7 @@ def train(
     settings: dict[str, Any],
 ) -> None:
     """Train a model, evaluating it in parallel, and keep the one with the best validation average precision (AP)."""
-    merged = merged_settings(TrainConfig, config, settings)
+    merged = merged_settings(dkan_core.TrainConfig, config, settings)
     try:
         result = dkan_core.train(prepared, out, merged, overwrite=overwrite)
     except KeyboardInterrupt:
@@ -214,7 +213,7 @@ def drift(
 
 @command(
     app,
-    settings=ServeConfig,
+    settings="ServeConfig",
     panel=PANEL,
     examples=[
         "dkan serve run/model --name late",
@@ -223,4 +222,4 @@ def drift(
 )
 def serve(model: Model, config: ConfigFile = None, *, settings: dict[str, Any]) -> None:
     """Serve a model over HTTP: the Open Inference Protocol, and rows as plain JSON."""
-    dkan_core.serve(model, merged_settings(ServeConfig, config, settings))
+    dkan_core.serve(model, merged_settings(dkan_core.ServeConfig, config, settings))
