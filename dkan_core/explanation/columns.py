@@ -3,7 +3,7 @@
 A numeric column has a normal score and often, besides, a code of its own for each frequent value. Both always change
 together: a column is set to a value with the functions that encoded the data.
 
-Shape suffixes: N rows, P values of one column.
+Shape suffixes: N rows, M changed rows, P values of one column.
 """
 
 from collections.abc import Collection, Sequence
@@ -95,6 +95,13 @@ class Cells:
     def __getitem__(self, places: slice | npt.NDArray[np.int64]) -> "Cells":
         """Return what the arrays hold for some of the values."""
         return Cells(*(None if array is None else array[places] for array in (self.scores_P, self.codes_P)))
+
+
+Rows = npt.NDArray[np.int64]
+"""Indexes of rows."""
+
+Settings = Sequence[tuple[Column, Cells]]
+"""Columns, each with a value for each changed row."""
 
 
 def source_columns(preprocessor: Preprocessor, exact: Collection[int] | None = None) -> list[Column]:
@@ -194,32 +201,35 @@ def read_codes(column: Column, arrays: Arrays) -> Array:
     return codes_N
 
 
-def redrawn(arrays: Arrays, column: Column, order_N: Array) -> Arrays:
-    """Return the arrays with each row holding another row's value of ``column``.
+def redrawn(arrays: Arrays, column: Column, order_N: Rows) -> tuple[Rows, Cells]:
+    """Return the rows whose value changes if each takes that of another row, and what they then hold.
+
+    Args:
+        arrays: Rows, of which the first N take part.
+        column: The column to change.
+        order_N: The row whose value each row takes.
+    """
+    changes_N, held = np.zeros(len(order_N), dtype=bool), {}
+    for name, index in column.places:
+        own_N = arrays[name][: len(order_N), index]
+        held[name] = own_N[order_N]
+        changes_N |= held[name] != own_N
+    rows_M = np.flatnonzero(changes_N)
+    return rows_M, Cells(held.get("numeric"), held.get("categorical"))[rows_M]
+
+
+def changed_rows(arrays: Arrays, rows_M: Rows, settings: Settings) -> Arrays:
+    """Return some rows with each column of ``settings`` set to a value for each of them.
 
     Args:
         arrays: Rows (N).
-        column: The column to change.
-        order_N: The row whose value each row gets.
+        rows_M: Which of them, each as often as it is changed.
+        settings: The columns, each with M values.
     """
-    changed = dict(arrays)
-    for name, index in column.places:
-        changed[name] = arrays[name].copy()
-        changed[name][:, index] = arrays[name][order_N, index]
-    return changed
-
-
-def placed(arrays: Arrays, settings: Sequence[tuple[Column, Cells]]) -> Arrays:
-    """Repeat all rows P times, with each column of ``settings`` at its value 0 in the first copy, 1 in the next, ...
-
-    Shape:
-        - Output: the arrays with ``P * N`` rows
-    """
-    rows, copies = len(next(iter(arrays.values()))), len(settings[0][1])
-    changed = {name: np.tile(array, (copies, 1)) for name, array in arrays.items()}
+    changed = {name: array[rows_M] for name, array in arrays.items()}
     for column, cells in settings:
         if cells.scores_P is not None:
-            changed["numeric"][:, column.score_index] = np.repeat(cells.scores_P, rows)
+            changed["numeric"][:, column.score_index] = cells.scores_P
         if cells.codes_P is not None:
-            changed["categorical"][:, column.code_index] = np.repeat(cells.codes_P, rows)
+            changed["categorical"][:, column.code_index] = cells.codes_P
     return changed

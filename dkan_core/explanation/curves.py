@@ -9,10 +9,9 @@ from typing import Literal
 import numpy as np
 
 from dkan_core.data.encoding.preprocessor import Float64
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import Column
 from dkan_core.explanation.grid import Grid, Role, histogram, make_grid
-from dkan_core.explanation.response import LogOdds, affordable_rows, first_rows, respond
+from dkan_core.explanation.response import Answers, affordable_rows, respond
 
 # Shows what most rows do. Quartiles would hide that a tenth of the rows go another way, and the extremes show
 # two rows.
@@ -65,7 +64,7 @@ class Curve:
         return [point for point in self.points if point.role in roles]
 
 
-def read_curve(function: LogOdds, arrays: Arrays, column: Column, *, label: int, rows: int, cells: float) -> Curve:
+def read_curve(answers: Answers, column: Column, *, label: int, rows: int, cells: float) -> Curve:
     """Read a column's curve.
 
     Each of some rows is given every value of the grid in turn (individual conditional expectation, Goldstein et al.
@@ -74,16 +73,15 @@ def read_curve(function: LogOdds, arrays: Arrays, column: Column, *, label: int,
     partial dependence (Friedman 2001).
 
     Args:
-        function: The model.
-        arrays: Rows; all of them tell how the column is distributed.
+        answers: The model's; all of its rows tell how the column is distributed.
         column: The column.
-        label: Which of the function's labels.
+        label: Which of the answers' labels.
         rows: Individual curves at most.
         cells: Values to read at most.
     """
-    grid = make_grid(column, arrays)
-    count = min(rows, affordable_rows(arrays, len(grid.cells), cells))
-    curves_PN = respond(function, first_rows(arrays, count), [(column, grid.cells)], label)
+    grid = make_grid(column, answers.arrays)
+    count = min(rows, affordable_rows(answers.arrays, len(grid.cells), cells))
+    curves_PN = respond(answers, count, [(column, grid.cells)], label)
     # Each row's own mean over the column goes: what is left is the effect of the column alone.
     curves_PN = curves_PN - grid.weights_P @ curves_PN
     low_P, high_P = np.quantile(curves_PN, BAND, axis=1)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dkan_core.data.encoding.preprocessor import Float64
-from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import Array, macro_average_precision
-from dkan_core.explanation.columns import Column, redrawn
-from dkan_core.explanation.response import LogOdds, affordable_rows, first_rows, row_count
+from dkan_core.explanation.columns import Column, Rows, redrawn
+from dkan_core.explanation.response import Answers, affordable_rows, row_count
 
 Advance = Callable[[int], None]
 
@@ -50,7 +49,7 @@ class Importance:
 
 
 def rank_by_effect(
-    function: LogOdds, arrays: Arrays, columns: Sequence[Column], *, top: int, cells: float, seed: int, advance: Advance
+    answers: Answers, columns: Sequence[Column], *, top: int, cells: float, seed: int, advance: Advance
 ) -> list[Importance]:
     """Measure the effect of every column, the largest first.
 
@@ -63,44 +62,38 @@ def rank_by_effect(
     measured on a part of them, and the ``2 * top`` best on more.
 
     Args:
-        function: The model.
-        arrays: Rows.
+        answers: The model's.
         columns: The columns to rank.
         top: How many of them are of interest.
         cells: Values to read, at most; so also for the second measurement.
         seed: Decides whose value a row is given.
         advance: Called with 1 after each column.
     """
-    few = affordable_rows(arrays, len(columns), cells, least=LEAST_ROWS)
-    found = _effects(function, arrays, columns, few, seed, advance)
+    few = affordable_rows(answers.arrays, len(columns), cells, least=LEAST_ROWS)
+    found = _effects(answers, columns, few, seed, advance)
     # Twice as many as wanted, so that a column that a few rows ranked too low can still come back.
-    many = affordable_rows(arrays, 2 * top, cells, least=LEAST_ROWS)
+    many = affordable_rows(answers.arrays, 2 * top, cells, least=LEAST_ROWS)
     ranked = sorted(zip(found, columns, strict=True), key=lambda pair: -pair[0].effect)
     if many > few:
         again = [column for _, column in ranked[: 2 * top]]
-        better = _effects(function, arrays, again, many, seed, lambda _: None)
+        better = _effects(answers, again, many, seed, lambda _: None)
         rest = [importance for importance, _ in ranked[2 * top :]]
         return sorted(better, key=lambda importance: -importance.effect) + rest
     return [importance for importance, _ in ranked]
 
 
-def _effects(
-    function: LogOdds, arrays: Arrays, columns: Sequence[Column], rows: int, seed: int, advance: Advance
-) -> list[Importance]:
+def _effects(answers: Answers, columns: Sequence[Column], rows: int, seed: int, advance: Advance) -> list[Importance]:
     """Measure each column on ``rows`` of those rows whose value changes; the others do not move."""
-    before_NL, found = function(arrays), []
+    total, found = row_count(answers.arrays), []
     for column in columns:
-        swapped = redrawn(arrays, column, _orders(seed, column, row_count(arrays), 1)[0])
-        changed_N = np.zeros(row_count(arrays), dtype=bool)
-        for name, index in column.places:
-            changed_N |= swapped[name][:, index] != arrays[name][:, index]
-        chosen = np.flatnonzero(changed_N)[:rows]
+        changed_M, cells = redrawn(answers.arrays, column, _orders(seed, column, total, 1)[0])
+        chosen = changed_M[:rows]
         effect, error = 0.0, 0.0
         if len(chosen):
-            after_NL = function({name: array[chosen] for name, array in swapped.items()})
+            after_ML = answers.to_changed(chosen, [(column, cells[slice(rows)])])
             # Halved, as both the row's own value and the exchanged one vary.
-            squares_NL = np.square(after_NL - before_NL[chosen]) / 2
-            effect, error = _root_mean(squares_NL, float(changed_N.mean()), row_count(arrays))
+            squares_ML = np.square(after_ML - answers.log_odds_NL[chosen]) / 2
+            effect, error = _root_mean(squares_ML, len(changed_M) / total, total)
         found.append(
             Importance(name=column.name, kind=column.kind, effect=effect, effect_error=error, effect_rows=len(chosen))
         )
@@ -123,7 +116,7 @@ def _root_mean(squares_NL: Float64, share: float, total: int) -> tuple[float, fl
     return float(roots_L.mean()), float(np.sqrt(variance))
 
 
-def _orders(seed: int, column: Column, rows: int, count: int) -> list[Array]:
+def _orders(seed: int, column: Column, rows: int, count: int) -> list[Rows]:
     """Return permutations that depend on nothing but seed, column and rows."""
     # Seeded by the name, not by the place: a column more in the data does not change what the others show.
     generator = np.random.Generator(np.random.PCG64([seed, *column.name.encode()]))
@@ -131,8 +124,7 @@ def _orders(seed: int, column: Column, rows: int, count: int) -> list[Array]:
 
 
 def add_precision_drops(
-    function: LogOdds,
-    arrays: Arrays,
+    answers: Answers,
     labels_NL: Array,
     ranked: Sequence[Importance],
     columns: Sequence[Column],
@@ -147,9 +139,8 @@ def add_precision_drops(
     It is the mean over a few shuffles of the average precision lost, averaged over the labels with both classes.
 
     Args:
-        function: The model.
-        arrays: Rows (N).
-        labels_NL: Their labels, those that the function gives log-odds of.
+        answers: The model's.
+        labels_NL: Labels of its rows, those that it gives log-odds of.
         ranked: The importances to fill in.
         columns: The columns to shuffle.
         shuffles: How often each is shuffled.
@@ -157,15 +148,15 @@ def add_precision_drops(
         seed: Decides the shuffles.
         advance: Called with 1 after each column.
     """
-    rows = affordable_rows(arrays, len(columns) * shuffles, cells)
-    arrays, labels_NL = first_rows(arrays, rows), labels_NL[:rows]
-    before = macro_average_precision(labels_NL, function(arrays))
+    rows = affordable_rows(answers.arrays, len(columns) * shuffles, cells)
+    labels_NL = labels_NL[:rows]
+    before = macro_average_precision(labels_NL, answers.log_odds_NL[:rows])
     if np.isnan(before):
         return list(ranked)
     drops: dict[str, list[float]] = {}
     for column in columns:
         drops[column.name] = [
-            before - macro_average_precision(labels_NL, function(redrawn(arrays, column, order_N)))
+            before - macro_average_precision(labels_NL, _shuffled(answers, column, order_N))
             for order_N in _orders(seed, column, rows, shuffles)
         ]
         advance(1)
@@ -179,3 +170,11 @@ def add_precision_drops(
         else importance
         for importance in ranked
     ]
+
+
+def _shuffled(answers: Answers, column: Column, order_N: Rows) -> Float64:
+    """Return the log-odds of the first rows with a column shuffled."""
+    shuffled_NL = answers.log_odds_NL[: len(order_N)].copy()
+    changed_M, cells = redrawn(answers.arrays, column, order_N)
+    shuffled_NL[changed_M] = answers.to_changed(changed_M, [(column, cells)])
+    return shuffled_NL

@@ -17,7 +17,7 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import Array
 from dkan_core.explanation.columns import Cells, Column, encode_values, read_codes, read_values
 from dkan_core.explanation.grid import MAX_LEVELS, Scale, choose_scale, shown_range, written
-from dkan_core.explanation.response import LogOdds, affordable_rows, first_rows, respond
+from dkan_core.explanation.response import Answers, affordable_rows, respond
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +89,7 @@ class _Bins:
 
 
 def find_interactions(
-    function: LogOdds,
-    arrays: Arrays,
+    answers: Answers,
     columns: Sequence[Column],
     *,
     label: int,
@@ -106,24 +105,23 @@ def find_interactions(
     by how often each occurs, as if the columns were independent, so that the parts are orthogonal.
 
     Args:
-        function: The model.
-        arrays: Rows.
+        answers: The model's.
         columns: Columns to pair.
-        label: Which of the function's labels.
+        label: Which of the answers' labels.
         bins: Values of a column.
         rows: Rows to average over, at most.
         cells: Values to read for all pairs, at most.
         advance: Called with 1 after each pair.
     """
-    cut = [_cut(column, arrays, bins, even=False) for column in columns]
+    cut = [_cut(column, answers.arrays, bins, even=False) for column in columns]
     # A column with one value, or none, does nothing with another one.
     cut = [part for part in cut if len(part.cells) > 1]
     pairs = list(itertools.combinations(cut, 2))
     passes = sum(len(first.cells) * len(second.cells) for first, second in pairs)
-    sample = first_rows(arrays, min(rows, affordable_rows(arrays, passes, cells)))
+    count = min(rows, affordable_rows(answers.arrays, passes, cells))
     found = []
     for first, second in pairs:
-        joint_AB, own_AB = _parts(function, sample, first, second, label)
+        joint_AB, own_AB = _parts(answers, count, first, second, label)
         weights_AB = np.outer(first.weights_A, second.weights_A)
         own, joint = (float((weights_AB * np.square(part)).sum()) for part in (own_AB, joint_AB))
         # Rounding may make the part a little larger than the whole.
@@ -136,8 +134,7 @@ def find_interactions(
 
 
 def map_pair(
-    function: LogOdds,
-    arrays: Arrays,
+    answers: Answers,
     first: Column,
     second: Column,
     *,
@@ -149,25 +146,24 @@ def map_pair(
     """Read a pair's effect over a grid that is even in the columns' own units.
 
     Args:
-        function: The model.
-        arrays: Rows.
+        answers: The model's.
         first: The column of the map's vertical axis.
         second: The column of its horizontal axis.
-        label: Which of the function's labels.
+        label: Which of the answers' labels.
         bins: Values of a column, at most.
         rows: Rows to average over, at most.
         cells: Values to read, at most.
     """
-    one, two = (_cut(column, arrays, bins, even=True) for column in (first, second))
-    count = min(rows, affordable_rows(arrays, len(one.cells) * len(two.cells), cells))
-    joint_AB, own_AB = _parts(function, first_rows(arrays, count), one, two, label)
+    one, two = (_cut(column, answers.arrays, bins, even=True) for column in (first, second))
+    count = min(rows, affordable_rows(answers.arrays, len(one.cells) * len(two.cells), cells))
+    joint_AB, own_AB = _parts(answers, count, one, two, label)
     shown_N = (one.bin_N >= 0) & (two.bin_N >= 0)
     rows_AB: Array = np.zeros(joint_AB.shape, dtype=np.int64)
     np.add.at(rows_AB, (one.bin_N[shown_N], two.bin_N[shown_N]), 1)
     return PairMap(first=one.axis, second=two.axis, joint=joint_AB.tolist(), own=own_AB.tolist(), rows=rows_AB.tolist())
 
 
-def _parts(function: LogOdds, sample: Arrays, first: _Bins, second: _Bins, label: int) -> tuple[Float64, Float64]:
+def _parts(answers: Answers, count: int, first: _Bins, second: _Bins, label: int) -> tuple[Float64, Float64]:
     """Return the centred partial dependence of a pair and its own part.
 
     Shape:
@@ -175,7 +171,7 @@ def _parts(function: LogOdds, sample: Arrays, first: _Bins, second: _Bins, label
     """
     one, two = np.divmod(np.arange(len(first.cells) * len(second.cells)), len(second.cells))
     settings = [(first.column, first.cells[one]), (second.column, second.cells[two])]
-    effect_AB = respond(function, sample, settings, label).mean(axis=1).reshape(len(first.cells), len(second.cells))
+    effect_AB = respond(answers, count, settings, label).mean(axis=1).reshape(len(first.cells), len(second.cells))
     over_second_A, over_first_B = effect_AB @ second.weights_A, first.weights_A @ effect_AB
     mean = float(first.weights_A @ over_second_A)
     return effect_AB - mean, effect_AB - over_second_A[:, None] - over_first_B + mean

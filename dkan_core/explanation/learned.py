@@ -9,12 +9,13 @@ import numpy as np
 
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import Array, macro_average_precision
-from dkan_core.evaluation.prediction import best_device, check_probabilities, score
+from dkan_core.evaluation.prediction import best_device, check_probabilities, to_probability
 from dkan_core.explanation.columns import source_columns
 from dkan_core.explanation.curves import Curve, read_curve
 from dkan_core.explanation.importance import Importance, add_precision_drops, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, map_pair
-from dkan_core.explanation.response import log_odds, row_count
+from dkan_core.explanation.model_answers import ModelAnswers
+from dkan_core.explanation.response import row_count
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
@@ -113,14 +114,14 @@ def explain_rows(
     """
     device = best_device()
     model = saved.module.to(device)
-    check_probabilities(score(model, arrays, device), saved.config.labels, split)
     names = list(positives)
     shown = label or max(positives, key=lambda name: positives[name])
     chosen = [names.index(label)] if label else list(range(len(names)))
     place = chosen.index(names.index(shown))
     labels_NL: Array = arrays["labels"][:, chosen]
     inputs: Arrays = {name: arrays[name] for name in ("numeric", "categorical") if name in arrays}
-    function = log_odds(model, device, chosen)
+    answers = ModelAnswers(model, device, chosen, inputs)
+    check_probabilities(to_probability(answers.scored_NL), saved.config.labels, split)
     # A value code that the model has no weights for is no place where its curve could jump.
     columns = source_columns(saved.preprocessor, {index for group in model.config.one_hot_groups for index in group})
     by_name = {column.name: column for column in columns}
@@ -128,17 +129,14 @@ def explain_rows(
     paired = min(PAIRED, top) if effort.maps else 0
     steps = len(columns) + top * (1 + bool(effort.shuffles)) + math.comb(paired, 2) + effort.maps
     with progress("explaining", steps, "steps") as advance:
-        ranked = rank_by_effect(
-            function, inputs, columns, top=effort.top, cells=effort.cells, seed=seed, advance=advance
-        )
+        ranked = rank_by_effect(answers, columns, top=effort.top, cells=effort.cells, seed=seed, advance=advance)
         if effort.slopes and "numeric" in inputs:
             slopes_F = measure_slopes(model, device, inputs, chosen, effort.cells)
             ranked = add_slopes(ranked, columns, slopes_F)
         best = [by_name[importance.name] for importance in ranked[:top]]
         if effort.shuffles:
             ranked = add_precision_drops(
-                function,
-                inputs,
+                answers,
                 labels_NL,
                 ranked,
                 best,
@@ -151,11 +149,10 @@ def explain_rows(
         for column in best:
             # Shared out evenly: the last curve is as exact as the first one.
             limit = effort.cells / top
-            curves.append(read_curve(function, inputs, column, label=place, rows=effort.curve_rows, cells=limit))
+            curves.append(read_curve(answers, column, label=place, rows=effort.curve_rows, cells=limit))
             advance(1)
         pairs = find_interactions(
-            function,
-            inputs,
+            answers,
             best[:paired],
             label=place,
             bins=PAIR_BINS,
@@ -167,11 +164,9 @@ def explain_rows(
         for pair in pairs[: effort.maps]:
             first, second = by_name[pair.first], by_name[pair.second]
             limit = effort.cells / effort.maps
-            maps.append(
-                map_pair(function, inputs, first, second, label=place, bins=MAP_BINS, rows=PAIR_ROWS, cells=limit)
-            )
+            maps.append(map_pair(answers, first, second, label=place, bins=MAP_BINS, rows=PAIR_ROWS, cells=limit))
             advance(1)
-    precision = macro_average_precision(labels_NL, function(inputs))
+    precision = macro_average_precision(labels_NL, answers.log_odds_NL)
     return Explanation(
         split=split,
         rows=row_count(inputs),

@@ -1,67 +1,79 @@
-"""The model as a function of prepared arrays, and how it answers when columns are set to values.
+"""What a model answers to rows, and to the same rows with columns changed.
 
-Shape suffixes: N rows, L labels, P values.
+Shape suffixes: N rows, M changed rows, L labels, P values.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
-import torch
 
 from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.evaluation import prediction
-from dkan_core.explanation.columns import Cells, Column, placed
-from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.explanation.columns import Rows, Settings, changed_rows
 
-# Rows that are set at once: two batches of scoring. More would take memory and be no faster.
+# Changed rows that are built at once: two batches of scoring. More would take memory and be no faster.
 CHUNK_ROWS = 32_768
 # For wide data: 32 MB of uint8 scores, 128 MB of codes.
 CHUNK_CELLS = 1 << 25
-# Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
-# says nothing, and one row of that kind would outweigh all others in a mean of squares.
-LARGEST = 16.0
 
 LogOdds = Callable[[Arrays], Float64]
 """Prepared arrays to log-odds ``(N, L)``."""
 
 
-def log_odds(model: TabularFastKAN, device: torch.device, labels: Sequence[int]) -> LogOdds:
-    """Return the model as a function to the log-odds of some of its labels, within ±16.
+class Answers:
+    """Rows, what a function answers to them, and to changes of some of their columns.
 
     Args:
-        model: The model in eval mode, on ``device``.
-        device: Where to compute.
-        labels: Indexes of the labels, in the order of the function's output.
+        function: The function, for example a model of any kind.
+        arrays: The rows.
+        log_odds_NL: What it answers to the rows as they are, where that is known already.
     """
 
-    def function(arrays: Arrays) -> Float64:
-        found_NL = prediction.log_odds(model, arrays, device)[:, list(labels)].cpu().numpy().astype(np.float64)
-        odds_NL: Float64 = found_NL.clip(-LARGEST, LARGEST)
-        return odds_NL
+    def __init__(self, function: LogOdds, arrays: Arrays, log_odds_NL: Float64 | None = None) -> None:
+        self._function = function
+        self.arrays = arrays
+        self.log_odds_NL = function(arrays) if log_odds_NL is None else log_odds_NL
 
-    return function
+    def to_changed(self, rows_M: Rows, settings: Settings) -> Float64:
+        """Return the log-odds ``(M, L)`` of rows with some columns changed.
+
+        Args:
+            rows_M: Which rows; one may be changed in several ways.
+            settings: The columns, each with M values.
+        """
+        step = max(1, min(CHUNK_ROWS, CHUNK_CELLS // width(self.arrays)))
+        parts = [self._answer(rows_M[part], cut(settings, part)) for part in slices(len(rows_M), step)]
+        return np.concatenate(parts)
+
+    def _answer(self, rows_M: Rows, settings: Settings) -> Float64:
+        return self._function(changed_rows(self.arrays, rows_M, settings))
 
 
-def respond(function: LogOdds, arrays: Arrays, settings: Sequence[tuple[Column, Cells]], label: int) -> Float64:
-    """Return a label's log-odds of every row with the columns set to each of P values.
+def respond(answers: Answers, count: int, settings: Settings, label: int) -> Float64:
+    """Return a label's log-odds of the first rows with the columns set to each of P values.
 
     Args:
-        function: The model.
-        arrays: Rows.
+        answers: The rows, and what is answered to them.
+        count: How many rows, N.
         settings: Columns, each with P values; the columns take their first value together, then their second, ...
-        label: Which of the function's labels.
+        label: Which of the answers' labels.
 
     Shape:
         - Output: ``(P, N)``
     """
-    count, rows = len(settings[0][1]), row_count(arrays)
-    chunk = max(1, min(CHUNK_ROWS // rows, CHUNK_CELLS // (rows * width(arrays))))
-    found = []
-    for start in range(0, count, chunk):
-        part = [(column, cells[start : start + chunk]) for column, cells in settings]
-        found.append(function(placed(arrays, part))[:, label].reshape(-1, rows))
-    return np.concatenate(found)
+    values = len(settings[0][1])
+    place_M, rows_M = np.divmod(np.arange(values * count), count)
+    return answers.to_changed(rows_M, cut(settings, place_M))[:, label].reshape(values, count)
+
+
+def cut(settings: Settings, part: slice | Rows) -> Settings:
+    """Return the values of some of the changed rows."""
+    return [(column, cells[part]) for column, cells in settings]
+
+
+def slices(count: int, step: int) -> Iterator[slice]:
+    """Yield the stretches of ``count`` rows; at least one, so that no rows have an answer, too, of the right shape."""
+    return (slice(start, start + step) for start in range(0, max(1, count), step))
 
 
 def row_count(arrays: Arrays) -> int:

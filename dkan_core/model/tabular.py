@@ -242,7 +242,8 @@ class TabularFastKAN(nn.Module):
         super().__init__()
         self.config = config
         widths = [*config.hidden, len(config.labels)]
-        self.encoder = InputEncoder(config, config.members * widths[0])
+        self.first_width = config.members * widths[0]
+        self.encoder = InputEncoder(config, self.first_width)
         widths = [self.encoder.width, *widths]
         basis = Basis(num_centers=config.num_centers, grid_min=config.grid_min, grid_max=config.grid_max)
         self.network: FastKAN | FastKANEnsemble
@@ -270,21 +271,42 @@ class TabularFastKAN(nn.Module):
             categorical: ``(B, C)`` int32; None where there are no coded features.
             dropout_key_B: Decides in training mode what is dropped; without it torch's generator does.
         """
-        first = self._first_layer
+        return self._after_first(self.first_output(numeric, categorical, dropout_key_B), dropout_key_B) + self.bias
+
+    def first_output(
+        self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor | None = None
+    ) -> Tensor:
+        """Return the first layer's output over all members ``(B, H)``.
+
+        Args:
+            numeric: ``(B, F)``; None where there are no numeric features.
+            categorical: ``(B, C)`` int32; None where there are no coded features.
+            dropout_key_B: Decides in training mode what is dropped.
+        """
+        first = self.first_layer
         first_BH = None if first is None else self.encoder.first_layer(first, numeric, categorical, dropout_key_B)
         if first_BH is not None:
-            return self.bias + self._after_first(first_BH, dropout_key_B)
+            return first_BH
         inputs, shifts = self.encoder(numeric, categorical, dropout_key_B)
-        if isinstance(self.network, FastKAN):
-            logits_MBL: Tensor = self.network(inputs, dropout_key_B).unsqueeze(0)
-        else:
-            logits_MBL = self.network(inputs, shifts, dropout_key_B)
-        return logits_MBL + self.bias
+        # Without inputs, as with binary columns alone, the shifts are all there is.
+        terms: list[Tensor] = shifts if first is None else [first(inputs), *shifts]
+        return functools.reduce(torch.add, terms)
 
     @property
-    def _first_layer(self) -> FastKANLayer | None:
+    def first_layer(self) -> FastKANLayer | None:
+        """The layer that reads the inputs, that of all members; None where there are shifts alone."""
         layer = self.network.layers[0] if isinstance(self.network, FastKAN) else self.network.first
         return layer if isinstance(layer, FastKANLayer) else None
+
+    @property
+    def first_layer_is_sum(self) -> bool:
+        """Whether the first layer's output is a sum of terms, each of one column or one group of columns."""
+        return self.first_layer is None or self.first_layer.layernorm is None
+
+    def log_odds_of(self, first_BH: Tensor) -> Tensor:
+        """Return the calibrated log-odds ``(B, L)``, given the first layer's output."""
+        logits_MBL = self._after_first(first_BH, None) + self.bias
+        return mean_log_odds(logits_MBL) * self.calibration_scale + self.calibration_shift
 
     def _after_first(self, first_BH: Tensor, dropout_key_B: Tensor | None) -> Tensor:
         logits = self.network.after_first(first_BH, dropout_key_B)
@@ -301,8 +323,7 @@ class TabularFastKAN(nn.Module):
         self.calibration_shift.copy_(torch.as_tensor(shift_L))
 
     def forward(self, numeric: Tensor | None = None, categorical: Tensor | None = None) -> Tensor:
-        logits_MBL = self.member_logits(numeric, categorical)
-        return mean_log_odds(logits_MBL) * self.calibration_scale + self.calibration_shift
+        return self.log_odds_of(self.first_output(numeric, categorical))
 
 
 def mean_log_odds(logits_MBL: Tensor) -> Tensor:

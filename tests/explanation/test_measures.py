@@ -17,14 +17,15 @@ from dkan_core.data.encoding.preprocessor import MISSING, SCORE_LIMIT, STEPS, Fl
 from dkan_core.data.format.manifest import PreparedData, read_manifest
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation import slopes
-from dkan_core.explanation.columns import Column, encode_values, placed, read_values, redrawn, source_columns
+from dkan_core.explanation.columns import Column, changed_rows, encode_values, read_values, redrawn, source_columns
 from dkan_core.explanation.curves import Curve, read_curve
 from dkan_core.explanation.drawings import departing_marks
 from dkan_core.explanation.explain import read_rows
 from dkan_core.explanation.grid import make_grid
 from dkan_core.explanation.importance import rank_by_effect
 from dkan_core.explanation.interactions import find_interactions, map_pair
-from dkan_core.explanation.response import affordable_rows, log_odds
+from dkan_core.explanation.model_answers import ModelAnswers
+from dkan_core.explanation.response import Answers, affordable_rows
 from dkan_core.explanation.slopes import measure_slopes
 from dkan_core.model.tabular import TabularFastKAN
 from tests.explanation.known import NOISE, TRUE, make_source
@@ -60,7 +61,9 @@ def test_a_column_is_set_and_redrawn_as_a_whole(known: Path) -> None:
     del arrays["labels"]
     columns = {column.name: column for column in source_columns(manifest.preprocessor)}
     column = columns["spiked"]
-    done = placed(arrays, [(column, encode_values(column, np.array([0.0, 7.0, np.nan])))])
+    cells = encode_values(column, np.array([0.0, 7.0, np.nan]))
+    place, rows = np.divmod(np.arange(150), 50)
+    done = changed_rows(arrays, rows, [(column, cells[place])])
     read = read_values(column, done).reshape(3, 50)
     assert (read[0] == 0).all() and np.isnan(read[2]).all()
     np.testing.assert_allclose(read[1], 7.0, atol=0.5)
@@ -68,12 +71,14 @@ def test_a_column_is_set_and_redrawn_as_a_whole(known: Path) -> None:
     assert len(np.unique(codes[:, 0])) == 3 and (codes[2] == MISSING).all()
     other = [index for index in range(arrays["numeric"].shape[1]) if index != column.score_index]
     np.testing.assert_array_equal(done["numeric"][50:100, other], arrays["numeric"][:, other])
-    order = np.arange(50)[::-1]
-    swapped = redrawn(arrays, columns["rising"], order)
-    np.testing.assert_array_equal(
-        swapped["numeric"][:, columns["rising"].score_index], arrays["numeric"][order, columns["rising"].score_index]
-    )
-    np.testing.assert_array_equal(read_values(column, swapped), read_values(column, arrays))
+    rising, order = columns["rising"], np.arange(50)[::-1]
+    changed, cells = redrawn(arrays, rising, order)
+    swapped = changed_rows(arrays, changed, [(rising, cells)])
+    score_N = arrays["numeric"][:, rising.score_index]
+    assert {*changed} == {*np.flatnonzero(score_N[order] != score_N)} and len(changed) > 20
+    np.testing.assert_array_equal(swapped["numeric"][:, rising.score_index], score_N[order][changed])
+    untouched = (arrays["categorical"][changed, column.code_index], swapped["categorical"][:, column.code_index])
+    np.testing.assert_array_equal(*untouched)
 
 
 Formula = Callable[..., Float64]
@@ -84,21 +89,21 @@ def columns_named(manifest: PreparedData, *names: str) -> list[Column]:
     return [by_name[name] for name in names]
 
 
-def known_function(columns: list[Column], formula: Formula) -> Callable[[Arrays], Float64]:
+def known_answers(rows: Arrays, columns: list[Column], formula: Formula) -> Answers:
     """Return log-odds that are a formula of columns in their own units."""
-    return lambda arrays: formula(*(read_values(column, arrays) for column in columns))[:, None]
+    return Answers(lambda arrays: formula(*(read_values(column, arrays) for column in columns))[:, None], rows)
 
 
-def curve(function: Callable[[Arrays], Float64], arrays: Arrays, column: Column) -> Curve:
-    return read_curve(function, arrays, column, label=0, rows=300, cells=1e9)
+def curve(answers: Answers, column: Column) -> Curve:
+    return read_curve(answers, column, label=0, rows=300, cells=1e9)
 
 
 def test_sum_of_columns_has_bands_without_width_and_no_interaction(rows: tuple[PreparedData, Arrays]) -> None:
     manifest, arrays = rows
     left, right, bowl = columns_named(manifest, "left", "right", "bowl")
-    function = known_function([left, right, bowl], lambda a, b, c: 2 * a + b - np.abs(c) / 10)
+    answers = known_answers(arrays, [left, right, bowl], lambda a, b, c: 2 * a + b - np.abs(c) / 10)
     ranked = rank_by_effect(
-        function, arrays, source_columns(manifest.preprocessor), top=3, cells=1e9, seed=0, advance=lambda _: None
+        answers, source_columns(manifest.preprocessor), top=3, cells=1e9, seed=0, advance=lambda _: None
     )
     effects = {importance.name: importance.effect for importance in ranked}
     # of a term of a sum, the effect is the standard deviation
@@ -107,26 +112,22 @@ def test_sum_of_columns_has_bands_without_width_and_no_interaction(rows: tuple[P
     for name, term in terms.items():
         assert effects[name] == pytest.approx(term.std(), rel=0.08)
     assert {name for name in effects if effects[name] > 0} == {"left", "right", "bowl"}
-    for point in curve(function, arrays, bowl).points:
+    for point in curve(answers, bowl).points:
         assert point.high - point.low == pytest.approx(0, abs=1e-9)
-    pairs = find_interactions(
-        function, arrays, [left, right, bowl], label=0, bins=6, rows=50, cells=1e9, advance=lambda _: None
-    )
+    pairs = find_interactions(answers, [left, right, bowl], label=0, bins=6, rows=50, cells=1e9, advance=lambda _: None)
     assert len(pairs) == 3 and max(pair.strength for pair in pairs) < 1e-9
 
 
 def test_strength_of_a_product_is_its_standard_deviation(rows: tuple[PreparedData, Arrays]) -> None:
     manifest, arrays = rows
     left, right = columns_named(manifest, "left", "right")
-    function = known_function([left, right], lambda a, b: 3 * a * b)
-    (pair,) = find_interactions(
-        function, arrays, [left, right], label=0, bins=12, rows=20, cells=1e9, advance=lambda _: None
-    )
+    answers = known_answers(arrays, [left, right], lambda a, b: 3 * a * b)
+    (pair,) = find_interactions(answers, [left, right], label=0, bins=12, rows=20, cells=1e9, advance=lambda _: None)
     assert pair.strength == pytest.approx(3, rel=0.15) and pair.share > 0.95
-    shown = map_pair(function, arrays, left, right, label=0, bins=10, rows=20, cells=1e9)
+    shown = map_pair(answers, left, right, label=0, bins=10, rows=20, cells=1e9)
     assert np.shape(shown.joint) == np.shape(shown.own) == np.shape(shown.rows) == (10, 10)
     assert np.sum(shown.rows) == 2000
-    assert curve(function, arrays, left).points[0].high > 3
+    assert curve(answers, left).points[0].high > 3
 
 
 def test_curve_is_centred_and_its_points_stand_for_every_row(rows: tuple[PreparedData, Arrays]) -> None:
@@ -135,8 +136,8 @@ def test_curve_is_centred_and_its_points_stand_for_every_row(rows: tuple[Prepare
         grid = make_grid(column, arrays)
         assert grid.rows_P.sum() == 2000 and grid.weights_P.sum() == pytest.approx(1)
     flag, bowl = columns_named(manifest, "flag", "bowl")
-    function = known_function([flag, bowl], lambda a, b: 5 * a + b)
-    read = curve(function, arrays, flag)
+    answers = known_answers(arrays, [flag, bowl], lambda a, b: 5 * a + b)
+    read = curve(answers, flag)
     assert [(point.role, point.name, point.value) for point in read.points] == [
         ("level", "0", 0.0),
         ("level", "1", 1.0),
@@ -154,14 +155,14 @@ def test_slope_is_what_finite_differences_find(rows: tuple[PreparedData, Arrays]
     numeric, step = arrays["numeric"], 0.02
     missing = np.isnan(numeric)
     assert missing[:, 0].any() and not missing[:, 1:].any()
-    function = log_odds(small, CPU, [0])
     measured = measure_slopes(small, CPU, arrays, [0], 1e9)
     assert measured.shape == (numeric.shape[1],)
     for place, slope in enumerate(measured):
         shift = np.zeros_like(numeric)
         shift[:, place] = step / 2
         up, down = ({**arrays, "numeric": (numeric + sign * shift).astype(np.float32)} for sign in (1, -1))
-        steepness = np.abs(function(up) - function(down))[~missing[:, place]].mean() / step
+        higher, lower = (ModelAnswers(small, CPU, [0], shifted).log_odds_NL for shifted in (up, down))
+        steepness = np.abs(higher - lower)[~missing[:, place]].mean() / step
         assert slope == pytest.approx(steepness * np.nan_to_num(numeric[:, place]).std(), rel=0.01)
 
 

@@ -1,0 +1,109 @@
+"""What a model answers to rows with some columns changed, computed from what changes alone.
+
+Shape suffixes: N rows, M changed rows, L labels, H the first layer's outputs over all members.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dkan_core.data.encoding.preprocessor import Float64
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation import prediction
+from dkan_core.explanation.columns import Rows, Settings
+from dkan_core.explanation.response import Answers, cut, row_count, slices
+from dkan_core.model.first_layer import Change, FirstLayerTerms
+from dkan_core.model.tabular import TabularFastKAN
+
+# Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
+# says nothing, and one row of that kind would outweigh all others in a mean of squares.
+LARGEST = 16.0
+# Outputs of the first layer at once, 4 MB: the layers after it then read them from a cache of the processor.
+CHUNK_OUTPUTS = 1 << 20
+# Outputs of the first layer that are kept, 256 MB; those of further rows are computed whenever they are needed.
+KEPT_OUTPUTS = 1 << 26
+
+
+class ModelAnswers(Answers):
+    """The log-odds of a model, within ±16.
+
+    If the model's first layer is a sum over columns, only the terms of the columns that change are computed, and the
+    rest of the network: the work does not grow with the number of columns.
+
+    Args:
+        model: The model in eval mode, on ``device``.
+        device: Where to compute.
+        labels: Indexes of the labels whose log-odds to return.
+        arrays: The rows.
+    """
+
+    scored_NL: npt.NDArray[np.float32]
+    """The log-odds of all labels for the rows as they are, of any size."""
+
+    def __init__(self, model: TabularFastKAN, device: torch.device, labels: Sequence[int], arrays: Arrays) -> None:
+        self._model, self._device, self._labels = model, device, list(labels)
+        self._step = max(1, CHUNK_OUTPUTS // model.first_width)
+        self._terms = FirstLayerTerms(model) if model.first_layer_is_sum else None
+        if self._terms is None:
+            self.scored_NL = prediction.log_odds(model, arrays, device).cpu().numpy()
+        else:
+            self.scored_NL, self._first_NH = self._score(arrays)
+        answered_NL = self._within(torch.from_numpy(self.scored_NL))
+        super().__init__(lambda rows: self._within(prediction.log_odds(model, rows, device)), arrays, answered_NL)
+
+    def _within(self, log_odds_ML: Tensor) -> Float64:
+        chosen_ML = log_odds_ML[:, self._labels].cpu().numpy().astype(np.float64)
+        within: Float64 = chosen_ML.clip(-LARGEST, LARGEST)
+        return within
+
+    @torch.inference_mode()
+    def _score(self, arrays: Arrays) -> tuple[npt.NDArray[np.float32], Tensor]:
+        """Return the log-odds of all rows, and the first layer's output for as many as are kept."""
+        scored, kept, room = [], [], max(1, KEPT_OUTPUTS // self._model.first_width)
+        for part in slices(row_count(arrays), self._step):
+            first_MH = self._first({name: array[part] for name, array in arrays.items()})
+            scored.append(self._model.log_odds_of(first_MH).cpu())
+            if part.start < room:
+                kept.append(first_MH)
+        return torch.cat(scored).numpy(), torch.cat(kept)
+
+    def _first(self, arrays: Arrays) -> Tensor:
+        stored = {name: torch.from_numpy(array).to(self._device) for name, array in arrays.items()}
+        return self._model.first_output(stored.get("numeric"), stored.get("categorical"))
+
+    @torch.inference_mode()
+    def to_changed(self, rows_M: Rows, settings: Settings) -> Float64:
+        """Return the log-odds ``(M, L)`` of rows with some columns changed.
+
+        Args:
+            rows_M: Which rows; one may be changed in several ways.
+            settings: The columns, each with M values.
+        """
+        if self._terms is None:
+            return super().to_changed(rows_M, settings)
+        parts = []
+        # Chunks are too small to be shared: threads that wait for each other took more time than they saved.
+        with prediction.torch_threads(1):
+            for part in slices(len(rows_M), self._step):
+                first_MH = self._changed_first(self._terms, rows_M[part], cut(settings, part))
+                parts.append(self._within(self._model.log_odds_of(first_MH)))
+        return np.concatenate(parts)
+
+    def _changed_first(self, terms: FirstLayerTerms, rows_M: Rows, settings: Settings) -> Tensor:
+        """Return the first layer's output for rows with some columns changed."""
+        if rows_M.max(initial=0) < len(self._first_NH):
+            first_MH = self._first_NH[torch.from_numpy(rows_M).to(self._device)]
+        else:
+            first_MH = self._first({name: array[rows_M] for name, array in self.arrays.items()})
+        scores: dict[int, Change] = {}
+        codes: dict[int, Change] = {}
+        for column, cells in settings:
+            if cells.scores_P is not None:
+                scores[column.score_index] = self.arrays["numeric"][rows_M, column.score_index], cells.scores_P
+            if cells.codes_P is not None:
+                codes[column.code_index] = self.arrays["categorical"][rows_M, column.code_index], cells.codes_P
+        difference_MH = terms.difference(scores, codes, lambda index: self.arrays["categorical"][rows_M, index])
+        return first_MH if difference_MH is None else first_MH.add_(difference_MH)

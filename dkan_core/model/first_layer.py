@@ -1,0 +1,168 @@
+"""The first layer as a sum over columns, and what changes in it with some of them.
+
+Unless the layer normalizes its rows, each score and each embedding adds a term of its own to its output, and so does
+each one-hot group: rows that differ in a column differ in the terms that read it alone.
+
+Shape suffixes: M rows, P values, H the first layer's outputs over all members.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dkan_core.data.encoding.preprocessor import UNSEEN
+from dkan_core.model.kernels import radial_linear, table_sum
+from dkan_core.model.tabular import BINARY_SCALE, OneHotWeights, TabularFastKAN, decode_scores
+
+Stored = npt.NDArray[Any]
+"""One feature as it is stored, scores or codes; ``(M,)``."""
+
+CodesOf = Callable[[int], Stored]
+"""Index of a coded feature to its codes."""
+
+Change = tuple[Stored, Stored]
+"""One feature before and after it changes."""
+
+# With as many rows, tables have an entry for each value that is possible, and no search for those that occur.
+UINT8_VALUES = 256
+
+
+@dataclass(frozen=True)
+class _OneHot:
+    """A group's place in the table of one-hot weights: ``offset`` plus its features' codes, each times its stride."""
+
+    strides: dict[int, int]
+    offset: int
+    cap: int | None
+    """Codes from here on count as unseen; None for crosses, which have all."""
+
+    def places(self, codes_of: CodesOf) -> Stored:
+        """Return the rows of the table."""
+        joint_M = functools.reduce(np.add, (codes_of(index) * np.int64(by) for index, by in self.strides.items()))
+        if self.cap is not None:
+            joint_M = np.where(joint_M < self.cap, joint_M, UNSEEN)
+        places_M: Stored = self.offset + joint_M
+        return places_M
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A term of the sum for M rows, before and after they change."""
+
+    of: Callable[[Tensor], Tensor]
+    """Stored values ``(P,)`` to the term ``(P, H)``."""
+
+    change: Change
+    count: int
+    """How many values there are; 0 where they are not the first whole numbers."""
+
+    def numbered(self) -> tuple[Stored, Stored, Stored]:
+        """Return values ``(P,)``, and which of them each row has before and after."""
+        before_M, after_M = self.change
+        if 0 < self.count <= len(before_M):
+            return np.arange(self.count, dtype=before_M.dtype), before_M, after_M
+        values_P, places = np.unique(np.concatenate(self.change), return_inverse=True)
+        return values_P, places[: len(before_M)], places[len(before_M) :]
+
+
+class FirstLayerTerms:
+    """The terms of a model's first layer.
+
+    Args:
+        model: A model whose ``first_layer_is_sum`` holds.
+    """
+
+    def __init__(self, model: TabularFastKAN) -> None:
+        encoder = model.encoder
+        self._encoder, self._layer = encoder, model.first_layer
+        self._curved = {feature: place for place, feature in enumerate(encoder.curved.tolist())}
+        self._binary = {feature: place for place, feature in enumerate(encoder.binary.tolist())}
+        self._embeddings = dict(zip(encoder.embedded, _embeddings(encoder.embeddings), strict=True))
+        widths = [embedding.embedding_dim for embedding in self._embeddings.values()]
+        starts = itertools.accumulate(widths, initial=len(self._curved))
+        self._starts = dict(zip(self._embeddings, starts, strict=False))
+        self._one_hots = [] if encoder.indicators is None else list(_one_hots(encoder.indicators))
+
+    def difference(self, scores: Mapping[int, Change], codes: Mapping[int, Change], codes_of: CodesOf) -> Tensor | None:
+        """Return what is added to the first layer's output when some features change.
+
+        Args:
+            scores: The numeric features that change, by index.
+            codes: The coded features that change, by index.
+            codes_of: Codes of any feature before the change.
+
+        Shape:
+            - Output: ``(M, H)``; None where no term reads these features
+        """
+        tables: list[Tensor] = []
+        places: list[Stored] = []
+        start = 0
+        for term in self._terms(scores, codes, codes_of):
+            values_P, before_M, after_M = term.numbered()
+            table_PH = term.of(torch.from_numpy(values_P).to(self._encoder.curved.device))
+            tables += [table_PH, -table_PH]
+            places += [start + after_M.astype(np.int32), start + len(values_P) + before_M.astype(np.int32)]
+            start += 2 * len(values_P)
+        if not tables:
+            return None
+        places_MT = torch.from_numpy(np.stack(places, axis=1)).to(self._encoder.curved.device)
+        return table_sum(places_MT, torch.cat(tables))
+
+    def _terms(self, scores: Mapping[int, Change], codes: Mapping[int, Change], codes_of: CodesOf) -> Iterator[_Term]:
+        for feature, change in scores.items():
+            of_score = functools.partial(self._binary_term if feature in self._binary else self._curved_term, feature)
+            yield _Term(of_score, change, UINT8_VALUES if change[0].dtype == np.uint8 else 0)
+        for feature, change in codes.items():
+            if feature in self._embeddings:
+                of_code = functools.partial(self._embedded_term, feature)
+                yield _Term(of_code, change, self._encoder.cardinalities[feature])
+        for one_hot in self._one_hots:
+            if codes.keys() & one_hot.strides.keys():
+                before_M = one_hot.places(codes_of)
+                after_M = one_hot.places(lambda index: codes[index][1] if index in codes else codes_of(index))
+                yield _Term(self._one_hot_term, (before_M, after_M), 0)
+
+    def _binary_term(self, feature: int, stored_P: Tensor) -> Tensor:
+        assert self._encoder.binary_linear is not None
+        weight_H = self._encoder.binary_linear.weight[:, self._binary[feature]]
+        return BINARY_SCALE * decode_scores(stored_P.unsqueeze(1)) * weight_H
+
+    def _curved_term(self, feature: int, stored_P: Tensor) -> Tensor:
+        return self._layer_term(decode_scores(stored_P.unsqueeze(1)), self._curved[feature])
+
+    def _embedded_term(self, feature: int, codes_P: Tensor) -> Tensor:
+        return self._layer_term(self._embeddings[feature](codes_P), self._starts[feature])
+
+    def _layer_term(self, x_PI: Tensor, start: int) -> Tensor:
+        """Return the term of the layer's inputs from ``start`` on."""
+        layer = self._layer
+        assert layer is not None
+        stop, centers = start + x_PI.shape[1], len(layer.rbf.grid)
+        spline_HK = layer.spline_linear.weight[:, start * centers : stop * centers]
+        spline_PH = radial_linear(x_PI, spline_HK, layer.rbf.grid, layer.rbf.width, layer.kernel)
+        return spline_PH + F.silu(x_PI) @ layer.base_linear.weight[:, start:stop].T
+
+    def _one_hot_term(self, places_P: Tensor) -> Tensor:
+        assert self._encoder.indicators is not None
+        return self._encoder.indicators.weight[places_P]
+
+
+def _embeddings(modules: nn.ModuleList) -> list[nn.Embedding]:
+    return [module for module in modules if isinstance(module, nn.Embedding)]
+
+
+def _one_hots(weights: OneHotWeights) -> Iterator[_OneHot]:
+    """Yield the groups in the order of their weights."""
+    offsets = iter(weights.offsets.tolist())
+    for feature, cap in zip(weights.features.tolist(), weights.caps.tolist(), strict=True):
+        yield _OneHot({feature: 1}, next(offsets), cap)
+    for cross in weights.crosses:
+        yield _OneHot(dict(cross), next(offsets), None)

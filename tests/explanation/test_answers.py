@@ -1,0 +1,103 @@
+"""Changed rows are scored from what changes alone, and get what they would get as a whole."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation import prediction
+from dkan_core.explanation import model_answers
+from dkan_core.explanation.columns import Cells, Column, Settings
+from dkan_core.explanation.model_answers import ModelAnswers
+from dkan_core.explanation.response import Answers, respond
+from dkan_core.model.kernels import Kernel, use_kernel
+from dkan_core.model.tabular import TabularFastKAN
+from tests.model.architectures import CONFIG, PLAIN, changed
+
+CPU = torch.device("cpu")
+# Three numbers, of which the second is binary, and two coded features: the first is a category, embedded, and both are
+# in a one-hot group.
+NUMBER = Column(name="number", score_index=0)
+BINARY = Column(name="binary", score_index=1)
+CATEGORY = Column(name="category", code_index=0)
+BOTH = Column(name="both", score_index=2, code_index=1)
+
+
+def make_model(**changes: Any) -> TabularFastKAN:
+    config = PLAIN if changes.pop("plain", False) else CONFIG
+    torch.manual_seed(0)
+    model = TabularFastKAN(changed(config, **changes)).eval()
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.calibrate(1.3, -0.2)
+    return model
+
+
+def make_arrays(rows: int, dtype: str) -> Arrays:
+    rng = np.random.default_rng(0)
+    codes = np.stack([rng.integers(0, cardinality, rows) for cardinality in CONFIG.cardinalities], axis=1)
+    if dtype == "uint8":
+        return {"numeric": rng.integers(0, 256, (rows, 3), dtype=np.uint8), "categorical": codes.astype(np.int32)}
+    scores = rng.normal(size=(rows, 3)).astype(dtype)
+    scores[rng.random((rows, 3)) < 0.2] = np.nan
+    return {"numeric": scores, "categorical": codes.astype(np.int32)}
+
+
+def cells_like(column: Column, arrays: Arrays, rows: np.ndarray[Any, Any]) -> Cells:
+    held = {name: arrays[name][rows, index] for name, index in column.places}
+    return Cells(held.get("numeric"), held.get("categorical"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype", "kernel"),
+    [
+        ({}, "uint8", "auto"),
+        ({}, "float32", "auto"),
+        ({}, "float16", "eager"),
+        ({"hidden": (6, 4)}, "uint8", "eager"),
+        ({"binary": (0, 1, 2), "embedded": ()}, "uint8", "auto"),
+        ({"plain": True}, "float32", "recompute"),
+        ({"input_norm": "layer"}, "uint8", "auto"),
+    ],
+)
+@pytest.mark.parametrize("rows", [40, 700])
+def test_changed_rows_get_what_they_would_get_as_a_whole(
+    changes: dict[str, Any], dtype: str, kernel: Kernel, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Several chunks, and rows whose first layer is not kept.
+    monkeypatch.setattr(model_answers, "CHUNK_OUTPUTS", 18 * 300)
+    monkeypatch.setattr(model_answers, "KEPT_OUTPUTS", 18 * 500)
+    model, arrays = make_model(**changes), make_arrays(rows, dtype)
+    use_kernel(model, kernel)
+    answers = ModelAnswers(model, CPU, [1, 0], arrays)
+    whole = Answers(lambda each: prediction.log_odds(model, each, CPU)[:, [1, 0]].numpy().astype(np.float64), arrays)
+    np.testing.assert_allclose(answers.log_odds_NL, whole.log_odds_NL, atol=1e-5)
+    np.testing.assert_array_equal(answers.scored_NL[:, [1, 0]], answers.log_odds_NL)
+    order, chosen = np.random.default_rng(1).permutation(rows), np.arange(0, rows, 2)
+    for columns in ([NUMBER], [BINARY], [CATEGORY], [BOTH], [CATEGORY, BOTH], [NUMBER, BINARY]):
+        settings: Settings = [(column, cells_like(column, arrays, order[chosen])) for column in columns]
+        found, wanted = (each.to_changed(chosen, settings) for each in (answers, whole))
+        assert np.abs(wanted - whole.log_odds_NL[chosen]).max() > 0.01
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_only_the_rows_that_change_and_the_columns_that_do_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, arrays = make_model(), make_arrays(100, "uint8")
+    answers = ModelAnswers(model, CPU, [0], arrays)
+    monkeypatch.setattr(model, "first_output", None)
+    values = cells_like(BOTH, arrays, np.arange(3))
+    found = respond(answers, 50, [(BOTH, values)], 0)
+    assert found.shape == (3, 50) and (found[0] != found[1]).any()
+    assert found[0, 0] == pytest.approx(answers.log_odds_NL[0, 0], abs=1e-5)
+    assert answers.to_changed(np.arange(0), [(BOTH, values[:0])]).shape == (0, 1)
+
+
+def test_log_odds_are_cut_off_where_float32_leaves_no_digits() -> None:
+    model, arrays = make_model(), make_arrays(50, "uint8")
+    model.calibrate(1000.0, 0.0)
+    answers = ModelAnswers(model, CPU, [0, 1], arrays)
+    assert np.abs(answers.scored_NL).max() > 16 == np.abs(answers.log_odds_NL).max()
+    assert np.abs(answers.to_changed(np.arange(50), [(NUMBER, cells_like(NUMBER, arrays, np.arange(50)))])).max() == 16
