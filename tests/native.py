@@ -1,6 +1,10 @@
 """The native extension for tests: they are left out where it could not be built, and say why."""
 
+from collections.abc import Callable
+
 import pytest
+import torch
+from torch import Tensor
 
 from dkan_core.native.build import NoCompilerError, find_compiler
 from dkan_core.native.library import native_library
@@ -18,3 +22,23 @@ def why_missing() -> str:
 
 
 needs_native = pytest.mark.skipif(native_library() is None, reason=why_missing())
+
+TOLERANCE = 4e-6
+Leaves = list[Tensor]
+
+
+def relative_errors(found: Callable[..., Tensor], exact: Callable[..., Tensor], leaves: Leaves) -> list[float]:
+    """Return the errors of value and gradients against the formula in float64."""
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    outputs = found(*leaves), exact(*doubles)
+    direction = torch.randn(outputs[0].shape)
+    gradients = [
+        torch.autograd.grad(output, inputs, direction.to(output.dtype), allow_unused=True, materialize_grads=True)
+        for output, inputs in zip(outputs, (leaves, doubles), strict=True)
+    ]
+    pairs = [outputs, *zip(*gradients, strict=True)]
+    assert all(torch.equal(leaf.double(), double) for leaf, double in zip(leaves, doubles, strict=True)), "changed"
+    assert all(each.dtype == torch.float32 and each.isfinite().all() for each, _ in pairs)
+    differences = [((each.detach().double() - right).norm(), right.norm()) for each, right in pairs]
+    return [float(difference.detach() / norm.detach().clamp(min=1e-300)) for difference, norm in differences]

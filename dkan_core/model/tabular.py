@@ -20,8 +20,8 @@ from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embeddi
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import FastKANEnsemble
 from dkan_core.model.fastkan import Basis, FastKAN, FastKANLayer
-from dkan_core.model.kernels import KernelModule, can_use_codes, table_sum
-from dkan_core.model.kernels.native_codes import MAX_CODES, Layout, layer_with_codes
+from dkan_core.model.kernels import KernelModule, can_compute_input_layer, table_sum
+from dkan_core.model.kernels.native_input import EmbeddedColumn, InputLayout, InputWeights, OneHotGroup, input_layer
 
 # A binary input has one weight where a curved one has nine that learn together: it is larger instead.
 BINARY_SCALE = 3.0
@@ -93,6 +93,13 @@ class OneHotWeights(KernelModule):
         places_BT = torch.cat(places, dim=1) + self.offsets
         return table_sum(places_BT, self.weight, self.kernel)
 
+    def groups(self) -> list[OneHotGroup]:
+        """Return where the groups are in the table, in its order."""
+        columns = [[(feature, 1)] for feature in self.features.tolist()] + self.crosses
+        caps = self.caps.tolist() + [0] * len(self.crosses)
+        first_rows = itertools.accumulate(self.sizes, initial=0)
+        return [OneHotGroup(*each) for each in zip(first_rows, self.sizes, caps, columns, strict=False)]
+
 
 def _tails(group: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return the group from each of its places on.
@@ -124,6 +131,8 @@ class InputEncoder(nn.Module):
 
     curved: Tensor
     binary: Tensor
+    byte_scores: Tensor
+    layout: Tensor
 
     def __init__(self, config: ModelConfig, first_width: int) -> None:
         super().__init__()
@@ -134,14 +143,14 @@ class InputEncoder(nn.Module):
         curved = sorted({*range(config.num_numeric)} - {*config.binary})
         self.register_buffer("curved", torch.tensor(curved, dtype=torch.long), persistent=False)
         self.register_buffer("binary", torch.tensor(config.binary, dtype=torch.long), persistent=False)
-        self.few_codes = [len(embedding.weight) <= MAX_CODES for embedding in embeddings]
-        self.layout = self._layout(len(curved))
         self.width = len(curved) + sum(embedding.embedding_dim for embedding in embeddings)
         self.binary_linear = nn.Linear(len(config.binary), first_width, bias=False) if config.binary else None
         # The name is part of the tensors' names in model files.
         self.indicators = None
         if config.one_hot_groups or config.missing:
             self.indicators = OneHotWeights(config.cardinalities, config.one_hot_groups, config.missing, first_width)
+        self.register_buffer("byte_scores", decode_scores(torch.arange(256).byte()[None])[0], persistent=False)
+        self.register_buffer("layout", self._layout(curved).to_tensor(), persistent=False)
 
     def code_tables(self) -> dict[str, list[int]]:
         """Return the parameters whose rows stand for codes, and the sizes of the features or groups they hold."""
@@ -162,7 +171,7 @@ class InputEncoder(nn.Module):
         categorical: Tensor | None,
         dropout_key_B: Tensor | None = None,
     ) -> Tensor | None:
-        """Return the output of a first layer and all shifts, where embeddings of few codes need no pass over the rows.
+        """Return the output of a first layer and all shifts, where one pass computes it from the prepared arrays.
 
         Args:
             layer: The layer.
@@ -171,39 +180,36 @@ class InputEncoder(nn.Module):
             dropout_key_B: Decides in training mode what is dropped.
 
         Shape:
-            - Output: ``(B, H)``; None where the layer has to be computed from all inputs
+            - Output: ``(B, H)``; None where the layer has to be computed in parts
         """
-        usual = layer.layernorm is None and categorical is not None and any(self.few_codes)
-        if not usual or not can_use_codes(layer.spline_linear.weight, layer.kernel):
+        if layer.layernorm is not None or not can_compute_input_layer(layer.spline_linear.weight, layer.kernel):
             return None
-        assert categorical is not None
-        inputs, shifts = self._scores_and_shifts(numeric, categorical, dropout_key_B)
-        many = [place for place, few in enumerate(self.few_codes) if not few]
-        inputs += [self._embed(place, categorical) for place in many]
-        dense_BD = torch.cat(inputs, dim=1) if inputs else torch.empty(len(categorical), 0)
-        few = [place for place, few in enumerate(self.few_codes) if few]
-        codes_BE = torch.stack([categorical[:, self.embedded[place]] for place in few], dim=1)
-        tables = [self._tables[place] for place in few]
-        weights = (layer.spline_linear.weight, layer.base_linear.weight, layer.base_linear.bias)
-        first_BH = layer_with_codes(dense_BD, codes_BE, tables, weights, (layer.rbf.grid, layer.rbf.width), self.layout)
-        return functools.reduce(torch.add, shifts, first_BH)
+        one_hot_VH = None if self.indicators is None else self.indicators.weight
+        base = layer.base_linear
+        weights = InputWeights(layer.spline_linear.weight, base.weight, base.bias, one_hot_VH, self._tables)
+        scores_BF = numeric if numeric is None or numeric.dtype == torch.uint8 else decode_scores(numeric)
+        grid = (layer.rbf.grid, layer.rbf.width)
+        first_BH = input_layer(scores_BF, self.byte_scores, categorical, weights, grid, self.layout)
+        if self.binary_linear is None or numeric is None:
+            return first_BH
+        return first_BH + self._binary_shift(decode_scores(numeric[:, self.binary]), dropout_key_B)
+
+    def _binary_shift(self, binary_BF: Tensor, dropout_key_B: Tensor | None) -> Tensor:
+        """Return what binary features add to the first layer's output."""
+        assert self.binary_linear is not None
+        shift_BH: Tensor = self.binary_linear(BINARY_SCALE * self.binary_dropout(binary_BF, dropout_key_B))
+        return shift_BH
 
     @property
     def _tables(self) -> list[Tensor]:
         return [layer.weight for layer in self.embeddings if isinstance(layer, nn.Embedding)]
 
-    def _layout(self, scores: int) -> Layout:
-        """Return where the first layer's inputs come from: the scores, and each embedding."""
-        dense, coded = [(0, scores)] if scores else [], []
-        start = scores
-        for table_VI, few in zip(self._tables, self.few_codes, strict=True):
-            codes, width = table_VI.shape
-            if few:
-                coded.append((start, width, codes))
-            else:
-                dense.append((start, width))
-            start += width
-        return Layout(dense, coded)
+    def _layout(self, curved: list[int]) -> InputLayout:
+        """Return where the first layer's inputs come from."""
+        columns = [
+            EmbeddedColumn(index, *table.shape) for index, table in zip(self.embedded, self._tables, strict=True)
+        ]
+        return InputLayout(curved, columns, [] if self.indicators is None else self.indicators.groups())
 
     def _embed(self, place: int, categorical: Tensor | None) -> Tensor:
         assert categorical is not None
@@ -218,8 +224,7 @@ class InputEncoder(nn.Module):
         if numeric is not None:
             scores_BF = decode_scores(numeric)
             if self.binary_linear is not None:
-                binary = self.binary_dropout(scores_BF[:, self.binary], dropout_key_B)
-                shifts.append(self.binary_linear(BINARY_SCALE * binary))
+                shifts.append(self._binary_shift(scores_BF[:, self.binary], dropout_key_B))
                 scores_BF = scores_BF[:, self.curved]
             inputs.append(scores_BF)
         if categorical is not None and self.indicators is not None:

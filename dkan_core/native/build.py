@@ -69,12 +69,16 @@ def compile_library(target: Path = LIBRARY) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".passes-") as scratch:
         objects = [
             _compile(compiler, source, Path(scratch) / f"{source}.o", (_fingerprint_option(),))
-            for source in ("library", "gather")
+            for source in ("library", "gather", "input_layer_call")
         ]
         for name, flags in variants.items():
-            names = (f"-DDKAN_VARIANT={name}", f"-DDKAN_ADAMW=adamw_{name}")
+            names = (
+                f"-DDKAN_VARIANT={name}",
+                f"-DDKAN_INPUT_PASSES=input_passes_{name}",
+                f"-DDKAN_ADAMW=adamw_{name}",
+            )
             # The optimizer's operations round one by one, as numpy's do.
-            for source, contract in (("passes", "fast"), ("adamw", "off")):
+            for source, contract in (("passes", "fast"), ("input_layer", "fast"), ("adamw", "off")):
                 options = (*flags, *names, f"-ffp-contract={contract}")
                 objects.append(_compile(compiler, source, Path(scratch) / f"{source}-{name}.o", options))
         library = Path(scratch) / "library.so"

@@ -49,6 +49,17 @@ class TableArguments(Structure):
     _fields_ = (*_pointers("places table gradient out"), *_sizes("rows per_row table_rows width"))
 
 
+class InputLayerArguments(Structure):
+    """See ``InputLayer`` in ``arguments.h``."""
+
+    _fields_ = (
+        *_pointers("bytes byte_scores scores codes spline base bias one_hot centers embeddings layout grad_out out"),
+        *_pointers("grad_scores grad_spline grad_base grad_bias grad_one_hot grad_embeddings"),
+        *_sizes("rows features coded inputs outputs num_centers"),
+        *_floats("inverse_width"),
+    )
+
+
 class AdamWArguments(Structure):
     """See ``AdamW`` in ``arguments.h``."""
 
@@ -85,6 +96,8 @@ def native_library(path: Path = LIBRARY) -> ctypes.CDLL | None:
     library.dkan_hidden_backward.argtypes = (POINTER(HiddenArguments), c_int)
     library.dkan_table_sum.argtypes = (POINTER(TableArguments), c_int, c_int)
     library.dkan_table_sum.restype = c_int64
+    library.dkan_input_layer.argtypes = (POINTER(InputLayerArguments), c_int, c_int)
+    library.dkan_input_layer.restype = c_int64
     library.dkan_adamw.argtypes = (POINTER(AdamWArguments),)
     library.dkan_adamw.restype = c_float
     library.dkan_gather.argtypes = (POINTER(GatherArguments), c_int)

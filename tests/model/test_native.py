@@ -3,9 +3,10 @@
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,54 +15,18 @@ from torch.nn import functional as F
 
 from dkan_core.data.loading.order import dropout_keys
 from dkan_core.errors import ConfigError
-from dkan_core.model import kernels, tabular
+from dkan_core.model import kernels
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import MemberLayer
 from dkan_core.model.fastkan import FastKANLayer
 from dkan_core.model.kernels import check_kernel, describe_kernel, eager, native, use_kernel, verified_native
-from dkan_core.model.kernels.native_codes import Layout, layer_with_codes
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.native.library import native_library, require_library, variant_names
+from dkan_core.native.library import native_library
 from tests.model.architectures import CONFIG, PLAIN, changed
-from tests.native import needs_native
+from tests.native import TOLERANCE, Leaves, needs_native, relative_errors
 
 pytestmark = needs_native
-TOLERANCE = 4e-6
-VARIANTS = range(len(variant_names(require_library())) if native_library() else 0)
-Leaves = list[Tensor]
-
-
-@pytest.fixture(params=VARIANTS, ids=lambda index: variant_names(require_library())[index])
-def variant(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Use one kind of processor's code after the other, as far as this one runs them."""
-    require_library().dkan_use_variant(request.param)
-    yield
-    require_library().dkan_use_variant(0)
-
-
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
-def relative_errors(found: Callable[..., Tensor], exact: Callable[..., Tensor], leaves: Leaves) -> list[float]:
-    """Return the errors of value and gradients against the formula in float64."""
-    leaves = [leaf.requires_grad_() for leaf in leaves]
-    doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    outputs = found(*leaves), exact(*doubles)
-    direction = torch.randn(outputs[0].shape)
-    gradients = [
-        torch.autograd.grad(output, inputs, direction.to(output.dtype), allow_unused=True, materialize_grads=True)
-        for output, inputs in zip(outputs, (leaves, doubles), strict=True)
-    ]
-    pairs = [outputs, *zip(*gradients, strict=True)]
-    assert all(torch.equal(leaf.double(), double) for leaf, double in zip(leaves, doubles, strict=True)), "changed"
-    assert all(each.dtype == torch.float32 and each.isfinite().all() for each, _ in pairs)
-    differences = [((each.detach().double() - right).norm(), right.norm()) for each, right in pairs]
-    return [float(difference.detach() / norm.detach().clamp(min=1e-300)) for difference, norm in differences]
 
 
 @pytest.mark.usefixtures("variant")
@@ -217,53 +182,6 @@ def test_bits_depend_neither_on_threads_nor_on_the_run(threads: Callable[[int], 
         assert all(torch.equal(each, same) for each, same in zip(one, other, strict=True))
 
 
-CODED: list[tuple[list[tuple[int, int]], list[tuple[int, int, int]]]] = [
-    ([(0, 3)], [(3, 2, 5)]),
-    ([], [(0, 4, 9), (4, 1, 2)]),
-    ([(0, 2), (6, 1), (8, 3)], [(2, 4, 17), (7, 1, 3)]),
-]
-
-
-@pytest.mark.usefixtures("variant")
-@pytest.mark.parametrize("rows", [0, 1, 150])
-@pytest.mark.parametrize(("dense", "coded"), CODED, ids=["both", "codes alone", "mixed"])
-def test_layer_with_codes_equals_the_formula(
-    dense: list[tuple[int, int]], coded: list[tuple[int, int, int]], rows: int
-) -> None:
-    torch.manual_seed(rows)
-    layout, grid, outputs = Layout(dense, coded), torch.linspace(-2, 2, 8), 33
-    columns, inputs = sum(width for _, width in dense), sum(part[1] for part in (*dense, *coded))
-    codes = torch.stack([torch.randint(size, (rows,), dtype=torch.int32) for *_, size in coded], dim=1)
-
-    def found(x: Tensor, *rest: Tensor) -> Tensor:
-        return layer_with_codes(x, codes, rest[: len(coded)], rest[len(coded) :], (grid, 0.6), layout)
-
-    def exact(x: Tensor, *rest: Tensor) -> Tensor:
-        tables, (spline, base, bias) = rest[: len(coded)], rest[len(coded) :]
-        parts = {start: part for (start, _), part in zip(dense, x.split([w for _, w in dense], dim=1), strict=True)}
-        parts |= {coded[place][0]: table[codes[:, place].long()] for place, table in enumerate(tables)}
-        joined = torch.cat([parts[start] for start in sorted(parts)], dim=1)
-        return eager.radial_linear(joined, spline, grid.double(), 0.6) + F.linear(F.silu(joined), base, bias)
-
-    sizes: list[tuple[int, ...]] = [(size, width) for _, width, size in coded]
-    sizes += [(outputs, inputs * 8), (outputs, inputs), (outputs,)]
-    errors = relative_errors(found, exact, [torch.randn(rows, columns), *(torch.randn(*size) for size in sizes)])
-    assert max(errors) < TOLERANCE, errors
-
-
-def test_model_by_codes_is_that_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = TabularFastKAN(changed(CONFIG, cardinalities=(5, 300), embedded=(0, 1), indicators=(), missing=())).eval()
-    assert model.encoder.few_codes == [True, False]
-    numeric = torch.randint(0, 256, (90, 3), dtype=torch.uint8)
-    codes = torch.stack([torch.randint(5, (90,)), torch.randint(300, (90,))], dim=1).int()
-    with torch.no_grad():
-        by_codes = model.member_logits(numeric, codes)
-        monkeypatch.setattr(tabular, "can_use_codes", lambda *_: False)
-        by_rows = model.member_logits(numeric, codes)
-    torch.testing.assert_close(by_codes, by_rows, rtol=1e-5, atol=1e-6)
-    assert not torch.equal(by_codes, by_rows)
-
-
 def test_rows_do_not_depend_on_the_rows_beside_them() -> None:
     layer, keys = MemberLayer(2, 48, 3), torch.from_numpy(dropout_keys(0, 0, 200))
     dropout = RowDropout(96, 0.4, layer=1)
@@ -279,7 +197,7 @@ def test_torch_knows_the_operations() -> None:
     unit_keys = RowDropout(8, 0.5, layer=1).unit_keys
     leaves = [leaf.requires_grad_() for leaf in hidden_leaves(2, 9, 4, 2, 8, side_by_side=True)]
     table = torch.randn(5, 3).requires_grad_()
-    checked = [
+    checked: list[tuple[Any, tuple[Any, ...]]] = [
         (
             torch.ops.dkan.radial_linear.default,
             (torch.randn(9, 4).requires_grad_(), torch.randn(6, 32).requires_grad_(), grid, 0.6),
@@ -288,14 +206,6 @@ def test_torch_knows_the_operations() -> None:
         (torch.ops.dkan.hidden_layer.default, (*leaves, grid, 0.6, None, unit_keys, 0)),
         (torch.ops.dkan.table_sum.default, (torch.randint(5, (9, 2), dtype=torch.int32), table)),
     ]
-    weights = (torch.randn(4, 40).requires_grad_(), torch.randn(4, 5).requires_grad_(), torch.randn(4).requires_grad_())
-    x, flat, places = (
-        torch.randn(9, 3).requires_grad_(),
-        torch.randn(12).requires_grad_(),
-        torch.randint(6, (9, 1)).int(),
-    )
-    coded = (x, flat, *weights, places, grid, 0.6, [0, 3], [3, 2, 6])
-    checked.append((torch.ops.dkan.layer_with_codes.default, coded))
     for operation, arguments in checked:
         assert set(torch.library.opcheck(operation, arguments).values()) == {"SUCCESS"}
 

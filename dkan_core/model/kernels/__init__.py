@@ -113,10 +113,10 @@ def hidden_layer(
     return native.hidden_layer(x_NBI, weights, centers_G, width, row_key_B, unit_key_U, dropped)
 
 
-def can_use_codes(weight_OK: Tensor, kernel: Kernel = "auto") -> bool:
-    """Tell whether ``layer_with_codes`` computes a layer with these weights."""
+def can_compute_input_layer(weight_OK: Tensor, kernel: Kernel = "auto") -> bool:
+    """Tell whether ``native_input.input_layer`` computes a layer with these weights."""
     takes_native = kernel not in ("eager", "recompute") and native.can_compute(weight_OK)
-    return takes_native and verified_native.layer_with_codes_is_right()
+    return takes_native and verified_native.input_layer_is_right()
 
 
 def table_sum(places_BT: Tensor, table_VH: Tensor, kernel: Kernel = "auto") -> Tensor:

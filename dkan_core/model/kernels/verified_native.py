@@ -14,7 +14,14 @@ from torch.nn import functional as F
 
 from dkan_core.model.dropout import keep_factors
 from dkan_core.model.kernels import eager, native
-from dkan_core.model.kernels.native_codes import Layout, layer_with_codes
+from dkan_core.model.kernels.native_input import (
+    MAX_TABLE_CODES,
+    EmbeddedColumn,
+    InputLayout,
+    InputWeights,
+    OneHotGroup,
+    input_layer,
+)
 
 CHECK_ROWS = 70
 """Two tasks of rows, the last one not full."""
@@ -88,22 +95,31 @@ def table_sum_is_right() -> bool:
 @functools.cache
 @torch.inference_mode(False)
 @torch.enable_grad()
-def layer_with_codes_is_right() -> bool:
-    """Tell whether a layer with embedded inputs and its gradients are what the formula says."""
-    places_BE = torch.randint(9, (CHECK_ROWS, 2), generator=torch.Generator().manual_seed(1)).int()
-    layout = Layout(dense=[(0, 2), (5, 1)], coded=[(2, 3, 9), (6, 1, 9)])
+def input_layer_is_right() -> bool:
+    """Tell whether a first layer and its gradients are what the formula says."""
+    codes_BC = torch.randint(9, (CHECK_ROWS, 2), generator=torch.Generator().manual_seed(1)).int()
+    many = MAX_TABLE_CODES + 1
+    columns = [EmbeddedColumn(0, 9, 3), EmbeddedColumn(1, many, 1)]
+    groups = [OneHotGroup(0, 9, 9, [(0, 1)]), OneHotGroup(9, 5, 5, [(1, 1)]), OneHotGroup(14, 81, 0, [(0, 9), (1, 1)])]
+    layout = InputLayout([1, 0], columns, groups).to_tensor()
 
-    def fused(x_BD: Tensor, first_VI: Tensor, second_VI: Tensor, *weights: Tensor) -> Tensor:
-        return layer_with_codes(x_BD, places_BE, [first_VI, second_VI], weights, (_grid(8), 0.6), layout)
+    def fused(x_BD: Tensor, *weights: Tensor) -> Tensor:
+        spline_OK, base_OI, bias_O, one_hot_VO, *tables = weights
+        layer = InputWeights(spline_OK, base_OI, bias_O, one_hot_VO, tables)
+        return input_layer(x_BD, torch.zeros(256), codes_BC, layer, (_grid(8), 0.6), layout)
 
-    def exact(x_BD: Tensor, first_VI: Tensor, second_VI: Tensor, *weights: Tensor) -> Tensor:
-        spline_OK, base_OI, bias_O = weights
-        embedded = [table_VI[codes_B] for table_VI, codes_B in zip((first_VI, second_VI), places_BE.T, strict=True)]
-        x_BI = torch.cat([x_BD[:, :2], embedded[0], x_BD[:, 2:], embedded[1]], dim=1)
-        return eager.radial_linear(x_BI, spline_OK, _grid(8).double(), 0.6) + F.linear(F.silu(x_BI), base_OI, bias_O)
+    def exact(x_BD: Tensor, *weights: Tensor) -> Tensor:
+        spline_OK, base_OI, bias_O, one_hot_VO, *tables = weights
+        codes_B, others_B = codes_BC.long().unbind(1)
+        x_BI = torch.cat([x_BD[:, [1, 0]], tables[0][codes_B], tables[1][others_B]], dim=1)
+        places_BT = torch.stack([codes_B, 9 + others_B * (others_B < 5), 14 + 9 * codes_B + others_B], dim=1)
+        first_BO = eager.radial_linear(x_BI, spline_OK, _grid(8).double(), 0.6) + F.linear(
+            F.silu(x_BI), base_OI, bias_O
+        )
+        return first_BO + one_hot_VO[places_BT].sum(1)
 
-    sizes = [(CHECK_ROWS, 3), (9, 3), (9, 1), (20, 56), (20, 7), (20,)]
-    return _is_right("layer with codes", fused, exact, sizes)
+    sizes = [(CHECK_ROWS, 2), (70, 48), (70, 6), (70,), (95, 70), (9, 3), (many, 1)]
+    return _is_right("input layer", fused, exact, sizes)
 
 
 def _grid(centers: int) -> Tensor:

@@ -65,6 +65,37 @@ struct TableSum {
     int64_t width;          // H
 };
 
+// A first layer: basis and SiLU of its inputs, the products of both with its weights, and the sum of some rows of a
+// table, of which codes say which. What an embedded column of few codes adds is computed once for each code.
+struct InputLayer {
+    const uint8_t* bytes;       // [B, F] normal scores as they are stored; null: `scores` has them, if there are any
+    const float* byte_scores;   // [256]
+    const float* scores;        // [B, F]
+    const int32_t* codes;       // [B, C]
+    const float* spline;        // [H, I, G]
+    const float* base;          // [H, I]
+    const float* bias;          // [H]
+    const float* one_hot;       // [V, H]
+    const float* centers;       // [G]
+    const float* const* embeddings;  // of each embedded column, [codes, width]
+    const int64_t* layout;      // see input_layer.h
+    const float* grad_out;      // [B, H], for the backward pass alone, which adds to all gradients
+    float* out;                 // [B, H]
+    float* grad_scores;         // [B, F]; null: nobody needs it
+    float* grad_spline;
+    float* grad_base;
+    float* grad_bias;
+    float* grad_one_hot;
+    float* const* grad_embeddings;
+    int64_t rows;               // B
+    int64_t features;           // F
+    int64_t coded;              // C
+    int64_t inputs;             // I
+    int64_t outputs;            // H
+    int64_t num_centers;        // G
+    float inverse_width;
+};
+
 // One step of AdamW.
 struct AdamW {
     const float* old_values;
@@ -102,7 +133,12 @@ constexpr int64_t MAX_CENTERS = 32;
 // Inputs are padded to a multiple of the longest vector that any variant has.
 constexpr int64_t PADDING = 16;
 
+// Columns of the right operand of a product that lie together.
+constexpr int64_t PANEL = 64;
+
 static inline int64_t padded(int64_t count) { return (count + PADDING - 1) / PADDING * PADDING; }
+
+struct InputPasses;
 
 // The passes, one set for each kind of processor. A task is a part that depends on no other and on sizes alone: what it
 // computes is the same to the bit whatever the number of threads.
@@ -115,6 +151,7 @@ struct Passes {
         const Hidden&, const Packed&, const Packed& gradients, int64_t network, int64_t start, int64_t stop);
     void (*table_forward)(const TableSum&, int64_t start, int64_t stop);
     void (*table_backward)(const TableSum&, int64_t start, int64_t stop);
+    const InputPasses* input_layer;
     float (*adamw)(const AdamW&);
 };
 

@@ -1,10 +1,7 @@
-// What Python calls: chooses the passes that this processor has, and cuts the work into tasks for some threads.
+// What Python calls: chooses the passes that this processor has, and has them called.
 
-#include "arguments.h"
-#include "threads.h"
+#include "tasks.h"
 
-#include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -24,8 +21,6 @@ using namespace dkan;
 constexpr int64_t MIN_TASK_ROWS = 64, MAX_TASKS = 64;
 // Inputs of a task of the basis, rows of a sum of table rows, and columns of its gradient.
 constexpr int64_t BASIS_TASK = 4096, TABLE_TASK_ROWS = 64, TABLE_TASK_COLUMNS = 64;
-// Starting a thread takes about as long as so many numbers do.
-constexpr int64_t NUMBERS_PER_THREAD = 1 << 15;
 
 std::vector<const Passes*> find_variants() {
     std::vector<const Passes*> found;
@@ -48,16 +43,6 @@ const std::vector<const Passes*>& variants() {
 
 // The fastest one, unless a test asks for another.
 std::atomic<int> chosen{0};
-
-const Passes& passes() { return *variants()[chosen]; }
-
-// Tasks that depend on no other, for as many threads as they are worth.
-template <typename Run>
-void for_each_task(int64_t tasks, int64_t numbers, int threads, const Run& run) {
-    dkan::for_each_task(tasks, numbers, NUMBERS_PER_THREAD, threads, run);
-}
-
-int64_t ceil_div(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 // `count` copies of the weights of a network, zeros at first, in one piece of memory.
 class PackedWeights {
@@ -119,6 +104,8 @@ class PackedWeights {
 };
 
 }  // namespace
+
+const Passes& dkan::passes() { return *variants()[chosen]; }
 
 DKAN_EXPORT const char* dkan_fingerprint() { return DKAN_FINGERPRINT; }
 

@@ -323,6 +323,7 @@ void choose_hidden_backward(
 #define DKAN_TEXT(name) #name
 #define DKAN_NAME(name) DKAN_TEXT(name)
 
+extern const dkan::InputPasses DKAN_INPUT_PASSES;
 float DKAN_ADAMW(const dkan::AdamW&);
 
 extern const dkan::Passes DKAN_VARIANT;
@@ -334,5 +335,6 @@ const dkan::Passes DKAN_VARIANT = {
     choose_hidden_backward,
     table_forward,
     table_backward,
+    &DKAN_INPUT_PASSES,
     DKAN_ADAMW,
 };

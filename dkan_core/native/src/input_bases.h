@@ -1,0 +1,70 @@
+// Basis and SiLU of the inputs of a first layer, and the gradient of the inputs.
+
+#pragma once
+
+#include "input_layer.h"
+#include "vectors.h"
+
+namespace {
+
+using namespace dkan;
+
+// The basis of `width` inputs, then their SiLU, in whose place the inputs may stand.
+inline void fill_bases(const InputLayer& a, const float* x, int64_t width, float* to) {
+    const int64_t G = a.num_centers, count = width * G;
+    for (int64_t i = 0; i < width; ++i) {
+        for (int64_t g = 0; g < G; ++g) to[i * G + g] = (x[i] - a.centers[g]) * a.inverse_width;
+    }
+    for (int64_t j = 0; j < count; j += LANES) {
+        const Float offset = load_some(to + j, count - j);
+        store_some(to + j, exp(-(offset * offset)), count - j);
+    }
+    for (int64_t i = 0; i < width; i += LANES) {
+        const Float value = load_some(x + i, width - i);
+        store_some(to + count + i, value * sigmoid(value), width - i);
+    }
+}
+
+// The gradient of inputs, given that of their basis and SiLU, which `bases` holds; adds it where it belongs.
+inline void add_x_gradient(
+    const InputLayer& a, const float* x, int64_t width, const float* bases, const float* grad_bases, float* to) {
+    const int64_t G = a.num_centers;
+    for (int64_t i = 0; i < width; ++i) {
+        float slope = 0;
+        for (int64_t g = 0; g < G; ++g) {
+            slope += grad_bases[i * G + g] * bases[i * G + g] * ((x[i] - a.centers[g]) * a.inverse_width);
+        }
+        to[i] += slope * (-2 * a.inverse_width);
+    }
+    for (int64_t i = 0; i < width; i += LANES) {
+        const Float value = load_some(x + i, width - i), gate = sigmoid(value);
+        const Float grad = load_some(grad_bases + width * G + i, width - i) * gate * (1.0f + value * (1.0f - gate));
+        store_some(to + i, load_some(to + i, width - i) + grad, width - i);
+    }
+}
+
+// Basis and SiLU of all inputs of a row that go through them row by row.
+inline void fill_row(const InputCall& call, int64_t b, float* to) {
+    const InputLayer& a = call.a;
+    const int64_t G = a.num_centers;
+    for (const Stretch& part : call.dense) {
+        float* bases = to + part.column;
+        if (part.codes) {
+            const int32_t code = a.codes[b * a.coded + part.feature];
+            fill_bases(a, a.embeddings[part.place] + code * part.width, part.width, bases);
+        } else if (a.bytes) {
+            for (int64_t i = 0; i < part.width; ++i) {
+                const float* found = call.byte_bases + a.bytes[b * a.features + a.layout[1 + i]] * call.terms;
+                for (int64_t g = 0; g < G; ++g) bases[i * G + g] = found[g];
+                bases[part.width * G + i] = found[G];
+            }
+        } else {
+            // Where the SiLU goes, which is computed last.
+            float* x = bases + part.width * G;
+            for (int64_t i = 0; i < part.width; ++i) x[i] = a.scores[b * a.features + a.layout[1 + i]];
+            fill_bases(a, x, part.width, bases);
+        }
+    }
+}
+
+}  // namespace

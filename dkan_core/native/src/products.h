@@ -1,0 +1,89 @@
+// Products of matrices that fit the nearest caches, for passes that make their operands on the way.
+
+#pragma once
+
+#include "arguments.h"
+#include "vectors.h"
+
+namespace {
+
+// Vectors of a tile of sums that stay in registers: 6 x 4 of the 32 that AVX-512 has, 6 x 2 of the 16 of others.
+constexpr int64_t TILE_ROWS = 6, TILE_VECTORS = LANES == 16 ? 4 : 2;
+// Terms of a sum at a time: their part of the right operand stays in the nearest cache while all rows pass.
+constexpr int64_t DEPTH = 96;
+
+// C += A B for `ROWS` rows and `VECTORS` vectors of columns.
+template <int ROWS, int VECTORS>
+inline void add_tile(
+    const float* a, int64_t row_step, int64_t term_step, const float* b, int64_t terms, float* c, int64_t c_step) {
+    Float sums[ROWS][VECTORS];
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; ++v) sums[r][v] = load(c + r * c_step + v * LANES);
+    }
+    for (int64_t k = 0; k < terms; ++k) {
+        Float right[VECTORS];
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; ++v) right[v] = load(b + k * dkan::PANEL + v * LANES);
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; ++r) {
+            const Float left = splat(a[r * row_step + k * term_step]);
+#pragma GCC unroll 8
+            for (int v = 0; v < VECTORS; ++v) sums[r][v] += left * right[v];
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 8
+        for (int v = 0; v < VECTORS; ++v) store(c + r * c_step + v * LANES, sums[r][v]);
+    }
+}
+
+template <int VECTORS>
+inline void add_columns(
+    const float* a,
+    int64_t row_step,
+    int64_t term_step,
+    const float* b,
+    int64_t rows,
+    int64_t terms,
+    float* c,
+    int64_t c_step) {
+    int64_t row = 0;
+    for (; row + TILE_ROWS <= rows; row += TILE_ROWS) {
+        add_tile<TILE_ROWS, VECTORS>(a + row * row_step, row_step, term_step, b, terms, c + row * c_step, c_step);
+    }
+    for (; row < rows; ++row) {
+        add_tile<1, VECTORS>(a + row * row_step, row_step, term_step, b, terms, c + row * c_step, c_step);
+    }
+}
+
+// C += A B for the first `columns` of a panel, and maybe more up to a whole vector. A number of A stands at
+// `row * row_step + term * term_step`, which also reads a matrix the other way round; B is a panel, and the rows of C
+// are `c_step` apart.
+inline void add_product(
+    const float* a,
+    int64_t row_step,
+    int64_t term_step,
+    const float* b,
+    int64_t rows,
+    int64_t depth,
+    int64_t columns,
+    float* c,
+    int64_t c_step) {
+    for (int64_t k = 0; k < depth; k += DEPTH) {
+        const int64_t terms = depth - k < DEPTH ? depth - k : DEPTH;
+        const float* left = a + k * term_step;
+        const float* right = b + k * dkan::PANEL;
+        int64_t column = 0;
+        for (; column + (TILE_VECTORS - 1) * LANES < columns; column += TILE_VECTORS * LANES) {
+            add_columns<TILE_VECTORS>(left, row_step, term_step, right + column, rows, terms, c + column, c_step);
+        }
+        for (; column < columns; column += LANES) {
+            add_columns<1>(left, row_step, term_step, right + column, rows, terms, c + column, c_step);
+        }
+    }
+}
+
+}  // namespace
