@@ -66,6 +66,9 @@ class RepeatedRows:
             np.concatenate([array[cut] for cut in cuts], out=arrays[name])
         return arrays
 
+    def keep_in_memory(self) -> None:
+        """Do nothing: the block is there."""
+
     def close(self) -> None:
         """Do nothing."""
 

@@ -40,6 +40,11 @@ class ResolvedTrainConfig(TrainConfig):
         return self.strategy == "local-sgd" or (self.strategy == "single" and self.device != "cpu")
 
     @property
+    def may_hold_rows(self) -> bool:
+        """Whether all steps are taken on GPUs, which may then hold all rows."""
+        return (self.takes_local_steps or self.mode != "sync") and "cpu" not in self.devices
+
+    @property
     def devices(self) -> tuple[str, ...]:
         """The device of each worker, such as ``("cuda:0", "cpu")``."""
         return tuple(self.device.split(","))

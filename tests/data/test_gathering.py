@@ -1,7 +1,13 @@
 """Batches land in buffers that are used again: the right bytes, whatever copies them, and never while they are read."""
 
+import hashlib
+import io
+import itertools
+import os
+import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,20 +15,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
-from dkan_core import PrepareConfig, prepare
+from dkan_core import ConfigError, PrepareConfig, TrainConfig, prepare
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format import shard_writer
-from dkan_core.data.format.integrity import Content
+from dkan_core.data.format.integrity import Content, block_hashes
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_reader import ShardReader
-from dkan_core.data.format.shard_writer import Arrays, ShardWriter
+from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
 from dkan_core.data.hashing import splitmix64
-from dkan_core.data.loading import order
+from dkan_core.data.loading import order, tiers
 from dkan_core.data.loading.loader import SliceBatches, batch_buffers, open_split, run_batches, train_batches
 from dkan_core.data.loading.order import dropout_keys
 from dkan_core.data.loading.prefetching import PREFETCH, BatchRing, RingClosedError
 from dkan_core.errors import DataError
+from dkan_core.training.compute.gradient import to_tensors
+from dkan_core.training.compute.pinned_buffers import copies_to
+from dkan_core.training.setup.defaults import resolve
 from tests.data.tables import write
 from tests.native import needs_native
 
@@ -55,6 +65,24 @@ def resolved(**changes: Any) -> ResolvedTrainConfig:
     return ResolvedTrainConfig(**{**fixed, "device": "cpu", "learning_rate": 0.1, **SETTINGS, **changes})
 
 
+def reopened(reader: ShardReader, root: Path | None = None) -> ShardReader:
+    """Open the same shards once more, or copies of them."""
+    folder = root or reader.paths[0].parents[1]
+    listed = []
+    for path, (start, stop) in zip(reader.paths, itertools.pairwise(reader.starts.tolist()), strict=True):
+        content = (folder / "train" / path.name).read_bytes()
+        listed.append(
+            Shard(
+                path=f"train/{path.name}",
+                rows=stop - start,
+                bytes=len(content),
+                sha256=hashlib.sha256(content).hexdigest(),
+                blocks=tuple(block_hashes(io.BytesIO(content))),
+            )
+        )
+    return ShardReader(folder, listed, CONTENT)
+
+
 def all_pieces(reader: ShardReader) -> order.Int64:
     return order.epoch_order(reader.starts, piece=64, seed=0, epoch=0).extents(0, reader.rows)
 
@@ -74,6 +102,98 @@ def test_native_gather_gives_the_bytes_of_the_plain_one(
     assert list(native) == list(expected)
     for name, array in native.items():
         np.testing.assert_array_equal(array, expected[name])
+
+
+@pytest.mark.parametrize("native", [pytest.param(True, marks=needs_native), False])
+def test_rows_in_memory_are_those_on_disk(reader: ShardReader, monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
+    """Batches smaller and larger than those that are written past the caches."""
+    with reopened(reader) as kept:
+        kept.keep_in_memory()
+        if not native:
+            monkeypatch.setattr(kept._copier, "_library", None)
+        for extents in (all_pieces(reader)[:5], all_pieces(reader)[3:9], all_pieces(reader)):
+            expected = reader.gather(extents)
+            for name, array in kept.gather(extents).items():
+                np.testing.assert_array_equal(array, expected[name])
+
+
+@pytest.mark.parametrize("kept_in_memory", [False, True])
+def test_files_are_read_again_only_from_disk(reader: ShardReader, tmp_path: Path, kept_in_memory: bool) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(reader.paths[0].parents[1], copy)
+    with reopened(reader, copy) as opened:
+        if kept_in_memory:
+            opened.keep_in_memory()
+        before = opened.gather(all_pieces(reader))
+        for path in opened.paths:
+            os.truncate(path, 0)
+        if kept_in_memory:
+            after = opened.gather(all_pieces(reader))
+            assert all(np.array_equal(after[name], array) for name, array in before.items())
+        else:
+            with pytest.raises(DataError, match=rf"{opened.paths[0]}: is truncated at byte \d+, in block 0"):
+                opened.gather([(0, 1)])
+
+
+@pytest.mark.parametrize("kept_in_memory", [False, True])
+def test_damage_is_found_wherever_the_rows_are_kept(reader: ShardReader, tmp_path: Path, kept_in_memory: bool) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(reader.paths[0].parents[1], copy)
+    with reopened(reader, copy) as opened:
+        if kept_in_memory:
+            opened.keep_in_memory()
+        with opened.paths[1].open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\xff")
+        for _ in range(2):
+            with pytest.raises(DataError, match=f"{opened.paths[1]}: block 0 .* is damaged"):
+                opened.gather(all_pieces(reader))
+
+
+GB = 10**9
+FOUR_WORKERS = {"strategy": "parameter-server", "workers": 4, "device": "cpu,cpu,cpu,cpu"}
+TIERS: dict[str, tuple[dict[str, Any], int, int, str]] = {
+    "fits": ({}, GB, 8 * GB, "memory"),
+    "fits one worker alone": (FOUR_WORKERS, GB, 8 * GB, "disk"),
+    "too large": ({}, GB, 3 * GB, "disk"),
+    "asked for": ({"data_in": "memory"}, GB, GB, "memory"),
+    "not wanted": ({"data_in": "disk"}, 1, GB, "disk"),
+}
+
+
+@pytest.mark.parametrize("case", TIERS)
+def test_rows_are_kept_where_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, case: str
+) -> None:
+    changes, size, free, expected = TIERS[case]
+    monkeypatch.setattr(tiers, "available_memory", lambda: free)
+    with caplog.at_level("INFO"):
+        settled = tiers.settle_tier(resolved(**changes), size)
+    assert settled.data_in == expected
+    assert f"rows {'in the memory of each worker' if expected == 'memory' else 'on disk'}: " in caplog.text
+
+
+def test_rows_on_a_gpu_are_decided_there(caplog: pytest.LogCaptureFixture) -> None:
+    config = resolved(device="cuda:0")
+    with caplog.at_level("INFO"):
+        assert tiers.settle_tier(config, 1) is config
+    assert "rows on the GPU, where they fit, otherwise in the memory of each worker: " in caplog.text
+
+
+def test_rows_on_a_device_that_takes_no_steps_are_refused() -> None:
+    with pytest.raises(ConfigError, match="data_in device: with strategy parameter-server on cpu no GPU takes steps"):
+        resolve(TrainConfig(device="cpu", data_in="device"), 1000)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_pinned_buffers_reach_a_gpu_before_they_are_filled_again(reader: ShardReader) -> None:
+    device, config = torch.device("cuda"), resolved(batch_size=100)
+    with closing(SliceBatches(reader, config, 0, copies_to(device))) as slices:
+        sent = [to_tensors(slices.get(step, 0), device) for step in range(60)]
+    for batch, expected in zip(sent, run_batches(reader, config), strict=True):
+        for name, tensor in batch.items():
+            np.testing.assert_array_equal(tensor.cpu().numpy(), expected[name])
 
 
 @needs_native

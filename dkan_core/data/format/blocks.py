@@ -23,7 +23,8 @@ class VerifiedBlocks:
         self._block_bytes = np.array(block_bytes, np.int64)
         self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._verified_B = np.zeros(int(self._first[-1]), bool)
-        self._is_complete = False
+        self.is_complete = False
+        """Whether it is known that every block was verified: the usual case after the first epoch."""
 
     def add(self, shard: int, block: int) -> None:
         """Mark a block as verified."""
@@ -32,7 +33,7 @@ class VerifiedBlocks:
     def clear(self) -> None:
         """Take all marks away."""
         self._verified_B[:] = False
-        self._is_complete = False
+        self.is_complete = False
 
     def missing(self, shard_N: Int64, start_N: Int64, stop_N: Int64) -> list[tuple[int, int]]:
         """Return shard and number of the blocks that are not verified yet, in which some bytes lie, or those's header.
@@ -42,9 +43,6 @@ class VerifiedBlocks:
             start_N: Its first byte.
             stop_N: The one past its last; there is at least one.
         """
-        # The usual case after the first epoch.
-        if self._is_complete or not len(shard_N):
-            return []
         size_N, base_N = self._block_bytes[shard_N], self._first[shard_N]
         first_N, last_N = base_N + start_N // size_N, base_N + (stop_N - 1) // size_N
         count_N = last_N - first_N + 1
@@ -54,6 +52,6 @@ class VerifiedBlocks:
         touched = np.concatenate([touched, base_N])
         missing = np.unique(touched[~self._verified_B[touched]])
         if not len(missing):
-            self._is_complete = bool(self._verified_B.all())
+            self.is_complete = bool(self._verified_B.all())
         shards = np.searchsorted(self._first, missing, side="right") - 1
         return list(zip(shards.tolist(), (missing - self._first[shards]).tolist(), strict=True))

@@ -50,6 +50,11 @@ class SplitInfo(Schema):
     shards: list[Shard]
     """Its files; none for rows in memory."""
 
+    @property
+    def bytes(self) -> int:
+        """Of all its files."""
+        return sum(shard.bytes for shard in self.shards)
+
 
 class _Manifest(Schema):
     """What prepared data and the file of their manifest say in the same words."""

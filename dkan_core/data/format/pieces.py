@@ -5,7 +5,7 @@ Shape suffixes: E pieces, S shards, A arrays of a row.
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from ctypes import byref
+from ctypes import byref, c_void_p
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,17 @@ class PieceCopier:
         self.row_bytes_A = np.array([fields[0][name].row_bytes for name in names], np.int64)
         self._handles_S = np.array(handles, np.int64)
         self._memory_S = np.zeros(len(handles), np.uintp)
+        self._fixed = self._addresses()
         self._library = native_library()
+
+    def _addresses(self) -> list[int]:
+        arrays = (self._handles_S, self._memory_S, self.offsets_SA, self.row_bytes_A)
+        return [array.ctypes.data for array in arrays]
 
     def use_memory(self, shards: Sequence[npt.NDArray[np.uint8]]) -> None:
         """Copy from memory from now on, which holds what the files do; the caller keeps it."""
         self._memory_S = np.array([shard.ctypes.data for shard in shards], np.uintp)
+        self._fixed = self._addresses()
 
     def copy(self, shard_E: Int64, first_E: Int64, place_E: Int64, out: Arrays, threads: int) -> bool:
         """Copy pieces; return False where that takes Python: without the extension, or to say why one cannot be read.
@@ -50,9 +56,13 @@ class PieceCopier:
         """
         if self._library is None:
             return False
-        targets = np.array([out[name].ctypes.data for name in self.names], np.uintp)
         numbers = [np.ascontiguousarray(array, np.int64) for array in (first_E, place_E, shard_E)]
-        arrays = [*numbers, self._handles_S, self._memory_S, self.offsets_SA, self.row_bytes_A, targets]
-        pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
-        arguments = GatherArguments(*pointers, pieces=len(shard_E), arrays=len(self.names))
+        targets = (c_void_p * len(self.names))(*(out[name].ctypes.data for name in self.names))
+        arguments = GatherArguments(
+            *(array.ctypes.data for array in numbers),
+            *self._fixed,
+            ctypes.addressof(targets),
+            pieces=len(shard_E),
+            arrays=len(self.names),
+        )
         return int(self._library.dkan_gather(byref(arguments), threads)) < 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
 from dkan_core.data.format.blocks import Int64, VerifiedBlocks
 from dkan_core.data.format.integrity import BlockVerifier, Content, Field, Layout, block_count, read_exactly
@@ -65,6 +66,7 @@ class ShardReader:
             [len(verifier.hashes) for verifier in self._verifiers],
         )
         self._copier = PieceCopier(self.handles, self.fields, list(self.fields[0]))
+        self._memory: list[npt.NDArray[np.uint8]] = []
         self.threads = 1
         """Threads that read; more than one where the processor has nothing better to do."""
 
@@ -77,6 +79,18 @@ class ShardReader:
     def row_bytes(self) -> int:
         """Bytes of one row over all arrays."""
         return sum(field.row_bytes for field in self.fields[0].values())
+
+    @property
+    def size(self) -> int:
+        """Bytes of all shards."""
+        return sum(verifier.size for verifier in self._verifiers)
+
+    def keep_in_memory(self) -> None:
+        """Keep every block in memory once it was read and verified, and read rows from there."""
+        # Memory is taken when it is written to: as much as was read so far.
+        self._memory = [np.empty(verifier.size, np.uint8) for verifier in self._verifiers]
+        self._copier.use_memory(self._memory)
+        self._verified.clear()
 
     def close(self) -> None:
         """Close the files."""
@@ -116,13 +130,22 @@ class ShardReader:
 
     def _verify(self, shard_E: Int64, first_E: Int64, rows_E: Int64) -> None:
         """Verify the blocks of some pieces that were not verified before."""
+        if self._verified.is_complete:
+            return
         bytes_A = self._copier.row_bytes_A
         start_EA = self._copier.offsets_SA[shard_E] + first_E[:, None] * bytes_A
         stop_EA = start_EA + rows_E[:, None] * bytes_A
         shard_EA = np.repeat(shard_E, len(bytes_A))
         for shard, block in self._verified.missing(shard_EA, start_EA.reshape(-1), stop_EA.reshape(-1)):
-            self._verifiers[shard].verify(block, partial(read_exactly, self.paths[shard], self.handles[shard]))
+            self._verifiers[shard].verify(block, partial(self._load, shard))
             self._verified.add(shard, block)
+
+    def _load(self, shard: int, offset: int, size: int) -> bytes:
+        """Read bytes of a shard to verify them."""
+        read = read_exactly(self.paths[shard], self.handles[shard], offset, size)
+        if self._memory:
+            self._memory[shard][offset : offset + size] = np.frombuffer(read, np.uint8)
+        return read
 
     def _copy(self, shard_E: Int64, first_E: Int64, place_E: Int64, arrays: Arrays) -> None:
         """Copy pieces as the native extension does."""
@@ -135,13 +158,19 @@ class ShardReader:
                 self._read(shard, buffer[start * row_bytes : stop * row_bytes], offset)
 
     def _read(self, shard: int, buffer: memoryview, offset: int) -> None:
+        if self._memory:
+            buffer[:] = self._memory[shard][offset : offset + len(buffer)].data
+            return
         while len(buffer):
             try:
                 count = os.preadv(self.handles[shard], [buffer], offset)
             except OSError as error:
                 raise DataError(f"{self.paths[shard]}: cannot be read ({error.strerror})") from error
             if count == 0:
-                raise DataError(f"{self.paths[shard]}: is truncated at byte {offset}; prepare the data again")
+                block = offset // self._verifiers[shard].block_bytes
+                raise DataError(
+                    f"{self.paths[shard]}: is truncated at byte {offset:,}, in block {block}; prepare the data again"
+                )
             buffer, offset = buffer[count:], offset + count
 
 

@@ -41,5 +41,8 @@ class ArraysReader:
             for name, array in self.arrays.items()
         }
 
+    def keep_in_memory(self) -> None:
+        """Do nothing: the rows are there."""
+
     def close(self) -> None:
         """Do nothing: the arrays are the caller's."""

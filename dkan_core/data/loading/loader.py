@@ -1,6 +1,7 @@
 """Batches of a split, gathered whole from the shards in the order that ``order`` gives."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -53,6 +54,9 @@ class RowReader(Protocol):
             out: Arrays of exactly so many rows, to read them into. Default: new ones.
         """
 
+    def keep_in_memory(self) -> None:
+        """Keep every row in memory once it was read, and read it from there."""
+
     def close(self) -> None:
         """Close what the rows are read from."""
 
@@ -76,6 +80,10 @@ class FirstRows:
     def gather(self, extents: Int64 | Sequence[tuple[int, int]], out: Arrays | None = None) -> Arrays:
         """Return the rows of ``extents`` (first, past the last), one after the other."""
         return self.reader.gather(extents, out)
+
+    def keep_in_memory(self) -> None:
+        """Keep every row in memory once it was read, those behind the first ones, too."""
+        self.reader.keep_in_memory()
 
     def close(self) -> None:
         """Do nothing: the rows are the caller's."""
@@ -140,17 +148,21 @@ def batch_buffers(reader: RowReader, rows: int) -> Arrays:
     return {**reader.empty(rows), KEYS: np.empty(rows, np.int32)}
 
 
-def reused_buffers(reader: RowReader, config: ResolvedTrainConfig, rank: int, count: int) -> BatchRing:
-    """Return buffers for the slices of a rank, each of which is used again once it has been handed back.
+@dataclass(frozen=True, kw_only=True)
+class DeviceCopies:
+    """What buffers need from which batches are copied to a device while the host goes on."""
 
-    Args:
-        reader: The train split.
-        config: Resolved settings.
-        rank: Whose slices.
-        count: How many there may be at a time.
-    """
+    pin: Callable[[Arrays], Arrays]
+    """Returns arrays like some others in memory that the device reads by itself."""
+
+    begun: Callable[[], Callable[[], object]]
+    """Returns what waits for all copies that were begun before."""
+
+
+def largest_slice(rows: int, config: ResolvedTrainConfig, rank: int) -> int:
+    """Return a number of rows that no slice of a rank exceeds, ``rows`` being those of the split."""
     start, stop = slice_of(
-        reader.rows,
+        rows,
         0,
         batch_size=config.batch_size,
         rank=rank,
@@ -158,7 +170,7 @@ def reused_buffers(reader: RowReader, config: ResolvedTrainConfig, rank: int, co
         weights=config.slice_weights,
     )
     # A share of the last batch, which is smaller, may be rounded up where that of the others is rounded down.
-    return BatchRing([batch_buffers(reader, stop - start + 1) for _ in range(count)])
+    return stop - start + 1
 
 
 def run_batches(
@@ -203,10 +215,13 @@ class SliceBatches:
         reader: The train split.
         config: Resolved settings.
         rank: The slice to read ahead.
+        copies: Those to a device that read the buffers. Default: nothing reads them after the next ``get``.
     """
 
-    def __init__(self, reader: RowReader, config: ResolvedTrainConfig, rank: int) -> None:
-        self.reader, self.config, self.rank = reader, config, rank
+    def __init__(
+        self, reader: RowReader, config: ResolvedTrainConfig, rank: int, copies: DeviceCopies | None = None
+    ) -> None:
+        self.reader, self.config, self.rank, self.copies = reader, config, rank, copies
         self._next = -1
         self._ring: BatchRing | None = None
         self._ahead: Generator[Arrays, None, None] | None = None
@@ -219,12 +234,11 @@ class SliceBatches:
             return next(run_batches(self.reader, self.config, rank, first=step))
         if self._ahead is None or self._ring is None or step != self._next:
             self.close()
-            # One is with the caller while the others are read ahead.
-            self._ring = reused_buffers(self.reader, self.config, rank, 1 + PREFETCH)
+            self._ring = self._new_ring()
             batches = run_batches(self.reader, self.config, rank, first=step, buffers=self._ring.take)
             self._ahead = prefetched(batches)
         elif self._is_lent:
-            self._ring.hand_back()
+            self._ring.hand_back(self.copies.begun() if self.copies else None)
         # Nothing is lent where reading fails.
         self._is_lent = False
         self._next = step + 1
@@ -232,12 +246,19 @@ class SliceBatches:
         self._is_lent = True
         return batch
 
+    def _new_ring(self) -> BatchRing:
+        rows = largest_slice(self.reader.rows, self.config, self.rank)
+        # One is with the caller while the others are read ahead.
+        buffers = [batch_buffers(self.reader, rows) for _ in range(1 + PREFETCH)]
+        return BatchRing([self.copies.pin(arrays) for arrays in buffers] if self.copies else buffers)
+
     def close(self) -> None:
         """Stop reading ahead; the caller may close the rows next."""
         self._is_lent = False
         if self._ring is not None:
             # The thread may wait for a buffer.
             self._ring.close()
+            self._ring = None
         if self._ahead is not None:
             self._ahead.close()
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.data.loading.order import slice_of
+from dkan_core.data.loading.tiers import place_on_host
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import add_gradient, to_tensors
 from dkan_core.training.compute.local_steps import HostSteps, LocalSteps
@@ -45,6 +46,8 @@ class DeviceSteps(LocalSteps):
         super().__init__(replica, batches, rules, on_step)
         self.device = replica.device
         self.resident = rows_on_device(batches.reader, rules.config, self.device)
+        if self.resident is None:
+            place_on_host(batches.reader, rules.config)
         self.moments_2P = torch.zeros(2, replica.values_P.numel(), device=self.device)
         self.decay_P = torch.zeros_like(replica.values_P)
         for start, stop, decay in rules.decayed:
@@ -73,6 +76,7 @@ class DeviceSteps(LocalSteps):
 
     def _release_rows(self) -> None:
         self.resident = None
+        place_on_host(self.batches.reader, self.rules.config)
         self._graph = StepGraph(self.device)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -104,7 +104,7 @@ def to_tensors(arrays: Arrays, device: torch.device) -> dict[str, Tensor]:
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if device.type != "cuda":
         return tensors
-    # From pageable memory the copy would be made in two, and waited for.
+    # From pageable memory the copy would be made in two, and waited for. The loader's buffers are pinned as they are.
     return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
 
 

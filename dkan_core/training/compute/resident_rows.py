@@ -15,6 +15,7 @@ from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.hashing import GOLDEN, MASK, salted
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.data.loading.order import epoch_order, piece_rows
+from dkan_core.errors import ConfigError
 
 CHUNK_BYTES = 256 << 20
 """Rows are copied to the device in pieces of this size: what the host holds of them besides the page cache."""
@@ -29,6 +30,12 @@ ORDER_BYTES = 24
 logger = logging.getLogger(__name__)
 
 
+def may_lie_on_device(config: ResolvedTrainConfig, device: torch.device) -> bool:
+    """Tell whether rows may lie on a device: where steps are taken on it, and no other place is asked for."""
+    takes_steps = config.takes_local_steps or config.mode != "sync"
+    return takes_steps and device.type == "cuda" and config.data_in in ("auto", "device")
+
+
 def rows_on_device(reader: RowReader, config: ResolvedTrainConfig, device: torch.device) -> "ResidentRows | None":
     """Copy all rows of a split to a device; return None where they do not fit there.
 
@@ -36,8 +43,13 @@ def rows_on_device(reader: RowReader, config: ResolvedTrainConfig, device: torch
         reader: The split.
         config: Resolved settings.
         device: Where the rows are to lie.
+
+    Raises:
+        ConfigError: They do not fit, and no other place is wanted.
     """
     size = reader.rows * reader.row_bytes / 1e9
+    if config.data_in not in ("auto", "device"):
+        return None
     if fits_device(reader, device):
         # Processes that share a device count its free memory at the same moment, and all take it.
         try:
@@ -45,6 +57,8 @@ def rows_on_device(reader: RowReader, config: ResolvedTrainConfig, device: torch
         except torch.cuda.OutOfMemoryError:
             logger.warning("%s ran out of memory while %.1f GB of rows were copied there", device, size)
         torch.cuda.empty_cache()
+    if config.data_in == "device":
+        raise ConfigError(f"data_in device: {size:.1f} GB of rows do not fit on {device}; leave it at auto")
     logger.info("%.1f GB of rows do not fit on %s; every batch is sent there when it is needed", size, device)
     return None
 

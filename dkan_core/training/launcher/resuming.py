@@ -22,6 +22,7 @@ PLACE_SETTINGS = (
     "device",
     "eval_device",
     "kernel",
+    "data_in",
     "max_seconds",
     "tensorboard",
     "tracking",

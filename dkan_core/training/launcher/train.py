@@ -13,6 +13,7 @@ from typing import Any
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import open_split
+from dkan_core.data.loading.tiers import settle_tier
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.tracking.choice import follow_run
@@ -115,6 +116,7 @@ def train(
         where = checkpoint_folder(resolved, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
         checkpoint = _starting_point(run, where, resolved, manifest, overwrite=overwrite)
         log_choices(asked, resolved)
+        resolved = settle_tier(resolved, manifest.splits["train"].bytes)
         if ranks is not None:
             # Before anything is written: a rank whose data is damaged ends the run of all.
             ranks.wait_until_ready()
@@ -224,6 +226,7 @@ def _follow_rank_0(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> T
         try:
             data, manifest = stack.enter_context(open_prepared(prepared, "train", "valid"))
             resolved = resolve(config, manifest.splits["train"].rows, len(manifest.labels), ranks.place)
+            resolved = settle_tier(resolved, manifest.splits["train"].bytes)
         except DkanError as error:
             ranks.report_failure(error)
             raise

@@ -11,7 +11,10 @@ import torch
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.loading.loader import open_split
+from dkan_core.data.loading.tiers import place_on_host
 from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.pinned_buffers import copies_to
+from dkan_core.training.compute.resident_rows import may_lie_on_device
 from dkan_core.training.roles.heartbeat import Heartbeat
 from dkan_core.training.roles.stopwatch import Stopwatch, TimedBatches
 from dkan_core.training.state.parameter_store import Rules
@@ -48,7 +51,13 @@ def open_compute_process(spec: ProcessSpec) -> Iterator[ComputeProcess]:
     heartbeat = Heartbeat(memory, spec.role, spec.rank)
     with open_train_split(spec) as reader:
         stopwatch = Stopwatch(memory.worker_times[spec.rank], peak_memory_of(device))
-        with closing(TimedBatches(reader, spec.config, spec.rank, stopwatch)) as batches:
+        if device.type == "cuda":
+            # The processor of a machine with GPUs has little else to do.
+            reader.threads = spec.threads
+        if not may_lie_on_device(spec.config, device):
+            place_on_host(reader, spec.config)
+        copies = copies_to(device)
+        with closing(TimedBatches(reader, spec.config, spec.rank, stopwatch, copies)) as batches:
             yield ComputeProcess(
                 memory=memory,
                 heartbeat=heartbeat,

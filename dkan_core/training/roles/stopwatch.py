@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.data.loading.loader import RowReader, SliceBatches
+from dkan_core.data.loading.loader import DeviceCopies, RowReader, SliceBatches
 from dkan_core.training.breakdown import Part
 from dkan_core.training.state.shared_memory import Record, TimeSpent
 from dkan_core.utils.resources import peak_resident_memory
@@ -57,8 +57,15 @@ class Stopwatch:
 class TimedBatches(SliceBatches):
     """Batches that tell a stopwatch how long they were waited for; the time before each went into computing."""
 
-    def __init__(self, reader: RowReader, config: ResolvedTrainConfig, rank: int, stopwatch: Stopwatch) -> None:
-        super().__init__(reader, config, rank)
+    def __init__(
+        self,
+        reader: RowReader,
+        config: ResolvedTrainConfig,
+        rank: int,
+        stopwatch: Stopwatch,
+        copies: DeviceCopies | None = None,
+    ) -> None:
+        super().__init__(reader, config, rank, copies)
         self.stopwatch = stopwatch
 
     def get(self, step: int, rank: int) -> Arrays:

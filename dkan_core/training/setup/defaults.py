@@ -111,7 +111,12 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
         "learning_rate": _learning_rate(config, batch_size),
         "epochs": config.epochs or _epochs(rows, batch_size),
     }
-    return ResolvedTrainConfig(**{**vars(config), **resolved})
+    found = ResolvedTrainConfig(**{**vars(config), **resolved})
+    if config.data_in == "device" and not found.may_hold_rows:
+        raise ConfigError(
+            f"data_in device: with strategy {strategy} on {found.device} no GPU takes steps by itself; leave it at auto"
+        )
+    return found
 
 
 def log_choices(asked: TrainConfig, config: ResolvedTrainConfig) -> None:

@@ -1,0 +1,58 @@
+"""Where a worker has its rows: in its memory where there is room, otherwise on disk.
+
+Measured beside memcpy, in CPU time of batches of 8,192 rows: from memory 0.8 to 1.2 times as fast, from files in the
+page cache 0.4 to 0.6, as each piece is a call of the system. On a GPU rows may lie there
+(``training/compute/resident_rows.py``).
+"""
+
+import logging
+from dataclasses import replace
+from typing import Literal
+
+from dkan_core.config.resolved import ResolvedTrainConfig
+from dkan_core.data.loading.loader import RowReader
+from dkan_core.utils.resources import available_memory
+
+MEMORY_SHARE = 0.25
+"""Of the memory that is free, for the rows of all workers together: as much is page cache of the same rows, and the
+rest is for models and batches."""
+
+HostTier = Literal["memory", "disk"]
+WORDS: dict[HostTier, str] = {"memory": "in the memory of each worker", "disk": "on disk"}
+
+logger = logging.getLogger(__name__)
+
+
+def choose_host_tier(config: ResolvedTrainConfig, size: int) -> HostTier:
+    """Return where the rows of each worker are, unless they lie on its device.
+
+    Args:
+        config: Resolved settings.
+        size: Bytes of the train split.
+    """
+    if config.data_in in ("memory", "disk"):
+        return "memory" if config.data_in == "memory" else "disk"
+    return "memory" if size * config.workers <= MEMORY_SHARE * available_memory() else "disk"
+
+
+def settle_tier(config: ResolvedTrainConfig, size: int) -> ResolvedTrainConfig:
+    """Say where the rows of a run are, and return its settings with that, so that all its processes agree.
+
+    Args:
+        config: Resolved settings.
+        size: Bytes of the train split.
+    """
+    tier, free = choose_host_tier(config, size), available_memory()
+    facts = f"{size / 1e9:.2f} GB, {config.workers} workers, {free / 1e9:.1f} GB of memory free"
+    if config.may_hold_rows and config.data_in in ("auto", "device"):
+        logger.info("rows on the GPU, where they fit, otherwise %s: %s", WORDS[tier], facts)
+        return config
+    logger.info("rows %s: %s", WORDS[tier], facts)
+    return replace(config, data_in=tier)
+
+
+def place_on_host(reader: RowReader, config: ResolvedTrainConfig) -> None:
+    """Have rows read from memory where that is chosen, from the second time on."""
+    size = reader.rows * reader.row_bytes
+    if choose_host_tier(config, size) == "memory":
+        reader.keep_in_memory()
