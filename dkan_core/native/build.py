@@ -29,6 +29,17 @@ VARIANTS = {
 }
 """Of x86, in addition to the one for any processor."""
 
+VARIANT_NAMES = {
+    "DKAN_VARIANT": "",
+    "DKAN_INPUT_PASSES": "input_passes_",
+    "DKAN_ADAMW": "adamw_",
+    "DKAN_ENCODE": "encode_",
+}
+"""What a kind of processor's functions are called: macro and beginning of the name."""
+
+VARIANT_SOURCES = {"passes": "fast", "input_layer": "fast", "adamw": "off", "encoding": "off"}
+"""Compiled for each kind of processor; "off": operations round one by one, as numpy's do."""
+
 
 class NoCompilerError(Exception):
     """There is no C++ compiler, or it does not compile the sources; the message says which and why."""
@@ -72,13 +83,8 @@ def compile_library(target: Path = LIBRARY) -> None:
             for source in ("library", "gather", "input_layer_call")
         ]
         for name, flags in variants.items():
-            names = (
-                f"-DDKAN_VARIANT={name}",
-                f"-DDKAN_INPUT_PASSES=input_passes_{name}",
-                f"-DDKAN_ADAMW=adamw_{name}",
-            )
-            # The optimizer's operations round one by one, as numpy's do.
-            for source, contract in (("passes", "fast"), ("input_layer", "fast"), ("adamw", "off")):
+            names = [f"-D{macro}={prefix}{name}" for macro, prefix in VARIANT_NAMES.items()]
+            for source, contract in VARIANT_SOURCES.items():
                 options = (*flags, *names, f"-ffp-contract={contract}")
                 objects.append(_compile(compiler, source, Path(scratch) / f"{source}-{name}.o", options))
         library = Path(scratch) / "library.so"

@@ -80,6 +80,18 @@ class GatherArguments(Structure):
     )
 
 
+class ColumnArguments(Structure):
+    """See ``Column`` in ``arguments.h``."""
+
+    _fields_ = (*_pointers("values valid edges codes"), *_sizes("valid_offset edge_count is_double missing"))
+
+
+class EncodeArguments(Structure):
+    """See ``Encode`` in ``arguments.h``."""
+
+    _fields_ = (*_pointers("columns places out"), *_sizes("row_bytes rows count"))
+
+
 @functools.cache
 def native_library(path: Path = LIBRARY) -> ctypes.CDLL | None:
     """Return the extension; None where it is not built, or was built for another machine or of other sources."""
@@ -104,6 +116,7 @@ def native_library(path: Path = LIBRARY) -> ctypes.CDLL | None:
     library.dkan_gather.restype = c_int64
     library.dkan_mix_rows.argtypes = (c_uint64, c_int64, c_uint64, c_void_p)
     library.dkan_mix_rows.restype = None
+    library.dkan_encode.argtypes = (POINTER(EncodeArguments), c_int)
     return library
 
 

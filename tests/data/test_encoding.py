@@ -196,7 +196,7 @@ def test_column_of_nulls_only_is_all_missing_when_scoring() -> None:
     "values", [10.0 ** -np.linspace(0, 322, 3000), np.linspace(0, 1e-320, 3000), np.array([-1.7e308, 0, 1.7e308] * 9)]
 )
 def test_values_too_close_or_too_far_for_a_float_keep_finite_ordered_scores(values: np.ndarray) -> None:
-    feature = fitting._fit_numeric(values, "p", "here")
+    feature = fit_preprocessor(pa.table({"p": values}), ["p"], [], "uint8", "here").numeric[0]
     scores = normal_scores(np.sort(values), feature)
     assert np.isfinite(scores).all() and np.abs(scores).max() <= 3 and (np.diff(scores) >= 0).all()
 

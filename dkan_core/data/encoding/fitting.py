@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from statistics import NormalDist
 from typing import Literal
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dkan_core.data.encoding.distinct import DistinctValues, distinct_values
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import (
     SCORE_LIMIT,
@@ -20,7 +22,7 @@ from dkan_core.data.encoding.preprocessor import (
     Preprocessor,
     ValueFeature,
     column_named,
-    numbers,
+    columns_pool,
     texts_of,
 )
 from dkan_core.errors import DataError
@@ -79,22 +81,32 @@ def fit_preprocessor(
     Raises:
         DataError: There is a useless column, and it is to be refused; or float64 cannot tell a column's values apart.
     """
-    scored: list[NumericFeature] = []
     coded: list[CodedFeature] = []
     passed_over = [_UselessColumnError] if useless == "leave out" else []
     for name in categorical:
         with suppress(*passed_over):
             coded.append(_fit_category(column_named(sample, name, where), name, where))
-    for name in numeric:
-        values = numbers(sample, name, where)
-        _check_told_apart(column_named(sample, name, where), name, where)
+    scored: list[NumericFeature] = []
+    counts: dict[str, list[int]] = {}
+    find = partial(_distinct, sample, where)
+    for name, found in zip(numeric, columns_pool.map(find, numeric), strict=True):
         with suppress(*passed_over):
-            scored.append(_fit_numeric(values, name, where))
-            codes = _fit_value_codes(values, name) if len(numeric) <= MAX_VALUE_CODED_COLUMNS else None
+            scored.append(_fit_numeric(found, name, where))
+            counts[name] = found.count_up_to(scored[-1].curve[0])
+            codes = _fit_value_codes(found, name) if len(numeric) <= MAX_VALUE_CODED_COLUMNS else None
             coded += [codes] if codes is not None else []
     fitted = Preprocessor(numeric=scored, coded=coded, numeric_dtype=numeric_dtype)
-    counts = {name: found.tolist() for name, found in count_values(sample, fitted, where).items()}
+    categories = Preprocessor(
+        numeric=[], coded=[each for each in coded if each.kind == "category"], numeric_dtype="uint8"
+    )
+    counts |= {name: rows.tolist() for name, rows in count_values(sample, categories, where).items()}
     return fitted.model_copy(update={"counts": counts})
+
+
+def _distinct(sample: pa.Table, where: str, name: str) -> DistinctValues:
+    found = distinct_values(sample, name, where)
+    _check_told_apart(column_named(sample, name, where), name, where)
+    return found
 
 
 def _check_told_apart(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> None:
@@ -116,40 +128,39 @@ def _check_told_apart(column: pa.ChunkedArray | pa.Array, name: str, where: str)
         )
 
 
-def _fit_numeric(values: Float64, name: str, where: str) -> NumericFeature:
-    unique, counts = np.unique(values[~np.isnan(values)], return_counts=True)
-    if not len(unique):
-        raise _no_value(name, len(values), where)
+def _fit_numeric(found: DistinctValues, name: str, where: str) -> NumericFeature:
+    values, counts = found.values, found.counts
+    if not len(values):
+        raise _no_value(name, found.missing, where)
     mid_rank = (np.cumsum(counts) - counts / 2) / counts.sum()
-    if len(unique) > MAX_EXACT_KNOTS:
+    if len(values) > MAX_EXACT_KNOTS:
         # The first value at or above each level's rank; the levels beyond the last value share that one.
-        above = np.clip(np.searchsorted(mid_rank, LEVEL_RANKS), 0, len(unique) - 1)
+        above = np.clip(np.searchsorted(mid_rank, LEVEL_RANKS), 0, len(values) - 1)
         # Where the score jumps, as at a frequent value, the last value before the jump keeps its own score too.
         jumps = _inverse_normal(mid_rank[above]) - LEVELS > JUMP
         chosen = np.unique([*above, *np.maximum(above[jumps] - 1, 0)])
-        unique, mid_rank = unique[chosen], mid_rank[chosen]
+        values, mid_rank = values[chosen], mid_rank[chosen]
     scores = np.clip(_inverse_normal(mid_rank), -SCORE_LIMIT, SCORE_LIMIT)
     # Six places, a 23,000th of a storage step, keep the manifest short and equal on machines that differ in the last
     # bit of the inverse normal.
-    return NumericFeature(name=name, knots=unique.tolist(), scores=scores.round(6).tolist())
+    return NumericFeature(name=name, knots=values.tolist(), scores=scores.round(6).tolist())
 
 
 def _inverse_normal(ranks: Float64) -> Float64:
-    return np.array([NormalDist().inv_cdf(rank) for rank in ranks])
+    return np.array([*map(NormalDist().inv_cdf, ranks.tolist())])
 
 
-def _fit_value_codes(values: Float64, name: str) -> ValueFeature | None:
+def _fit_value_codes(found: DistinctValues, name: str) -> ValueFeature | None:
     """Code the frequent values of a numeric column, or None where that would say nothing new."""
-    missing = bool(np.isnan(values).any())
-    unique, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    frequent = np.flatnonzero(found.counts >= MIN_VALUE_ROWS)
     # By falling count and, among equals, by value: the choice must not depend on the order of the rows.
-    order = np.lexsort((unique, -counts))[:MAX_VALUE_CODES]
-    frequent = order[counts[order] >= MIN_VALUE_ROWS]
+    order = np.lexsort((found.values[frequent], -found.counts[frequent]))[:MAX_VALUE_CODES]
+    frequent = frequent[order]
     # Of two values, the score alone tells which one it is.
-    repeats = len(unique) > 2 and counts[frequent].sum() >= MIN_REPEATED_SHARE * len(values)
-    if not repeats and not missing:
+    repeats = len(found.values) > 2 and found.counts[frequent].sum() >= MIN_REPEATED_SHARE * found.rows
+    if not repeats and not found.missing:
         return None
-    vocabulary = np.sort(unique[frequent]).tolist() if repeats else []
+    vocabulary = np.sort(found.values[frequent]).tolist() if repeats else []
     return ValueFeature(name=name, vocabulary=vocabulary)
 
 

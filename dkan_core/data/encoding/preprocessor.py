@@ -223,6 +223,20 @@ class Preprocessor(Schema):
             arrays["categorical"] = np.ascontiguousarray(codes_CN.T)
         return arrays
 
+    def transform_coded(self, rows: pa.RecordBatch | pa.Table, where: str) -> npt.NDArray[np.int32]:
+        """Encode the coded columns alone, as ``transform`` does.
+
+        Shape:
+            - Output: ``(N, C)``
+        """
+
+        def encode(feature: CategoryFeature | ValueFeature) -> npt.NDArray[np.int32]:
+            if feature.kind == "value":
+                return value_codes(numbers(rows, feature.name, where), feature)
+            return category_codes(column_named(rows, feature.name, where), feature, where)
+
+        return np.stack(list(columns_pool.map(encode, self.coded)), axis=1)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
         # Without a key for what is not known: the fingerprint of data that were prepared before stays as it was.
@@ -263,13 +277,25 @@ def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> Float64:
     Shape:
         - Output: ``(N,)``
     """
-    column = column_named(rows, name, where)
-    if not (is_number(column.type) or pa.types.is_null(column.type)):
-        raise DataError(f"{where}: column {name!r} is {column.type}; the model was trained with numbers there")
+    column = column_of_numbers(rows, name, where)
     wide = column if pa.types.is_float64(column.type) else column.cast(pa.float64(), safe=False)
     values: Float64 = wide.to_numpy(zero_copy_only=False)
     infinite = np.isinf(values)
     return np.where(infinite, np.nan, values) if infinite.any() else values
+
+
+def column_of_numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.ChunkedArray | pa.Array:
+    """Return a numeric column as it is; one that does not hold numbers raises DataError.
+
+    Args:
+        rows: The rows.
+        name: The column.
+        where: The rows, as messages should call them.
+    """
+    column = column_named(rows, name, where)
+    if not (is_number(column.type) or pa.types.is_null(column.type)):
+        raise DataError(f"{where}: column {name!r} is {column.type}; the model was trained with numbers there")
+    return column
 
 
 def normal_scores(values: Float64, feature: NumericFeature) -> npt.NDArray[np.float32]:

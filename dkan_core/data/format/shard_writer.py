@@ -124,11 +124,23 @@ class ShardWriter:
         records[KEY] = keys
         for name, array in arrays.items():
             records[name] = array
+        shard = self.shard_of(keys)
+        self.append(records[np.argsort(shard, kind="stable")], np.bincount(shard, minlength=self.count))
+
+    def shard_of(self, keys: UInt64) -> npt.NDArray[np.int64]:
+        """Return the number of the shard that each row goes to.
+
+        Shape:
+            - Input and output: ``(N,)``
+        """
         # The high half of the key as a fraction of the shards, in whole numbers: 64 bits hold the product.
         shard = ((keys >> np.uint64(32)) * np.uint64(self.count)) >> np.uint64(32)
-        records = records[np.argsort(shard, kind="stable")]
-        ends = np.cumsum(np.bincount(shard.astype(np.int64), minlength=self.count))
-        for index, (start, stop) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+        return shard.astype(np.int64)
+
+    def append(self, records: npt.NDArray[Any], counts: npt.NDArray[np.int64]) -> None:
+        """Take records in the order of their shards; ``counts`` (count,) has how many go to each."""
+        ends = np.cumsum(counts).tolist()
+        for index, (start, stop) in enumerate(itertools.pairwise([0, *ends])):
             if start < stop:
                 with self._path(index, "spill").open("ab") as file:
                     file.write(records[start:stop].data)

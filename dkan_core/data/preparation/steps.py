@@ -16,18 +16,19 @@ import pyarrow as pa
 
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
+from dkan_core.data.encoding.bulk import BulkEncoder
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
 from dkan_core.data.format.integrity import Layout
 from dkan_core.data.format.manifest import PreparedData, SplitInfo, array_layout
-from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
-from dkan_core.data.hashing import salted, splitmix64
+from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, record_type
+from dkan_core.data.hashing import UInt64, salted, splitmix64
 from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.preparation.sampling import Sample
 from dkan_core.data.preparation.statistics import Counts, check_counts
 from dkan_core.data.source.columns import Schema, SourceFile
-from dkan_core.data.source.splits import read_split_batches
+from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.errors import DataError, redact
 from dkan_core.evaluation.metrics import NOT_MEASURED
 
@@ -128,24 +129,59 @@ def spill_rows(
     writers = {
         split: ShardWriter(folder / split, counts.rows[SPLITS.index(split)], layout) for split in present_splits(counts)
     }
+    encoder = BulkEncoder(preprocessor)
     # Of its own, so that the place of a row in the shards does not follow from what decided its split.
     shuffle_seed = salted(task.config.seed, "shuffle")
     unseen = Counter[str]()
     for batch in read_split_batches(fragments, task.schema, task.config, on_rows):
-        arrays = encode_rows(batch.rows, preprocessor, task.schema, batch.path)
-        if task.encoding is not None:
-            unseen.update(count_unseen(arrays, preprocessor))
         keys = splitmix64(batch.row_ids, seed=shuffle_seed)
+        bucket = np.zeros(len(keys), np.int64)
+        shards = 0
         for split, writer in writers.items():
             rows = np.flatnonzero(batch.split == SPLITS.index(split))
-            writer.add(keys[rows], {name: array[rows] for name, array in arrays.items()})
+            bucket[rows] = shards + writer.shard_of(keys[rows])
+            shards += writer.count
+        order = np.argsort(bucket, kind="stable")
+        records = _encode_records(batch, keys, order, encoder, task.schema, record_type(layout))
+        if task.encoding is not None:
+            unseen.update(count_unseen(records, preprocessor))
+        by_shard = np.bincount(bucket, minlength=shards)
+        for writer in writers.values():
+            own = int(by_shard[: writer.count].sum())
+            writer.append(records[:own], by_shard[: writer.count])
+            records, by_shard = records[own:], by_shard[writer.count :]
     return writers, dict(unseen)
 
 
-def count_unseen(arrays: Arrays, preprocessor: Preprocessor) -> dict[str, int]:
-    """Return how many rows of each category column hold a value that the encoding does not know."""
+def _encode_records(
+    batch: SplitBatch,
+    keys: UInt64,
+    order: npt.NDArray[np.int64],
+    encoder: BulkEncoder,
+    schema: Schema,
+    record: np.dtype[Any],
+) -> npt.NDArray[Any]:
+    """Return rows as records, in the order of ``order``."""
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    records = np.empty(len(order), record)
+    encoder.encode(batch.rows, batch.path, places, records)
+    records[KEY] = keys[order]
+    records["labels"] = label_values(batch.rows, schema.labels)[order]
+    if schema.weight is not None:
+        records["weight"] = weight_values(batch.rows, schema.weight)[order]
+    return records
+
+
+def count_unseen(records: npt.NDArray[Any], preprocessor: Preprocessor) -> dict[str, int]:
+    """Return how many rows of each category column hold a value that the encoding does not know.
+
+    Args:
+        records: The encoded rows (N,).
+        preprocessor: The encoding.
+    """
     return {
-        feature.name: int(np.count_nonzero(arrays["categorical"][:, index] == UNSEEN))
+        feature.name: int(np.count_nonzero(records["categorical"][:, index] == UNSEEN))
         for index, feature in enumerate(preprocessor.coded)
         if feature.kind == "category"
     }
@@ -177,9 +213,18 @@ def encode_rows(
     arrays = preprocessor.transform(batch, path)
     arrays["labels"] = label_values(batch, schema.labels)
     if schema.weight is not None:
-        weight = batch.column(schema.weight).cast(pa.float32(), safe=False)
-        arrays["weight"] = weight.to_numpy(zero_copy_only=False)
+        arrays["weight"] = weight_values(batch, schema.weight)
     return arrays
+
+
+def weight_values(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.float32]:
+    """Return a column of weights as they are stored.
+
+    Shape:
+        - Output: ``(N,)``
+    """
+    weight: npt.NDArray[np.float32] = batch.column(name).cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+    return weight
 
 
 def label_values(batch: pa.RecordBatch, names: Sequence[str]) -> npt.NDArray[np.uint8]:

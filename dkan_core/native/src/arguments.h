@@ -119,6 +119,29 @@ struct AdamW {
     float step_size;         // lr / (1 - beta1^count)
 };
 
+// A column of numbers, and where the code of a value changes: values below edge 0 have code 0 of `codes`, those from edge
+// i on have code i + 1. What is null, NaN or infinite has the code `missing`.
+struct Column {
+    const void* values;     // [B] of float, or of double
+    const uint8_t* valid;   // a bitmap, 0 is null; no pointer: nothing is
+    const void* edges;      // [E] rising, of the same type
+    const uint8_t* codes;   // [E + 1]
+    int64_t valid_offset;   // bits of the bitmap before the first row's
+    int64_t edge_count;     // E, at most 255
+    int64_t is_double;
+    int64_t missing;
+};
+
+// Columns of codes as the rows of records.
+struct Encode {
+    const Column* columns;  // [I]
+    const int64_t* places;  // [B], the record of each row
+    uint8_t* out;           // the first code of record 0
+    int64_t row_bytes;      // from record to record
+    int64_t rows;           // B
+    int64_t count;          // I
+};
+
 // Weights of one network in the order that the passes read them in: inputs last, padded with zeros to whole vectors.
 struct Packed {
     float* spline;       // [O, G, P]
@@ -153,6 +176,7 @@ struct Passes {
     void (*table_backward)(const TableSum&, int64_t start, int64_t stop);
     const InputPasses* input_layer;
     float (*adamw)(const AdamW&);
+    void (*encode)(const Encode&, int64_t first, int64_t last);
 };
 
 }  // namespace dkan

@@ -21,6 +21,8 @@ using namespace dkan;
 constexpr int64_t MIN_TASK_ROWS = 64, MAX_TASKS = 64;
 // Inputs of a task of the basis, rows of a sum of table rows, and columns of its gradient.
 constexpr int64_t BASIS_TASK = 4096, TABLE_TASK_ROWS = 64, TABLE_TASK_COLUMNS = 64;
+// Columns that are encoded at once: a cache line of a row.
+constexpr int64_t ENCODE_TASK_COLUMNS = 64;
 
 std::vector<const Passes*> find_variants() {
     std::vector<const Passes*> found;
@@ -168,3 +170,10 @@ DKAN_EXPORT int64_t dkan_table_sum(const TableSum* a, int backward, int threads)
 }
 
 DKAN_EXPORT float dkan_adamw(const AdamW* a) { return passes().adamw(*a); }
+
+DKAN_EXPORT void dkan_encode(const Encode* a, int threads) {
+    for_each_task(ceil_div(a->count, ENCODE_TASK_COLUMNS), a->rows * a->count, threads, [&](int64_t task) {
+        const int64_t first = task * ENCODE_TASK_COLUMNS;
+        passes().encode(*a, first, std::min(a->count, first + ENCODE_TASK_COLUMNS));
+    });
+}

@@ -325,6 +325,7 @@ void choose_hidden_backward(
 
 extern const dkan::InputPasses DKAN_INPUT_PASSES;
 float DKAN_ADAMW(const dkan::AdamW&);
+void DKAN_ENCODE(const dkan::Encode&, int64_t first, int64_t last);
 
 extern const dkan::Passes DKAN_VARIANT;
 const dkan::Passes DKAN_VARIANT = {
@@ -337,4 +338,5 @@ const dkan::Passes DKAN_VARIANT = {
     table_backward,
     &DKAN_INPUT_PASSES,
     DKAN_ADAMW,
+    DKAN_ENCODE,
 };

@@ -1,0 +1,124 @@
+"""Where the code of a numeric column changes, found once: a value's code is then a search among 254 numbers at most.
+
+The code never falls where the value rises, so that edges alone decide it. They are found with ``normal_scores`` and
+``quantize`` themselves, and give the same codes to the bit.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.data.encoding.preprocessor import SCORE_LIMIT, STEPS, Float64, NumericFeature, normal_scores, quantize
+
+UInt8 = npt.NDArray[np.uint8]
+Int64 = npt.NDArray[np.int64]
+
+# By how many floats the guess of an edge is off at first, and where that is not enough: beside 0, floats are dense.
+GUESS_IS_OFF_BY = (2, 1 << 20)
+
+
+@dataclass(frozen=True)
+class CodeEdges:
+    """How a column's values are coded, each by one search."""
+
+    edges: npt.NDArray[Any]
+    """Rising, of the type of the values (E,), at most 254."""
+
+    codes: UInt8
+    """Of the values below the first edge, and of those from each edge on (E + 1,)."""
+
+    missing: int
+    """The code of NaN."""
+
+
+def code_edges(feature: NumericFeature, kind: np.dtype[Any]) -> CodeEdges | None:
+    """Return where the codes of values change, or None where arithmetic among the knots overflows.
+
+    Args:
+        feature: The column.
+        kind: Type of the values, float32 or float64.
+
+    """
+    knots, scores = feature.curve
+    with np.errstate(over="ignore"):
+        widths = np.diff(knots)
+        slopes = np.diff(scores) / widths
+    if not (np.isfinite(widths).all() and np.isfinite(slopes).all()):
+        return None
+    of_knots = quantize(scores.astype(np.float32), "uint8")
+    lowest, highest = int(of_knots[0]), int(of_knots[-1])
+    steps = np.arange(lowest + 1, highest + 1)
+    # The code is reached behind knot i - 1, and at knot i at the latest.
+    after = np.searchsorted(of_knots, steps)
+    guess = knots[after - 1] + (_score_edges()[steps - 2] - scores[after - 1]) / slopes[after - 1]
+
+    def is_reached(places: Int64) -> npt.NDArray[np.bool_]:
+        values = _at_places(places, kind).astype(np.float64)
+        return quantize(normal_scores(values, feature), "uint8") >= steps
+
+    below, reached = _floats_beside(knots[after - 1], knots[after], kind)
+    places = _first_reached(is_reached, below, reached, _places(guess, kind))
+    edges, counts = np.unique(_at_places(places, kind), return_counts=True)
+    codes = np.concatenate([[lowest], lowest + np.cumsum(counts)]).astype(np.uint8)
+    finite = int(np.isfinite(edges).sum())  # a knot may lie beyond what a float32 can be
+    # Not always 0: in a column of a single value, what is missing has always had the code of that value.
+    missing = int(quantize(normal_scores(np.array([np.nan]), feature), "uint8")[0])
+    return CodeEdges(edges[:finite], codes[: finite + 1], missing)
+
+
+@cache
+def _score_edges() -> Float64:
+    """Return the lowest score of each code from 2 on."""
+    kind, steps = np.dtype(np.float64), np.arange(2, STEPS + 2)
+    # As they would be without rounding.
+    levels = (steps - 1.5) * (2 * SCORE_LIMIT / STEPS) - SCORE_LIMIT
+
+    def is_reached(places: Int64) -> npt.NDArray[np.bool_]:
+        return quantize(_at_places(places, kind).astype(np.float32), "uint8") >= steps
+
+    width = SCORE_LIMIT / STEPS
+    below, reached = _places(levels - width, kind), _places(levels + width, kind)
+    return _at_places(_first_reached(is_reached, below, reached, _places(levels, kind)), kind)
+
+
+def _first_reached(is_reached: Any, below: Int64, reached: Int64, guess: Int64) -> Int64:
+    """Return the first place of each search at which something is reached, by bisection around a guess."""
+    for off_by in GUESS_IS_OFF_BY:
+        # Most are found by now, mostly.
+        if (reached - 2 * GUESS_IS_OFF_BY[0] <= below).all():
+            break
+        for places in (guess - off_by, guess + off_by):
+            inside = (below < places) & (places < reached)
+            found = is_reached(np.where(inside, places, reached))
+            reached = np.where(inside & found, places, reached)
+            below = np.where(inside & ~found, places, below)
+    # Not by their distance, which may be too large for an int64.
+    while (apart := below + 1 < reached).any():
+        middle = np.where(apart, (below >> 1) + (reached >> 1) + (below & reached & 1), reached)
+        found = is_reached(middle)
+        reached, below = np.where(found, middle, reached), np.where(found, below, middle)
+    return reached
+
+
+def _floats_beside(low: Float64, high: Float64, kind: np.dtype[Any]) -> tuple[Int64, Int64]:
+    """Return the places of the last floats up to ``low`` and of the first ones from ``high`` on."""
+    with np.errstate(over="ignore"):
+        below, above = low.astype(kind), high.astype(kind)
+        below = np.where(below > low, np.nextafter(below, kind.type(-np.inf)), below)
+        above = np.where(above < high, np.nextafter(above, kind.type(np.inf)), above)
+    return _places(below, kind), _places(above, kind)
+
+
+# All floats of a type in their order, numbered: the bits of positive ones, and those of negative ones turned around.
+def _places(values: npt.NDArray[Any], kind: np.dtype[Any]) -> Int64:
+    with np.errstate(over="ignore"):
+        bits = values.astype(kind).view(f"i{kind.itemsize}").astype(np.int64)
+    return np.where(bits < 0, np.int64(np.iinfo(f"i{kind.itemsize}").min) - bits - 1, bits)
+
+
+def _at_places(places: Int64, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    bits = np.where(places < 0, np.int64(np.iinfo(f"i{kind.itemsize}").min) - places - 1, places)
+    return bits.astype(f"i{kind.itemsize}").view(kind)

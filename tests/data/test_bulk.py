@@ -1,0 +1,124 @@
+"""Rows that are encoded in bulk: the bytes of ``Preprocessor.transform``, by every variant of the native extension."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dkan_core.data.encoding import bulk
+from dkan_core.data.encoding.bulk import BulkEncoder
+from dkan_core.data.encoding.edges import code_edges
+from dkan_core.data.encoding.fitting import fit_preprocessor
+from dkan_core.data.encoding.preprocessor import NumericFeature, Preprocessor, normal_scores, quantize
+from dkan_core.native.library import native_library, require_library, variant_names
+from tests.native import needs_native
+
+VARIANTS = range(len(variant_names(require_library())) if native_library() else 0)
+
+RANDOM = np.random.default_rng(0)
+COLUMNS = {
+    "normal": RANDOM.normal(size=3000),
+    "heavy tails": np.tan(RANDOM.uniform(-1.57, 1.57, 3000)) ** 5,
+    "far from 0": 1e6 + RANDOM.normal(size=3000),
+    "integers": RANDOM.integers(-3, 40, 3000).astype(float),
+    "two values": RANDOM.integers(0, 2, 3000).astype(float),
+    "one value": np.ones(3000),
+    "mostly 0": np.where(RANDOM.random(3000) < 0.9, 0, RANDOM.normal(size=3000)),
+    "tiny": 1e-40 * RANDOM.normal(size=3000),
+    "both zeros": np.where(RANDOM.random(3000) < 0.5, -0.0, RANDOM.integers(0, 3, 3000)),
+    "huge": np.r_[-3e38, 3e38, RANDOM.normal(size=2998)],
+}
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda index: variant_names(require_library())[index])
+def variant(request: pytest.FixtureRequest) -> Iterator[None]:
+    require_library().dkan_use_variant(request.param)
+    yield
+    require_library().dkan_use_variant(0)
+
+
+def make_table(rows: int = 3000, *, seed: int = 0) -> pa.Table:
+    """Return columns of every kind, some with missing values, more than a native task takes."""
+    random = np.random.default_rng(seed)
+    columns: dict[str, pa.Array] = {}
+    for number, (name, values) in enumerate(COLUMNS.items()):
+        values = random.permutation(values)[:rows]
+        mask = random.random(len(values)) < (0, 0.2)[number % 2]
+        columns[name] = pa.array(values.astype(np.float32), mask=mask)
+        columns[f"{name} in float64"] = pa.array(values, mask=~mask & (random.random(len(values)) < 0.1))
+    columns["bytes"] = pa.array(random.integers(-100, 100, rows).astype(np.int8))
+    columns["city"] = pa.array(random.choice(np.array(["Oslo", "Rome", "Bern"]), rows).tolist())
+    columns |= {f"x{index}": pa.array(random.normal(size=rows).astype(np.float32)) for index in range(60)}
+    return pa.table(columns)
+
+
+def encoded(preprocessor: Preprocessor, rows: pa.RecordBatch, places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    record = np.dtype(
+        [("key", "<u8"), ("numeric", "u1", len(preprocessor.numeric)), ("categorical", "<i4", len(preprocessor.coded))]
+    )
+    records = np.zeros(len(places), record)
+    BulkEncoder(preprocessor).encode(rows, "rows", places, records)
+    return records
+
+
+@needs_native
+@pytest.mark.usefixtures("variant")
+def test_native_codes_are_those_of_transform(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make_table()
+    numeric = [name for name in table.column_names if name != "city"]
+    preprocessor = fit_preprocessor(table.slice(0, 2000), numeric, ["city"], "uint8", "rows")
+    # A slice, so that neither values nor bitmaps begin at their buffers' first byte; with what is no number.
+    unlike = pa.array([np.nan, np.inf, -np.inf, -0.0, 3e38, -3e38, 1e-45, None], pa.float32())
+    changed = table.set_column(0, "normal", pa.concat_arrays([unlike, table["normal"].combine_chunks()[8:]]))
+    rows = changed.slice(3).combine_chunks().to_batches()[0]
+    places = np.random.default_rng(1).permutation(len(rows))
+    found = encoded(preprocessor, rows, places)
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk, "native_library", lambda: None)
+        expected = encoded(preprocessor, rows, places)
+    assert len(preprocessor.numeric) % 8 and len(preprocessor.numeric) > 64
+    assert found.tobytes() == expected.tobytes()
+    assert len(np.unique(found["numeric"])) == 256
+
+
+@needs_native
+def test_encoding_whose_slopes_overflow_falls_back() -> None:
+    feature = NumericFeature(name="x", knots=[-1.7e308, 1.7e308], scores=[-1.0, 1.0])
+    assert code_edges(feature, np.dtype(np.float64)) is None
+    preprocessor = Preprocessor(numeric=[feature], coded=[], numeric_dtype="uint8")
+    rows = pa.record_batch({"x": [-1e308, 0.0, 5.0, None]})
+    found = encoded(preprocessor, rows, np.arange(4))["numeric"]
+    np.testing.assert_array_equal(found, preprocessor.transform(rows, "rows")["numeric"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=2, max_size=60),
+    probes=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20),
+    kind=st.sampled_from(["f4", "f8"]),
+)
+def test_edges_decide_every_code(values: list[float], probes: list[float], kind: str) -> None:
+    table = pa.table({"x": pa.array(values, pa.float64())})
+    feature = fit_preprocessor(table, ["x"], [], "uint8", "rows").numeric[0]
+    found = code_edges(feature, np.dtype(kind))
+    if found is None:
+        return
+    limits = np.finfo(kind).min, np.finfo(kind).max
+    near = np.r_[
+        found.edges,
+        np.nextafter(found.edges, limits[0]),
+        np.nextafter(found.edges, limits[1]),
+        values,
+        probes,
+        limits,
+        0,
+        -0.0,
+    ]
+    near = near.astype(kind)
+    expected = quantize(normal_scores(near.astype(np.float64), feature), "uint8")
+    np.testing.assert_array_equal(found.codes[np.searchsorted(found.edges, near, side="right")], expected)
