@@ -21,6 +21,7 @@ pytestmark = needs_native
 LAYOUTS = {
     "scores alone": InputLayout([0, 2], [], []),
     "by codes": InputLayout([], [EmbeddedColumn(0, 5, 3), EmbeddedColumn(2, 9, 1)], [OneHotGroup(0, 5, 5, [(0, 1)])]),
+    "whether missing": InputLayout([], [EmbeddedColumn(0, 5, 3)], [OneHotGroup(0, 2, 2, [(0, 1)])]),
     "by rows": InputLayout([1], [EmbeddedColumn(1, 300, 4)], [OneHotGroup(0, 3, 3, [(1, 1)])]),
     "all": InputLayout(
         [2, 0, 1],

@@ -58,9 +58,13 @@ class InputLayout:
 
     def to_tensor(self) -> Tensor:
         """Return the numbers that ``native/src/input_layer.h`` describes."""
-        by_code = {column.feature for column in self.embedded if column.codes <= MAX_TABLE_CODES}
-        # Those of one column alone: its table by codes holds them, too, and a row takes one entry rather than two.
-        own = {columns[0][0]: first for first, _, cap, columns in self.groups if cap and columns[0][0] in by_code}
+        by_code = {column.feature: column.codes for column in self.embedded if column.codes <= MAX_TABLE_CODES}
+        # Those of every code of one column: its table holds them, too, and a row takes one entry rather than two.
+        own = {
+            columns[0][0]: first
+            for first, rows, cap, columns in self.groups
+            if cap and by_code.get(columns[0][0]) == rows
+        }
         groups = [group for group in self.groups if own.get(group.columns[0][0]) != group.first]
         return torch.tensor([*self._inputs(own), len(groups), *(n for group in groups for n in _numbers(group))])
 
