@@ -90,7 +90,7 @@ release-notes: ## Print the changelog's section of this version
 bench: $(READY) ## Measure preparation, loading and training speed on this machine
 	$(BIN)/python -m benchmarks.speed
 
-bench-data: $(READY) ## Measure preparation by CPU time and memory, at two sizes of generated rows: ARGS="options"
+bench-data: $(READY) ## Measure preparation and loading of generated rows by CPU time, beside others: ARGS="options"
 	$(BIN)/python -m benchmarks.data $(ARGS)
 
 bench-kernels: $(READY) ## Measure what a step of a default model costs by each kernel on a CPU: SRC="files", ARGS="options"

@@ -1,4 +1,4 @@
-"""How fast data are prepared: ``python -m benchmarks.data``, by the CPU time of processes that take turns."""
+"""How fast data are prepared and loaded: ``python -m benchmarks.data``, by the CPU time of what takes turns."""
 
 import argparse
 import json
@@ -7,18 +7,23 @@ import platform
 import tempfile
 from pathlib import Path
 
-from benchmarks.data import preparation
+from benchmarks.data import loading, preparation
 
 # Enough that the sample that the encoding is fitted to is full at the smaller size.
 VALUES = 120_000_000
+# More than caches hold: 400 MB as float32, of which the train split has seven tenths.
+LOADED_VALUES = 100_000_000
+PARTS = ("preparation", "loading")
 
 
 def main() -> None:
     """Measure, print Markdown tables and write JSON."""
-    parser = argparse.ArgumentParser(prog="benchmarks.data", description="How fast data are prepared.")
+    parser = argparse.ArgumentParser(prog="benchmarks.data", description="How fast data are prepared and loaded.")
     parser.add_argument("--features", type=int, nargs="*", default=[100, 768])
     parser.add_argument("--values", type=int, default=VALUES, help="of the smaller size; the larger has ten times more")
-    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--turns", type=int, default=1, help="of preparing; batches are loaded five times as often")
+    parser.add_argument("--loaded-values", type=int, default=LOADED_VALUES)
+    parser.add_argument("--parts", choices=PARTS, nargs="*", default=PARTS)
     parser.add_argument("--scratch", type=Path, help="folder for the rows; 12 GB with default options")
     parser.add_argument("--out", type=Path, default=Path("build/bench-data.json"))
     arguments = parser.parse_args()
@@ -26,14 +31,24 @@ def main() -> None:
         prepared = [
             result
             for features in arguments.features
+            if "preparation" in arguments.parts
             for result in preparation.measure_preparation(
                 Path(folder), features, arguments.values // features, arguments.turns
             )
         ]
+        loaded = [
+            result
+            for features in arguments.features
+            if "loading" in arguments.parts
+            for result in loading.measure_loading(
+                Path(folder), features, arguments.loaded_values // features, 5 * arguments.turns
+            )
+        ]
     machine = f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}"
-    print(f"Measured on {machine}.\n\n{preparation.markdown(prepared)}")  # noqa: T201 - the result
+    print(f"Measured on {machine}.\n\n{preparation.markdown(prepared)}\n\n{loading.markdown(loaded)}")  # noqa: T201 - the result
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps({"machine": machine, "preparation": prepared}, indent=2) + "\n")
+    results = {"machine": machine, "preparation": prepared, "loading": loaded}
+    arguments.out.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ class GatherArguments(Structure):
     """See ``Gather`` in ``gather.cpp``."""
 
     _fields_ = (
-        *_pointers("first place shard handles memory offsets row_bytes out"),
-        *_sizes("pieces arrays"),
+        *_pointers("pieces starts handles memory offsets row_bytes out"),
+        *_sizes("count shards arrays"),
     )
 
 

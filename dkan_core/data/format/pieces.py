@@ -21,13 +21,17 @@ class PieceCopier:
     """Copies pieces of open shards, all arrays of a row in one pass and without Python.
 
     Args:
+        starts: First row of each shard, and the number of rows at the end, ``(S + 1,)``.
         handles: Descriptors of the files.
         fields: Where the arrays lie in each.
         names: The arrays, in the order in which they are copied.
     """
 
-    def __init__(self, handles: Sequence[int], fields: Sequence[Mapping[str, Field]], names: Sequence[str]) -> None:
+    def __init__(
+        self, starts: Int64, handles: Sequence[int], fields: Sequence[Mapping[str, Field]], names: Sequence[str]
+    ) -> None:
         self.names = names
+        self._starts = np.ascontiguousarray(starts, np.int64)
         self.offsets_SA = np.array([[shard[name].offset for name in names] for shard in fields], np.int64)
         self.row_bytes_A = np.array([fields[0][name].row_bytes for name in names], np.int64)
         self._handles_S = np.array(handles, np.int64)
@@ -36,7 +40,7 @@ class PieceCopier:
         self._library = native_library()
 
     def _addresses(self) -> list[int]:
-        arrays = (self._handles_S, self._memory_S, self.offsets_SA, self.row_bytes_A)
+        arrays = (self._starts, self._handles_S, self._memory_S, self.offsets_SA, self.row_bytes_A)
         return [array.ctypes.data for array in arrays]
 
     def use_memory(self, shards: Sequence[npt.NDArray[np.uint8]]) -> None:
@@ -44,25 +48,24 @@ class PieceCopier:
         self._memory_S = np.array([shard.ctypes.data for shard in shards], np.uintp)
         self._fixed = self._addresses()
 
-    def copy(self, shard_E: Int64, first_E: Int64, place_E: Int64, out: Arrays, threads: int) -> bool:
+    def copy(self, pieces: Int64, out: Arrays, threads: int) -> bool:
         """Copy pieces; return False where that takes Python: without the extension, or to say why one cannot be read.
 
         Args:
-            shard_E: In which shard each piece lies.
-            first_E: Its first row there.
-            place_E: Where it goes in the batch, and the batch's rows at the end, ``(E + 1,)``.
+            pieces: First row of each, and the one past its last, ``(E, 2)``; none crosses a shard.
             out: The arrays of the batch, each contiguous.
             threads: How many may copy.
         """
         if self._library is None:
             return False
-        numbers = [np.ascontiguousarray(array, np.int64) for array in (first_E, place_E, shard_E)]
+        pieces = np.ascontiguousarray(pieces)
         targets = (c_void_p * len(self.names))(*(out[name].ctypes.data for name in self.names))
         arguments = GatherArguments(
-            *(array.ctypes.data for array in numbers),
+            pieces.ctypes.data,
             *self._fixed,
             ctypes.addressof(targets),
-            pieces=len(shard_E),
+            count=len(pieces),
+            shards=len(self._handles_S),
             arrays=len(self.names),
         )
         return int(self._library.dkan_gather(byref(arguments), threads)) < 0

@@ -65,7 +65,7 @@ class ShardReader:
             [verifier.block_bytes for verifier in self._verifiers],
             [len(verifier.hashes) for verifier in self._verifiers],
         )
-        self._copier = PieceCopier(self.handles, self.fields, list(self.fields[0]))
+        self._copier = PieceCopier(self.starts, self.handles, self.fields, list(self.fields[0]))
         self._memory: list[npt.NDArray[np.uint8]] = []
         self.threads = 1
         """Threads that read; more than one where the processor has nothing better to do."""
@@ -117,28 +117,34 @@ class ShardReader:
             DataError: A block is damaged, or a file cannot be read; the message names both.
         """
         pieces = np.asarray(extents, np.int64).reshape(-1, 2)
-        pieces = pieces[pieces[:, 0] < pieces[:, 1]]
-        rows_E = pieces[:, 1] - pieces[:, 0]
-        shard_E = np.searchsorted(self.starts, pieces[:, 0], side="right") - 1
-        first_E = pieces[:, 0] - self.starts[shard_E]
-        place_E = np.concatenate([[0], np.cumsum(rows_E)])
-        arrays = self.empty(int(place_E[-1])) if out is None else out
-        self._verify(shard_E, first_E, rows_E)
-        if not self._copier.copy(shard_E, first_E, place_E, arrays, self.threads):
-            self._copy(shard_E, first_E, place_E, arrays)
+        arrays = self.empty(int((pieces[:, 1] - pieces[:, 0]).sum())) if out is None else out
+        if not self._verified.is_complete:
+            self._verify(pieces)
+        if not self._copier.copy(pieces, arrays, self.threads):
+            self._copy(pieces, arrays)
         return arrays
 
-    def _verify(self, shard_E: Int64, first_E: Int64, rows_E: Int64) -> None:
+    def _verify(self, pieces: Int64) -> None:
         """Verify the blocks of some pieces that were not verified before."""
-        if self._verified.is_complete:
-            return
-        bytes_A = self._copier.row_bytes_A
-        start_EA = self._copier.offsets_SA[shard_E] + first_E[:, None] * bytes_A
-        stop_EA = start_EA + rows_E[:, None] * bytes_A
+        first_E, stop_E = pieces[pieces[:, 0] < pieces[:, 1]].T
+        shard_E = np.searchsorted(self.starts, first_E, side="right") - 1
+        bytes_A, begin_EA = self._copier.row_bytes_A, self._copier.offsets_SA[shard_E]
+        start_EA = begin_EA + (first_E - self.starts[shard_E])[:, None] * bytes_A
+        stop_EA = begin_EA + (stop_E - self.starts[shard_E])[:, None] * bytes_A
         shard_EA = np.repeat(shard_E, len(bytes_A))
         for shard, block in self._verified.missing(shard_EA, start_EA.reshape(-1), stop_EA.reshape(-1)):
             self._verifiers[shard].verify(block, partial(self._load, shard))
             self._verified.add(shard, block)
+
+    def _copy(self, pieces: Int64, arrays: Arrays) -> None:
+        """Copy pieces as the native extension does."""
+        shards = np.searchsorted(self.starts, pieces[:, 0], side="right") - 1
+        places = np.concatenate([[0], np.cumsum(pieces[:, 1] - pieces[:, 0])]).tolist()
+        for name in self.fields[0]:
+            row_bytes, buffer = self.fields[0][name].row_bytes, arrays[name].reshape(-1).view(np.uint8).data
+            for shard, row, (start, stop) in zip(shards, pieces[:, 0], itertools.pairwise(places), strict=True):
+                offset = self.fields[shard][name].offset + int(row - self.starts[shard]) * row_bytes
+                self._read(shard, buffer[start * row_bytes : stop * row_bytes], offset)
 
     def _load(self, shard: int, offset: int, size: int) -> bytes:
         """Read bytes of a shard to verify them."""
@@ -146,16 +152,6 @@ class ShardReader:
         if self._memory:
             self._memory[shard][offset : offset + size] = np.frombuffer(read, np.uint8)
         return read
-
-    def _copy(self, shard_E: Int64, first_E: Int64, place_E: Int64, arrays: Arrays) -> None:
-        """Copy pieces as the native extension does."""
-        for name, array in arrays.items():
-            if name not in self.fields[0]:
-                continue
-            row_bytes, buffer = self.fields[0][name].row_bytes, array.reshape(-1).view(np.uint8).data
-            for shard, first, (start, stop) in zip(shard_E, first_E, itertools.pairwise(place_E), strict=True):
-                offset = self.fields[shard][name].offset + int(first) * row_bytes
-                self._read(shard, buffer[start * row_bytes : stop * row_bytes], offset)
 
     def _read(self, shard: int, buffer: memoryview, offset: int) -> None:
         if self._memory:

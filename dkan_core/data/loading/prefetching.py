@@ -25,7 +25,10 @@ class BatchRing:
 
     def __init__(self, buffers: Sequence[Arrays]) -> None:
         self.buffers = buffers
-        self._free = threading.Semaphore(len(buffers))
+        # A queue is the fastest way to wait: a hand-over should cost little beside a batch.
+        self._free: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in buffers:
+            self._free.put(None)
         self._is_closed = threading.Event()
         self._taken = 0
         self._handed_back = 0
@@ -37,7 +40,7 @@ class BatchRing:
         Raises:
             RingClosedError: Nobody will hand it back.
         """
-        self._free.acquire()
+        self._free.get()
         if self._is_closed.is_set():
             raise RingClosedError
         index = self._taken % len(self.buffers)
@@ -57,46 +60,44 @@ class BatchRing:
         assert self._handed_back < self._taken, "more buffers handed back than taken"
         self._in_use[self._handed_back % len(self.buffers)] = wait
         self._handed_back += 1
-        self._free.release()
+        self._free.put(None)
 
     def close(self) -> None:
         """Let whoever waits for a buffer wait no longer."""
         self._is_closed.set()
-        self._free.release()
+        self._free.put(None)
 
 
 def prefetched(batches: Iterator[Arrays]) -> Generator[Arrays, None, None]:
     """Read ahead in a thread, which ends with this generator; an error there is raised here."""
-    ready: queue.Queue[Arrays | BaseException | None] = queue.Queue(PREFETCH)
+    ready: queue.SimpleQueue[Arrays | BaseException | None] = queue.SimpleQueue()
+    room: queue.SimpleQueue[None] = queue.SimpleQueue()
     stopped = threading.Event()
-
-    def offer(item: Arrays | BaseException | None) -> None:
-        while not stopped.is_set():
-            # A pause that nobody notices at the end: only then does nobody take what was read.
-            try:
-                return ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
 
     def read() -> None:
         try:
             for batch in batches:
-                offer(batch)
+                room.get()
                 if stopped.is_set():
                     return
-            offer(None)
+                ready.put(batch)
+            ready.put(None)
         # Whatever it is, it belongs to whoever takes the batches: a thread that only ended would let them wait forever.
         except BaseException as error:
-            offer(error)
+            ready.put(error)
 
+    for _ in range(PREFETCH):
+        room.put(None)
     thread = threading.Thread(target=read, name="dkan-loader", daemon=True)
     thread.start()
     try:
         while (item := ready.get()) is not None:
+            room.put(None)
             if isinstance(item, BaseException):
                 raise item
             yield item
     finally:
         stopped.set()
+        room.put(None)
         # The caller may close the shards next.
         thread.join()

@@ -24,15 +24,15 @@ constexpr int64_t STREAMED_BYTES = 3 << 20;
 // dkan_core/native/library.py has the same structure; the order of the fields is the contract between the two.
 // E pieces, S shards, A arrays of a row.
 struct Gather {
-    const int64_t* first;       // [E] first row of a piece, counted in its shard
-    const int64_t* place;       // [E + 1] row of the batch where a piece begins; the batch's rows at the end
-    const int64_t* shard;       // [E]
+    const int64_t* pieces;      // [E, 2] first row of a piece, and the one past its last; none crosses a shard
+    const int64_t* starts;      // [S + 1] first row of each shard; all rows at the end
     const int64_t* handles;     // [S] open files
     const char* const* memory;  // [S] what the files hold; null: it is read from them
     const int64_t* offsets;     // [S, A] byte of a shard where an array begins
     const int64_t* row_bytes;   // [A]
     char* const* out;           // [A]
-    int64_t pieces;             // E
+    int64_t count;              // E
+    int64_t shards;             // S
     int64_t arrays;             // A
 };
 
@@ -75,15 +75,21 @@ void copy_past_caches(char* to, const char* from, int64_t count) { memcpy(to, fr
 DKAN_EXPORT int64_t dkan_gather(const Gather* a, int threads) {
     int64_t row_bytes = 0;
     for (int64_t array = 0; array < a->arrays; ++array) row_bytes += a->row_bytes[array];
-    const int64_t bytes = row_bytes * a->place[a->pieces];
+    // Where each piece goes in the batch.
+    std::vector<int64_t> place(a->count + 1);
+    for (int64_t piece = 0; piece < a->count; ++piece) {
+        place[piece + 1] = place[piece] + a->pieces[2 * piece + 1] - a->pieces[2 * piece];
+    }
+    const int64_t bytes = row_bytes * place[a->count];
     std::atomic<int64_t> failed{-1};
-    dkan::for_each_task(a->pieces, bytes, BYTES_PER_THREAD, threads, [&](int64_t piece) {
-        const int64_t shard = a->shard[piece], rows = a->place[piece + 1] - a->place[piece];
+    dkan::for_each_task(a->count, bytes, BYTES_PER_THREAD, threads, [&](int64_t piece) {
+        const int64_t first = a->pieces[2 * piece], rows = place[piece + 1] - place[piece];
+        const int64_t shard = std::upper_bound(a->starts, a->starts + a->shards, first) - a->starts - 1;
         const char* memory = a->memory[shard];
         for (int64_t array = 0; array < a->arrays; ++array) {
             const int64_t size = a->row_bytes[array];
-            const int64_t from = a->offsets[shard * a->arrays + array] + a->first[piece] * size;
-            char* to = a->out[array] + a->place[piece] * size;
+            const int64_t from = a->offsets[shard * a->arrays + array] + (first - a->starts[shard]) * size;
+            char* to = a->out[array] + place[piece] * size;
             if (!memory) {
                 if (!read_whole(a->handles[shard], to, rows * size, from)) failed = piece;
             } else if (bytes < STREAMED_BYTES) {
