@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dkan_core import DataError
 from dkan_core.data.encoding import fitting
+from dkan_core.data.encoding.distinct import distinct_values
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor, normal_scores
 from dkan_core.data.source.columns import is_number
@@ -199,6 +200,19 @@ def test_values_too_close_or_too_far_for_a_float_keep_finite_ordered_scores(valu
     feature = fit_preprocessor(pa.table({"p": values}), ["p"], [], "uint8", "here").numeric[0]
     scores = normal_scores(np.sort(values), feature)
     assert np.isfinite(scores).all() and np.abs(scores).max() <= 3 and (np.diff(scores) >= 0).all()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("zeros", [[], [0.0], [-0.0], [0.0, -0.0]])
+def test_distinct_values_are_those_of_a_sort_in_float64(kind: Any, zeros: list[float]) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.permutation(np.r_[rng.normal(size=99), rng.integers(1, 9, 99), 40 * zeros, np.inf, np.nan]).astype(
+        kind
+    )
+    found = distinct_values(pa.table({"x": values}), "x", "rows")
+    expected, counts = np.unique(values[np.isfinite(values)].astype(np.float64), return_counts=True)
+    assert found.values.tobytes() == expected.tobytes()
+    assert (found.counts.tolist(), found.missing, found.rows) == (counts.tolist(), 2, len(values))
 
 
 NUMERIC = {"name": "x", "knots": [0.0, 1.0], "scores": [-1.0, 1.0]}

@@ -42,6 +42,19 @@ def test_same_rows_in_other_row_groups_and_files_give_the_same_shards(tmp_path: 
     assert len(found[0][1]) > len(SPLITS)
 
 
+def test_row_groups_read_whole_or_in_pieces_give_the_same_bytes(tmp_path: Path, monkeypatch: Any) -> None:
+    # Of numbers alone: how long strings are is not known before they are read.
+    [source] = write(make_rows(5000).drop_columns("city"), tmp_path / "raw", row_group_size=2500)
+    found, names = [], ["x", "age", "y", "row"]
+    for most, sizes in ((1 << 20, [2500, 2500]), (2000, [1024, 1024, 1024, 1024, 904])):
+        monkeypatch.setattr(columns, "WHOLE_GROUP_BYTES", most)
+        monkeypatch.setattr(columns, "BATCH_BYTES", most)
+        assert [batch.num_rows for batch in columns.read_batches(str(source), names)] == sizes
+        prepare(source, tmp_path / f"out-{most}", CONFIG)
+        found.append(contents(tmp_path / f"out-{most}"))
+    assert found[0] == found[1]
+
+
 def test_rows_are_shuffled_even_when_the_input_is_sorted_by_label(tmp_path: Path) -> None:
     table = make_rows().sort_by("y")
     prepare(write(table, tmp_path / "raw"), tmp_path / "out", CONFIG)

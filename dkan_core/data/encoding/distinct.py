@@ -1,5 +1,6 @@
 """The distinct values of a numeric column and how often each occurs, from one sort in the column's own type."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +18,14 @@ class DistinctValues:
     """What values a column holds.
 
     Shape:
-        - values, counts: ``(U,)``
+        - values, up_to, counts: ``(U,)``
     """
 
     values: Float64
     """Rising."""
 
-    counts: Int64
-    """Rows of each."""
+    up_to: Int64
+    """Rows that hold that value or a smaller one (U,)."""
 
     missing: int
     """Rows that hold null, NaN or infinity."""
@@ -32,17 +33,24 @@ class DistinctValues:
     @property
     def rows(self) -> int:
         """Rows of the column."""
-        return int(self.counts.sum()) + self.missing
+        return (int(self.up_to[-1]) if len(self.up_to) else 0) + self.missing
 
-    def count_up_to(self, knots: Float64) -> list[int]:
-        """Count rows as ``histograms.count_up_to`` does: missing, up to each of some rising knots, and above the last.
+    @property
+    def counts(self) -> Int64:
+        """Rows of each value."""
+        return np.diff(self.up_to, prepend=0)
 
-        >>> DistinctValues(np.array([0.5, 1.0, 9.0]), np.array([1, 2, 1]), 1).count_up_to(np.array([1.0, 2.0]))
-        [1, 3, 0, 1]
+    def count_between(self, places: Int64) -> list[int]:
+        """Count rows as ``histograms.count_up_to`` does: missing, up to each of some values, and above the last.
+
+        Args:
+            places: Rising indices of the values.
+
+        >>> DistinctValues(np.array([0.5, 1.0, 9.0]), np.array([1, 3, 4]), 1).count_between(np.array([1]))
+        [1, 3, 1]
         """
-        ends = np.concatenate([[0], np.cumsum(self.counts)])
-        up_to = ends[np.searchsorted(self.values, knots, side="right")]
-        return [self.missing, *np.diff([0, *up_to, ends[-1]]).tolist()]
+        ends = [0, *self.up_to[places].tolist(), self.rows - self.missing]
+        return [self.missing, *(after - before for before, after in itertools.pairwise(ends))]
 
 
 def distinct_values(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> DistinctValues:
@@ -61,8 +69,7 @@ def distinct_values(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> D
     if zeros.any() and not zeros.all():
         # Of 0.0 and -0.0, which are equal, the sort of float64 decides which one is kept, as it always has.
         kept, counts = np.unique(finite.astype(np.float64), return_counts=True)
-        return DistinctValues(kept, counts, len(values) - len(finite))
+        return DistinctValues(kept, np.cumsum(counts), len(values) - len(finite))
     finite.sort()
-    first = np.flatnonzero(np.concatenate([[len(finite) > 0], finite[1:] != finite[:-1]]))
-    counts = np.diff(first, append=len(finite))
-    return DistinctValues(finite[first].astype(np.float64), counts, len(values) - len(finite))
+    last = np.flatnonzero(np.concatenate([finite[1:] != finite[:-1], [len(finite) > 0]]))
+    return DistinctValues(finite[last].astype(np.float64), last + 1, len(values) - len(finite))

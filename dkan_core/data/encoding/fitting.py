@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkan_core.data.encoding.distinct import DistinctValues, distinct_values
+from dkan_core.data.encoding.distinct import DistinctValues, Int64, distinct_values
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import (
     SCORE_LIMIT,
@@ -91,8 +91,8 @@ def fit_preprocessor(
     find = partial(_distinct, sample, where)
     for name, found in zip(numeric, columns_pool.map(find, numeric), strict=True):
         with suppress(*passed_over):
-            scored.append(_fit_numeric(found, name, where))
-            counts[name] = found.count_up_to(scored[-1].curve[0])
+            feature, counts[name] = _fit_numeric(found, name, where)
+            scored.append(feature)
             codes = _fit_value_codes(found, name) if len(numeric) <= MAX_VALUE_CODED_COLUMNS else None
             coded += [codes] if codes is not None else []
     fitted = Preprocessor(numeric=scored, coded=coded, numeric_dtype=numeric_dtype)
@@ -128,22 +128,31 @@ def _check_told_apart(column: pa.ChunkedArray | pa.Array, name: str, where: str)
         )
 
 
-def _fit_numeric(found: DistinctValues, name: str, where: str) -> NumericFeature:
-    values, counts = found.values, found.counts
-    if not len(values):
+def _fit_numeric(found: DistinctValues, name: str, where: str) -> tuple[NumericFeature, list[int]]:
+    """Return a column's knots and scores, and how many rows are between the knots."""
+    if not len(found.values):
         raise _no_value(name, found.missing, where)
-    mid_rank = (np.cumsum(counts) - counts / 2) / counts.sum()
-    if len(values) > MAX_EXACT_KNOTS:
-        # The first value at or above each level's rank; the levels beyond the last value share that one.
-        above = np.clip(np.searchsorted(mid_rank, LEVEL_RANKS), 0, len(values) - 1)
-        # Where the score jumps, as at a frequent value, the last value before the jump keeps its own score too.
-        jumps = _inverse_normal(mid_rank[above]) - LEVELS > JUMP
-        chosen = np.unique([*above, *np.maximum(above[jumps] - 1, 0)])
-        values, mid_rank = values[chosen], mid_rank[chosen]
-    scores = np.clip(_inverse_normal(mid_rank), -SCORE_LIMIT, SCORE_LIMIT)
+    mid_rank = (found.up_to - found.counts / 2) / found.up_to[-1]
+    if len(found.values) > MAX_EXACT_KNOTS:
+        chosen, inverse = _knots_at_levels(mid_rank)
+    else:
+        chosen, inverse = np.arange(len(found.values)), _inverse_normal(mid_rank)
+    scores = np.clip(inverse, -SCORE_LIMIT, SCORE_LIMIT)
     # Six places, a 23,000th of a storage step, keep the manifest short and equal on machines that differ in the last
     # bit of the inverse normal.
-    return NumericFeature(name=name, knots=values.tolist(), scores=scores.round(6).tolist())
+    feature = NumericFeature(name=name, knots=found.values[chosen].tolist(), scores=scores.round(6).tolist())
+    return feature, found.count_between(chosen)
+
+
+def _knots_at_levels(mid_rank: Float64) -> tuple[Int64, Float64]:
+    """Return which of many values are knots, and the inverse normal of their ranks."""
+    # The first value at or above each level's rank; the levels beyond the last value share that one.
+    above = np.clip(np.searchsorted(mid_rank, LEVEL_RANKS), 0, len(mid_rank) - 1)
+    inverse = _inverse_normal(mid_rank[above])
+    # Where the score jumps, as at a frequent value, the last value before the jump keeps its own score too.
+    before = np.maximum(above[inverse - LEVELS > JUMP] - 1, 0)
+    chosen, first = np.unique(np.concatenate([above, before]), return_index=True)
+    return chosen, np.concatenate([inverse, _inverse_normal(mid_rank[before])])[first]
 
 
 def _inverse_normal(ranks: Float64) -> Float64:
@@ -152,12 +161,13 @@ def _inverse_normal(ranks: Float64) -> Float64:
 
 def _fit_value_codes(found: DistinctValues, name: str) -> ValueFeature | None:
     """Code the frequent values of a numeric column, or None where that would say nothing new."""
-    frequent = np.flatnonzero(found.counts >= MIN_VALUE_ROWS)
+    counts = found.counts
+    frequent = np.flatnonzero(counts >= MIN_VALUE_ROWS)
     # By falling count and, among equals, by value: the choice must not depend on the order of the rows.
-    order = np.lexsort((found.values[frequent], -found.counts[frequent]))[:MAX_VALUE_CODES]
+    order = np.lexsort((found.values[frequent], -counts[frequent]))[:MAX_VALUE_CODES]
     frequent = frequent[order]
     # Of two values, the score alone tells which one it is.
-    repeats = len(found.values) > 2 and found.counts[frequent].sum() >= MIN_REPEATED_SHARE * found.rows
+    repeats = len(found.values) > 2 and counts[frequent].sum() >= MIN_REPEATED_SHARE * found.rows
     if not repeats and not found.missing:
         return None
     vocabulary = np.sort(found.values[frequent]).tolist() if repeats else []

@@ -78,7 +78,26 @@ def write_atomic(path: Path, content: bytes | str) -> None:
 
 def json_text(value: Any) -> str:
     """Return ``value`` as the text of a JSON file; NaN and infinity are refused."""
-    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+    return _indented(value, "\n") + "\n"
+
+
+def _indented(value: Any, line: str) -> str:
+    r"""Return ``json.dumps(value, indent=2)``, in much less time: with an indent, that encoder is not the one in C.
+
+    >>> value = {"a": [1, 2.5, True, None, []], "b": {"c": "ä", "d": {}}, "e": [0.1, 1e300], "f": [[1], (2, 3)]}
+    >>> _indented(value, "\n") == json.dumps(value, indent=2)
+    True
+    """
+    inner = line + "  "
+    if isinstance(value, dict) and value and all(isinstance(key, str) for key in value):
+        items = (f"{json.dumps(key)}: {_indented(item, inner)}" for key, item in value.items())
+        return f"{{{inner}{f',{inner}'.join(items)}{line}}}"
+    if isinstance(value, list | tuple) and value:
+        if {*map(type, value)} <= {int, float}:
+            numbers = json.dumps(value, allow_nan=False)[1:-1]
+            return f"[{inner}{numbers.replace(', ', f',{inner}')}{line}]"
+        return f"[{inner}{f',{inner}'.join(_indented(item, inner) for item in value)}{line}]"
+    return json.dumps(value, indent=2, allow_nan=False).replace("\n", line)
 
 
 def write_json(path: Path, value: Any) -> None:
