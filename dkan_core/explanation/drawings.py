@@ -47,12 +47,11 @@ def draw(size: tuple[float, float], paint: Callable[[Figure], None], *, png: boo
     """
     # A name with two dollars is no formula.
     with matplotlib.rc_context({**STYLE, "text.parse_math": False}):
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=size)
         paint(figure)
         svg, target = svg_text(figure), io.BytesIO()
         if png:
-            # The places found for the SVG hold.
-            figure.set_layout_engine("none")
+            # In the places that were found for the SVG.
             figure.savefig(target, format="png", dpi=DPI, facecolor="white", metadata={"Software": None})
     return Drawing(svg, target.getvalue())
 

@@ -84,16 +84,19 @@ def rank_by_effect(
 
 def _effects(answers: Answers, columns: Sequence[Column], rows: int, seed: int, advance: Advance) -> list[Importance]:
     """Measure each column on ``rows`` of those rows whose value changes; the others do not move."""
-    total, found = row_count(answers.arrays), []
+    total = row_count(answers.arrays)
+    changed, changes = {}, []
     for column in columns:
         changed_M, cells = redrawn(answers.arrays, column, _orders(seed, column, total, 1)[0])
-        chosen = changed_M[:rows]
+        changed[column.name] = len(changed_M) / total
+        changes.append((changed_M[:rows], [(column, cells[slice(rows)])]))
+    found = []
+    for column, (chosen, _), after_ML in zip(columns, changes, answers.to_changes(changes), strict=True):
         effect, error = 0.0, 0.0
         if len(chosen):
-            after_ML = answers.to_changed(chosen, [(column, cells[slice(rows)])])
             # Halved, as both the row's own value and the exchanged one vary.
             squares_ML = np.square(after_ML - answers.log_odds_NL[chosen]) / 2
-            effect, error = _root_mean(squares_ML, len(changed_M) / total, total)
+            effect, error = _root_mean(squares_ML, changed[column.name], total)
         found.append(
             Importance(name=column.name, kind=column.kind, effect=effect, effect_error=error, effect_rows=len(chosen))
         )

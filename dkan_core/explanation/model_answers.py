@@ -3,7 +3,7 @@
 Shape suffixes: N rows, M changed rows, L labels, H the first layer's outputs over all members.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,8 @@ from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation import prediction
 from dkan_core.explanation.columns import Rows, Settings
-from dkan_core.explanation.response import Answers, cut, row_count, slices
-from dkan_core.model.first_layer import Change, FirstLayerTerms
+from dkan_core.explanation.response import Answers, Change, cut, row_count, slices
+from dkan_core.model.first_layer import FeatureChange, FirstLayerTerms
 from dkan_core.model.tabular import TabularFastKAN
 
 # Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
@@ -74,7 +74,6 @@ class ModelAnswers(Answers):
         stored = {name: torch.from_numpy(array).to(self._device) for name, array in arrays.items()}
         return self._model.first_output(stored.get("numeric"), stored.get("categorical"))
 
-    @torch.inference_mode()
     def to_changed(self, rows_M: Rows, settings: Settings) -> Float64:
         """Return the log-odds ``(M, L)`` of rows with some columns changed.
 
@@ -84,26 +83,48 @@ class ModelAnswers(Answers):
         """
         if self._terms is None:
             return super().to_changed(rows_M, settings)
-        parts = []
-        # Chunks are too small to be shared: threads that wait for each other took more time than they saved.
-        with prediction.torch_threads(1):
-            for part in slices(len(rows_M), self._step):
-                first_MH = self._changed_first(self._terms, rows_M[part], cut(settings, part))
-                parts.append(self._within(self._model.log_odds_of(first_MH)))
-        return np.concatenate(parts)
+        parts = [(rows_M[part], cut(settings, part)) for part in slices(len(rows_M), self._step)]
+        return np.concatenate([answered_ML for part in parts for answered_ML in self._score_together([part])])
 
-    def _changed_first(self, terms: FirstLayerTerms, rows_M: Rows, settings: Settings) -> Tensor:
+    def to_changes(self, changes: Iterable[Change]) -> Iterator[Float64]:
+        """Yield what ``to_changed`` returns for each of many changes; those of few rows are scored together."""
+        for together in _grouped(changes, self._step):
+            if self._terms is None or len(together) == 1:
+                yield from (self.to_changed(*change) for change in together)
+            else:
+                yield from self._score_together(together)
+
+    @torch.inference_mode()
+    def _score_together(self, changes: Sequence[Change]) -> list[Float64]:
+        first_MH = torch.cat([self._changed_first(rows_M, settings) for rows_M, settings in changes])
+        answered_ML = self._within(self._model.log_odds_of(first_MH))
+        return np.split(answered_ML, np.cumsum([len(rows_M) for rows_M, _ in changes])[:-1])
+
+    def _changed_first(self, rows_M: Rows, settings: Settings) -> Tensor:
         """Return the first layer's output for rows with some columns changed."""
+        assert self._terms is not None
         if rows_M.max(initial=0) < len(self._first_NH):
             first_MH = self._first_NH[torch.from_numpy(rows_M).to(self._device)]
         else:
             first_MH = self._first({name: array[rows_M] for name, array in self.arrays.items()})
-        scores: dict[int, Change] = {}
-        codes: dict[int, Change] = {}
+        scores: dict[int, FeatureChange] = {}
+        codes: dict[int, FeatureChange] = {}
         for column, cells in settings:
             if cells.scores_P is not None:
                 scores[column.score_index] = self.arrays["numeric"][rows_M, column.score_index], cells.scores_P
             if cells.codes_P is not None:
                 codes[column.code_index] = self.arrays["categorical"][rows_M, column.code_index], cells.codes_P
-        difference_MH = terms.difference(scores, codes, lambda index: self.arrays["categorical"][rows_M, index])
+        difference_MH = self._terms.difference(scores, codes, lambda index: self.arrays["categorical"][rows_M, index])
         return first_MH if difference_MH is None else first_MH.add_(difference_MH)
+
+
+def _grouped(changes: Iterable[Change], rows: int) -> Iterator[list[Change]]:
+    """Yield changes in groups of at most so many rows; a change of more is a group by itself."""
+    group: list[Change] = []
+    for change in changes:
+        if group and sum(len(rows_M) for rows_M, _ in [*group, change]) > rows:
+            yield group
+            group = []
+        group.append(change)
+    if group:
+        yield group

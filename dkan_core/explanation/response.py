@@ -3,7 +3,7 @@
 Shape suffixes: N rows, M changed rows, L labels, P values.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -18,6 +18,9 @@ CHUNK_CELLS = 1 << 25
 
 LogOdds = Callable[[Arrays], Float64]
 """Prepared arrays to log-odds ``(N, L)``."""
+
+Change = tuple[Rows, Settings]
+"""Some of the rows (M), and what they hold in some columns after the change."""
 
 
 class Answers:
@@ -44,6 +47,10 @@ class Answers:
         step = max(1, min(CHUNK_ROWS, CHUNK_CELLS // width(self.arrays)))
         parts = [self._answer(rows_M[part], cut(settings, part)) for part in slices(len(rows_M), step)]
         return np.concatenate(parts)
+
+    def to_changes(self, changes: Iterable[Change]) -> Iterator[Float64]:
+        """Yield what ``to_changed`` returns for each of many changes, some of which may be scored together."""
+        return (self.to_changed(*change) for change in changes)
 
     def _answer(self, rows_M: Rows, settings: Settings) -> Float64:
         return self._function(changed_rows(self.arrays, rows_M, settings))

@@ -28,8 +28,11 @@ Stored = npt.NDArray[Any]
 CodesOf = Callable[[int], Stored]
 """Index of a coded feature to its codes."""
 
-Change = tuple[Stored, Stored]
+FeatureChange = tuple[Stored, Stored]
 """One feature before and after it changes."""
+
+Changes = Mapping[int, FeatureChange]
+"""Some features, by index."""
 
 # With as many rows, tables have an entry for each value that is possible, and no search for those that occur.
 UINT8_VALUES = 256
@@ -60,7 +63,7 @@ class _Term:
     of: Callable[[Tensor], Tensor]
     """Stored values ``(P,)`` to the term ``(P, H)``."""
 
-    change: Change
+    change: FeatureChange
     count: int
     """How many values there are; 0 where they are not the first whole numbers."""
 
@@ -91,7 +94,9 @@ class FirstLayerTerms:
         self._starts = dict(zip(self._embeddings, starts, strict=False))
         self._one_hots = [] if encoder.indicators is None else list(_one_hots(encoder.indicators))
 
-    def difference(self, scores: Mapping[int, Change], codes: Mapping[int, Change], codes_of: CodesOf) -> Tensor | None:
+    def difference(
+        self, scores: Mapping[int, FeatureChange], codes: Mapping[int, FeatureChange], codes_of: CodesOf
+    ) -> Tensor | None:
         """Return what is added to the first layer's output when some features change.
 
         Args:
@@ -116,7 +121,9 @@ class FirstLayerTerms:
         places_MT = torch.from_numpy(np.stack(places, axis=1)).to(self._encoder.curved.device)
         return table_sum(places_MT, torch.cat(tables))
 
-    def _terms(self, scores: Mapping[int, Change], codes: Mapping[int, Change], codes_of: CodesOf) -> Iterator[_Term]:
+    def _terms(
+        self, scores: Mapping[int, FeatureChange], codes: Mapping[int, FeatureChange], codes_of: CodesOf
+    ) -> Iterator[_Term]:
         for feature, change in scores.items():
             of_score = functools.partial(self._binary_term if feature in self._binary else self._curved_term, feature)
             yield _Term(of_score, change, UINT8_VALUES if change[0].dtype == np.uint8 else 0)

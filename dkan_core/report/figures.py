@@ -12,7 +12,9 @@ from typing import Any
 import matplotlib
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from dkan_core.evaluation.curves import (
@@ -35,6 +37,7 @@ VARIABLES = {
     PAPER: "--card",
 }
 DASHED = (0, (4, 3))
+POINTS_PER_INCH = 72
 # The date would make every report another file; the rest is matplotlib's name and version.
 NO_METADATA: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 # Text is left as text and ids are hashed with a salt of ours, so that the same numbers give the same bytes. The ground
@@ -212,7 +215,7 @@ def _short_count(value: float, place: Any) -> str:
 
 def _render(key: str, title: str, xlabel: str, ylabel: str, draw: Callable[[Axes], None]) -> Markup:
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.4, 3.7), layout="constrained")
+        figure = Figure(figsize=(5.4, 3.7))
         axes = figure.add_subplot()
         draw(axes)
         axes.set(xlabel=xlabel, ylabel=ylabel)
@@ -220,7 +223,11 @@ def _render(key: str, title: str, xlabel: str, ylabel: str, draw: Callable[[Axes
 
 
 def svg_text(figure: Figure) -> str:
-    """Return a figure, drawn under ``STYLE``, as the text of an SVG file."""
+    """Lay out a figure, drawn under ``STYLE``, and return it as the text of an SVG file."""
+    # Once, in points, as SVG has them. A figure with an engine of its own is drawn twice for every file.
+    FigureCanvasSVG(figure)
+    figure.dpi = POINTS_PER_INCH
+    ConstrainedLayoutEngine().execute(figure)
     target = io.StringIO()
     figure.savefig(target, format="svg", metadata=NO_METADATA)
     return target.getvalue()

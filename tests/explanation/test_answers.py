@@ -84,6 +84,23 @@ def test_changed_rows_get_what_they_would_get_as_a_whole(
         np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
+def test_changes_that_are_scored_together_get_what_each_gets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_answers, "CHUNK_OUTPUTS", 18 * 50)
+    arrays = make_arrays(100, "uint8")
+    for model in (make_model(), make_model(input_norm="layer")):
+        answers = ModelAnswers(model, CPU, [0, 1], arrays)
+        changes = [
+            (np.arange(start, stop), [(column, cells_like(column, arrays, np.arange(stop - start)))])
+            for start, stop in ((0, 20), (10, 35), (0, 0), (5, 95), (40, 60), (0, 50))
+            for column in (NUMBER, BOTH)
+        ]
+        found = [*answers.to_changes(changes)]
+        assert [len(each) for each in found] == [len(rows) for rows, _ in changes]
+        for change, each in zip(changes, found, strict=True):
+            np.testing.assert_allclose(each, answers.to_changed(*change), atol=1e-5)
+    assert [*answers.to_changes([])] == []
+
+
 def test_only_the_rows_that_change_and_the_columns_that_do_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     model, arrays = make_model(), make_arrays(100, "uint8")
     answers = ModelAnswers(model, CPU, [0], arrays)
