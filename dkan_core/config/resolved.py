@@ -37,7 +37,12 @@ class ResolvedTrainConfig(TrainConfig):
     @property
     def takes_local_steps(self) -> bool:
         """Whether ranks without a server step the optimizer where they compute, not where the state that counts is."""
-        return self.strategy == "local-sgd" or (self.strategy == "single" and self.device != "cpu")
+        return self.strategy == "local-sgd" or self.steps_on_devices
+
+    @property
+    def steps_on_devices(self) -> bool:
+        """Whether all that a step needs lies on the workers' GPUs: so without a server, where each worker has one."""
+        return self.strategy != "parameter-server" and "cpu" not in self.devices
 
     @property
     def may_hold_rows(self) -> bool:

@@ -6,6 +6,7 @@ Shape suffixes: P trainable parameters, K arrays of the state, N numbers of a bu
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -45,6 +46,12 @@ class RoundTotals:
     square: float = 0.0
     """Of the proof."""
 
+    broken: float = 0.0
+    """Ranks whose steps lead to something that is no finite number."""
+
+    rounds: float = 0.0
+    """How many rounds follow before the next commit, by the first rank's clock; 0 where there is one a commit."""
+
     @classmethod
     def for_round(cls, inputs: "RoundInputs", loss: float, weight: float, rows: int) -> "RoundTotals":
         """Return what one rank adds to the totals."""
@@ -58,6 +65,17 @@ class RoundTotals:
             proof=inputs.proof,
             square=inputs.proof**2,
         )
+
+    @classmethod
+    def from_tensor(cls, totals: Tensor) -> Self:
+        """Return those that a tensor holds in their order."""
+        return cls(**dict(zip((field.name for field in fields(cls)), totals.tolist(), strict=True)))
+
+    def over_ranks(self, process_group: ProcessGroup) -> Self:
+        """Return the sum over all ranks."""
+        totals = torch.tensor(astuple(self), device=process_group.device)
+        process_group.all_reduce(totals)
+        return self.from_tensor(totals)
 
     def is_proven(self, size: int) -> bool:
         """Tell whether the proofs of so many ranks are all the same; each rank finds the same answer."""
@@ -138,7 +156,7 @@ class Strategy(ABC):
 
     def read_tail(self) -> RoundTotals:
         """Return what stands there, once it is summed."""
-        return RoundTotals(**dict(zip((field.name for field in fields(RoundTotals)), self._tail.tolist(), strict=True)))
+        return RoundTotals.from_tensor(self._tail)
 
 
 class GradientStrategy(Strategy):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
@@ -23,9 +24,7 @@ class DistributedDataParallelism(Strategy):
 
     def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
         super().__init__(process_group, replica, batches, rules)
-        devices = [replica.device] if replica.device.type == "cuda" else None
-        with process_group.exit_on_peer_loss():
-            self.model = DistributedDataParallel(_Logits(replica.model), device_ids=devices, init_sync=False)
+        self.model = DdpModel(process_group, replica, rules.config)
 
     def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
         """Compute the loss as this rank's share of that of all, and let DDP average its gradient."""
@@ -35,22 +34,52 @@ class DistributedDataParallelism(Strategy):
         self.replica.gradients_P.zero_()
         batch = to_tensors(arrays, self.replica.device)
         weight = cell_weights(batch["labels"], batch.get("weight"), self.config.label_weights).sum()
-        total = weight.to(self.process_group.device, copy=True)
-        self.process_group.all_reduce(total)
-        # DDP takes the plain mean over ranks; divided by this, losses add up to the mean over the labels of all.
-        share = total.to(weight.device) / self.process_group.size
-        loss = self._backward(batch, share)
-        mean = loss * share.item() / (weight.item() or 1.0)
-        self.write_tail(RoundTotals.for_round(inputs, mean, weight.item(), len(arrays["labels"])))
+        mean, _ = self.model.backward(batch, weight)
+        self.write_tail(RoundTotals.for_round(inputs, mean.item(), weight.item(), len(arrays["labels"])))
         self.process_group.all_reduce(self._tail)
         self.update_N.copy_(self.replica.gradients_P)
         return self.read_tail()
 
-    def _backward(self, batch: dict[str, Tensor], share: Tensor) -> float:
+
+class DdpModel:
+    """A replica whose gradients torch's DistributedDataParallel averages.
+
+    Args:
+        process_group: This rank and the others.
+        replica: Its model.
+        config: Resolved settings.
+    """
+
+    def __init__(self, process_group: ProcessGroup, replica: Replica, config: ResolvedTrainConfig) -> None:
+        self.process_group = process_group
+        self.config = config
+        devices = [replica.device] if replica.device.type == "cuda" else None
+        with process_group.exit_on_peer_loss():
+            self.model = DistributedDataParallel(_Logits(replica.model), device_ids=devices, init_sync=False)
+
+    def backward(self, batch: dict[str, Tensor], weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Put the gradient of the global batch into the parameters' ``grad``, which is zero before.
+
+        Args:
+            batch: This rank's rows, maybe none.
+            weight: Of their measured labels.
+
+        Returns:
+            The mean loss of these rows, and the weight of the global batch: scalars.
+        """
+        total = weight.to(self.process_group.device, copy=True)
+        self.process_group.all_reduce(total)
+        total = total.to(weight.device)
+        # DDP takes the plain mean over ranks; divided by this, losses add up to the mean over the labels of all.
+        share = total / self.process_group.size
+        loss = self._backward_in_parts(batch, share)
+        return loss * share / torch.where(weight > 0, weight, 1.0), total
+
+    def _backward_in_parts(self, batch: dict[str, Tensor], share: Tensor) -> Tensor:
         """Have the gradients of a batch's parts averaged, the last one's while it is computed; return the loss."""
         rows = len(batch["labels"])
         size = max(1, -(-rows // self.config.accumulate))
-        loss = 0.0
+        losses = []
         # Once also without rows: the other ranks wait for this one's part of the average.
         starts = range(0, max(1, rows), size)
         for start in starts:
@@ -59,8 +88,8 @@ class DistributedDataParallelism(Strategy):
             with waits, self.process_group.exit_on_peer_loss():
                 part_of_loss = part_loss(self.model, part, self.config, share)
                 torch.autograd.backward(part_of_loss)
-            loss += part_of_loss.item()
-        return loss
+            losses.append(part_of_loss.detach())
+        return torch.stack(losses).sum()
 
 
 class _Logits(nn.Module):

@@ -119,6 +119,9 @@ class ProcessGroup:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
+            # What cannot be captured can be launched.
+            if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise
             logger.exception("lost the other ranks")
             sys.stderr.flush()
             # At once: what is left of the connections may wait for those that are gone.

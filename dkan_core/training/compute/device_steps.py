@@ -9,7 +9,7 @@ Shape suffixes: P trainable parameters, S steps that the device is told of at on
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,18 +18,17 @@ from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.data.loading.order import slice_of
 from dkan_core.data.loading.tiers import place_on_host
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import add_gradient, to_tensors
+from dkan_core.training.compute.gradient import to_tensors
 from dkan_core.training.compute.local_steps import HostSteps, LocalSteps
 from dkan_core.training.compute.resident_rows import rows_on_device
+from dkan_core.training.compute.step_exchange import Alone, StepExchange
+from dkan_core.training.compute.step_graph import StepGraph
 from dkan_core.training.state.adamw import BETA1, BETA2, EPSILON, AdamState
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import Rules
 
 PLANNED_STEPS = 256
 """Steps that the device is told of at once: their learning rates and places are a few kilobytes."""
-
-WARMUP_STEPS = 3
-"""Steps before one is captured: kernels are compiled and libraries choose theirs in the first ones."""
 
 MAX_STEPS_IN_FLIGHT = 16
 """Steps that the host may be ahead: enough to keep the device busy, few enough for heartbeats to tell of progress."""
@@ -38,17 +37,35 @@ logger = logging.getLogger(__name__)
 
 
 class DeviceSteps(LocalSteps):
-    """Steps with everything on the device of the model."""
+    """Steps with everything on the device of the model.
+
+    Args:
+        replica: The model.
+        batches: The rows.
+        rules: What changes of the parameters depend on.
+        on_step: Called after every step.
+        exchange: What a step has to do with other processes.
+    """
 
     def __init__(
-        self, replica: Replica, batches: SliceBatches, rules: Rules, on_step: Callable[[], None] = lambda: None
+        self,
+        replica: Replica,
+        batches: SliceBatches,
+        rules: Rules,
+        on_step: Callable[[], None] = lambda: None,
+        exchange: StepExchange | None = None,
     ) -> None:
         super().__init__(replica, batches, rules, on_step)
         self.device = replica.device
+        self.exchange = exchange or Alone(replica, rules.config)
         self.resident = rows_on_device(batches.reader, rules.config, self.device)
         if self.resident is None:
             place_on_host(batches.reader, rules.config)
-        self.moments_2P = torch.zeros(2, replica.values_P.numel(), device=self.device)
+        parameters = replica.values_P.numel()
+        # In one piece, which other processes' can be averaged with at once.
+        self.state_3P = torch.zeros(3, parameters, device=self.device)
+        replica.bind_values(self.state_3P[0])
+        self.moments_2P = self.state_3P[1:]
         self.decay_P = torch.zeros_like(replica.values_P)
         for start, stop, decay in rules.decayed:
             self.decay_P[start:stop] = decay
@@ -59,20 +76,53 @@ class DeviceSteps(LocalSteps):
         self.totals_2 = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._graph = StepGraph(self.device)
         self._in_flight: deque[torch.cuda.Event] = deque()
+        self._rehearsed = not self.exchange.has_peers
 
     def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
         """Take steps on one slice of their batches."""
+        return self.take_rounds(state, [steps], slice_index, lr_scale)
+
+    def take_rounds(self, state: AdamState, rounds: Sequence[range], slice_index: int, lr_scale: float) -> LossTotals:
+        """Take the steps of some rounds on one slice of their batches; the exchange has its turn after each.
+
+        Args:
+            state: Changed in place.
+            rounds: Steps of the run that follow one another, all in one epoch.
+            slice_index: The slice.
+            lr_scale: Factor of the learning rate.
+        """
+        if not self.exchange.ends_rounds:
+            rounds = [range(rounds[0].start, rounds[-1].stop)]
         # Graphs are captured, and events recorded, on the current device: the caller may have another.
         with torch.cuda.device_of(self.replica.values_P):
+            if not self._rehearsed:
+                self._rehearse(rounds[0].start, slice_index)
             try:
-                return self._take(state, steps, slice_index, lr_scale)
+                return self._take(state, rounds, slice_index, lr_scale)
             except torch.cuda.OutOfMemoryError:
-                if self.resident is None:
+                # The others are in the middle of these steps, and would take part in none of them again.
+                if self.resident is None or self.exchange.has_peers:
                     raise
-                logger.warning("a step and all rows do not fit on %s: batches are sent there from now on", self.device)
+                self._tell_that_rows_do_not_fit()
             # After the error, which holds what the step had allocated. The state is as it was: it is changed last.
             self._release_rows()
-            return self._take(state, steps, slice_index, lr_scale)
+            return self._take(state, rounds, slice_index, lr_scale)
+
+    def _rehearse(self, step: int, slice_index: int) -> None:
+        """Compute a gradient that nobody takes part in: kernels are compiled, and it shows whether memory suffices."""
+        first, stop = self._slice_of(step, slice_index)
+        self._plan(range(step, step + 1), [first], 0.0)
+        try:
+            self.exchange.own_gradient(self._rows(step, slice_index, stop - first))
+        except torch.cuda.OutOfMemoryError:
+            if self.resident is None:
+                raise
+            self._tell_that_rows_do_not_fit()
+            self._release_rows()
+        self._rehearsed = True
+
+    def _tell_that_rows_do_not_fit(self) -> None:
+        logger.warning("a step and all rows do not fit on %s: batches are sent there from now on", self.device)
 
     def _release_rows(self) -> None:
         self.resident = None
@@ -81,22 +131,30 @@ class DeviceSteps(LocalSteps):
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
+    def _take(self, state: AdamState, rounds: Sequence[range], slice_index: int, lr_scale: float) -> LossTotals:
         host = [torch.from_numpy(array) for array in (state.values_P, state.exp_avg_P, state.exp_avg_sq_P)]
-        device = [self.replica.values_P, *self.moments_2P]
-        for target, source in zip(device, host, strict=True):
+        for target, source in zip(self.state_3P, host, strict=True):
             target.copy_(source)
-        places = [self._slice_of(step, slice_index) for step in steps]
         self.totals_2.zero_()
-        for index, (step, (first, stop)) in enumerate(zip(steps, places, strict=True)):
-            if index % PLANNED_STEPS == 0:
-                planned = slice(index, index + PLANNED_STEPS)
-                self._plan(steps[planned], [begin for begin, _ in places[planned]], lr_scale)
-            self._take_one(step, slice_index, stop - first)
-        for target, source in zip(host, device, strict=True):
+        rows = 0
+        for steps in rounds:
+            taken = self._take_round(steps, slice_index, lr_scale)
+            self.exchange.end_round(self.state_3P, taken)
+            rows += taken
+        for target, source in zip(host, self.state_3P, strict=True):
             target.copy_(source)
         loss, weight = self.totals_2.tolist()
-        return LossTotals(loss / (weight or 1.0), weight, sum(stop - first for first, stop in places))
+        return LossTotals(loss / (weight or 1.0), weight, rows)
+
+    def _take_round(self, steps: range, slice_index: int, lr_scale: float) -> int:
+        """Take steps; return the rows of their slices."""
+        places = [self._slice_of(step, slice_index) for step in steps]
+        for start in range(0, len(steps), PLANNED_STEPS):
+            planned = slice(start, start + PLANNED_STEPS)
+            self._plan(steps[planned], [first for first, _ in places[planned]], lr_scale)
+            for step, (first, stop) in zip(steps[planned], places[planned], strict=True):
+                self._take_one(step, slice_index, stop - first)
+        return sum(stop - first for first, stop in places)
 
     def _slice_of(self, step: int, slice_index: int) -> tuple[int, int]:
         """Return the places of a slice in its epoch's stream of rows."""
@@ -126,25 +184,26 @@ class DeviceSteps(LocalSteps):
         self.cursor.zero_()
 
     def _take_one(self, step: int, slice_index: int, rows: int) -> None:
-        if rows == 0:
+        if rows == 0 and not self.exchange.has_peers:
             self.cursor.add_(1)
-        elif self.resident is None:
-            self._step(to_tensors(self.batches.get(step, slice_index), self.device))
+        elif self.resident is None or not self.exchange.can_be_captured:
+            self._step(self._rows(step, slice_index, rows))
         else:
-            self._graph.run(lambda: self._step_on_resident_rows(rows), rows)
+            self._graph.run(lambda: self._step(self._rows(step, slice_index, rows)), rows)
         self._wait_for_earlier_steps()
         self.on_step()
 
-    def _step_on_resident_rows(self, rows: int) -> None:
-        assert self.resident is not None
-        self._step(self.resident.gather(self.places_S[self.cursor], self.epoch, rows))
+    def _rows(self, step: int, slice_index: int, rows: int) -> dict[str, Tensor]:
+        """Return the rows of a slice: those on the device at the cursor, or those of the loader."""
+        if self.resident is None:
+            return to_tensors(self.batches.get(step, slice_index), self.device)
+        return self.resident.gather(self.places_S[self.cursor], self.epoch, rows)
 
     def _step(self, batch: dict[str, Tensor]) -> None:
         """Take a step as the host has set it; nothing here waits for the device."""
-        self.replica.gradients_P.zero_()
-        loss, weight = add_gradient(self.replica.model, batch, self.rules.config)
+        loss, weight, total = self.exchange.gradient(batch)
         lr, first_rise, second_rise = self.factors_S3[self.cursor].unbind(1)
-        self._update(lr, first_rise, second_rise, (weight > 0).float())
+        self._update(lr, first_rise, second_rise, (total > 0).float())
         self.totals_2 += torch.stack([loss * weight, weight])
         self.cursor.add_(1)
 
@@ -169,7 +228,7 @@ class DeviceSteps(LocalSteps):
         event.record()
         self._in_flight.append(event)
         if len(self._in_flight) > MAX_STEPS_IN_FLIGHT:
-            self._in_flight.popleft().synchronize()
+            self.exchange.wait_for(self._in_flight.popleft())
 
 
 def make_local_steps(
@@ -177,51 +236,3 @@ def make_local_steps(
 ) -> LocalSteps:
     """Return what takes steps where the replica is: on the CPU in the arrays of the state itself."""
     return (DeviceSteps if replica.device.type == "cuda" else HostSteps)(replica, batches, rules, on_step)
-
-
-def can_capture(device: torch.device) -> bool:
-    """Tell whether what a device does can be captured as a graph."""
-    return device.type == "cuda"
-
-
-class StepGraph:
-    """Runs a step: at first as it is, then, for batches of the usual number of rows, as a captured CUDA graph.
-
-    Args:
-        device: Where the step computes.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._enabled = can_capture(device)
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._rows = 0
-        self._warmed_up = 0
-
-    def run(self, step: Callable[[], None], rows: int) -> None:
-        """Run a step of so many rows.
-
-        Args:
-            step: Always the same one but for the rows; it reads and writes the same tensors each time.
-            rows: Rows of the batch.
-        """
-        if self._graph is not None and rows == self._rows:
-            self._graph.replay()
-            return
-        step()
-        if self._enabled and self._graph is None:
-            self._warmed_up = self._warmed_up + 1 if rows == self._rows else 1
-            self._rows = rows
-            if self._warmed_up == WARMUP_STEPS:
-                self._capture(step)
-
-    def _capture(self, step: Callable[[], None]) -> None:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                step()
-        except RuntimeError as error:
-            self._enabled = False
-            logger.warning("a step cannot be captured as a CUDA graph, and is launched kernel by kernel: %s", error)
-            return
-        logger.info("a step of %d rows is one CUDA graph from now on", self._rows)
-        self._graph = graph

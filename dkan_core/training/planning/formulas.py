@@ -138,7 +138,7 @@ class Scheme:
     @property
     def steps_on_device(self) -> bool:
         """Whether a GPU takes the optimizer's step itself, on rows that lie there as well."""
-        return self.has_local_steps or self.strategy == "single"
+        return self.has_local_steps or self.strategy != "parameter-server"
 
 
 SYNC = Scheme(name="parameter-server sync", strategy="parameter-server")
@@ -172,8 +172,9 @@ class Machine(ABC):
     def exchange(self, scheme: Scheme, workers: int) -> float:
         """Return the time of an exchange, with the optimizer's step where that follows."""
 
-    def update(self, workers: int) -> float:
+    def update(self, scheme: Scheme, workers: int) -> float:
         """Return the time of an optimizer's step that each worker takes alone; workers beyond the cores take turns."""
+        del scheme
         return self.update_seconds * max(1.0, workers / self.cores)
 
     def feed(self, scheme: Scheme, workers: int) -> float:
@@ -221,7 +222,9 @@ def predict(
     interval = interval if scheme.has_local_steps else 1
     rows = batch_size / workers
     compute = machine.step(workers, rows)
-    beside = machine.exchange(scheme, workers) + (interval * machine.update(workers) if scheme.has_local_steps else 0.0)
+    beside = machine.exchange(scheme, workers) + (
+        interval * machine.update(scheme, workers) if scheme.has_local_steps else 0.0
+    )
     feed = machine.feed(scheme, workers)
     share = efficiency(compute, beside, interval, rows=rows, feed=feed)
     # Rows are read in parallel with all of it: only what takes longer than that shows.

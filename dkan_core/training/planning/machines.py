@@ -39,7 +39,7 @@ class Cores(Machine):
         exchanged = self.exchanges[scheme.name].at(workers) if scheme.name in self.exchanges and workers > 1 else 0.0
         if scheme.strategy == "parameter-server":
             return self.exchanges[scheme.name].at(workers)
-        return exchanged + (0.0 if scheme.has_local_steps else self.update(workers))
+        return exchanged + (0.0 if scheme.has_local_steps else self.update(scheme, workers))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,21 +60,21 @@ class Gpus(Machine):
         return self.cost.seconds(rows)
 
     def exchange(self, scheme: Scheme, workers: int) -> float:
-        """Return the time of an exchange, with the optimizer's step where it runs on the host."""
-        if scheme.strategy == "single":
-            # Parameters and both moments, there and back, once in many steps.
-            return self.update(workers) + 6 * self.size / self.copy_bandwidth / MAX_STEPS
-        own = 0.0 if scheme.has_local_steps else self.update_seconds
+        """Return the time of an exchange, with the optimizer's step unless it belongs to local steps."""
+        own = 0.0 if scheme.has_local_steps else self.update(scheme, workers)
         if scheme.strategy == "parameter-server":
             return server_exchange(workers, self.size, self.copy_bandwidth, scheme.arrays) + own
-        size = scheme.arrays * self.size
-        # The parameters lie in the host's memory, where they survive a worker: each step copies them there and back.
-        return self.link.all_reduce(workers, size) + 2 * size / self.copy_bandwidth + own
+        return self.link.all_reduce(workers, scheme.arrays * self.size) + own
 
-    def update(self, workers: int) -> float:
-        """Return the time of an optimizer's step that a GPU takes itself."""
+    def update(self, scheme: Scheme, workers: int) -> float:
+        """Return the time of an optimizer's step: the server's on the host, or the one that each GPU takes itself."""
         del workers
-        return ADAMW_ARRAYS * self.size / DEVICE_BANDWIDTH
+        if not scheme.steps_on_device:
+            return self.update_seconds
+        step = ADAMW_ARRAYS * self.size / DEVICE_BANDWIDTH
+        # Parameters and both moments, there and back, once in many steps; the server has them in every round.
+        commit = 6 * self.size / self.copy_bandwidth / MAX_STEPS
+        return step if scheme.strategy == "parameter-server" else step + commit
 
     def feed(self, scheme: Scheme, workers: int) -> float:
         """Return the rows per second that each worker can read: no limit where they lie on the GPU."""

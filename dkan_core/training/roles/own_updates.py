@@ -80,7 +80,8 @@ class OwnSteps(UpdateSource):
         """Take the next steps."""
         self.stopwatch.lap("other")
         ledger = self.store.ledger
-        steps = range(ledger.step, ledger.step + self._steps_before_anything_is_due())
+        most = min(MAX_STEPS, self._steps_in_time)
+        steps = range(ledger.step, ledger.step + rounds_before_anything_is_due(self.store, most))
         totals = self._take(steps)
         # Again, until a step that leads to no finite numbers stands alone: it is refused, and none before it with it.
         while len(steps) > 1 and not (math.isfinite(totals.loss) and np.isfinite(self._state_3P).all()):
@@ -101,17 +102,22 @@ class OwnSteps(UpdateSource):
         self._steps_in_time = max(1, int(MAX_SECONDS / seconds_per_step))
         return totals
 
-    def _steps_before_anything_is_due(self) -> int:
-        schedule = self.store.rules.schedule
-        step = self.store.ledger.step
-        most = schedule.steps_per_epoch - step % schedule.steps_per_epoch
-        if self.store.rules.config.ema_decay:
-            most = 1
-        most = min(most, MAX_STEPS, self._steps_in_time)
-        for count in range(1, most):
-            after = step + count
-            if schedule.evaluations_due(after) > schedule.evaluations_due(step):
+
+def rounds_before_anything_is_due(store: ParameterStore, most: int) -> int:
+    """Return how many rounds may be one commit: those to the next that something is due after, within the epoch.
+
+    Args:
+        store: The state that counts.
+        most: Of them.
+    """
+    plan, schedule = store.rules.work_plan, store.rules.schedule
+    done = store.ledger.units_done // plan.workers
+    # The moving average of the parameters is taken where the state that counts is.
+    left = plan.sync_rounds_per_epoch - done % plan.sync_rounds_per_epoch
+    most = 1 if store.rules.config.ema_decay else min(most, left)
+    for count in range(1, most):
+        after = plan.step_after_units((done + count) * plan.workers)
+        for due in (schedule.evaluations_due, schedule.restore_points_due):
+            if due(after) > due(store.ledger.step):
                 return count
-            if schedule.restore_points_due(after) > schedule.restore_points_due(step):
-                return count
-        return most
+    return most

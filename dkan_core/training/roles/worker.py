@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from dkan_core.training.compute.device_steps import make_local_steps
+from dkan_core.training.compute.pinned_memory import pin
 from dkan_core.training.roles.startup import ComputeProcess, open_compute_process
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals
@@ -48,10 +49,13 @@ class Worker:
         if spec.config.mode == "sync":
             # On the CPU the backward pass writes where the server reads: nothing is copied.
             self.replica.bind_gradient_array(self.push_N)
+            # A GPU copies from the one and to the other in every step.
+            pin([*self.memory.buffers_2KP[:, 0], self.push_N], self.replica.device)
         else:
             on_step = process.heartbeat.record_activity
             self.local_steps = make_local_steps(self.replica, self.batches, process.rules, on_step)
             self.state_3P = np.empty((3, spec.shape.parameters), np.float32)
+            pin([self.state_3P], self.replica.device)
 
     def run(self) -> None:
         """Work to the end."""

@@ -12,15 +12,21 @@ import pytest
 import torch
 
 from dkan_core import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import SliceBatches, open_split
-from dkan_core.training.collectives.allreduce import ring_all_reduce
-from dkan_core.training.collectives.base import GradientStrategy, RoundInputs, RoundTotals
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.collectives.allreduce import AllReduce, ring_all_reduce
+from dkan_core.training.collectives.base import GradientStrategy, RoundInputs, RoundTotals, Strategy
+from dkan_core.training.collectives.local_sgd import LocalSGD
+from dkan_core.training.collectives.on_device import EXCHANGES
 from dkan_core.training.communication.process_group import ProcessGroup
+from dkan_core.training.compute import gradient, step_exchange
+from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
-from dkan_core.training.roles.collective_worker import ReducedUpdates
 from dkan_core.training.roles.post_step import PostStepHooks
+from dkan_core.training.roles.rank_updates import DeviceRounds, RankUpdates, ReducedUpdates
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.architecture import choose_architecture
@@ -34,7 +40,7 @@ INPUTS = RoundInputs(state_KP=np.zeros((3, 1), np.float32), steps=range(1), lr_s
 
 
 def in_threads(size: int, work: Callable[[int], None]) -> None:
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=work, name=str(rank), args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -96,6 +102,9 @@ class ThreadGroup(ProcessGroup):
             facts[:] = self.parts[-1][1]
 
 
+Source = Callable[[ThreadGroup, Replica, SliceBatches, ParameterStore], RankUpdates]
+
+
 class Spoilt(GradientStrategy):
     """One rank's gradient is not finite for some rounds."""
 
@@ -121,12 +130,38 @@ class Drifting(Spoilt):
     drifts = True
 
 
-def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, ParameterStore], dict[int, ThreadGroup]]:
+def reduced(kind: type[Strategy]) -> Source:
+    """Return what makes a rank take its steps on the host."""
+
+    def source(group: ThreadGroup, replica: Replica, batches: SliceBatches, store: ParameterStore) -> RankUpdates:
+        return ReducedUpdates(kind(group, replica, batches, store.rules), store, Stopwatch())
+
+    return source
+
+
+def on_device(group: ThreadGroup, replica: Replica, batches: SliceBatches, store: ParameterStore) -> RankUpdates:
+    """Take a rank's steps as on a GPU."""
+    exchange = EXCHANGES[store.rules.config.strategy](group, replica, store.rules)
+    return DeviceRounds(DeviceSteps(replica, batches, store.rules, exchange=exchange), group, store, Stopwatch())
+
+
+def train_in_threads(
+    prepared: Path, make_source: Source, **changes: Any
+) -> tuple[dict[int, ParameterStore], dict[int, ThreadGroup]]:
+    """Train two ranks on the CPU; with other devices in ``changes``, as if they were there."""
     manifest = read_manifest(prepared)
-    plain = TrainConfig(
-        strategy="allreduce", epochs=2, hidden=(8,), workers=2, device="cpu", batch_size=64, dropout=0.0
+    settings = TrainConfig(
+        strategy=changes.pop("strategy", "allreduce"),
+        sync_interval=changes.pop("sync_interval", None),
+        batch_size=changes.pop("batch_size", 64),
+        epochs=2,
+        hidden=(8,),
+        workers=2,
+        device="cpu",
+        dropout=0.0,
+        binary_dropout=0.0,
     )
-    config = resolve(replace(plain, binary_dropout=0.0), manifest.splits["train"].rows)
+    config = replace(resolve(settings, manifest.splits["train"].rows), **changes)
     readers = [open_split(prepared, manifest, "train") for _ in range(2)]
     architecture = choose_architecture(readers[0], manifest, config)
     model = untrained_model(architecture, manifest, config)
@@ -138,15 +173,21 @@ def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, Para
     process_groups: dict[int, ThreadGroup] = {}
 
     def work(rank: int) -> None:
-        memory = create_memory(MemoryShape(parameters=len(values_P), workers=2))
+        memory = create_memory(MemoryShape.from_config(config, len(values_P)))
         initialize_store(memory, values_P)
         replica = Replica.from_architecture(architecture.to_dict(), torch.device("cpu"))
         batches = SliceBatches(readers[rank], config, rank)
-        process_group = process_groups[rank] = ThreadGroup(rank, barrier, parts)
+        process_groups[rank] = ThreadGroup(rank, barrier, parts)
         store = stores[rank] = ParameterStore(memory, rules)
-        source = ReducedUpdates(kind(process_group, replica, batches, rules), store, Stopwatch())
-        TrainingLoop(store, source, PostStepHooks(store, None), Stopwatch()).run()
-        batches.close()
+        source = make_source(process_groups[rank], replica, batches, store)
+        try:
+            TrainingLoop(store, source, PostStepHooks(store, None), Stopwatch()).run()
+        except BaseException:
+            # Else the other rank would wait for this one.
+            barrier.abort()
+            raise
+        finally:
+            batches.close()
 
     in_threads(2, work)
     for reader in readers:
@@ -155,7 +196,7 @@ def train_in_threads(prepared: Path, kind: type[Spoilt]) -> tuple[dict[int, Para
 
 
 def test_update_that_is_no_number_is_refused_by_all(prepared: Path) -> None:
-    stores, _ = train_in_threads(prepared, Spoilt)
+    stores, _ = train_in_threads(prepared, reduced(Spoilt))
     ledgers: list[Ledger] = [replace(stores[rank].ledger, started=0.0, since=0.0) for rank in range(2)]
     assert ledgers[0] == ledgers[1] and ledgers[0].step == stores[0].rules.schedule.steps
     assert (ledgers[0].refused, ledgers[0].backoffs) == (REFUSED_BEFORE_BACKOFF, 1)
@@ -163,6 +204,65 @@ def test_update_that_is_no_number_is_refused_by_all(prepared: Path) -> None:
 
 
 def test_ranks_that_drift_apart_take_the_first_ones_state(prepared: Path) -> None:
-    stores, process_groups = train_in_threads(prepared, Drifting)
+    stores, process_groups = train_in_threads(prepared, reduced(Drifting))
     assert [process_groups[rank].broadcasts for rank in range(2)] == [1, 1]
     assert np.array_equal(stores[0].state_KP, stores[1].state_KP)
+
+
+GPUS = "cuda:0,cuda:1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (AllReduce, {"strategy": "allreduce"}),
+        (AllReduce, {"strategy": "allreduce", "clip_norm": 0.01, "slice_weights": (1e-6, 1.0)}),
+        (AllReduce, {"strategy": "allreduce", "ema_decay": 0.9, "evaluations_per_epoch": 3}),
+        (LocalSGD, {"strategy": "local-sgd", "sync_interval": 3}),
+    ],
+)
+def test_steps_on_devices_are_those_on_the_host(kind: type[Strategy], changes: dict[str, Any], prepared: Path) -> None:
+    expected = train_in_threads(prepared, reduced(kind), **changes)[0][0]
+    found, other = train_in_threads(prepared, on_device, device=GPUS, **changes)[0].values()
+    assert np.array_equal(found.state_KP, other.state_KP)
+    for array, expected_array in zip(found.state_KP, expected.state_KP, strict=True):
+        assert np.linalg.norm(array - expected_array) < 2e-3 * np.linalg.norm(expected_array)
+    for name in ("units_done", "step", "digest", "rows", "refused"):
+        assert getattr(found.ledger, name) == getattr(expected.ledger, name) == getattr(other.ledger, name), name
+    assert found.ledger.since_loss == pytest.approx(expected.ledger.since_loss, rel=1e-4)
+    assert found.ledger.version < expected.ledger.version or "ema_decay" in changes, "many steps are one commit"
+
+
+@pytest.mark.parametrize(("kind", "strategy"), [(AllReduce, "allreduce"), (LocalSGD, "local-sgd")])
+def test_steps_on_devices_that_lead_to_no_finite_numbers_are_refused_by_all(
+    kind: type[Strategy], strategy: str, prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one rank sees the cause, and so many are refused that the learning rate is halved."""
+    add_gradient = gradient.add_gradient
+
+    def spoilt(model: TabularFastKAN, batch: dict[str, torch.Tensor], config: ResolvedTrainConfig) -> Any:
+        loss, weight = add_gradient(model, batch, config)
+        is_spoilt = threading.current_thread().name == "1" and bool(batch["dropout_key"][0] > 0)
+        return loss * (torch.nan if is_spoilt else 1.0), weight
+
+    for module in (gradient, step_exchange):
+        monkeypatch.setattr(module, "add_gradient", spoilt)
+    changes = {"strategy": strategy, "sync_interval": 2 if kind is LocalSGD else None, "batch_size": 16}
+    expected = train_in_threads(prepared, reduced(kind), **changes)[0][0]
+    found, other = train_in_threads(prepared, on_device, device=GPUS, **changes)[0].values()
+    assert (found.ledger.refused, found.ledger.backoffs) == (expected.ledger.refused, expected.ledger.backoffs)
+    assert found.ledger.refused > REFUSED_BEFORE_BACKOFF and found.ledger.backoffs
+    assert np.array_equal(found.state_KP, other.state_KP) and np.isfinite(found.state_KP).all()
+    assert found.ledger.step == other.ledger.step == found.rules.schedule.steps
+
+
+def test_ranks_that_drift_apart_on_devices_take_the_first_ones_state(prepared: Path) -> None:
+    def drifting(group: ThreadGroup, replica: Replica, batches: SliceBatches, store: ParameterStore) -> RankUpdates:
+        if group.rank:
+            store.state_KP[:] += 1e-3
+        return on_device(group, replica, batches, store)
+
+    stores, groups = train_in_threads(prepared, drifting, device=GPUS)
+    assert np.array_equal(stores[0].state_KP, stores[1].state_KP)
+    assert [groups[rank].broadcasts for rank in range(2)] == [1, 1]
+    assert stores[0].ledger.step == stores[0].rules.schedule.steps

@@ -14,7 +14,7 @@ from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dkan_core.training.compute import device_steps
+from dkan_core.training.compute import step_graph
 
 
 class RecordedGraph:
@@ -76,7 +76,7 @@ class Recording(TorchDispatchMode):
 
 
 @contextmanager
-def recording(graph: RecordedGraph) -> Iterator[None]:
+def recording(graph: RecordedGraph, capture_error_mode: str) -> Iterator[None]:
     """Stand for ``torch.cuda.graph``: what was computed is undone at the end, as if it had only been captured."""
     with Recording(graph):
         yield
@@ -85,9 +85,9 @@ def recording(graph: RecordedGraph) -> Iterator[None]:
 
 
 @contextmanager
-def failing(graph: RecordedGraph) -> Iterator[None]:
+def failing(graph: RecordedGraph, capture_error_mode: str) -> Iterator[None]:
     """Stand for ``torch.cuda.graph`` where a step does what cannot be captured."""
-    with recording(graph):
+    with recording(graph, capture_error_mode):
         yield
     raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -98,5 +98,5 @@ def record_graphs(patch: pytest.MonkeyPatch, capture: Any = recording) -> list[R
     patch.setattr(RecordedGraph, "made", made, raising=False)
     patch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
     patch.setattr(torch.cuda, "graph", capture)
-    patch.setattr(device_steps, "can_capture", lambda device: True)
+    patch.setattr(step_graph, "can_capture", lambda device: True)
     return made

@@ -17,11 +17,12 @@ from dkan_core.data.loading.order import Int64
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute import resident_rows
-from dkan_core.training.compute.device_steps import WARMUP_STEPS, DeviceSteps
+from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import constants, decayed_ranges, flatten
 from dkan_core.training.compute.local_steps import HostSteps
 from dkan_core.training.compute.resident_rows import ResidentRows, mix_keys
+from dkan_core.training.compute.step_graph import WARMUP_STEPS
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.aggregation import LossTotals
@@ -147,10 +148,10 @@ def test_batch_without_a_measured_label_changes_nothing(device: str) -> None:
 
 @pytest.mark.gpu
 def test_steps_become_one_graph_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dkan_core.training.compute import device_steps
+    from dkan_core.training.compute import step_graph
 
     captured = states(DeviceSteps, settings(), torch.device("cuda"))
-    monkeypatch.setattr(device_steps, "WARMUP_STEPS", 10**9)
+    monkeypatch.setattr(step_graph, "WARMUP_STEPS", 10**9)
     launched = states(DeviceSteps, settings(), torch.device("cuda"))
     for (totals, state), (expected_totals, expected_state) in zip(captured, launched, strict=True):
         assert totals == expected_totals

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorDeviceMismatchError
 
 from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.training.collectives.on_device import EXCHANGES
+from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute import resident_rows
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
@@ -50,11 +52,45 @@ def steps_on_gpu(changes: dict[str, object], patch: pytest.MonkeyPatch) -> Itera
 def test_step_needs_nothing_of_the_host(changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     with steps_on_gpu(changes, monkeypatch) as steps, fused_kernels(monkeypatch) as launched:
         # As in a run, the first step is not the one that is captured: it makes constants.
-        steps._step_on_resident_rows(BATCH)
+        steps._step(steps._rows(0, 0, BATCH))
         before = len(launched)
         with NoHost():  # type: ignore[no-untyped-call]
-            steps._step_on_resident_rows(BATCH)
+            steps._step(steps._rows(0, 0, BATCH))
     assert len(launched) == 2 * before > 0
+
+
+class FakeGroup(ProcessGroup):
+    """Another rank of whom nothing is known: sums have no numbers on such a GPU."""
+
+    def __init__(self) -> None:
+        self.rank, self.size, self.device = 0, 2, CUDA
+        self.sums = 0
+
+    def all_reduce(self, buffer_N: Tensor) -> None:
+        assert buffer_N.device == CUDA and buffer_N.is_contiguous()
+        self.sums += 1
+
+    def exchange_with_neighbors(self, out_N: Tensor, into_N: Tensor) -> None:
+        self.all_reduce(into_N.zero_())
+
+
+@pytest.mark.parametrize(("strategy", "sums"), [("allreduce", 1), ("ring", 2), ("local-sgd", 0)])
+def test_step_of_several_gpus_needs_nothing_of_the_host(
+    strategy: str, sums: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what ends a round of it needs nothing either; so with rows, and where a rank has none of a step."""
+    with steps_on_gpu({"clip_norm": 1.0}, monkeypatch) as alone, fused_kernels(monkeypatch):
+        group = FakeGroup()
+        exchange = EXCHANGES[strategy](group, alone.replica, alone.rules)
+        steps = DeviceSteps(alone.replica, alone.batches, alone.rules, exchange=exchange)
+        assert exchange.can_be_captured
+        for rows in (BATCH, 0):
+            group.sums = 0
+            with NoHost():  # type: ignore[no-untyped-call]
+                steps._step(steps._rows(0, 0, rows))
+            assert group.sums == sums
+        with NoHost():  # type: ignore[no-untyped-call]
+            exchange.end_round(steps.state_3P, 4 * BATCH)
 
 
 @pytest.mark.parametrize("look", [lambda x: x.sum().item(), lambda x: x.cpu(), lambda x: x + torch.ones(3)])

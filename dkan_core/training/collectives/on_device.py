@@ -1,0 +1,149 @@
+"""The strategies where every rank has a GPU: what ranks exchange in a step, with state and optimizer on the devices.
+
+Each rank applies the same update to the same parameters, as it does on the host, so that all states stay the same.
+
+Shape suffixes: P trainable parameters, N numbers of a buffer.
+"""
+
+import time
+
+import torch
+from torch import Tensor
+
+from dkan_core.training.collectives.allreduce import ring_all_reduce
+from dkan_core.training.collectives.ddp import DdpModel
+from dkan_core.training.communication.process_group import ProcessGroup
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import cell_weights
+from dkan_core.training.compute.step_exchange import StepExchange
+from dkan_core.training.state.parameter_store import Rules
+
+POLL_SECONDS = 1e-4
+"""How often to look whether a device has come to an event: a step takes several times as long."""
+
+
+class DeviceExchange(StepExchange):
+    """What the strategies have in common.
+
+    Args:
+        process_group: This rank and the others.
+        replica: Its model.
+        rules: What changes of the parameters depend on.
+    """
+
+    def __init__(self, process_group: ProcessGroup, replica: Replica, rules: Rules) -> None:
+        super().__init__(replica, rules.config)
+        self.process_group = process_group
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether sums stay on the devices: gloo takes them through the host."""
+        return self._sums_on_device
+
+    @property
+    def _sums_on_device(self) -> bool:
+        return self.process_group.device == self.replica.device
+
+    def sum_over_ranks(self, buffer_N: Tensor) -> None:
+        """Put the sum over all ranks in the place of each one's numbers."""
+        if self._sums_on_device:
+            self.all_reduce(buffer_N)
+            return
+        host_N = buffer_N.to(self.process_group.device)
+        self.all_reduce(host_N)
+        buffer_N.copy_(host_N)
+
+    def all_reduce(self, buffer_N: Tensor) -> None:
+        """Do the same where the process group is."""
+        self.process_group.all_reduce(buffer_N)
+
+    def wait_for(self, event: torch.cuda.Event) -> None:
+        """Wait until the device has come to an event, unless a rank that it waits for may be gone."""
+        deadline = time.monotonic() + self.config.exchange_timeout
+        with self.process_group.exit_on_peer_loss():
+            while not event.query():
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"a step has waited for other ranks for {self.config.exchange_timeout:g} s")
+                time.sleep(POLL_SECONDS)
+
+
+class GradientExchange(DeviceExchange):
+    """``allreduce``: the gradient of a step is that of the global batch."""
+
+    def __init__(self, process_group: ProcessGroup, replica: Replica, rules: Rules) -> None:
+        super().__init__(process_group, replica, rules)
+        # The weight lies behind the gradient: one exchange sums both.
+        self.buffer_N = torch.zeros(replica.values_P.numel() + 1, device=replica.device)
+        replica.bind_gradients(self.buffer_N[:-1])
+
+    def gradient(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum the gradients of all ranks, each weighted by its measured labels."""
+        loss, weight = self.own_gradient(batch)
+        self.replica.gradients_P.mul_(weight)
+        total = self.buffer_N[-1]
+        total.copy_(weight)
+        self.sum_over_ranks(self.buffer_N)
+        # A batch without a measured label has no mean; its gradient is zero.
+        self.replica.gradients_P.div_(total.clamp(min=torch.finfo(total.dtype).tiny))
+        return loss, weight, total
+
+
+class RingExchange(GradientExchange):
+    """``ring``: the same, around a ring."""
+
+    def all_reduce(self, buffer_N: Tensor) -> None:
+        """Put the sum over all ranks in the place of each one's numbers."""
+        group = self.process_group
+        ring_all_reduce(buffer_N, group.rank, group.size, group.exchange_with_neighbors)
+
+
+class DdpExchange(DeviceExchange):
+    """``ddp``: the gradient is averaged by DDP's hooks."""
+
+    def __init__(self, process_group: ProcessGroup, replica: Replica, rules: Rules) -> None:
+        super().__init__(process_group, replica, rules)
+        self.model = DdpModel(process_group, replica, rules.config)
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Never: its buckets are made anew in the first steps, and it counts its calls on the host."""
+        return False
+
+    def gradient(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the loss as this rank's share of that of all, and let DDP average its gradient."""
+        self.replica.gradients_P.zero_()
+        weight = cell_weights(batch["labels"], batch.get("weight"), self.config.label_weights).sum()
+        loss, total = self.model.backward(batch, weight)
+        return loss, weight, total
+
+
+class AveragingExchange(DeviceExchange):
+    """``local-sgd``: parameters and moments are averaged after each round, weighted by rows; nothing in a step."""
+
+    ends_rounds = True
+
+    def __init__(self, process_group: ProcessGroup, replica: Replica, rules: Rules) -> None:
+        super().__init__(process_group, replica, rules)
+        self.buffer_N = torch.zeros(3 * replica.values_P.numel() + 1, device=replica.device)
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether steps can: they exchange nothing."""
+        return True
+
+    def end_round(self, state_3P: Tensor, rows: int) -> None:
+        """Put the mean over all ranks in the place of parameters and moments."""
+        if self.process_group.size == 1:
+            return
+        torch.mul(state_3P.view(-1), rows, out=self.buffer_N[:-1])
+        self.buffer_N[-1].fill_(rows)
+        self.sum_over_ranks(self.buffer_N)
+        torch.div(self.buffer_N[:-1], self.buffer_N[-1], out=state_3P.view(-1))
+
+
+EXCHANGES: dict[str, type[DeviceExchange]] = {
+    "allreduce": GradientExchange,
+    "ring": RingExchange,
+    "ddp": DdpExchange,
+    "local-sgd": AveragingExchange,
+}

@@ -1,0 +1,73 @@
+"""What a step on a device has to do with other processes: the interface, and what it is where there are none."""
+
+import torch
+from torch import Tensor
+
+from dkan_core.config.resolved import ResolvedTrainConfig
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import add_gradient
+
+
+class StepExchange:
+    """Steps that other processes take part in, all at the same time: the gradient, and what ends a round.
+
+    Args:
+        replica: This process's model, whose gradients are exchanged.
+        config: Resolved settings.
+    """
+
+    has_peers = True
+    """Whether there are any."""
+
+    ends_rounds = False
+    """Whether anything is exchanged at the end of a round."""
+
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether a CUDA graph may hold what is exchanged in a step."""
+        return True
+
+    def __init__(self, replica: Replica, config: ResolvedTrainConfig) -> None:
+        self.replica = replica
+        self.config = config
+
+    def gradient(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Put the gradient that a step is taken by into the replica's.
+
+        Args:
+            batch: This process's rows, maybe none.
+
+        Returns:
+            The mean loss of these rows, its weight, and the weight that the gradient is the mean over: scalars.
+        """
+        loss, weight = self.own_gradient(batch)
+        return loss, weight, weight
+
+    def own_gradient(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Put the gradient of the mean loss of this process's rows into the replica's; return that loss and its weight.
+
+        No other process takes part.
+        """
+        self.replica.gradients_P.zero_()
+        if len(batch["labels"]):
+            return add_gradient(self.replica.model, batch, self.config)
+        nothing = self.replica.gradients_P.new_zeros(())
+        return nothing, nothing
+
+    def end_round(self, state_3P: Tensor, rows: int) -> None:
+        """Make of parameters and moments after a round what the processes agree on.
+
+        Args:
+            state_3P: Changed in place.
+            rows: What this process's count.
+        """
+
+    def wait_for(self, event: torch.cuda.Event) -> None:
+        """Wait until the device has come to an event."""
+        event.synchronize()
+
+
+class Alone(StepExchange):
+    """No other processes."""
+
+    has_peers = False
