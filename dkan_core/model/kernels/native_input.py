@@ -1,8 +1,8 @@
 """A model's first layer by the native extension, from prepared rows to its outputs.
 
-Scores stored as a byte have their basis looked up. What an embedded column of few codes adds to the outputs is a
-function of its code alone: it is computed once for each code, a table, and each row takes the sum of its codes' entries
-and of its one-hot weights. The gradients go the same way back. It is the same sum in another order.
+What a column adds to the outputs is a function of its value alone, a stored byte or a code. It is computed once for
+each value that occurs in a batch, a table, and each row takes the sum of its values' entries and of its one-hot
+weights. The gradients go the same way back. It is the same sum in another order.
 
 Shape suffixes: B rows, F numeric features, C coded features, O outputs, G centers, I inputs, K = I * G, V rows of the
 table of one-hot weights.
@@ -19,9 +19,6 @@ from torch import Tensor
 
 from dkan_core.model.kernels.native import OPERATIONS, BelowAutograd, register
 from dkan_core.native.library import InputLayerArguments, require_library
-
-MAX_TABLE_CODES = 128
-"""Columns of more codes are no tables: batches have at least so many rows, so that the rows would be fewer."""
 
 
 class EmbeddedColumn(NamedTuple):
@@ -58,12 +55,12 @@ class InputLayout:
 
     def to_tensor(self) -> Tensor:
         """Return the numbers that ``native/src/input_layer.h`` describes."""
-        by_code = {column.feature: column.codes for column in self.embedded if column.codes <= MAX_TABLE_CODES}
-        # Those of every code of one column: its table holds them, too, and a row takes one entry rather than two.
+        codes = {column.feature: column.codes for column in self.embedded}
+        # Those of every code of one column: the entries of its values hold them, too, and a row takes one, not two.
         own = {
             columns[0][0]: first
             for first, rows, cap, columns in self.groups
-            if cap and by_code.get(columns[0][0]) == rows
+            if cap and codes.get(columns[0][0]) == rows
         }
         groups = [group for group in self.groups if own.get(group.columns[0][0]) != group.first]
         return torch.tensor([*self._inputs(own), len(groups), *(n for group in groups for n in _numbers(group))])
@@ -72,7 +69,7 @@ class InputLayout:
         yield from (len(self.scores), *self.scores, len(self.embedded))
         first = len(self.scores)
         for feature, codes, width in self.embedded:
-            yield from (feature, codes, width, first, int(codes <= MAX_TABLE_CODES), own.get(feature, -1))
+            yield from (feature, codes, width, first, own.get(feature, -1))
             first += width
 
 

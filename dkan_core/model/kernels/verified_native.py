@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from dkan_core.model.dropout import keep_factors
 from dkan_core.model.kernels import eager, native
 from dkan_core.model.kernels.native_input import (
-    MAX_TABLE_CODES,
     EmbeddedColumn,
     InputLayout,
     InputWeights,
@@ -98,8 +97,7 @@ def table_sum_is_right() -> bool:
 def input_layer_is_right() -> bool:
     """Tell whether a first layer and its gradients are what the formula says."""
     codes_BC = torch.randint(9, (CHECK_ROWS, 2), generator=torch.Generator().manual_seed(1)).int()
-    many = MAX_TABLE_CODES + 1
-    columns = [EmbeddedColumn(0, 9, 3), EmbeddedColumn(1, many, 1)]
+    columns = [EmbeddedColumn(0, 9, 3), EmbeddedColumn(1, 9, 1)]
     groups = [OneHotGroup(0, 9, 9, [(0, 1)]), OneHotGroup(9, 5, 5, [(1, 1)]), OneHotGroup(14, 81, 0, [(0, 9), (1, 1)])]
     layout = InputLayout([1, 0], columns, groups).to_tensor()
 
@@ -118,7 +116,7 @@ def input_layer_is_right() -> bool:
         )
         return first_BO + one_hot_VO[places_BT].sum(1)
 
-    sizes = [(CHECK_ROWS, 2), (70, 48), (70, 6), (70,), (95, 70), (9, 3), (many, 1)]
+    sizes = [(CHECK_ROWS, 2), (70, 48), (70, 6), (70,), (95, 70), (9, 3), (9, 1)]
     return _is_right("input layer", fused, exact, sizes)
 
 

@@ -25,7 +25,7 @@ inline void fill_bases(const InputLayer& a, const float* x, int64_t width, float
     }
 }
 
-// The gradient of inputs, given that of their basis and SiLU, which `bases` holds; adds it where it belongs.
+// Adds the gradient of inputs, given that of their basis and SiLU.
 inline void add_x_gradient(
     const InputLayer& a, const float* x, int64_t width, const float* bases, const float* grad_bases, float* to) {
     const int64_t G = a.num_centers;
@@ -43,28 +43,18 @@ inline void add_x_gradient(
     }
 }
 
-// Basis and SiLU of all inputs of a row that go through them row by row.
-inline void fill_row(const InputCall& call, int64_t b, float* to) {
+// What a column's value is as an input: its score, or its embedding.
+inline const float* inputs_of(const InputLayer& a, const InputColumn& column, int64_t value) {
+    return (column.place < 0 ? a.byte_scores : a.embeddings[column.place]) + value * column.width;
+}
+
+// Basis and SiLU of the scores of a row that are no bytes.
+inline void fill_scores(const InputCall& call, int64_t b, float* to) {
     const InputLayer& a = call.a;
-    const int64_t G = a.num_centers;
-    for (const Stretch& part : call.dense) {
-        float* bases = to + part.column;
-        if (part.codes) {
-            const int32_t code = a.codes[b * a.coded + part.feature];
-            fill_bases(a, a.embeddings[part.place] + code * part.width, part.width, bases);
-        } else if (a.bytes) {
-            for (int64_t i = 0; i < part.width; ++i) {
-                const float* found = call.byte_bases + a.bytes[b * a.features + a.layout[1 + i]] * call.terms;
-                for (int64_t g = 0; g < G; ++g) bases[i * G + g] = found[g];
-                bases[part.width * G + i] = found[G];
-            }
-        } else {
-            // Where the SiLU goes, which is computed last.
-            float* x = bases + part.width * G;
-            for (int64_t i = 0; i < part.width; ++i) x[i] = a.scores[b * a.features + a.layout[1 + i]];
-            fill_bases(a, x, part.width, bases);
-        }
-    }
+    // Where the SiLU goes, which is computed last.
+    float* x = to + call.scores * a.num_centers;
+    for (int64_t i = 0; i < call.scores; ++i) x[i] = a.scores[b * a.features + a.layout[1 + i]];
+    fill_bases(a, x, call.scores, to);
 }
 
 }  // namespace

@@ -6,119 +6,132 @@
 
 namespace {
 
-using namespace dkan;
-
-constexpr int64_t ROWS_AT_A_TIME = 48;  // a multiple of TILE_ROWS; their basis stays in the second-level cache
+constexpr int64_t ROWS_AT_A_TIME = 48;  // a multiple of TILE_ROWS; their sums stay in the nearest cache
 
 int64_t columns_of(const InputCall& call, int64_t panel) {
     const int64_t left = call.a.outputs - panel * PANEL;
     return left < PANEL ? left : PANEL;
 }
 
-float* weights_of(const InputCall& call, float* weights, const Stretch& part, int64_t panel) {
-    return weights + (panel * call.a.inputs + part.first) * call.terms * PANEL;
-}
-
-void pack_weights(const InputCall& call, int64_t panel) {
+// Weights of the basis and then the SiLU of some inputs, with outputs as columns.
+void pack_weights(const InputCall& call, int64_t first, int64_t width, int64_t panel, float* to) {
     const InputLayer& a = call.a;
     const int64_t G = a.num_centers, I = a.inputs, columns = columns_of(call, panel);
-    const auto pack = [&](const Stretch& part) {
-        float* to = weights_of(call, call.weights, part, panel);
-        if (columns < PANEL) memset(to, 0, part.width * call.terms * PANEL * 4);
-        for (int64_t start = 0; start < part.width * G; start += LANES) {
-            const int64_t stop = start + LANES < part.width * G ? start + LANES : part.width * G;
-            for (int64_t j = 0; j < columns; ++j) {
-                const float* from = a.spline + ((panel * PANEL + j) * I + part.first) * G;
-                for (int64_t k = start; k < stop; ++k) to[k * PANEL + j] = from[k];
-            }
-        }
-        to += part.width * G * PANEL;
+    if (columns < PANEL) memset(to, 0, width * call.terms * PANEL * 4);
+    for (int64_t start = 0; start < width * G; start += LANES) {
+        const int64_t stop = start + LANES < width * G ? start + LANES : width * G;
         for (int64_t j = 0; j < columns; ++j) {
-            const float* from = a.base + (panel * PANEL + j) * I + part.first;
-            for (int64_t i = 0; i < part.width; ++i) to[i * PANEL + j] = from[i];
+            const float* from = a.spline + ((panel * PANEL + j) * I + first) * G;
+            for (int64_t k = start; k < stop; ++k) to[k * PANEL + j] = from[k];
         }
-    };
-    for (const Stretch& part : call.dense) pack(part);
-    for (const Stretch& part : call.coded) pack(part);
+    }
+    to += width * G * PANEL;
+    for (int64_t j = 0; j < columns; ++j) {
+        const float* from = a.base + (panel * PANEL + j) * I + first;
+        for (int64_t i = 0; i < width; ++i) to[i * PANEL + j] = from[i];
+    }
 }
 
-void unpack_gradient(const InputCall& call, int64_t panel) {
+// The same with outputs as rows.
+void turn_weights(const InputCall& call, int64_t first, int64_t width, float* to) {
     const InputLayer& a = call.a;
-    const int64_t G = a.num_centers, I = a.inputs, columns = columns_of(call, panel);
-    const auto unpack = [&](const Stretch& part) {
-        const float* from = weights_of(call, call.grad_weights, part, panel);
-        for (int64_t start = 0; start < part.width * G; start += LANES) {
-            const int64_t stop = start + LANES < part.width * G ? start + LANES : part.width * G;
-            for (int64_t j = 0; j < columns; ++j) {
-                float* to = a.grad_spline + ((panel * PANEL + j) * I + part.first) * G;
-                for (int64_t k = start; k < stop; ++k) to[k] += from[k * PANEL + j];
-            }
-        }
-        from += part.width * G * PANEL;
-        for (int64_t j = 0; j < columns; ++j) {
-            float* to = a.grad_base + (panel * PANEL + j) * I + part.first;
-            for (int64_t i = 0; i < part.width; ++i) to[i] += from[i * PANEL + j];
-        }
-    };
-    for (const Stretch& part : call.dense) unpack(part);
-    for (const Stretch& part : call.coded) unpack(part);
-}
-
-void byte_bases(const InputCall& call) {
-    for (int64_t byte = 0; byte < 256; ++byte) {
-        fill_bases(call.a, call.a.byte_scores + byte, 1, call.byte_bases + byte * call.terms);
+    const int64_t G = a.num_centers, step = padded_terms(width, call.terms);
+    for (int64_t h = 0; h < a.outputs; ++h, to += step) {
+        memcpy(to, a.spline + (h * a.inputs + first) * G, width * G * 4);
+        memcpy(to + width * G, a.base + h * a.inputs + first, width * 4);
     }
 }
 
-void code_bases(const InputCall& call, const Stretch& part) {
-    const int64_t size = part.width * call.terms;
-    for (int64_t code = 0; code < part.codes; ++code) {
-        const float* x = call.a.embeddings[part.place] + code * part.width;
-        fill_bases(call.a, x, part.width, call.bases + part.bases + code * size);
-    }
-}
-
-// What each code adds to the outputs: its embedding's basis and SiLU times the weights, and its own one-hot weights.
-void code_tables(const InputCall& call, const Stretch& part, int64_t panel) {
+// Adds to the gradient of a panel's weights of some inputs: that of the outputs, `step` apart for each of `count` terms,
+// times their bases, `bases_step` apart.
+void add_weight_gradient(
+    const InputCall& call,
+    int64_t first,
+    int64_t width,
+    int64_t panel,
+    const float* gradients,
+    int64_t count,
+    const float* bases,
+    int64_t bases_step,
+    float* scratch) {
     const InputLayer& a = call.a;
-    const int64_t columns = columns_of(call, panel), depth = part.width * call.terms;
-    float* table = call.tables + (panel * call.table_rows + part.column) * PANEL;
-    memset(table, 0, part.codes * PANEL * 4);
-    if (part.one_hot >= 0) {
-        const float* own = a.one_hot + part.one_hot * a.outputs + panel * PANEL;
-        for (int64_t code = 0; code < part.codes; ++code) {
-            memcpy(table + code * PANEL, own + code * a.outputs, columns * 4);
-        }
+    const int64_t G = a.num_centers, terms = width * call.terms, step = padded_terms(width, call.terms);
+    const int64_t columns = columns_of(call, panel);
+    memset(scratch, 0, columns * step * 4);
+    add_product(gradients, 1, PANEL, bases, bases_step, columns, count, terms, scratch, step);
+    for (int64_t j = 0; j < columns; ++j) {
+        const float* from = scratch + j * step;
+        const int64_t h = panel * PANEL + j;
+        float* spline = a.grad_spline + (h * a.inputs + first) * G;
+        float* base = a.grad_base + h * a.inputs + first;
+        for (int64_t k = 0; k < width * G; ++k) spline[k] += from[k];
+        for (int64_t i = 0; i < width; ++i) base[i] += from[width * G + i];
     }
-    const float* weights = weights_of(call, call.weights, part, panel);
-    add_product(call.bases + part.bases, depth, 1, weights, part.codes, depth, columns, table, PANEL);
 }
 
-// A row of a group's table, and how far apart its rows are.
+void value_bases(const InputCall& call, const InputColumn& column) {
+    float* to = call.bases + column.bases;
+    for (const int32_t value : column.values) {
+        fill_bases(call.a, inputs_of(call.a, column, value), column.width, to);
+        to += column.width * call.terms;
+    }
+}
+
+float* table_of(const InputCall& call, const Block& block, const InputColumn& column, int64_t panel) {
+    return call.tables + (panel * block.rows + column.row) * PANEL;
+}
+
+// What each value adds to the outputs: its basis and SiLU times the weights, and its own one-hot weights.
+void value_tables(const InputCall& call, const Block& block, int64_t panel) {
+    const InputLayer& a = call.a;
+    const int64_t columns = columns_of(call, panel);
+    for (int64_t index = block.first; index < block.stop; ++index) {
+        const InputColumn& column = call.columns[index];
+        const int64_t depth = column.width * call.terms, values = column.values.size();
+        float* weights = call.weights + call.panels * column.weights + panel * depth * PANEL;
+        pack_weights(call, column.first, column.width, panel, weights);
+        float* table = table_of(call, block, column, panel);
+        memset(table, 0, values * PANEL * 4);
+        for (int64_t place = 0; column.one_hot >= 0 && place < values; ++place) {
+            const int64_t row = column.one_hot + column.values[place];
+            memcpy(table + place * PANEL, a.one_hot + row * a.outputs + panel * PANEL, columns * 4);
+        }
+        add_product(call.bases + column.bases, depth, 1, weights, PANEL, values, depth, columns, table, PANEL);
+    }
+}
+
+void score_weights(const InputCall& call, int64_t panel) {
+    pack_weights(call, 0, call.scores, panel, call.score_weights + panel * call.scores * call.terms * PANEL);
+}
+
+// First row of the table of a group or column, and how far apart its rows are.
 struct Entries {
     float* first;
     int64_t step;
 };
 
-void fill_entries(const InputCall& call, int64_t panel, float* one_hot, float* tables, Entries* to) {
+// Those that a block takes: the first block has the groups, too. Returns where they begin among the places of a row.
+int64_t entries_of(
+    const InputCall& call, const Block& block, int64_t panel, float* one_hot, std::vector<Entries>& entries) {
+    entries.clear();
     for (const Group& group : call.groups) {
-        if (group.table < 0) {
-            *to++ = {one_hot + group.first * call.a.outputs + panel * PANEL, call.a.outputs};
-        } else {
-            *to++ = {tables + (panel * call.table_rows + group.table) * PANEL, PANEL};
-        }
+        if (block.first) break;
+        entries.push_back({one_hot + group.first * call.a.outputs + panel * PANEL, call.a.outputs});
     }
+    for (int64_t index = block.first; index < block.stop; ++index) {
+        entries.push_back({table_of(call, block, call.columns[index], panel), PANEL});
+    }
+    return block.first ? call.groups.size() + block.first : 0;
 }
 
-void gather(const InputCall& call, int64_t panel, int64_t b, const Entries* entries, float* to) {
-    const int64_t columns = columns_of(call, panel), T = call.groups.size();
-    const int32_t* places = call.places.data() + b * T;
-    const float* bias = call.a.bias + panel * PANEL;
+// Adds a row's entries to its sums.
+void gather(const std::vector<Entries>& entries, const int32_t* places, int64_t columns, float* to) {
+    const int64_t T = entries.size();
     if (columns == PANEL) {
         constexpr int64_t VECTORS = PANEL / LANES;
         Float sums[VECTORS];
 #pragma GCC unroll 16
-        for (int64_t v = 0; v < VECTORS; ++v) sums[v] = load(bias + v * LANES);
+        for (int64_t v = 0; v < VECTORS; ++v) sums[v] = load(to + v * LANES);
         for (int64_t t = 0; t < T; ++t) {
             const float* entry = entries[t].first + places[t] * entries[t].step;
 #pragma GCC unroll 16
@@ -129,7 +142,7 @@ void gather(const InputCall& call, int64_t panel, int64_t b, const Entries* entr
         return;
     }
     for (int64_t h = 0; h < columns; h += LANES) {
-        Float total = load_some(bias + h, columns - h);
+        Float total = load(to + h);
         for (int64_t t = 0; t < T; ++t) {
             total += load_some(entries[t].first + places[t] * entries[t].step + h, columns - h);
         }
@@ -137,160 +150,151 @@ void gather(const InputCall& call, int64_t panel, int64_t b, const Entries* entr
     }
 }
 
-void forward(const InputCall& call, int64_t start, int64_t stop) {
+void add_row(const float* from, int64_t columns, float* to) {
+    for (int64_t h = 0; h < columns; h += LANES) {
+        store_some(to + h, load_some(to + h, columns - h) + load_some(from + h, columns - h), columns - h);
+    }
+}
+
+// Adds a row's gradient to the entries that it has taken.
+void add_to_entries(const std::vector<Entries>& entries, const int32_t* places, const float* gradient, int64_t columns) {
+    const int64_t T = entries.size();
+    if (columns < PANEL) {
+        for (int64_t t = 0; t < T; ++t) add_row(gradient, columns, entries[t].first + places[t] * entries[t].step);
+        return;
+    }
+    constexpr int64_t VECTORS = PANEL / LANES;
+    Float parts[VECTORS];
+#pragma GCC unroll 16
+    for (int64_t v = 0; v < VECTORS; ++v) parts[v] = load(gradient + v * LANES);
+    for (int64_t t = 0; t < T; ++t) {
+        float* entry = entries[t].first + places[t] * entries[t].step;
+#pragma GCC unroll 16
+        for (int64_t v = 0; v < VECTORS; ++v) store(entry + v * LANES, load(entry + v * LANES) + parts[v]);
+    }
+}
+
+// Adds what a block says to a panel of the outputs of some rows; the first block begins them.
+void forward(const InputCall& call, const Block& block, int64_t panel, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
-    Floats memory, sums_memory;
-    float* bases = memory.make(ROWS_AT_A_TIME * call.row_terms);
+    const int64_t columns = columns_of(call, panel), T = call.groups.size() + call.columns.size();
+    const int64_t score_terms = block.first ? 0 : call.scores * call.terms;
+    std::vector<Entries> entries;
+    const int64_t from = entries_of(call, block, panel, const_cast<float*>(a.one_hot), entries);
+    Floats bases_memory, sums_memory;
+    float* bases = bases_memory.make(ROWS_AT_A_TIME * score_terms);
     float* sums = sums_memory.make(ROWS_AT_A_TIME * PANEL, true);
-    std::vector<Entries> entries(call.groups.size());
     for (int64_t first = start; first < stop; first += ROWS_AT_A_TIME) {
         const int64_t rows = stop - first < ROWS_AT_A_TIME ? stop - first : ROWS_AT_A_TIME;
-        for (int64_t r = 0; r < rows; ++r) fill_row(call, first + r, bases + r * call.row_terms);
-        for (int64_t panel = 0; panel < call.panels; ++panel) {
-            const int64_t columns = columns_of(call, panel);
-            fill_entries(call, panel, const_cast<float*>(a.one_hot), call.tables, entries.data());
-            for (int64_t r = 0; r < rows; ++r) gather(call, panel, first + r, entries.data(), sums + r * PANEL);
-            for (const Stretch& part : call.dense) {
-                const float* weights = weights_of(call, call.weights, part, panel);
-                const int64_t depth = part.width * call.terms;
-                add_product(bases + part.column, call.row_terms, 1, weights, rows, depth, columns, sums, PANEL);
-            }
-            for (int64_t r = 0; r < rows; ++r) {
-                memcpy(a.out + (first + r) * a.outputs + panel * PANEL, sums + r * PANEL, columns * 4);
-            }
+        for (int64_t r = 0; r < rows; ++r) {
+            const int64_t b = first + r;
+            const float* begun = block.first ? a.out + b * a.outputs : a.bias;
+            memcpy(sums + r * PANEL, begun + panel * PANEL, columns * 4);
+            gather(entries, call.places.data() + b * T + from, columns, sums + r * PANEL);
+            if (score_terms) fill_scores(call, b, bases + r * score_terms);
+        }
+        if (score_terms) {
+            const float* weights = call.score_weights + panel * score_terms * PANEL;
+            add_product(bases, score_terms, 1, weights, PANEL, rows, score_terms, columns, sums, PANEL);
+        }
+        for (int64_t r = 0; r < rows; ++r) {
+            memcpy(a.out + (first + r) * a.outputs + panel * PANEL, sums + r * PANEL, columns * 4);
         }
     }
 }
 
-// Of rows of a chunk the basis and SiLU, and the gradient in panels.
-void row_bases(const InputCall& call, const Rows& chunk, int64_t start, int64_t stop) {
+// Of rows of a chunk the basis and SiLU of scores, and the gradient in panels.
+void score_bases(const InputCall& call, const Rows& chunk, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
     for (int64_t b = start; b < stop; ++b) {
         const int64_t row = b - chunk.first;
-        fill_row(call, b, call.row_bases + row * call.row_terms);
+        fill_scores(call, b, call.score_bases + row * call.scores * call.terms);
         for (int64_t panel = 0; panel < call.panels; ++panel) {
-            const int64_t columns = columns_of(call, panel);
             float* to = call.gradients + (panel * chunk.count + row) * PANEL;
-            memcpy(to, a.grad_out + b * a.outputs + panel * PANEL, columns * 4);
-            memset(to + columns, 0, (PANEL - columns) * 4);
+            memcpy(to, a.grad_out + b * a.outputs + panel * PANEL, columns_of(call, panel) * 4);
         }
     }
 }
 
-// Adds to the gradient of the weights what the rows of a chunk say, in their order.
-void weight_gradient(const InputCall& call, const Rows& chunk, int64_t panel) {
-    const int64_t columns = columns_of(call, panel);
+// Adds to the gradient of the weights of scores what the rows of a chunk say, in their order.
+void score_weight_gradient(const InputCall& call, const Rows& chunk, int64_t panel) {
+    Floats memory;
+    float* scratch = memory.make(PANEL * padded_terms(call.scores, call.terms));
     const float* gradients = call.gradients + panel * chunk.count * PANEL;
-    for (const Stretch& part : call.dense) {
-        float* to = weights_of(call, call.grad_weights, part, panel);
-        add_product(call.row_bases + part.column, 1, call.row_terms, gradients, part.width * call.terms, chunk.count,
-                    columns, to, PANEL);
-    }
+    const int64_t step = call.scores * call.terms;
+    add_weight_gradient(call, 0, call.scores, panel, gradients, chunk.count, call.score_bases, step, scratch);
 }
 
-// Adds the gradient of every row to the bias and to the table rows that the row has taken.
-void scatter(const InputCall& call, int64_t panel) {
+// Adds the gradient of every row to the bias and to the entries that the row has taken, and from these to the weights
+// and to one-hot weights.
+void scatter(const InputCall& call, const Block& block, int64_t panel) {
     const InputLayer& a = call.a;
-    const int64_t columns = columns_of(call, panel), T = call.groups.size();
-    std::vector<Entries> entries(T);
-    fill_entries(call, panel, a.grad_one_hot, call.grad_tables, entries.data());
+    const int64_t columns = columns_of(call, panel), T = call.groups.size() + call.columns.size();
+    std::vector<Entries> entries;
+    const int64_t from = entries_of(call, block, panel, a.grad_one_hot, entries);
     float* bias = a.grad_bias + panel * PANEL;
     for (int64_t b = 0; b < a.rows; ++b) {
-        const int32_t* places = call.places.data() + b * T;
         const float* gradient = a.grad_out + b * a.outputs + panel * PANEL;
-        const auto add = [&](float* to, int64_t h) {
-            store_some(to + h, load_some(to + h, columns - h) + load_some(gradient + h, columns - h), columns - h);
-        };
-        for (int64_t h = 0; h < columns; h += LANES) add(bias, h);
-        for (int64_t t = 0; t < T; ++t) {
-            float* entry = entries[t].first + places[t] * entries[t].step;
-            for (int64_t h = 0; h < columns; h += LANES) add(entry, h);
-        }
+        if (!block.first) add_row(gradient, columns, bias);
+        add_to_entries(entries, call.places.data() + b * T + from, gradient, columns);
     }
-}
-
-// From the gradient of a column's table to that of its one-hot weights and of its part of the weights.
-void code_gradient(const InputCall& call, const Stretch& part, int64_t panel) {
-    const InputLayer& a = call.a;
-    const int64_t columns = columns_of(call, panel), depth = part.width * call.terms;
-    const float* table = call.grad_tables + (panel * call.table_rows + part.column) * PANEL;
-    if (part.one_hot >= 0) {
-        for (int64_t code = 0; code < part.codes; ++code) {
-            float* own = a.grad_one_hot + (part.one_hot + code) * a.outputs + panel * PANEL;
-            for (int64_t h = 0; h < columns; ++h) own[h] += table[code * PANEL + h];
-        }
-    }
-    float* to = weights_of(call, call.grad_weights, part, panel);
-    add_product(call.bases + part.bases, 1, depth, table, depth, part.codes, columns, to, PANEL);
-}
-
-// The weights of an embedding's basis and SiLU, with outputs as rows.
-void turn_weights(const InputCall& call, const Stretch& part) {
-    const InputLayer& a = call.a;
-    const int64_t G = a.num_centers, H = a.outputs, count = part.width * G, all = part.width * call.terms;
-    for (int64_t h = 0; h < H; ++h) {
-        const float* spline = a.spline + (h * a.inputs + part.first) * G;
-        const float* base = a.base + h * a.inputs + part.first;
-        for (int64_t k = 0; k < padded_to_panel(all); ++k) {
-            const float weight = k < count ? spline[k] : k < all ? base[k - count] : 0;
-            call.turned[part.turned + (k / PANEL * H + h) * PANEL + k % PANEL] = weight;
-        }
-    }
-}
-
-// The gradients of the basis and SiLU of some rows, or of codes; `gradient(row, panel)` is where theirs begins.
-template <typename Gradient>
-void multiply_turned(
-    const InputCall& call, const Stretch& part, int64_t rows, int64_t row_step, const Gradient& gradient, float* to) {
-    const int64_t all = part.width * call.terms, width = padded_to_panel(all);
-    memset(to, 0, rows * width * 4);
-    for (int64_t start = 0; start < all; start += PANEL) {
-        const float* weights = call.turned + part.turned + start * call.a.outputs;
-        const int64_t count = all - start < PANEL ? all - start : PANEL;
-        for (int64_t panel = 0; panel < call.panels; ++panel) {
-            add_product(gradient(panel), row_step, 1, weights + panel * PANEL * PANEL, rows, columns_of(call, panel),
-                        count, to + start, width);
-        }
-    }
-}
-
-void code_x_gradient(const InputCall& call, const Stretch& part) {
-    const InputLayer& a = call.a;
-    const int64_t all = part.width * call.terms, width = padded_to_panel(all);
     Floats memory;
-    float* grad_bases = memory.make(part.codes * width);
-    const auto gradient = [&](int64_t panel) {
-        return call.grad_tables + (panel * call.table_rows + part.column) * PANEL;
-    };
-    multiply_turned(call, part, part.codes, PANEL, gradient, grad_bases);
-    for (int64_t code = 0; code < part.codes; ++code) {
-        const int64_t place = code * part.width;
-        add_x_gradient(a, a.embeddings[part.place] + place, part.width, call.bases + part.bases + code * all,
-                       grad_bases + code * width, a.grad_embeddings[part.place] + place);
+    float* scratch = memory.make(PANEL * padded_terms(call.widest, call.terms));
+    for (int64_t index = block.first; index < block.stop; ++index) {
+        const InputColumn& column = call.columns[index];
+        const int64_t values = column.values.size();
+        const float* table = table_of(call, block, column, panel);
+        for (int64_t place = 0; column.one_hot >= 0 && place < values; ++place) {
+            float* own = a.grad_one_hot + (column.one_hot + column.values[place]) * a.outputs + panel * PANEL;
+            for (int64_t h = 0; h < columns; ++h) own[h] += table[place * PANEL + h];
+        }
+        add_weight_gradient(call, column.first, column.width, panel, table, values, call.bases + column.bases,
+                            column.width * call.terms, scratch);
     }
 }
 
-void row_x_gradient(const InputCall& call, const Stretch& part, int64_t start, int64_t stop) {
+// Adds the gradient of a column's embeddings.
+void embedding_gradient(const InputCall& call, const Block& block, const InputColumn& column) {
     const InputLayer& a = call.a;
-    const int64_t width = padded_to_panel(part.width * call.terms);
-    Floats memory, bases_memory, x_memory;
-    float* grad_bases = memory.make(ROWS_AT_A_TIME * width);
-    float* bases = bases_memory.make(call.row_terms);
-    float* x = x_memory.make(part.width);
+    const int64_t terms = column.width * call.terms, step = padded_terms(column.width, call.terms);
+    const int64_t values = column.values.size();
+    Floats turned_memory, memory;
+    float* turned = turned_memory.make(a.outputs * step);
+    float* grad_bases = memory.make(values * step, true);
+    turn_weights(call, column.first, column.width, turned);
+    for (int64_t panel = 0; panel < call.panels; ++panel) {
+        const float* table = table_of(call, block, column, panel);
+        add_product(table, PANEL, 1, turned + panel * PANEL * step, step, values, columns_of(call, panel), terms,
+                    grad_bases, step);
+    }
+    for (int64_t place = 0; place < values; ++place) {
+        const int64_t value = column.values[place];
+        add_x_gradient(a, inputs_of(a, column, value), column.width, call.bases + column.bases + place * terms,
+                       grad_bases + place * step, a.grad_embeddings[column.place] + value * column.width);
+    }
+}
+
+// Adds the gradient of the scores of some rows.
+void score_gradient(const InputCall& call, const float* turned, int64_t start, int64_t stop) {
+    const InputLayer& a = call.a;
+    const int64_t D = call.scores, step = padded_terms(D, call.terms);
+    Floats memory;
+    float* grad_bases = memory.make(ROWS_AT_A_TIME * step + step + 2 * padded(D));
+    float* bases = grad_bases + ROWS_AT_A_TIME * step;
+    float* x = bases + step;
+    float* grad_x = x + padded(D);
     for (int64_t first = start; first < stop; first += ROWS_AT_A_TIME) {
         const int64_t rows = stop - first < ROWS_AT_A_TIME ? stop - first : ROWS_AT_A_TIME;
-        const auto gradient = [&](int64_t panel) { return a.grad_out + first * a.outputs + panel * PANEL; };
-        multiply_turned(call, part, rows, a.outputs, gradient, grad_bases);
+        memset(grad_bases, 0, rows * step * 4);
+        add_product(a.grad_out + first * a.outputs, a.outputs, 1, turned, step, rows, a.outputs, D * call.terms,
+                    grad_bases, step);
         for (int64_t r = 0; r < rows; ++r) {
-            const int64_t b = first + r;
-            fill_row(call, b, bases);
-            for (int64_t i = 0; i < part.width; ++i) {
-                x[i] = part.codes ? a.embeddings[part.place][a.codes[b * a.coded + part.feature] * part.width + i]
-                                  : a.scores[b * a.features + a.layout[1 + i]];
-            }
-            float* to = call.grad_x + b * call.grad_x_width + part.grad_x;
-            memset(to, 0, part.width * 4);
-            add_x_gradient(a, x, part.width, bases + part.column, grad_bases + r * width, to);
+            const int64_t row = (first + r) * a.features;
+            fill_scores(call, first + r, bases);
+            for (int64_t i = 0; i < D; ++i) x[i] = a.scores[row + a.layout[1 + i]];
+            memset(grad_x, 0, D * 4);
+            add_x_gradient(a, x, D, bases, grad_bases + r * step, grad_x);
+            for (int64_t i = 0; i < D; ++i) a.grad_scores[row + a.layout[1 + i]] += grad_x[i];
         }
     }
 }
@@ -299,6 +303,6 @@ void row_x_gradient(const InputCall& call, const Stretch& part, int64_t start, i
 
 extern const dkan::InputPasses DKAN_INPUT_PASSES;
 const dkan::InputPasses DKAN_INPUT_PASSES = {
-    pack_weights,    byte_bases,    code_bases,   code_tables,     forward,        row_bases,       weight_gradient,
-    scatter,         code_gradient, turn_weights, code_x_gradient, row_x_gradient, unpack_gradient,
+    value_bases,           value_tables,   score_weights, forward, score_bases,
+    score_weight_gradient, score_gradient, turn_weights,  scatter, embedding_gradient,
 };

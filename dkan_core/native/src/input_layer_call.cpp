@@ -9,192 +9,236 @@ namespace {
 
 using namespace dkan;
 
-// Rows of a task, and bytes of the basis of the rows of a chunk, which a gradient reads again and again.
-constexpr int64_t TASK_ROWS = 96, CHUNK_BYTES = 1 << 20;
+// Rows of a task, and bytes of the bases of rows of a chunk, which a gradient reads again and again.
+constexpr int64_t TASK_ROWS = 192, CHUNK_BYTES = 1 << 20;
+// Rows of the tables of a block: 512 KiB of a panel, which stay in the second-level cache.
+constexpr int64_t BLOCK_ROWS = 2048;
+constexpr int64_t BYTES = 256;
 // Code of data/encoding/preprocessor.py that stands for values without a code of their own.
 constexpr int32_t UNSEEN = 0;
+// Memory that a thread keeps: more is given back.
+constexpr int64_t KEPT_BYTES = 64 << 20;
+
+struct Kept {
+    std::vector<std::pair<int64_t, float*>> pieces;
+    int64_t bytes = 0;
+    ~Kept() {
+        for (const auto& piece : pieces) std::free(piece.second);
+    }
+};
+thread_local Kept kept;
 
 Group read_group(const int64_t*& next) {
-    Group group{next[0], next[1], next[2], -1, {}};
+    Group group{next[0], next[1], next[2], {}};
     const int64_t columns = next[3];
     next += 4;
     for (int64_t place = 0; place < columns; ++place, next += 2) group.columns.emplace_back(next[0], next[1]);
     return group;
 }
 
-// Embedded columns by codes come first among the groups.
 InputCall read_layout(const InputLayer& a) {
-    InputCall call{a, {}, {}, {}};
-    call.panels = ceil_div(a.outputs, PANEL);
-    call.terms = a.num_centers + 1;
+    InputCall call{a, {}, {}, {}, {}, ceil_div(a.outputs, PANEL), a.num_centers + 1};
     const int64_t* next = a.layout;
-    const auto add_dense = [&](Stretch part, bool gradient) {
-        part.column = call.row_terms;
-        call.row_terms += part.width * call.terms;
-        if (gradient) {
-            part.turned = call.all_turned;
-            call.all_turned += padded_to_panel(part.width * call.terms) * a.outputs;
-            part.grad_x = call.grad_x_width;
-            call.grad_x_width += part.width;
-        }
-        call.dense.push_back(part);
-    };
-    const int64_t scores = *next;
-    if (scores) add_dense({0, scores, 0, 0, -1, -1, 0, 0, -1, 0}, a.grad_scores != nullptr);
-    next += 1 + scores;
+    const int64_t scores = *next++;
+    if (a.bytes) {
+        for (int64_t i = 0; i < scores; ++i) call.columns.push_back({i, 1, next[i], BYTES, -1, -1, {}, 0, 0, 0});
+    } else {
+        call.scores = scores;
+    }
+    next += scores;
     const int64_t embedded = *next++;
-    for (int64_t place = 0; place < embedded; ++place, next += 6) {
-        Stretch part{next[3], next[2], next[0], next[1], place, next[5], 0, 0, -1, 0};
-        if (!next[4]) {
-            add_dense(part, true);
-            continue;
-        }
-        part.column = call.table_rows;
-        part.bases = call.all_bases;
-        part.turned = call.all_turned;
-        call.table_rows += part.codes;
-        call.all_bases += part.codes * part.width * call.terms;
-        call.all_turned += padded_to_panel(part.width * call.terms) * a.outputs;
-        call.coded.push_back(part);
-        call.groups.push_back({0, part.codes, 0, part.column, {{part.feature, 1}}});
+    for (int64_t place = 0; place < embedded; ++place, next += 5) {
+        call.columns.push_back({next[3], next[2], next[0], next[1], place, next[4], {}, 0, 0, 0});
     }
     for (int64_t groups = *next++; groups > 0; --groups) call.groups.push_back(read_group(next));
+    for (const InputColumn& column : call.columns) call.widest = std::max(call.widest, column.width);
     return call;
 }
 
-// Finds the row of every group's table for each row; returns the first row with a code that has none, or -1.
-int64_t find_places(InputCall& call) {
+// Finds the row of each group's table for all rows; returns the first row that has none.
+int64_t find_groups(InputCall& call) {
     const InputLayer& a = call.a;
-    const int64_t T = call.groups.size();
-    call.places.resize(a.rows * T);
-    int64_t wrong = a.rows;
-    for (int64_t t = 0; t < T; ++t) {
-        const Group& group = call.groups[t];
+    const int64_t T = call.groups.size() + call.columns.size();
+    int64_t wrong = a.rows, t = 0;
+    for (const Group& group : call.groups) {
+        int32_t* places = call.places.data() + t++;
         for (int64_t b = 0; b < a.rows; ++b) {
             int64_t place = 0;
             for (const auto& [feature, stride] : group.columns) place += a.codes[b * a.coded + feature] * stride;
             if (group.cap && place >= group.cap) place = UNSEEN;
             if (place < 0 || place >= group.size) wrong = std::min(wrong, b);
-            call.places[b * T + t] = static_cast<int32_t>(place);
+            places[b * T] = static_cast<int32_t>(place);
         }
     }
-    for (const Stretch& part : call.dense) {
-        for (int64_t b = 0; part.codes && b < a.rows; ++b) {
-            const int32_t code = a.codes[b * a.coded + part.feature];
-            if (code < 0 || code >= part.codes) wrong = std::min(wrong, b);
-        }
-    }
-    return wrong < a.rows ? wrong : -1;
+    return wrong;
 }
 
-int64_t weight_count(const InputCall& call) { return call.panels * call.a.inputs * call.terms * PANEL; }
+// Finds the values of each column that occur, and which of them each row has; returns the first row of no value.
+int64_t find_values(InputCall& call) {
+    const InputLayer& a = call.a;
+    const int64_t T = call.groups.size() + call.columns.size();
+    int64_t wrong = a.rows, t = call.groups.size();
+    std::vector<int32_t> known;
+    for (InputColumn& column : call.columns) {
+        int32_t* places = call.places.data() + t++;
+        known.assign(column.codes, -1);
+        for (int64_t b = 0; b < wrong; ++b) {
+            const int32_t value = column.place < 0 ? a.bytes[b * a.features + column.feature]
+                                                   : a.codes[b * a.coded + column.feature];
+            if (value < 0 || value >= column.codes) {
+                wrong = b;
+                break;
+            }
+            if (known[value] < 0) {
+                known[value] = static_cast<int32_t>(column.values.size());
+                column.values.push_back(value);
+            }
+            places[b * T] = known[value];
+        }
+    }
+    return wrong;
+}
 
-void make_code_bases(const InputCall& call, const InputPasses& pass, int threads) {
-    for_each_task(call.coded.size(), call.all_bases, threads, [&](int64_t task) {
-        pass.code_bases(call, call.coded[task]);
+// There is one block at least, since the first one begins the sums. Where blocks end changes no sum.
+void cut_blocks(InputCall& call) {
+    call.blocks.push_back({0, 0, 0, 0, 0});
+    const int64_t columns = call.columns.size();
+    for (int64_t index = 0; index < columns; ++index) {
+        InputColumn& column = call.columns[index];
+        const int64_t values = column.values.size();
+        if (index && call.blocks.back().rows + values > BLOCK_ROWS) call.blocks.push_back({index, index, 0, 0, 0});
+        Block& block = call.blocks.back();
+        column.row = block.rows;
+        column.bases = block.bases;
+        column.weights = block.weights;
+        block.stop = index + 1;
+        block.rows += values;
+        block.bases += values * column.width * call.terms;
+        block.weights += column.width * call.terms * PANEL;
+    }
+}
+
+void make_bases(InputCall& call, const Block& block, Floats& memory, int threads) {
+    // Products read whole vectors, also behind the last number.
+    call.bases = memory.make(block.bases + PANEL);
+    for_each_task(block.stop - block.first, block.bases, threads, [&](int64_t task) {
+        passes().input_layer->value_bases(call, call.columns[block.first + task]);
     });
 }
 
 void run_forward(InputCall& call, int threads) {
     const InputLayer& a = call.a;
     const InputPasses& pass = *passes().input_layer;
-    Floats byte_bases, weights, bases, tables;
-    call.byte_bases = byte_bases.make(256 * call.terms);
-    call.weights = weights.make(weight_count(call));
-    call.bases = bases.make(call.all_bases);
-    call.tables = tables.make(call.panels * call.table_rows * PANEL);
-    if (a.bytes) pass.byte_bases(call);
-    make_code_bases(call, pass, threads);
-    const int64_t columns = call.coded.size();
-    for_each_task(call.panels, weight_count(call), threads, [&](int64_t panel) {
-        pass.pack_weights(call, panel);
-        for (int64_t column = 0; column < columns; ++column) pass.code_tables(call, call.coded[column], panel);
-    });
-    const int64_t numbers = a.rows * (call.row_terms + call.groups.size() * 4) * call.panels;
-    for_each_task(ceil_div(a.rows, TASK_ROWS), numbers, threads, [&](int64_t task) {
-        pass.forward(call, task * TASK_ROWS, std::min(a.rows, (task + 1) * TASK_ROWS));
-    });
+    Floats score_weights;
+    call.score_weights = score_weights.make(call.panels * call.scores * call.terms * PANEL);
+    if (call.scores) {
+        for (int64_t panel = 0; panel < call.panels; ++panel) pass.score_weights(call, panel);
+    }
+    for (const Block& block : call.blocks) {
+        Floats bases, weights, tables;
+        make_bases(call, block, bases, threads);
+        call.weights = weights.make(call.panels * block.weights);
+        call.tables = tables.make(call.panels * block.rows * PANEL);
+        for_each_task(call.panels, call.panels * (block.weights + block.bases * PANEL / 8), threads, [&](int64_t panel) {
+            pass.value_tables(call, block, panel);
+        });
+        const int64_t entries = call.groups.size() + block.stop - block.first + call.scores * call.terms;
+        const int64_t tasks = ceil_div(a.rows, TASK_ROWS);
+        // All rows of a panel one after the other: its tables stay in the cache.
+        for_each_task(call.panels * tasks, a.rows * entries * call.panels * 4, threads, [&](int64_t task) {
+            const int64_t start = task % tasks * TASK_ROWS;
+            pass.forward(call, block, task / tasks, start, std::min(a.rows, start + TASK_ROWS));
+        });
+    }
 }
 
-// The gradient of the weights of inputs that go through the basis row by row.
-void run_weight_gradient(InputCall& call, const InputPasses& pass, int threads) {
+// The gradient of the weights of scores that are no bytes, and that of the scores where it is wanted.
+void run_score_gradients(InputCall& call, const InputPasses& pass, int threads) {
     const InputLayer& a = call.a;
-    if (!call.row_terms) return;
-    const int64_t most = std::max<int64_t>(1, CHUNK_BYTES / (4 * call.row_terms * TASK_ROWS)) * TASK_ROWS;
-    const int64_t size = std::min(a.rows, most);
-    Floats bases, gradients;
-    call.row_bases = bases.make(size * call.row_terms);
+    const int64_t terms = call.scores * call.terms;
+    if (!terms || !a.rows) return;
+    const int64_t most = std::max<int64_t>(1, CHUNK_BYTES / (4 * terms * TASK_ROWS)) * TASK_ROWS;
+    const int64_t size = std::min(a.rows, most), numbers = size * terms * call.panels;
+    Floats bases, gradients, turned;
+    call.score_bases = bases.make(size * terms + PANEL);
     call.gradients = gradients.make(call.panels * size * PANEL);
     for (int64_t first = 0; first < a.rows; first += size) {
         const Rows chunk{first, std::min(size, a.rows - first)};
-        for_each_task(ceil_div(chunk.count, TASK_ROWS), chunk.count * call.row_terms, threads, [&](int64_t task) {
+        for_each_task(ceil_div(chunk.count, TASK_ROWS), numbers, threads, [&](int64_t task) {
             const int64_t start = task * TASK_ROWS;
-            pass.row_bases(call, chunk, first + start, first + std::min(chunk.count, start + TASK_ROWS));
+            pass.score_bases(call, chunk, first + start, first + std::min(chunk.count, start + TASK_ROWS));
         });
-        for_each_task(call.panels, chunk.count * call.row_terms * call.panels, threads, [&](int64_t panel) {
-            pass.weight_gradient(call, chunk, panel);
+        for_each_task(call.panels, numbers, threads, [&](int64_t panel) {
+            pass.score_weight_gradient(call, chunk, panel);
         });
     }
-}
-
-// The gradient of scores, and of embeddings by rows: rows of the same code are added in their order.
-void run_x_gradient(InputCall& call, const InputPasses& pass, int threads) {
-    const InputLayer& a = call.a;
-    Floats grad_x;
-    call.grad_x = grad_x.make(a.rows * call.grad_x_width);
-    for (const Stretch& part : call.dense) {
-        if (part.turned < 0) continue;
-        const int64_t numbers = a.rows * part.width * call.terms * call.panels;
-        for_each_task(ceil_div(a.rows, TASK_ROWS), numbers, threads, [&](int64_t task) {
-            pass.row_x_gradient(call, part, task * TASK_ROWS, std::min(a.rows, (task + 1) * TASK_ROWS));
-        });
-        for (int64_t b = 0; b < a.rows; ++b) {
-            const float* from = call.grad_x + b * call.grad_x_width + part.grad_x;
-            for (int64_t i = 0; i < part.width; ++i) {
-                float* to = part.codes ? a.grad_embeddings[part.place] +
-                                             a.codes[b * a.coded + part.feature] * part.width + i
-                                       : a.grad_scores + b * a.features + a.layout[1 + i];
-                *to += from[i];
-            }
-        }
-    }
+    if (!a.grad_scores) return;
+    float* weights = turned.make(a.outputs * padded_terms(call.scores, call.terms));
+    pass.turn_weights(call, 0, call.scores, weights);
+    for_each_task(ceil_div(a.rows, TASK_ROWS), a.rows * terms * call.panels, threads, [&](int64_t task) {
+        pass.score_gradient(call, weights, task * TASK_ROWS, std::min(a.rows, (task + 1) * TASK_ROWS));
+    });
 }
 
 void run_backward(InputCall& call, int threads) {
     const InputLayer& a = call.a;
     const InputPasses& pass = *passes().input_layer;
-    Floats byte_bases, bases, turned, grad_weights, grad_tables;
-    call.byte_bases = byte_bases.make(256 * call.terms);
-    call.bases = bases.make(call.all_bases);
-    call.turned = turned.make(call.all_turned);
-    call.grad_weights = grad_weights.make(weight_count(call), true);
-    call.grad_tables = grad_tables.make(call.panels * call.table_rows * PANEL, true);
-    if (a.bytes) pass.byte_bases(call);
-    make_code_bases(call, pass, threads);
-    run_weight_gradient(call, pass, threads);
-    const int64_t columns = call.coded.size(), entries = a.rows * call.groups.size() * PANEL;
-    for_each_task(call.panels, call.panels * entries, threads, [&](int64_t panel) {
-        pass.scatter(call, panel);
-        for (int64_t column = 0; column < columns; ++column) pass.code_gradient(call, call.coded[column], panel);
-        pass.unpack_gradient(call, panel);
-    });
-    for (const Stretch& part : call.dense) {
-        if (part.turned >= 0) pass.turn_weights(call, part);
+    run_score_gradients(call, pass, threads);
+    for (const Block& block : call.blocks) {
+        Floats bases, tables;
+        make_bases(call, block, bases, threads);
+        call.tables = tables.make(call.panels * block.rows * PANEL, true);
+        const int64_t entries = call.groups.size() + block.stop - block.first;
+        for_each_task(call.panels, call.panels * a.rows * entries * 4, threads, [&](int64_t panel) {
+            pass.scatter(call, block, panel);
+        });
+        for_each_task(block.stop - block.first, block.bases * call.panels, threads, [&](int64_t task) {
+            const InputColumn& column = call.columns[block.first + task];
+            if (column.place >= 0) pass.embedding_gradient(call, block, column);
+        });
     }
-    for_each_task(columns, call.all_bases * call.panels, threads, [&](int64_t task) {
-        pass.turn_weights(call, call.coded[task]);
-        pass.code_x_gradient(call, call.coded[task]);
-    });
-    run_x_gradient(call, pass, threads);
 }
 
 }  // namespace
 
+float* dkan::Floats::make(int64_t count, bool zero) {
+    bytes_ = (count * 4 + 127) / 64 * 64;
+    auto& pieces = kept.pieces;
+    // The smallest that is large enough, unless it is far too large.
+    auto best = pieces.end();
+    for (auto piece = pieces.begin(); piece != pieces.end(); ++piece) {
+        const bool fits = piece->first >= bytes_ && piece->first <= 4 * bytes_;
+        if (fits && (best == pieces.end() || piece->first < best->first)) best = piece;
+    }
+    if (best == pieces.end()) {
+        memory_ = static_cast<float*>(std::aligned_alloc(64, bytes_));
+    } else {
+        memory_ = best->second;
+        bytes_ = best->first;
+        kept.bytes -= bytes_;
+        pieces.erase(best);
+    }
+    if (zero) memset(memory_, 0, count * 4);
+    return memory_;
+}
+
+dkan::Floats::~Floats() {
+    if (!memory_) return;
+    if (kept.bytes + bytes_ > KEPT_BYTES) {
+        std::free(memory_);
+        return;
+    }
+    kept.pieces.emplace_back(bytes_, memory_);
+    kept.bytes += bytes_;
+}
+
 // Returns the first row with a code that no table has, and nothing is computed then; -1 if there is none.
 DKAN_EXPORT int64_t dkan_input_layer(const InputLayer* a, int backward, int threads) {
     InputCall call = read_layout(*a);
-    const int64_t wrong = find_places(call);
-    if (wrong >= 0) return wrong;
+    call.places.resize(a->rows * (call.groups.size() + call.columns.size()));
+    const int64_t wrong = std::min(find_groups(call), find_values(call));
+    if (wrong < a->rows) return wrong;
+    cut_blocks(call);
     (backward ? run_backward : run_forward)(call, threads);
     return -1;
 }

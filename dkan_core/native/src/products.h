@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include "arguments.h"
 #include "vectors.h"
 
 namespace {
@@ -15,7 +14,8 @@ constexpr int64_t DEPTH = 96;
 // C += A B for `ROWS` rows and `VECTORS` vectors of columns.
 template <int ROWS, int VECTORS>
 inline void add_tile(
-    const float* a, int64_t row_step, int64_t term_step, const float* b, int64_t terms, float* c, int64_t c_step) {
+    const float* a, int64_t row_step, int64_t term_step, const float* b, int64_t b_step, int64_t terms,
+    float* c, int64_t c_step) {
     Float sums[ROWS][VECTORS];
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r) {
@@ -25,7 +25,7 @@ inline void add_tile(
     for (int64_t k = 0; k < terms; ++k) {
         Float right[VECTORS];
 #pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; ++v) right[v] = load(b + k * dkan::PANEL + v * LANES);
+        for (int v = 0; v < VECTORS; ++v) right[v] = load(b + k * b_step + v * LANES);
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; ++r) {
             const Float left = splat(a[r * row_step + k * term_step]);
@@ -46,27 +46,29 @@ inline void add_columns(
     int64_t row_step,
     int64_t term_step,
     const float* b,
+    int64_t b_step,
     int64_t rows,
     int64_t terms,
     float* c,
     int64_t c_step) {
     int64_t row = 0;
     for (; row + TILE_ROWS <= rows; row += TILE_ROWS) {
-        add_tile<TILE_ROWS, VECTORS>(a + row * row_step, row_step, term_step, b, terms, c + row * c_step, c_step);
+        add_tile<TILE_ROWS, VECTORS>(a + row * row_step, row_step, term_step, b, b_step, terms, c + row * c_step, c_step);
     }
     for (; row < rows; ++row) {
-        add_tile<1, VECTORS>(a + row * row_step, row_step, term_step, b, terms, c + row * c_step, c_step);
+        add_tile<1, VECTORS>(a + row * row_step, row_step, term_step, b, b_step, terms, c + row * c_step, c_step);
     }
 }
 
-// C += A B for the first `columns` of a panel, and maybe more up to a whole vector. A number of A stands at
-// `row * row_step + term * term_step`, which also reads a matrix the other way round; B is a panel, and the rows of C
-// are `c_step` apart.
+// C += A B for `columns` columns, and maybe more up to a whole vector. A number of A stands at
+// `row * row_step + term * term_step`, which also reads a matrix the other way round; the rows of B and C are `b_step`
+// and `c_step` apart.
 inline void add_product(
     const float* a,
     int64_t row_step,
     int64_t term_step,
     const float* b,
+    int64_t b_step,
     int64_t rows,
     int64_t depth,
     int64_t columns,
@@ -75,13 +77,13 @@ inline void add_product(
     for (int64_t k = 0; k < depth; k += DEPTH) {
         const int64_t terms = depth - k < DEPTH ? depth - k : DEPTH;
         const float* left = a + k * term_step;
-        const float* right = b + k * dkan::PANEL;
+        const float* right = b + k * b_step;
         int64_t column = 0;
         for (; column + (TILE_VECTORS - 1) * LANES < columns; column += TILE_VECTORS * LANES) {
-            add_columns<TILE_VECTORS>(left, row_step, term_step, right + column, rows, terms, c + column, c_step);
+            add_columns<TILE_VECTORS>(left, row_step, term_step, right + column, b_step, rows, terms, c + column, c_step);
         }
         for (; column < columns; column += LANES) {
-            add_columns<1>(left, row_step, term_step, right + column, rows, terms, c + column, c_step);
+            add_columns<1>(left, row_step, term_step, right + column, b_step, rows, terms, c + column, c_step);
         }
     }
 }
