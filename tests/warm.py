@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from dkan_core.training.launcher import child_processes, fork_server
+from dkan_core.training.launcher import child_processes, fork_server, fork_server_start
 from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
 
 ROOT = Path(__file__).parents[1]
@@ -104,7 +104,7 @@ class WarmServer:
 
     def launch_fork_server(self, handle: int) -> Forked:
         """Start a fork server."""
-        env = child_processes.fork_server_environment()
+        env = fork_server_start.fork_server_environment()
         return Forked(self.fork(Task(argv=[], env=env, cwd=str(Path.cwd()), launcher=os.getpid()), [1, 2, handle]))
 
     def popen(self, words: Sequence[object], env: dict[str, str], cwd: Path | None = None) -> Forked:
@@ -140,7 +140,7 @@ def server() -> WarmServer:
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         pass_fds=(theirs.fileno(),),
-        env=child_processes.fork_server_environment(),
+        env=fork_server_start.fork_server_environment(),
     )
     theirs.close()
 
@@ -222,7 +222,9 @@ def _run(task: Task, handles: list[int]) -> None:
     else:
         server = _own_server()
         _become(task, handles)
-        child_processes.launch_fork_server = server.launch_fork_server  # type: ignore[assignment]
+        child_processes.launch_fork_server = server.launch_fork_server  # type: ignore[assignment, attr-defined]
+        # Imported is all that it was.
+        fork_server_start.has_torch = lambda: False
         sys.argv = ["dkan", *task.argv]
         runpy.run_module("dkan_core", run_name="__main__", alter_sys=True)
 

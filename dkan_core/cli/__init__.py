@@ -1,5 +1,6 @@
 """The ``dkan`` command."""
 
+import os
 import signal
 import sys
 from typing import Annotated
@@ -53,6 +54,8 @@ def options(
 def main() -> None:
     """Run the command; an error of ours is one message and its exit code."""
     signal.signal(signal.SIGTERM, exit_once)
+    # numpy has only small matrices to multiply here, and its threads would be in the way of forking.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         app()
     except DkanError as error:

@@ -75,9 +75,12 @@ def train(
     settings: dict[str, Any],
 ) -> None:
     """Train a model, evaluating it in parallel, and keep the one with the best validation average precision (AP)."""
+    from dkan_core.training.launcher.fork_server_start import fork_ahead
+
     merged = merged_settings(dkan_core.TrainConfig, config, settings)
     try:
-        result = dkan_core.train(prepared, out, merged, overwrite=overwrite)
+        with fork_ahead():
+            result = dkan_core.train(prepared, out, merged, overwrite=overwrite)
     except KeyboardInterrupt:
         fail(f"interrupted; the best model so far, if any, is in {out}/model", 130)
     if result.metrics["training"]["ended"] == "interrupt":

@@ -6,7 +6,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,21 +13,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import dkan_core
 from dkan_core.errors import TrainingError
 from dkan_core.training.communication.messages import Channel, Message, PeerLostError, channel_pair, error_of
 from dkan_core.training.communication.rendezvous import PEER_LOST
 from dkan_core.training.launcher.fork_server import GO
+from dkan_core.training.launcher.fork_server_start import ForkedProcess, launch_fork_server, take_forked
 from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import anonymous_file
 
 # Of the log of a process that died, in the error: enough for a traceback.
 LOG_LINES_SHOWN = 40
-
-# Settings of glibc: arrays are freed and wanted again every step, and fresh pages are slow. They take a quarter off the
-# wall time of a step. The first is the largest that every version takes.
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 
 COMPUTING_ADVICE = "a smaller --batch-size, --accumulate 4, fewer --workers, or more memory for this container"
 # What to change when a process of a role has run out of memory; of the others, ``COMPUTING_ADVICE``.
@@ -149,8 +144,10 @@ class ForkServer:
             ours.sendall(GO)
         return child
 
-    def _begin(self) -> tuple[subprocess.Popen[bytes], socket.socket, Channel]:
-        """Start the fork server; return it with the socket to it, and what is to be read from that."""
+    def _begin(self) -> tuple[subprocess.Popen[bytes] | ForkedProcess, socket.socket, Channel]:
+        """Start the fork server, or take the one that is there; return it, the socket to it, and what to read from."""
+        if first := take_forked():
+            return *first, Channel(first[1])
         ours, theirs = channel_pair()
         process = launch_fork_server(theirs.fileno())
         theirs.close()
@@ -160,24 +157,6 @@ class ForkServer:
         self._process.kill()
         self._process.wait()
         self._channel.close()
-
-
-def launch_fork_server(handle: int) -> subprocess.Popen[bytes]:
-    """Start a process that forks others as it is told over the socket with this handle."""
-    # -P: what lies in the working folder is not imported. A session of its own: Ctrl-C is the launcher's matter.
-    module = "dkan_core.training.launcher.fork_server"
-    command = [sys.executable, "-P", "-m", module, str(handle), str(os.getpid())]
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, pass_fds=(handle,), env=fork_server_environment(), start_new_session=True
-    )
-
-
-def fork_server_environment() -> dict[str, str]:
-    """Return the environment of a run's processes."""
-    package = str(Path(dkan_core.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    # Threads are started by the children, as many as each is told; numpy's would be in the way of forking.
-    return {"OMP_WAIT_POLICY": "passive", **KEEP_MEMORY, **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 def _first_message(channel: Channel) -> int | None:

@@ -45,14 +45,27 @@ ADOPTION_SECONDS = 0.001
 
 
 def main() -> None:
-    """Fork a process for every spec that comes over a socket."""
-    launcher = int(sys.argv[2])
+    """Serve the launcher that started this program."""
+    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+
+
+def import_ahead() -> None:
+    """Import what the processes of a run need."""
+    for role in IMPORTED_AHEAD:
+        importlib.import_module(f"dkan_core.training.{MODULES[role]}")
+
+
+def serve(link: socket.socket, launcher: int) -> None:
+    """Fork a process for every spec that comes over a socket, until its other end is closed.
+
+    Args:
+        link: To the launcher.
+        launcher: Its process.
+    """
     # Before the imports: they take seconds, and the launcher may die meanwhile.
     die_with_parent(launcher)
     name_process(f"dkan {NAME}")
-    link = socket.socket(fileno=int(sys.argv[1]))
-    for role in IMPORTED_AHEAD:
-        importlib.import_module(f"dkan_core.training.{MODULES[role]}")
+    import_ahead()
     # The collector would write to the pages of what is imported, in every child, and so copy them.
     gc.freeze()
     # Nobody waits for the processes in between; the system removes them by itself.
@@ -116,7 +129,8 @@ def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> i
     os.ftruncate(text, 0)
     spec = ProcessSpec.from_json(content.decode()).with_handles(launcher, inherited_handles)
     name_process(f"dkan {spec.name}")
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {spec.name} %(message)s")
+    # By force: a fork server that was forked from a command has its handlers.
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {spec.name} %(message)s", force=True)
     main = importlib.import_module(f"dkan_core.training.{MODULES[spec.role]}").main
     code = _run(partial(main, spec), launcher)
     os.pwrite(text, str(code).encode(), 0)

@@ -1,0 +1,162 @@
+"""How a fork server begins: as a program of its own, or forked ahead from the ``dkan`` command.
+
+The command has imported torch itself, so that what is forked from it saves the second import. That is safe while it has
+no other thread, has computed nothing and has not looked for GPUs: it forks before it does anything else, or not at all.
+What calls from Python may have done all of that before. For it, and in the place of a fork server that has died,
+another program is started.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import dkan_core
+from dkan_core.training.communication.messages import channel_pair
+from dkan_core.training.launcher.fork_server import import_ahead, serve
+
+# Settings of glibc: arrays are freed and wanted again every step, and fresh pages are slow. They take a quarter off the
+# wall time of a step. The first is the largest that every version takes.
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 1 << 25, "MALLOC_TRIM_THRESHOLD_": 1 << 30}
+
+# What ``mallopt`` calls these settings in a process that has begun: M_MMAP_THRESHOLD and M_TRIM_THRESHOLD.
+MALLOC_OPTIONS = {"MALLOC_MMAP_THRESHOLD_": -3, "MALLOC_TRIM_THRESHOLD_": -1}
+
+# The allocator of pyarrow has it, and takes care of forks itself.
+SAFE_THREADS = {"jemalloc_bg_thd"}
+
+
+class ForkedProcess:
+    """A child process that was forked, as ``subprocess.Popen`` shows one."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while the process runs."""
+        return self._poll(os.WNOHANG)
+
+    def wait(self) -> None:
+        """Wait for the process to end."""
+        self._poll(0)
+
+    def kill(self) -> None:
+        """Kill the process if it still runs."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _poll(self, options: int) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self._pid, options)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+
+FirstServer = tuple[ForkedProcess, socket.socket]
+_ahead: list[FirstServer] = []
+
+
+@contextmanager
+def fork_ahead() -> Iterator[None]:
+    """Fork the fork server of the run in the block, if that is safe; to be called before a command does anything else.
+
+    Once OpenMP has begun with the import of torch, its threads wait as those of a run's processes do.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    is_new = not has_torch()
+    import_ahead()
+    if is_new and _can_fork():
+        _ahead.append(_fork())
+    try:
+        yield
+    finally:
+        # The command has ended before there was a run.
+        while first := take_forked():
+            process, link = first
+            process.kill()
+            process.wait()
+            link.close()
+
+
+def take_forked() -> FirstServer | None:
+    """Return the fork server that was forked ahead, with the socket to it; None where there is none or it is taken."""
+    return _ahead.pop() if _ahead else None
+
+
+def launch_fork_server(handle: int) -> subprocess.Popen[bytes]:
+    """Start a process that forks others as it is told over the socket with this handle."""
+    # -P: what lies in the working folder is not imported. A session of its own: Ctrl-C is the launcher's matter.
+    module = "dkan_core.training.launcher.fork_server"
+    command = [sys.executable, "-P", "-m", module, str(handle), str(os.getpid())]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, pass_fds=(handle,), env=fork_server_environment(), start_new_session=True
+    )
+
+
+def fork_server_environment() -> dict[str, str]:
+    """Return the environment of a run's processes."""
+    package = str(Path(dkan_core.__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    keep_memory = {name: str(value) for name, value in KEEP_MEMORY.items()}
+    # Threads are started by the children, as many as each is told; numpy's would be in the way of forking.
+    return {"OMP_WAIT_POLICY": "passive", **keep_memory, **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def has_torch() -> bool:
+    """Tell whether torch was imported: what has been done with it since cannot be told."""
+    return "torch" in sys.modules
+
+
+def _can_fork() -> bool:
+    if sys.platform != "linux":
+        return False
+    threads = [task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")]
+    return len([name for name in threads if name not in SAFE_THREADS]) == 1
+
+
+def _fork() -> FirstServer:
+    ours, theirs = channel_pair()
+    launcher = os.getpid()
+    # Else what is in the buffers would be written twice.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ours.close()
+            _begin_anew()
+            serve(theirs, launcher)
+        finally:
+            # Never back into the command, of which this is a copy. Had anything failed, another one would be started.
+            os._exit(0)
+    theirs.close()
+    return ForkedProcess(pid), ours
+
+
+def _begin_anew() -> None:
+    """Take over what ``launch_fork_server`` gives a program that begins."""
+    import torch
+
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    if Path(sys.path[0]).resolve() == Path.cwd():
+        del sys.path[0]
+    libc = ctypes.CDLL(None)
+    for name, value in KEEP_MEMORY.items():
+        if name not in os.environ and hasattr(libc, "mallopt"):
+            libc.mallopt(MALLOC_OPTIONS[name], value)
+    environment = fork_server_environment()
+    os.environ.update(environment)
+    sys.path.insert(0, environment["PYTHONPATH"].split(os.pathsep)[0])
+    torch.set_num_threads(1)

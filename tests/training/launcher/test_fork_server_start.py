@@ -1,0 +1,83 @@
+"""How a fork server begins: forked ahead from a command that has done nothing yet, and from nothing else."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from dkan_core import TrainConfig, train
+from tests import warm
+
+COUNT_IMPORTS = """
+import os, sys
+class Counting:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            with open({counted!r}, "a") as file:
+                file.write(f"{{os.getpid()}} ")
+sys.meta_path.insert(0, Counting())
+"""
+
+
+def test_run_of_the_command_imports_torch_once_and_ends_as_one_from_python(prepared: Path, tmp_path: Path) -> None:
+    counted = tmp_path / "counted"
+    (tmp_path / "sitecustomize.py").write_text(COUNT_IMPORTS.format(counted=str(counted)))
+    words = ["train", str(prepared), "--out", str(tmp_path / "run"), "--epochs=1", "--hidden=4", "--batch-size=64"]
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    process = subprocess.run(
+        [sys.executable, "-m", "dkan_core", *words, "--device=cpu", "--workers=2"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(counted.read_text().split()) == 1, process.stderr
+    assert {path.name for path in (tmp_path / "run/logs").iterdir()} == {
+        *("evaluator.log", "server.log", "train.log", "worker-0.log", "worker-1.log")
+    }
+    config = TrainConfig(epochs=1, hidden=(4,), batch_size=64, device="cpu", workers=2)
+    result = train(prepared, tmp_path / "run-from-python", config)
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run/model", Path(result.model)))
+    assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours)
+
+
+# Of a process that has imported torch and done nothing with it: whether it forks, what it forked, and what is left.
+CODE = """
+import os, sys, threading, torch
+from dkan_core.training.launcher import fork_server_start
+{before}
+with fork_server_start.fork_ahead():
+    first = fork_server_start.take_forked() if {is_taken} else None
+    if first:
+        process, link = first
+        assert b"ready" in link.recv(100) and os.getpgid(process._pid) != os.getpgid(0)
+        link.close()
+        process.wait()
+        assert process.poll() == 0
+children = open(f"/proc/self/task/{{os.getpid()}}/children").read()
+sys.exit(7 if first else 3 if not children else 1)
+"""
+KNOWN = "fork_server_start.has_torch = lambda: False"
+
+
+@pytest.mark.parametrize(
+    ("before", "is_taken", "code"),
+    [
+        pytest.param(KNOWN, True, 7, id="nothing was done"),
+        pytest.param(KNOWN, False, 3, id="no run takes it"),
+        pytest.param("", True, 3, id="torch was imported before"),
+        pytest.param(
+            f"{KNOWN}; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+            True,
+            3,
+            id="another thread",
+        ),
+        pytest.param(f"{KNOWN}; torch.set_num_threads(2); torch.ones(10**6).exp()", True, 3, id="torch computed"),
+    ],
+)
+def test_only_a_process_that_has_done_nothing_forks(before: str, is_taken: bool, code: int) -> None:
+    done = warm.server().run(["-c", CODE.format(before=before, is_taken=is_taken)])
+    assert done.returncode == code, done.stderr
