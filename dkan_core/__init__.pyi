@@ -3,6 +3,7 @@
 from dkan_core.batch_scoring.parts import measure_drift as measure_drift
 from dkan_core.batch_scoring.parts import score_part as score_part
 from dkan_core.batch_scoring.plan import plan_scoring as plan_scoring
+from dkan_core.batch_scoring.predict import predict as predict
 from dkan_core.batch_scoring.summary import ScoringSummary as ScoringSummary
 from dkan_core.batch_scoring.summary import complete_scoring as complete_scoring
 from dkan_core.batch_scoring.summary import summarize_scoring as summarize_scoring
@@ -33,7 +34,6 @@ from dkan_core.errors import UserError as UserError
 from dkan_core.evaluation.drift.measures import Drift as Drift
 from dkan_core.evaluation.evaluate import Evaluation as Evaluation
 from dkan_core.evaluation.evaluate import evaluate as evaluate
-from dkan_core.evaluation.prediction import predict as predict
 from dkan_core.evaluation.publishing import choose_best as choose_best
 from dkan_core.evaluation.publishing import publish as publish
 from dkan_core.explanation.explain import explain as explain

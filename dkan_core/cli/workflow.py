@@ -170,9 +170,17 @@ def predict(
         list[str] | None,
         option("--column", help="Source column to copy to the output; may be repeated. Default: none.", group="Output"),
     ] = None,
+    reasons: Annotated[
+        int,
+        option(
+            "--reasons",
+            help="How many of the columns that moved a row's score the most to add, with value and log-odds; 0: none.",
+            group="Output",
+        ),
+    ] = 0,
 ) -> None:
     """Score raw Parquet: one probability per label and row, in the order of the input."""
-    dkan_core.predict(model, sources, out, columns=column or ())
+    dkan_core.predict(model, sources, out, columns=column or (), reasons=reasons)
 
 
 @command(app, panel=PANEL, examples=["dkan export run/model --out late.onnx"])

@@ -1,4 +1,4 @@
-"""Scoring: prepared splits in memory, and raw Parquet to a file of probabilities."""
+"""Scoring: prepared splits in memory, and batches of raw Parquet."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
@@ -19,15 +18,10 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.prefetching import prefetched
 from dkan_core.data.source.columns import column_types, open_parquet, read_batches
-from dkan_core.data.source.files import find_parquet
-from dkan_core.errors import DataError, OutputError
+from dkan_core.errors import DataError
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.utils.progress import progress
-from dkan_core.utils.storage.paths import is_remote, local_path
-from dkan_core.utils.storage.remote import local_copy
-from dkan_core.utils.storage.staging import staged_file
 
 # Bounds the memory of scoring; batches of more rows were no faster.
 SCORING_ROWS = 16_384
@@ -198,47 +192,6 @@ def check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path)
 def probability_column(label: str) -> str:
     """Return what the column of a label's probability is called, beside the label itself."""
     return f"{label}_probability"
-
-
-def predict(
-    model: str | Path, sources: str | Path | Sequence[str | Path], out: str | Path, *, columns: Sequence[str] = ()
-) -> int:
-    """Score raw Parquet with the transform the model was trained with.
-
-    Args:
-        model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
-        sources: Files, folders, globs or fsspec URIs in the order to be scored; a folder's files by path.
-        out: Parquet file to write: ``LABEL_probability`` for each label, in input order.
-        columns: Source columns to pass through.
-
-    Returns:
-        Rows scored.
-
-    Raises:
-        DataError: A column is missing or of another kind than in training.
-        OutputError: ``out`` cannot be written; nothing half-written is left.
-    """
-    chosen = [sources] if isinstance(sources, (str, Path)) else list(sources)
-    paths = [path for source in chosen for path in find_parquet([source])]
-    if not is_remote(out) and str(local_path(out).resolve()) in {str(Path(path).resolve()) for path in paths}:
-        raise OutputError(f"{out}: is one of the sources; choose another file")
-    with local_copy(model) as folder:
-        saved = SavedModel(folder)
-    columns = list(dict.fromkeys(columns))
-    schema, rows = output_schema(saved, paths, columns)
-    total = sum(rows)
-    device = best_device()
-    saved.module.to(device)
-    with (
-        staged_file(out) as aside,
-        progress("scoring", total, "rows") as advance,
-        pq.ParquetWriter(aside, schema) as writer,
-    ):
-        for path in paths:
-            for batch, found_NL in scored_batches(saved, path, columns, device, advance):
-                writer.write_batch(output_batch(batch, found_NL, columns, schema))
-    logger.info("scored %d rows to %s", total, out)
-    return total
 
 
 def scored_batches(

@@ -25,6 +25,9 @@ from dkan_core.model.tabular import BINARY_SCALE, OneHotWeights, TabularFastKAN,
 Stored = npt.NDArray[Any]
 """One feature as it is stored, scores or codes; ``(M,)``."""
 
+Feature = tuple[str, int]
+"""The array that holds a feature, ``numeric`` or ``categorical``, and its index there."""
+
 CodesOf = Callable[[int], Stored]
 """Index of a coded feature to its codes."""
 
@@ -80,7 +83,7 @@ class FirstLayerTerms:
     """The terms of a model's first layer.
 
     Args:
-        model: A model whose ``first_layer_is_sum`` holds.
+        model: The model. Unless ``first_layer_is_sum`` holds, only the terms of binary features and one-hots add up.
     """
 
     def __init__(self, model: TabularFastKAN) -> None:
@@ -120,6 +123,41 @@ class FirstLayerTerms:
             return None
         places_MT = torch.from_numpy(np.stack(places, axis=1)).to(self._encoder.curved.device)
         return table_sum(places_MT, torch.cat(tables))
+
+    def of_rows(
+        self, arrays: Mapping[str, Stored], *, through_basis: bool = True
+    ) -> Iterator[tuple[list[Feature], Tensor]]:
+        """Yield each term with the features that it reads.
+
+        Args:
+            arrays: Prepared rows.
+            through_basis: Whether to yield the terms of scores and embeddings, too, or only of what skips the basis.
+
+        Shape:
+            - arrays: ``numeric`` (M, features), ``categorical`` (M, features); each term ``(M, H)``
+        """
+        device = self._encoder.curved.device
+
+        def stored(name: str, feature: int) -> Tensor:
+            return torch.from_numpy(arrays[name][:, feature]).to(device)
+
+        for feature in self._binary:
+            yield [("numeric", feature)], self._binary_term(feature, stored("numeric", feature))
+        for feature in self._curved if through_basis else ():
+            yield [("numeric", feature)], self._curved_term(feature, stored("numeric", feature))
+        for feature in self._embeddings if through_basis else ():
+            yield [("categorical", feature)], self._embedded_term(feature, stored("categorical", feature))
+        for one_hot in self._one_hots:
+            places_M = one_hot.places(lambda index: arrays["categorical"][:, index])
+            term_MH = self._one_hot_term(torch.from_numpy(places_M).to(device))
+            yield [("categorical", feature) for feature in one_hot.strides], term_MH
+
+    def inputs(self) -> Iterator[tuple[Feature, slice]]:
+        """Yield each feature that goes through the basis, with its places among the layer's inputs."""
+        for feature, place in self._curved.items():
+            yield ("numeric", feature), slice(place, place + 1)
+        for feature, start in self._starts.items():
+            yield ("categorical", feature), slice(start, start + self._embeddings[feature].embedding_dim)
 
     def _terms(
         self, scores: Mapping[int, FeatureChange], codes: Mapping[int, FeatureChange], codes_of: CodesOf

@@ -75,7 +75,7 @@ def _malformed_row(instances: list[Any], preprocessor: Preprocessor) -> DataErro
     for number, row in enumerate(instances):
         where = f"{REQUEST}: row {number}"
         if not isinstance(row, dict):
-            return DataError(f"{where}: expected an object of column and value, found {_shown(row)}")
+            return DataError(f"{where}: expected an object of column and value, found {shown(row)}")
         try:
             check_features(preprocessor, dict.fromkeys(row, pa.null()), where, because=TRAINED_WITH)
         except DataError as error:
@@ -93,7 +93,7 @@ def _inferred(name: str, values: list[Any], preprocessor: Preprocessor) -> pa.Ar
         try:
             kind = pa.array([value]).type
         except NOT_AN_ARRAY as error:
-            found = f"{_shown(value)} cannot be read ({_first_line(error)})"
+            found = f"{shown(value)} cannot be read ({_first_line(error)})"
             raise DataError(f"{where}: column {name!r}: {found}") from None
         others = dict.fromkeys(preprocessor.columns, pa.null())
         check_features(preprocessor, {**others, name: kind}, where, because=TRAINED_WITH)
@@ -130,7 +130,7 @@ def _column(tensor: Tensor) -> pa.Array:
     name, shape = tensor.name, list(tensor.shape)
     if tensor.datatype not in ARROW_TYPES:
         known = ", ".join(ARROW_TYPES)
-        raise DataError(f"{REQUEST}: column {name!r}: datatype must be one of {known}, got {_shown(tensor.datatype)}")
+        raise DataError(f"{REQUEST}: column {name!r}: datatype must be one of {known}, got {shown(tensor.datatype)}")
     if not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)) or shape[0] < 0:
         raise DataError(f"{REQUEST}: column {name!r} has shape {shape}; expected [rows] or [rows, 1]")
     values = np.ravel(tensor.data) if isinstance(tensor.data, np.ndarray) else _flat(tensor.data)
@@ -162,7 +162,7 @@ def _typed(name: str, values: Sequence[Any] | npt.NDArray[Any], datatype: str) -
         return column
     wrong = next((number for number, value in enumerate(values) if _converted([value], kind) is None), 0)
     where = f"{REQUEST}: row {wrong}: column {name!r}"
-    raise DataError(f"{where} is declared {datatype}, found {_shown(values[wrong])}")
+    raise DataError(f"{where} is declared {datatype}, found {shown(values[wrong])}")
 
 
 def _converted(values: Sequence[Any] | npt.NDArray[Any], kind: pa.DataType) -> pa.Array | None:
@@ -193,7 +193,8 @@ def _rows(columns: Mapping[str, pa.Array], preprocessor: Preprocessor) -> pa.Rec
     return pa.record_batch(list(cast.values()), names=list(cast))
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value as a message names it: on one line, and cut where it is long."""
     text = repr(value)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 

@@ -1,7 +1,9 @@
 """A model that scores the rows of requests, as ``predict`` scores those of files."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +12,7 @@ import torch
 
 from dkan_core.config import ServeConfig
 from dkan_core.evaluation.prediction import best_device, check_probabilities, probability_column, score
+from dkan_core.explanation.reasons import ReasonFinder, reasons_column
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.serving.rows import REQUEST
 
@@ -32,6 +35,16 @@ class Scorer:
         """Names of the probabilities, one per label, as in the output of ``predict``."""
         return [probability_column(label) for label in self.saved.config.labels]
 
+    @property
+    def reason_outputs(self) -> list[str]:
+        """Names of the reasons, one per label, as in the output of ``predict``."""
+        return [reasons_column(label) for label in self.saved.config.labels]
+
+    @cached_property
+    def reason_finder(self) -> ReasonFinder:
+        """What finds reasons; made for the first request that asks for them."""
+        return ReasonFinder(self.saved, self.device)
+
     def score(self, batches: Sequence[pa.RecordBatch]) -> npt.NDArray[np.float32]:
         """Return the probability of each label, for the rows of all batches in order.
 
@@ -45,6 +58,18 @@ class Scorer:
         found_NL = score(self.saved.module, self.preprocessor.transform(rows, REQUEST), self.device)
         check_probabilities(found_NL, self.saved.config.labels, REQUEST)
         return found_NL
+
+    def find_reasons(self, rows: pa.RecordBatch, count: int) -> list[list[Any]]:
+        """Return the reasons of each label and row, the strongest first, as ``REASON`` has them.
+
+        Args:
+            rows: The rows.
+            count: Reasons per row.
+
+        Raises:
+            DataError: The model does not hold the distribution of its training data.
+        """
+        return [found.to_pylist() for found in self.reason_finder.find(rows, count, REQUEST)]
 
     def warm_up(self) -> None:
         """Score a row whose values are all missing: what is slow the first time is over before the first request."""

@@ -1,17 +1,21 @@
 """A model as KServe's library serves it: what it takes, what it gives, and its answers to both protocols."""
 
+import asyncio
+import json
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from kserve import InferOutput, InferRequest, InferResponse, Model
 from kserve.errors import InvalidInput
+from kserve.protocol.infer_type import to_http_parameters
 
 from dkan_core.errors import DataError
 from dkan_core.serving.batching import MicroBatcher, Probabilities
 from dkan_core.serving.facts import current_request
-from dkan_core.serving.rows import REQUEST, Tensor, rows_of_instances, rows_of_tensors
+from dkan_core.serving.rows import REQUEST, Tensor, rows_of_instances, rows_of_tensors, shown
 from dkan_core.serving.scorer import Scorer
 from dkan_core.utils.schemas import parse_json
 
@@ -23,12 +27,14 @@ class ServedModel(Model):  # type: ignore[misc]
         name: In URLs.
         scorer: Its columns and labels.
         batcher: What scores the rows.
+        reasons_thread: Where reasons are found, so that nobody else waits for them.
     """
 
-    def __init__(self, name: str, scorer: Scorer, batcher: MicroBatcher) -> None:
+    def __init__(self, name: str, scorer: Scorer, batcher: MicroBatcher, reasons_thread: Executor) -> None:
         super().__init__(name)
         self._scorer = scorer
         self._batcher = batcher
+        self._reasons_thread = reasons_thread
         self.ready = True
 
     def get_input_types(self) -> list[dict[str, Any]]:
@@ -57,11 +63,20 @@ class ServedModel(Model):  # type: ignore[misc]
         if isinstance(payload, InferRequest):
             tensors = [Tensor(each.name, each.datatype, each.shape, _data_of(each)) for each in payload.inputs]
             rows = rows_of_tensors(tensors, self._scorer.preprocessor)
-            return self._infer_response(payload, await self._scored(rows))
-        rows = rows_of_instances(_instances_of(payload), self._scorer.preprocessor)
-        names = self._scorer.outputs
-        found = (await self._scored(rows)).tolist()
-        return {"predictions": [dict(zip(names, row, strict=True)) for row in found]}
+            count = _reason_count(to_http_parameters(payload.parameters or {}))
+            found_NL, reasons = await asyncio.gather(self._scored(rows), self._reasons(rows, count))
+            return self._infer_response(payload, found_NL, reasons)
+        payload = _object_of(payload)
+        rows = rows_of_instances(payload["instances"], self._scorer.preprocessor)
+        count = _reason_count(payload.get("parameters") or {})
+        found_NL, reasons = await asyncio.gather(self._scored(rows), self._reasons(rows, count))
+        columns = {**dict(zip(self._scorer.outputs, found_NL.T.tolist(), strict=True)), **reasons}
+        predictions = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return {"predictions": predictions, **({"baseline_log_odds": self._baseline} if reasons else {})}
+
+    @property
+    def _baseline(self) -> dict[str, float]:
+        return self._scorer.reason_finder.baseline
 
     async def _scored(self, rows: pa.RecordBatch) -> Probabilities:
         current_request().rows = len(rows)
@@ -69,19 +84,38 @@ class ServedModel(Model):  # type: ignore[misc]
             return np.empty((0, len(self._scorer.outputs)), dtype=np.float32)
         return await self._batcher.score(rows)
 
-    def _infer_response(self, request: InferRequest, found_NL: Probabilities) -> InferResponse:
-        names = self._scorer.outputs
-        wanted = [output.name for output in request.request_outputs or ()] or names
-        if unknown := [name for name in wanted if name not in names]:
-            raise DataError(f"{REQUEST}: output {unknown[0]!r} does not exist; outputs are {', '.join(names)}")
+    async def _reasons(self, rows: pa.RecordBatch, count: int) -> dict[str, list[Any]]:
+        """Return each label's reasons by the name of their output; nothing where none are asked for."""
+        if not count:
+            return {}
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._reasons_thread, self._scorer.find_reasons, rows, count)
+        return dict(zip(self._scorer.reason_outputs, found, strict=True))
+
+    def _infer_response(
+        self, request: InferRequest, found_NL: Probabilities, reasons: Mapping[str, list[Any]]
+    ) -> InferResponse:
         # KServe sends arrays as bytes, lists as text.
-        columns = np.ascontiguousarray(found_NL.T) if request.use_binary_outputs else found_NL.T.tolist()
-        outputs = [InferOutput(name, [len(found_NL)], "FP32", columns[names.index(name)]) for name in wanted]
+        is_binary = request.use_binary_outputs
+        columns = np.ascontiguousarray(found_NL.T) if is_binary else found_NL.T.tolist()
+        outputs = {
+            name: InferOutput(name, [len(found_NL)], "FP32", column)
+            for name, column in zip(self._scorer.outputs, columns, strict=True)
+        }
+        for name, found in reasons.items():
+            texts = [json.dumps(of_row, ensure_ascii=False) for of_row in found]
+            outputs[name] = InferOutput(name, [len(texts)], "BYTES", np.array(texts, object) if is_binary else texts)
+        for label, start in self._baseline.items() if reasons else ():
+            name = f"{label}_baseline_log_odds"
+            outputs[name] = InferOutput(name, [1], "FP32", np.array([start], np.float32) if is_binary else [start])
+        wanted = [output.name for output in request.request_outputs or ()] or [*outputs]
+        if unknown := [name for name in wanted if name not in outputs]:
+            raise DataError(f"{REQUEST}: output {unknown[0]!r} does not exist; outputs are {', '.join(outputs)}")
         return InferResponse(
             response_id=request.id or "",
             model_name=self.name,
-            infer_outputs=outputs,
-            use_binary_outputs=request.use_binary_outputs,
+            infer_outputs=[outputs[name] for name in wanted],
+            use_binary_outputs=is_binary,
             requested_outputs=request.request_outputs,
         )
 
@@ -96,9 +130,20 @@ def _data_of(tensor: Any) -> Any:
         raise DataError(f"{REQUEST}: column {tensor.name!r} cannot be read ({error})") from None
 
 
-def _instances_of(payload: Any) -> Any:
+def _object_of(payload: Any) -> dict[str, Any]:
+    """Return a request of plain JSON, which has instances."""
     # Bytes: the data of a CloudEvent, which are no JSON.
     found = parse_json(payload, REQUEST) if isinstance(payload, bytes) else payload
     if not isinstance(found, dict) or "instances" not in found:
         raise DataError(f'{REQUEST}: expected a JSON object with a list "instances"')
-    return found["instances"]
+    return found
+
+
+def _reason_count(parameters: Any) -> int:
+    """Return how many reasons per row a request asks for."""
+    if not isinstance(parameters, dict):
+        raise DataError(f'{REQUEST}: "parameters" must be an object of name and value')
+    count = parameters.get("reasons", 0)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise DataError(f'{REQUEST}: parameter "reasons" must be a whole number, 0 or more, got {shown(count)}')
+    return count

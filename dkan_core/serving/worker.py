@@ -6,6 +6,7 @@ import logging
 import os
 import warnings
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -38,18 +39,20 @@ def application(scorer: Scorer, config: ServeConfig) -> Any:
     """
     # Of KServe's routes; it concerns those who write them.
     warnings.filterwarnings("ignore", "ORJSONResponse is deprecated")
+    # Some of torch's backends keep the number by thread.
+    start_thread = functools.partial(set_threads, config.threads)
     batcher = MicroBatcher(
         scorer.score,
         max_rows=config.max_batch_rows,
         max_wait_seconds=config.max_wait_ms / 1000,
-        # Some of torch's backends keep the number by thread.
-        start_thread=functools.partial(set_threads, config.threads),
+        start_thread=start_thread,
         on_batch=functools.partial(_count_batch, config.name),
     )
     # Start, address and end.
     logging.getLogger("uvicorn.error").setLevel(logging.INFO)
+    reasons_thread = ThreadPoolExecutor(1, thread_name_prefix="dkan-reasons", initializer=start_thread)
     repository = ModelRepository()
-    repository.update(ServedModel(config.name, scorer, batcher))
+    repository.update(ServedModel(config.name, scorer, batcher, reasons_thread))
     dataplane = ModelDataPlane(repository)
 
     @asynccontextmanager
@@ -60,6 +63,7 @@ def application(scorer: Scorer, config: ServeConfig) -> Any:
         if server is not None:
             await server.stop(config.grace_seconds)
         batcher.close()
+        reasons_thread.shutdown()
 
     return build_app(dataplane, config.name, config.max_request_mb << 20, lifespan)
 

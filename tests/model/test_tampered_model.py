@@ -17,8 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from dkan_core import DataError, FastKANClassifier, TrainResult, evaluate, explain, publish
-from dkan_core.evaluation import prediction
+from dkan_core import DataError, FastKANClassifier, TrainResult, evaluate, explain, predict, publish
 from tests.command import check, dkan
 
 WEIGHTS, CONFIG, PREPROCESSOR, METRICS, HASHES = (
@@ -284,16 +283,16 @@ def test_folder_of_an_earlier_version_is_read_and_said_to_be_unguarded(
     trained: TrainResult, model: Path, source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (model / HASHES).unlink()
-    prediction.predict(trained.model, source, tmp_path / "wanted.parquet")
+    predict(trained.model, source, tmp_path / "wanted.parquet")
     assert "has no files.json" not in caplog.text
-    prediction.predict(model, source, tmp_path / "scores.parquet")
+    predict(model, source, tmp_path / "scores.parquet")
     assert caplog.text.count("has no files.json") == 1
     assert pq.read_table(tmp_path / "scores.parquet") == pq.read_table(tmp_path / "wanted.parquet")
 
 
 def test_card_may_be_edited(model: Path, source: Path, tmp_path: Path) -> None:
     (model / "README.md").write_text("Ours.")
-    assert prediction.predict(model, source, tmp_path / "scores.parquet") == 569
+    assert predict(model, source, tmp_path / "scores.parquet") == 569
 
 
 def test_probability_that_is_none_is_named_with_file_row_and_label(

@@ -120,11 +120,64 @@ def test_grpc_gives_the_probabilities_of_predict_to_the_bit(
         stub = GRPCInferenceServiceStub(channel)
         assert stub.ServerReady(messages.ServerReadyRequest()).ready
         (output,) = stub.ModelInfer(messages.ModelInferRequest(model_name="late", inputs=inputs)).outputs
+        with_reasons = messages.ModelInferRequest(model_name="late", inputs=inputs)
+        with_reasons.parameters["reasons"].int64_param = 2
+        _, reasons, _ = stub.ModelInfer(with_reasons).outputs
         with pytest.raises(grpc.RpcError) as refused:
             stub.ModelInfer(messages.ModelInferRequest(model_name="late", inputs=inputs[1:]))
     np.testing.assert_array_equal(np.array(output.contents.fp32_contents, dtype=np.float32), expected[present])
+    assert [len(json.loads(of_row)) for of_row in reasons.contents.bytes_contents] == [2] * len(present)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert refused.value.details().startswith("request: column 'mean_radius' is missing; the model was trained with it")
+
+
+@pytest.fixture(scope="module")
+def reasons(trained: TrainResult, table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Return the two strongest reasons of the first rows, as predict writes them."""
+    folder = tmp_path_factory.mktemp("reasons")
+    pq.write_table(table.slice(0, 4), folder / "rows.parquet")
+    predict(trained.model, folder / "rows.parquet", folder / "scores.parquet", reasons=2)
+    return list(pq.read_table(folder / "scores.parquet")["label_reasons"].to_pylist())
+
+
+def assert_same_reasons(found: list[Any], expected: list[Any]) -> None:
+    for of_row, expected_of_row in zip(found, expected, strict=True):
+        assert [each["log_odds"] for each in of_row] == pytest.approx(
+            [each["log_odds"] for each in expected_of_row], abs=1e-4
+        )
+        assert [(each["column"], each["value"]) for each in of_row] == [
+            (each["column"], each["value"]) for each in expected_of_row
+        ]
+
+
+def test_reasons_are_given_on_request(server: Server, table: pa.Table, reasons: list[Any]) -> None:
+    rows = table.to_pylist()[:4]
+    plain = server.ask(PREDICT, {"instances": rows, "parameters": {"reasons": 2}}).content
+    assert_same_reasons([row["label_reasons"] for row in plain["predictions"]], reasons)
+    assert [row["label_probability"] for row in plain["predictions"]] == [
+        row["label_probability"] for row in server.probabilities(rows)
+    ]
+    assert plain["baseline_log_odds"].keys() == {"label"}
+    inputs = tensors(table.slice(0, 4))
+    answer = server.ask(INFER, {"inputs": inputs, "parameters": {"reasons": 2}}).content
+    _, found, baseline = answer["outputs"]
+    assert (found["name"], found["datatype"], found["shape"]) == ("label_reasons", "BYTES", [4])
+    assert_same_reasons([json.loads(of_row) for of_row in found["data"]], reasons)
+    assert (baseline["name"], baseline["shape"]) == ("label_baseline_log_odds", [1])
+    assert baseline["data"] == [plain["baseline_log_odds"]["label"]]
+    asked = {"inputs": inputs, "parameters": {"reasons": 1}, "outputs": [{"name": "label_reasons"}]}
+    (alone,) = server.ask(INFER, asked).content["outputs"]
+    assert_same_reasons([json.loads(of_row) for of_row in alone["data"]], [of_row[:1] for of_row in reasons])
+    assert server.ask(INFER, {**asked, "parameters": {}}).content == {
+        "error": "request: output 'label_reasons' does not exist; outputs are label_probability"
+    }
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, "3", True, None])
+def test_counts_of_reasons_that_are_none_are_refused(server: Server, table: pa.Table, count: Any) -> None:
+    asked = {"instances": table.to_pylist()[:1], "parameters": {"reasons": count}}
+    message = f'request: parameter "reasons" must be a whole number, 0 or more, got {count!r}'
+    assert server.ask(PREDICT, asked) == (400, {"error": message})
 
 
 def test_metadata_names_the_columns_that_are_read_and_the_probabilities(server: Server, table: pa.Table) -> None:

@@ -1,0 +1,173 @@
+"""How far each column moved a row's log-odds: expected gradients over the terms of the columns.
+
+From each of a few rows of the training distribution, the background, a straight line is drawn to the row to be
+explained, in the space where every column adds a term of its own (``ColumnTerms``). A column is credited with the
+gradient along the line times the change of its term. That is the method of integrated gradients (Sundararajan et al.
+2017, arXiv:1703.01365), averaged over a background (Erion et al. 2021, arXiv:1906.10670). The contributions of all
+columns add up to the row's log-odds less the background's mean; what the quadrature misses of that is spread over them
+in proportion to their sizes.
+
+Shape suffixes: N rows, K background rows, F source columns, Z numbers of a term, L labels.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dkan_core.data.encoding.preprocessor import Float64, Preprocessor
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.errors import DataError
+from dkan_core.explanation.columns import Column, encode_values, source_columns
+from dkan_core.explanation.terms import ColumnTerms
+from dkan_core.model.tabular import TabularFastKAN
+
+# With 16, one row in five of a model had another strongest column than by Shapley values; twice as many changed little
+# (``python -m benchmarks.reasons``).
+BACKGROUND_ROWS = 32
+# Points of the Gauss-Legendre quadrature along a line. With 8, up to one row in seven missed its log-odds by more than
+# the tolerance; those are done again with 32, after which no row of three trained models did.
+POINTS, FINE_POINTS = 8, 32
+TOLERANCE = 1e-3
+# So that there are shares where all contributions are zero.
+TINY = 1e-12
+# What is computed at once: rows times background rows, and numbers of terms (128 MB).
+CHUNK_STATES = 8192
+CHUNK_NUMBERS = 1 << 25
+
+
+class ContributionExplainer:
+    """Splits the log-odds of rows into the contributions of their columns.
+
+    Args:
+        model: The model.
+        preprocessor: Its encoding, with the distribution of the training rows.
+        device: Where to compute.
+        background: K, how many background rows.
+
+    Raises:
+        DataError: The model was written by a version of dkan that did not keep that distribution.
+    """
+
+    def __init__(
+        self,
+        model: TabularFastKAN,
+        preprocessor: Preprocessor,
+        device: torch.device,
+        *,
+        background: int = BACKGROUND_ROWS,
+    ) -> None:
+        self.columns = source_columns(preprocessor)
+        self._terms = ColumnTerms(model, self.columns, device)
+        background_KFZ = self._terms.terms(background_rows(preprocessor, self.columns, background))
+        self._background_KZF = background_KFZ.transpose(1, 2).contiguous()
+        self._start_KZ = background_KFZ.sum(dim=1)
+        with torch.no_grad():
+            self._baseline_L = self._terms.finish(self._start_KZ).mean(dim=0)
+
+    @property
+    def baseline(self) -> npt.NDArray[np.float32]:
+        """Mean log-odds of the background, ``(L,)``: what the contributions start from."""
+        found_L: npt.NDArray[np.float32] = self._baseline_L.cpu().numpy()
+        return found_L
+
+    def explain(self, arrays: Arrays) -> npt.NDArray[np.float32]:
+        """Return the contribution of each column to the calibrated log-odds of each label.
+
+        Args:
+            arrays: Prepared rows.
+
+        Shape:
+            - Output: ``(N, F, L)``
+        """
+        rows, labels = len(next(iter(arrays.values()))), len(self._baseline_L)
+        found_NFL = np.empty((rows, len(self.columns), labels), dtype=np.float32)
+        chunk = min(CHUNK_STATES // len(self._start_KZ), CHUNK_NUMBERS // (len(self.columns) * self._terms.width))
+        for start in range(0, rows, max(1, chunk)):
+            part = slice(start, start + max(1, chunk))
+            terms_NFZ = self._terms.terms({name: array[part] for name, array in arrays.items()})
+            found_NFL[part] = self._explain(terms_NFZ).cpu().numpy()
+        return found_NFL
+
+    def _explain(self, terms_NFZ: Tensor) -> Tensor:
+        with torch.no_grad():
+            total_NL = self._terms.finish(terms_NFZ.sum(dim=1)) - self._baseline_L
+        found_NFL = self._integrate(terms_NFZ, POINTS)
+        coarse_N = ((found_NFL.sum(dim=1) - total_NL).abs() > TOLERANCE).any(dim=1)
+        if coarse_N.any():
+            found_NFL[coarse_N] = self._integrate(terms_NFZ[coarse_N], FINE_POINTS)
+        # So that the sum is exact. The rest is large only where the model is rugged, as narrow and deep ones are.
+        share_NFL = functional.normalize(found_NFL.abs() + TINY, p=1.0, dim=1)
+        rest_NL = total_NL - found_NFL.sum(dim=1)
+        return found_NFL + share_NFL * rest_NL.unsqueeze(1)
+
+    def _integrate(self, terms_NFZ: Tensor, points: int) -> Tensor:
+        """Return the contributions ``(N, F, L)`` by a quadrature of ``points`` points."""
+        found = []
+        for mean_KNZ in self._mean_gradients(terms_NFZ.sum(dim=1), points):
+            own_NF = torch.einsum("nfz,nz->nf", terms_NFZ, mean_KNZ.mean(dim=0))
+            found.append(own_NF - torch.matmul(mean_KNZ, self._background_KZF).mean(dim=0))
+        return torch.stack(found, dim=2)
+
+    def _mean_gradients(self, sum_NZ: Tensor, points: int) -> list[Tensor]:
+        """Return, for each label, the mean gradient on the line from each background row to each row, ``(K, N, Z)``."""
+        places, weights = np.polynomial.legendre.leggauss(points)
+        change_KNZ = sum_NZ - self._start_KZ.unsqueeze(1)
+        means = [torch.zeros_like(change_KNZ) for _ in self._baseline_L]
+        for place, weight in zip((places + 1) / 2, weights / 2, strict=True):
+            on_line = (self._start_KZ.unsqueeze(1) + float(place) * change_KNZ).flatten(0, 1).requires_grad_()
+            odds_L = self._terms.finish(on_line).sum(dim=0)
+            for label, mean_KNZ in enumerate(means):
+                (gradient,) = torch.autograd.grad(odds_L[label], on_line, retain_graph=label + 1 < len(means))
+                mean_KNZ.add_(gradient.view_as(mean_KNZ), alpha=float(weight))
+        return means
+
+
+def background_rows(preprocessor: Preprocessor, columns: list[Column], count: int = BACKGROUND_ROWS) -> Arrays:
+    """Return prepared rows that stand for the training data: a Latin hypercube of its columns' distributions.
+
+    The columns are drawn apart from each other, as a model keeps how often each value occurs but no rows. Every column
+    is spread evenly over its distribution; the draw depends on nothing but the columns' names.
+
+    Args:
+        preprocessor: The encoding.
+        columns: Its source columns.
+        count: K.
+
+    Raises:
+        DataError: It holds no distribution.
+    """
+    if preprocessor.counts is None:
+        raise DataError(
+            "the model does not hold the distribution of its training data, which reasons are measured against; "
+            "prepare the data and train again with this version of dkan"
+        )
+    arrays: Arrays = {}
+    if preprocessor.numeric:
+        arrays["numeric"] = np.empty((count, len(preprocessor.numeric)), preprocessor.numeric_dtype)
+    if preprocessor.coded:
+        arrays["categorical"] = np.empty((count, len(preprocessor.coded)), np.int32)
+    for column in columns:
+        bins_K = _drawn_bins(column.name, preprocessor.counts[column.name], count)
+        if column.scored is None:
+            arrays["categorical"][:, column.code_index] = bins_K
+            continue
+        cells = encode_values(column, _bin_values(column.knots)[bins_K])
+        arrays["numeric"][:, column.score_index] = cells.scores_P
+        if cells.codes_P is not None:
+            arrays["categorical"][:, column.code_index] = cells.codes_P
+    return arrays
+
+
+def _drawn_bins(name: str, counts: list[int], count: int) -> npt.NDArray[np.int64]:
+    """Return a bin for each background row, each as often as its share of the rows says."""
+    generator = np.random.Generator(np.random.PCG64([*name.encode()]))
+    ranks_K = (generator.permutation(count) + 0.5) / count
+    shares = np.cumsum(counts) / max(1, sum(counts))
+    return np.searchsorted(shares, ranks_K).clip(max=len(counts) - 1)
+
+
+def _bin_values(knots: Float64) -> Float64:
+    """Return a value of each bin of ``histograms.count_up_to``: missing, up to and including each knot, and above."""
+    return np.concatenate([[np.nan], knots, [np.nextafter(knots[-1], np.inf)]])

@@ -1,0 +1,93 @@
+"""The strongest contributions of each row, with the values that made them, as columns of Arrow.
+
+Shape suffixes: N rows, F source columns, L labels, K reasons.
+"""
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from dkan_core.explanation.contributions import ContributionExplainer
+from dkan_core.model.saved_model import SavedModel
+
+REASON = pa.struct([("column", pa.string()), ("value", pa.string()), ("log_odds", pa.float32())])
+"""A column, its value in the row as text (null: missing), and what it adds to the row's log-odds."""
+
+BASELINE = b"dkan.baseline_log_odds"
+"""Key of an output file's metadata: the log-odds by label that contributions start from, as JSON."""
+
+
+def reasons_column(label: str) -> str:
+    """Return what the column of a label's reasons is called, beside the label itself."""
+    return f"{label}_reasons"
+
+
+class ReasonFinder:
+    """Finds the columns that moved the log-odds of rows the most.
+
+    Args:
+        saved: The model.
+        device: Where to compute.
+
+    Raises:
+        DataError: The model does not hold the distribution of its training data.
+    """
+
+    def __init__(self, saved: SavedModel, device: torch.device) -> None:
+        self.labels = saved.config.labels
+        self._preprocessor = saved.preprocessor
+        self._explainer = ContributionExplainer(saved.module, saved.preprocessor, device)
+        self._names = pa.array([column.name for column in self._explainer.columns])
+
+    @property
+    def fields(self) -> list[tuple[str, pa.DataType]]:
+        """Names and types of the columns that ``find`` returns."""
+        return [(reasons_column(label), pa.list_(REASON)) for label in self.labels]
+
+    @property
+    def baseline(self) -> dict[str, float]:
+        """Mean log-odds of each label over the background rows: what contributions start from."""
+        return dict(zip(self.labels, self._explainer.baseline.tolist(), strict=True))
+
+    @property
+    def metadata(self) -> dict[bytes, bytes]:
+        """What a file of reasons says of them."""
+        return {BASELINE: json.dumps(self.baseline).encode()}
+
+    def find(self, rows: pa.RecordBatch | pa.Table, count: int, where: str) -> list[pa.ListArray]:
+        """Return each label's reasons, the strongest of a row first.
+
+        Args:
+            rows: At least the columns that the model reads.
+            count: K, reasons per row; all columns where there are no more.
+            where: The rows, as messages should call them.
+        """
+        found_NFL = self._explainer.explain(self._preprocessor.transform(rows, where))
+        texts = [_text(rows.column(name.as_py())) for name in self._names]
+        return [self._strongest(found_NF, texts, count) for found_NF in np.moveaxis(found_NFL, 2, 0)]
+
+    def _strongest(self, found_NF: npt.NDArray[np.float32], texts: Sequence[pa.Array], count: int) -> pa.ListArray:
+        # Stable: of equal contributions the earlier column is first, on every machine.
+        order_NK = np.argsort(-np.abs(found_NF), axis=1, kind="stable")[:, :count]
+        rows, reasons_per_row = order_NK.shape
+        cells = (order_NK * rows + np.arange(rows)[:, None]).ravel()
+        reasons = pa.StructArray.from_arrays(
+            [
+                self._names.take(pa.array(order_NK.ravel())),
+                pa.chunked_array(texts).take(pa.array(cells)).combine_chunks(),
+                pa.array(np.take_along_axis(found_NF, order_NK, axis=1).ravel()),
+            ],
+            fields=[*REASON],
+        )
+        return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1) * reasons_per_row, pa.int32()), reasons)
+
+
+def _text(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return the values of a column as text."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    kind = whole.type.value_type if pa.types.is_dictionary(whole.type) else whole.type
+    return whole.cast(kind).cast(pa.string())

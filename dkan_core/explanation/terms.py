@@ -1,0 +1,75 @@
+"""A model cut where every source column still adds a term of its own: at the first layer's output.
+
+Up to there the model is a sum over columns and over crosses of columns; only what follows lets them interact.
+
+Shape suffixes: N rows, F source columns, I inputs of the first layer, Z numbers of the sum, L labels.
+"""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.explanation.columns import Column
+from dkan_core.model.first_layer import FirstLayerTerms
+from dkan_core.model.tabular import TabularFastKAN
+
+
+class ColumnTerms:
+    """What each column adds to the first layer's output, and the rest of the model as a function of the sum.
+
+    A first layer that normalizes its rows is no sum over columns. The cut is then before it: the sum holds the layer's
+    inputs, followed by what is added to its output.
+
+    Args:
+        model: The model; it is copied.
+        columns: Every source column that it reads.
+        device: Where to compute.
+    """
+
+    def __init__(self, model: TabularFastKAN, columns: Sequence[Column], device: torch.device) -> None:
+        # A copy, as gradients are taken by the sum alone.
+        self._model = copy.deepcopy(model).requires_grad_(requires_grad=False).eval().to(device)
+        self._device = device
+        self._columns = len(columns)
+        self._owner = {feature: place for place, column in enumerate(columns) for feature in column.places}
+        self._first_layer = FirstLayerTerms(self._model)
+        self._inputs = 0 if model.first_layer_is_sum else model.encoder.width
+        self.width = self._inputs + model.first_width
+
+    @torch.no_grad()
+    def terms(self, arrays: Arrays) -> Tensor:
+        """Return what each column of each row adds.
+
+        Args:
+            arrays: Prepared rows.
+
+        Shape:
+            - Output: ``(N, F, Z)``
+        """
+        rows = len(next(iter(arrays.values())))
+        terms_NFZ = torch.zeros(rows, self._columns, self.width, device=self._device)
+        for features, term_NH in self._first_layer.of_rows(arrays, through_basis=not self._inputs):
+            for feature in features:
+                # The columns of a cross answer for equal parts of it, as in Shapley's value of a product.
+                terms_NFZ[:, self._owner[feature], self._inputs :] += term_NH / len(features)
+        if self._inputs:
+            stored = {name: torch.from_numpy(array).to(self._device) for name, array in arrays.items()}
+            inputs_NI, _ = self._model.encoder(stored.get("numeric"), stored.get("categorical"))
+            for feature, places in self._first_layer.inputs():
+                terms_NFZ[:, self._owner[feature], places] += inputs_NI[:, places]
+        return terms_NFZ
+
+    def finish(self, sum_NZ: Tensor) -> Tensor:
+        """Return the calibrated log-odds of rows whose terms have this sum.
+
+        Shape:
+            - Output: ``(N, L)``
+        """
+        layer, first_NH = self._model.first_layer, sum_NZ[:, self._inputs :]
+        if layer is not None:
+            of_layer = layer(sum_NZ[:, : self._inputs]) if self._inputs else layer.base_linear.bias
+            first_NH = first_NH + of_layer
+        return self._model.log_odds_of(first_NH)
