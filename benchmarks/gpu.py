@@ -23,7 +23,7 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.data.loading.order import Int64
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.kernels import BACKENDS, RadialLinear
+from dkan_core.model.kernels import RadialLinear, choice, eager
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
@@ -109,7 +109,9 @@ def measure_kernels(rows: int, inputs: int, outputs: int, *, half: bool) -> Resu
 
         return run
 
-    milliseconds = in_turns({name: passes(kernel) for name, kernel in BACKENDS.items()})
+    kernels: dict[str, RadialLinear] = {"eager": eager.radial_linear}
+    kernels |= {str(name): compute for name, compute in choice.CANDIDATES.items()}
+    milliseconds = in_turns({name: passes(kernel) for name, kernel in kernels.items()})
     shown = {f"{name}, ms": round(value, 3) for name, value in milliseconds.items()}
     return {
         "rows": rows,

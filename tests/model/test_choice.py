@@ -1,0 +1,155 @@
+"""The fastest kernel that is right is taken, here of candidates on the CPU; a wrong one never, nor one that fails."""
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from dkan_core.model.kernels import choice, eager
+from dkan_core.model.kernels.choice import RadialLinear
+
+WIDTH = 0.6
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Path:
+    """Where choices of this test are kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(choice, "_chosen", {})
+    caplog.set_level(logging.INFO)
+    return tmp_path / "dkan" / "kernels"
+
+
+def operands(rows: int = 50) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    x = torch.randn(rows, 3, generator=generator).requires_grad_()
+    weight = torch.randn(4, 24, generator=generator).requires_grad_()
+    return x, weight, torch.linspace(-2, 2, 8)
+
+
+def best(rows: int = 50) -> str:
+    return choice.name_of_best(*operands(rows), WIDTH)
+
+
+def wrong_by(factor: float) -> RadialLinear:
+    def compute(x: Tensor, weight: Tensor, centers: Tensor, width: float) -> Tensor:
+        return eager.radial_linear(x, weight, centers, width) * factor
+
+    return compute
+
+
+def failing(*_: object) -> Tensor:
+    raise RuntimeError("no such instruction\nand a long report")
+
+
+def wrong_gradient(x: Tensor, weight: Tensor, centers: Tensor, width: float) -> Tensor:
+    out = eager.radial_linear(x, weight, centers, width)
+    return out + 0 * out if not out.requires_grad else out.detach() + 1.001 * (out - out.detach())
+
+
+def set_candidates(patch: pytest.MonkeyPatch, **candidates: tuple[float, RadialLinear]) -> None:
+    """Let there be candidates that take so many milliseconds."""
+    patch.setattr(choice, "CANDIDATES", {name: compute for name, (_, compute) in candidates.items()})
+    patch.setattr(choice, "pass_seconds", lambda name, operands: candidates[name][0] / 1e3)
+
+
+RIGHT = eager.radial_linear
+
+
+@pytest.mark.parametrize(
+    ("candidates", "expected", "said"),
+    [
+        ({"fused": (0.1, RIGHT), "recompute": (0.2, RIGHT)}, "fused", "64 rows, 3 x 4 x 8, torch.float32, with grad"),
+        ({"fused": (0.2, RIGHT), "recompute": (0.1, RIGHT)}, "recompute", "fused 0.2 ms, recompute 0.1 ms"),
+        ({"fused": (0.1, wrong_by(1.001)), "recompute": (0.2, RIGHT)}, "recompute", "fused differs by 1.0e-03"),
+        ({"fused": (0.1, wrong_by(torch.nan)), "recompute": (0.2, RIGHT)}, "recompute", "fused differs by nan"),
+        ({"fused": (0.1, wrong_gradient), "recompute": (0.2, RIGHT)}, "recompute", "by 0.0e+00, 1.0e-03, 1.0e-03"),
+        ({"fused": (0.1, failing), "recompute": (0.2, RIGHT)}, "recompute", "run on cpu (no such instruction)"),
+        ({"recompute": (3.0, RIGHT), "compile": (2.0, RIGHT)}, "compile", "recompute 3 ms, compile 2 ms"),
+        ({"recompute": (0.9, RIGHT), "compile": (0.0, failing)}, "recompute", "recompute 0.9 ms"),
+        ({"fused": (0.1, failing), "recompute": (0.2, failing)}, "recompute", "recompute does not run"),
+    ],
+)
+def test_fastest_that_is_right_is_taken(
+    candidates: dict[str, tuple[float, RadialLinear]],
+    expected: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    set_candidates(monkeypatch, **candidates)
+    assert best() == expected
+    assert said in caplog.text
+    assert "compile does not run" not in caplog.text, "nothing is compiled for what takes no time"
+
+
+def test_choice_is_kept_for_other_processes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_candidates(monkeypatch, fused=(2, RIGHT), recompute=(1, RIGHT))
+    assert (best(), best(rows=40), best(rows=70)) == ("recompute",) * 3
+    assert len([*folder.iterdir()]) == 2, "40 rows are of the kind of 50"
+    # Another process, in which the clock says otherwise.
+    choice._chosen.clear()
+    set_candidates(monkeypatch, fused=(1, RIGHT), recompute=(2, RIGHT))
+    assert best() == "recompute"
+    assert "the fastest of an earlier run" in caplog.text
+    # One that has measured at the same time, and is the second to keep what it has found.
+    choice._chosen.clear()
+    read = choice._read
+    answers = iter([lambda path: None, read])
+    monkeypatch.setattr(choice, "_read", lambda path: next(answers)(path))
+    assert best() == "recompute"
+    monkeypatch.setattr(choice, "_read", read)
+    # And one in which what was kept is wrong.
+    choice._chosen.clear()
+    set_candidates(monkeypatch, fused=(1, RIGHT), recompute=(2, wrong_by(2.0)))
+    assert best() == "fused"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b'{"kernel": "quick", "milliseconds": {}}'])
+def test_without_a_file_the_clock_does_not_decide(
+    content: bytes | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes would take different ones: so where nothing can be kept, and where a file is damaged."""
+    set_candidates(monkeypatch, fused=(2, RIGHT), recompute=(1, RIGHT))
+    if content is None:
+        folder.parent.write_text("no folder")
+    else:
+        best()
+        (path,) = folder.iterdir()
+        path.write_bytes(content)
+        choice._chosen.clear()
+    assert best() == "fused"
+
+
+def test_time_is_that_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(x: Tensor, weight: Tensor, centers: Tensor, width: float) -> Tensor:
+        time.sleep(0.02)
+        return RIGHT(x, weight, centers, width)
+
+    monkeypatch.setattr(choice, "CANDIDATES", {"fused": slow})
+    x, weight, centers = operands()
+    assert choice.pass_seconds("fused", choice.Operands(x, weight, centers, WIDTH, torch.float32)) > 0.02
+
+
+def test_scoring_chooses_too() -> None:
+    """In inference mode, whose tensors cannot be differentiated, and where no gradient is wanted."""
+    with torch.inference_mode():
+        x, weight, centers = operands()
+        assert choice.name_of_best(x, weight, centers, WIDTH) in ("fused", "recompute")
+    (case,) = choice._chosen
+    assert case.gradients == (False, False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("product", [torch.float32, torch.bfloat16])
+def test_candidates_are_right_on_this_gpu(product: torch.dtype) -> None:
+    x, weight, centers = (each.detach().cuda() for each in operands(5000))
+    given = choice.Operands(x.requires_grad_(), weight.requires_grad_(), centers, WIDTH, product)
+    assert all(choice.is_right(name, given) for name in choice.CANDIDATES)
+    with torch.autocast("cuda", product, enabled=product != torch.float32):
+        assert choice.name_of_best(x, weight, centers, WIDTH) in choice.CANDIDATES
