@@ -13,6 +13,7 @@ from torch import Tensor
 from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation import prediction
+from dkan_core.evaluation.prediction import CHUNK_OUTPUTS
 from dkan_core.explanation.columns import Rows, Settings
 from dkan_core.explanation.response import Answers, Change, cut, row_count, slices
 from dkan_core.model.first_layer import FeatureChange, FirstLayerTerms
@@ -21,8 +22,6 @@ from dkan_core.model.tabular import TabularFastKAN
 # Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
 # says nothing, and one row of that kind would outweigh all others in a mean of squares.
 LARGEST = 16.0
-# Outputs of the first layer at once, 4 MB: the layers after it then read them from a cache of the processor.
-CHUNK_OUTPUTS = 1 << 20
 # Outputs of the first layer that are kept, 256 MB; those of further rows are computed whenever they are needed.
 KEPT_OUTPUTS = 1 << 26
 
