@@ -49,10 +49,25 @@ PANEL = "From data to predictions"
     ],
 )
 def prepare(
-    sources: Sources, out: Out, overwrite: Overwrite = False, config: ConfigFile = None, *, settings: dict[str, Any]
+    sources: Sources,
+    out: Out,
+    overwrite: Overwrite = False,
+    workers: Annotated[
+        int,
+        option(
+            "--workers",
+            help="Parts of the rows to work on at once; if it is killed, the same command continues. The result is the "
+            "same. Default: all rows in one go.",
+            group="Output",
+        ),
+    ] = 0,
+    config: ConfigFile = None,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     """Turn Parquet into shuffled, encoded shards and a manifest."""
-    dkan_core.prepare(sources, out, merged_settings(dkan_core.PrepareConfig, config, settings), overwrite=overwrite)
+    merged = merged_settings(dkan_core.PrepareConfig, config, settings)
+    dkan_core.prepare(sources, out, merged, overwrite=overwrite, workers=workers)
 
 
 @command(

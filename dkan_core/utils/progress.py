@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +44,8 @@ def progress(description: str, total: int, unit: str) -> Iterator[Callable[[int]
         total: How many units there are.
         unit: What they are called.
     """
-    if not on_terminal():
+    # A terminal shows one bar at a time: that of the thread that started the others.
+    if not on_terminal() or threading.current_thread() is not threading.main_thread():
         yield _log_lines(description, total, unit)
         return
     # The bar counts in floats; people want whole numbers.

@@ -12,6 +12,7 @@ from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.statistics import collect_statistics, merge_counts
 from dkan_core.data.preparation.steps import PreparationTask, describe, describe_files, fit, log_unseen, spill_rows
 from dkan_core.data.source.columns import Footer, assign_roles, read_sources
+from dkan_core.errors import ConfigError
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.files import write_json
 from dkan_core.utils.storage.shared_folder import SharedFolder
@@ -27,6 +28,7 @@ def prepare(
     *,
     overwrite: bool = False,
     reuse: bool = False,
+    workers: int = 0,
 ) -> PreparedData:
     """Turn Parquet files into a prepared data set.
 
@@ -36,6 +38,8 @@ def prepare(
         config: Roles of the columns, split rule, storage type and seed.
         overwrite: Whether an earlier result in ``out`` may be replaced.
         reuse: Whether an earlier result of the same sources and settings may stay as it is.
+        workers: How many parts of the rows to work on at once, in a way that continues after a kill when it is called
+            again, and reuses an earlier result; the bytes are the same. 0 prepares all rows in one go.
 
     Returns:
         The manifest that lies there.
@@ -44,6 +48,12 @@ def prepare(
         DataError: The sources are not what was expected; the message names file and column.
         OutputError: ``out`` cannot take the result. Nothing half-written is left.
     """
+    if workers < 0:
+        raise ConfigError(f"workers must be at least 0, got {workers}")
+    if workers:
+        from dkan_core.data.preparation.workers import prepare_in_parts
+
+        return prepare_in_parts(sources, out, config, workers=workers, overwrite=overwrite)
     if reuse:
         # Else a whole result that was about to be moved in would be prepared a second time.
         finish_interrupted(out, OUTPUTS)

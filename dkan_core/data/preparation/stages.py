@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from dkan_core.data.preparation.statistics import Counts, check_values, collect_
 from dkan_core.data.preparation.steps import check_unchanged, describe_files, layout_of, present_splits, spill_rows
 from dkan_core.errors import DataError
 from dkan_core.utils.progress import progress
+from dkan_core.utils.schemas import parse_json
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.shared_folder import SharedFolder
 
@@ -45,9 +46,16 @@ def read_fitted(place: SharedFolder, plan: PreparationPlan) -> Fitted:
     Raises:
         DataError: Nothing was yet.
     """
-    plain = place.read_json(fitted_file(plan))
-    if plain is None:
+    text = place.read_text(fitted_file(plan))
+    if text is None:
         raise DataError(f"{place.uri}: no encoding is fitted yet; fit_preparation comes first")
+    return _parse_fitted(text, f"{place.uri}/{fitted_file(plan)}")
+
+
+# One process may take many parts through two stages, and of wide data this is 10 MB of text.
+@lru_cache(maxsize=1)
+def _parse_fitted(text: str, where: str) -> Fitted:
+    plain = parse_json(text, where)
     preprocessor = Preprocessor.from_dict(plain["preprocessor"])
     return Fitted(preprocessor=preprocessor, counts=Counts.from_dict(plain["counts"]))
 
