@@ -5,6 +5,7 @@ turns, and their ratio is what counts: a shared machine's absolute times drift. 
 """
 
 import argparse
+import copy
 import json
 import statistics
 import tempfile
@@ -23,14 +24,9 @@ import torch
 from dkan_core import PrepareConfig, TrainConfig, prepare
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split, run_batches
-from dkan_core.model.kernels import Kernel, describe_kernel, use_kernel
-from dkan_core.training.compute.gradient import (
-    compute_gradient,
-    decayed_ranges,
-    parameter_count,
-    to_tensors,
-    untrained_model,
-)
+from dkan_core.model.kernels import Kernel, describe_kernel
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import decayed_ranges, flatten, parameter_count, untrained_model
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state import adamw
@@ -70,13 +66,16 @@ def measure_source(source: Path, label: str, folder: Path, turns: int) -> Result
     with open_split(folder, manifest, "train") as rows:
         config = resolve(TrainConfig(device="cpu", workers=1), rows.rows)
         model = untrained_model(choose_architecture(rows, manifest, config), manifest, config).train()
-        batches = [to_tensors(arrays, torch.device("cpu")) for arrays in islice(run_batches(rows, config), BATCHES)]
+        batches = [copy.deepcopy(arrays) for arrays in islice(run_batches(rows, config), BATCHES)]
         decayed = decayed_ranges(model, config, rows.rows)
 
     def step_by(kernel: Kernel) -> Callable[[int], None]:
+        # As a worker has it: parameters and gradients are views of arrays.
+        replica = Replica(copy.deepcopy(model), torch.device("cpu"), kernel)
+        replica.load(flatten(model).numpy())
+
         def run(turn: int) -> None:
-            use_kernel(model, kernel)
-            compute_gradient(model, batches[turn % BATCHES], config)
+            replica.compute_gradient(batches[turn % BATCHES], config)
 
         return run
 

@@ -10,7 +10,14 @@ from torch.nn import functional as F
 
 from dkan_core.model import tabular
 from dkan_core.model.kernels import eager
-from dkan_core.model.kernels.native_input import EmbeddedColumn, InputLayout, InputWeights, OneHotGroup, input_layer
+from dkan_core.model.kernels.native_input import (
+    EmbeddedColumn,
+    InputLayout,
+    InputWeights,
+    OneHotGroup,
+    gradients_in_place,
+    input_layer,
+)
 from dkan_core.model.tabular import TabularFastKAN
 from tests.model.architectures import CONFIG, changed
 from tests.native import TOLERANCE, Leaves, needs_native, relative_errors
@@ -144,4 +151,29 @@ def test_torch_knows_the_input_layer(name: str) -> None:
     scores = torch.randn(9, 3).requires_grad_() if name == "all" else torch.randint(256, (9, 3)).byte()
     tensors = (scores, torch.randn(256), codes, *weights[:3], one_hot, weights[4:], torch.linspace(-2, 2, 8))
     checks = torch.library.opcheck(torch.ops.dkan.input_layer.default, (*tensors, 0.6, LAYOUTS[name].to_tensor()))
+    assert set(checks.values()) == {"SUCCESS"}
+
+
+@pytest.mark.usefixtures("variant")
+def test_gradients_are_added_where_they_are_kept() -> None:
+    layout, codes, stored = LAYOUTS["all"], torch.randint(5, (90, 3)).int(), torch.randint(256, (90, 3)).byte()
+    leaves = [leaf.requires_grad_() for leaf in input_leaves(layout, 70, 8)]
+    run = fused_input(layout, codes, torch.linspace(-2, 2, 8), torch.randn(256))
+    expected = torch.autograd.grad(run(stored, *leaves).sin().sum(), leaves)
+    kept = [torch.zeros_like(leaf) for leaf in leaves]
+    for leaf, gradient in zip(leaves, kept, strict=True):
+        leaf.grad = gradient
+    with gradients_in_place():
+        torch.autograd.backward(run(stored, *leaves).sin().sum())
+    assert all(leaf.grad is gradient for leaf, gradient in zip(leaves, kept, strict=True))
+    assert all(torch.equal(gradient, right) for gradient, right in zip(kept, expected, strict=True))
+
+
+def test_torch_knows_what_the_addition_of_gradients_changes() -> None:
+    layout, codes = LAYOUTS["all"], torch.randint(5, (9, 3)).int()
+    weights = input_leaves(layout, 4, 8)
+    tensors = (torch.randn(9, 4), torch.randn(9, 3), torch.randn(256), codes, *weights[:4], weights[4:])
+    grid, gradients = torch.linspace(-2, 2, 8), [torch.zeros_like(each) for each in weights]
+    arguments = (*tensors, grid, 0.6, layout.to_tensor(), *gradients[:4], gradients[4:])
+    checks = torch.library.opcheck(torch.ops.dkan.add_input_layer_gradients.default, arguments)
     assert set(checks.values()) == {"SUCCESS"}

@@ -9,7 +9,9 @@ table of one-hot weights.
 """
 
 import ctypes
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -246,6 +248,49 @@ register(
 )
 
 
+def _add_gradients(grad_BO: Tensor, *arguments: Any) -> None:
+    *arguments_of_call, grad_spline, grad_base, grad_bias, grad_one_hot, tables = arguments
+    weights = (grad_spline, grad_base, grad_bias, grad_one_hot)
+    _Call(*arguments_of_call).add_gradients(grad_BO.contiguous(), None, weights, tables)
+
+
+register(
+    f"add_input_layer_gradients(Tensor grad, {_ARGUMENTS}, Tensor(a!) grad_spline, Tensor(b!) grad_base, "
+    "Tensor(c!) grad_bias, Tensor(d!)? grad_one_hot, Tensor(e!)[] grad_embeddings) -> ()",
+    _add_gradients,
+    lambda *_: None,
+)
+
+
+class _Accumulation(threading.local):
+    in_place = False
+
+
+_accumulation = _Accumulation()
+
+
+@contextmanager
+def gradients_in_place() -> Iterator[None]:
+    """Have a backward pass inside it add the gradients of a layer's parameters where they are kept.
+
+    Autograd makes a copy of each first, which is most of the memory that a step moves where tables are large.
+    """
+    _accumulation.in_place = True
+    try:
+        yield
+    finally:
+        _accumulation.in_place = False
+
+
+def _kept_gradients(parameters: Sequence[Tensor | None]) -> list[Tensor | None] | None:
+    """Return where the gradients of some parameters are kept; None unless all of them are."""
+    kept = [None if each is None or not each.is_leaf else each.grad for each in parameters]
+    usual = [
+        each is None or (grad is not None and grad.is_contiguous()) for each, grad in zip(parameters, kept, strict=True)
+    ]
+    return kept if all(usual) else None
+
+
 class _InputLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, width: float, *tensors: Any) -> Tensor:
@@ -259,6 +304,11 @@ class _InputLayer(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         needs_scores = ctx.needs_input_grad[1]
         arguments = _InputLayer._arguments(ctx.width, ctx.saved_tensors)
+        *weights, embeddings = arguments[3:8]
+        kept = _kept_gradients([*weights, *embeddings]) if _accumulation.in_place and not needs_scores else None
+        if kept is not None:
+            torch.ops.dkan.add_input_layer_gradients(grads[0], *arguments, *kept[:4], kept[4:])
+            return (None,) * len(ctx.needs_input_grad)
         gradients = torch.ops.dkan.input_layer_backward(grads[0], *arguments, needs_scores)
         scores_BF, *weights, one_hot_VO, tables = gradients
         has_one_hot = arguments[6] is not None

@@ -17,7 +17,7 @@ template <typename Count>
 inline void update_some(const dkan::AdamW& a, int64_t first, Count count, float factor, float* squares) {
     float value[LANES], exp_avg[LANES], exp_avg_sq[LANES];
     for (int64_t lane = 0; lane < count; ++lane) {
-        const float gradient = a.gradient[first + lane];
+        const float gradient = a.gradient[first + lane] * a.scale;
         exp_avg[lane] = a.old_exp_avg[first + lane] * a.beta1 + gradient * a.one_minus_beta1;
         exp_avg_sq[lane] = a.old_exp_avg_sq[first + lane] * a.beta2 + gradient * gradient * a.one_minus_beta2;
         value[lane] = a.old_values[first + lane] * factor;

@@ -117,6 +117,7 @@ struct AdamW {
     float root_scale;        // 1 / sqrt(1 - beta2^count)
     float epsilon;
     float step_size;         // lr / (1 - beta1^count)
+    float scale;             // of the gradient
 };
 
 // A column of numbers, and where the code of a value changes: values below edge 0 have code 0 of `codes`, those from edge

@@ -11,9 +11,12 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.gradient import compute_gradient, to_tensors, trained_parameters
+from dkan_core.training.compute.gradient import accumulate_gradient, to_tensors, trained_parameters
 from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.aggregation import LossTotals
+
+KEPT_BUFFERS = 4
+"""Buffers whose views are made once: the two copies of a run's parameters take turns."""
 
 
 class Replica:
@@ -36,7 +39,9 @@ class Replica:
         self._sizes = [parameter.numel() for parameter in self._parameters]
         self.values_P = torch.empty(sum(self._sizes), device=device)
         self.gradients_P = torch.zeros(sum(self._sizes), device=device)
-        self._bind()
+        self._views: dict[int, list[Tensor]] = {}
+        self._bind_values()
+        self._bind_gradients()
 
     @classmethod
     def from_architecture(
@@ -50,7 +55,7 @@ class Replica:
         source = torch.from_numpy(values_P)
         if self.device.type == "cpu":
             self.values_P = source
-            self._bind()
+            self._bind_values()
         else:
             # Where the array is pinned, the host gets the rows meanwhile; else the copy has begun when this returns.
             self.values_P.copy_(source, non_blocking=True)
@@ -63,12 +68,12 @@ class Replica:
     def bind_values(self, buffer_P: Tensor) -> None:
         """Have the parameters lie in a buffer on the same device from now on."""
         self.values_P = buffer_P
-        self._bind()
+        self._bind_values()
 
     def bind_gradients(self, buffer_P: Tensor) -> None:
         """Have later gradients put into a buffer on the same device."""
         self.gradients_P = buffer_P
-        self._bind()
+        self._bind_gradients()
 
     def copy_buffer(self, buffer_P: Tensor, array_P: Float32) -> None:
         """Copy one of the buffers into an array ``(P,)``, unless it is that array."""
@@ -82,11 +87,24 @@ class Replica:
 
         It is a function of parameters and rows alone, whichever process computes it.
         """
-        loss, weight = compute_gradient(self.model, to_tensors(arrays, self.device), config)
+        self.gradients_P.zero_()
+        loss, weight = accumulate_gradient(self.model, to_tensors(arrays, self.device), config)
         return LossTotals(loss, weight, len(arrays["labels"]))
 
-    def _bind(self) -> None:
-        values, gradients = (torch.split(buffer_P, self._sizes) for buffer_P in (self.values_P, self.gradients_P))
-        for parameter, value, gradient in zip(self._parameters, values, gradients, strict=True):
-            parameter.data = value.view(parameter.shape)
-            parameter.grad = gradient.view(parameter.shape)
+    def _bind_values(self) -> None:
+        # The views keep the buffer: no other one can have its address meanwhile.
+        address = self.values_P.data_ptr()
+        if address not in self._views:
+            if len(self._views) == KEPT_BUFFERS:
+                self._views.clear()
+            self._views[address] = self._split(self.values_P)
+        for parameter, value in zip(self._parameters, self._views[address], strict=True):
+            parameter.data = value
+
+    def _bind_gradients(self) -> None:
+        for parameter, gradient in zip(self._parameters, self._split(self.gradients_P), strict=True):
+            parameter.grad = gradient
+
+    def _split(self, buffer_P: Tensor) -> list[Tensor]:
+        parts = torch.split(buffer_P, self._sizes)
+        return [part.view(each.shape) for part, each in zip(parts, self._parameters, strict=True)]

@@ -17,6 +17,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.architecture import ModelConfig, check_fits_memory
+from dkan_core.model.kernels.native_input import gradients_in_place
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.state.adamw import Decayed
 
@@ -164,6 +165,13 @@ def compute_gradient(
     for parameter in trained_parameters(model):
         if parameter.grad is not None:
             parameter.grad.zero_()
+    return accumulate_gradient(model, batch, config)
+
+
+def accumulate_gradient(
+    model: TabularFastKAN, batch: dict[str, Tensor], config: ResolvedTrainConfig
+) -> tuple[float, float]:
+    """Add the gradient of a batch's mean loss to the parameters' ``grad``; return that loss and its weight."""
     if len(batch["labels"]) == 0:
         return 0.0, 0.0
     loss, weight = add_gradient(model, batch, config)
@@ -184,7 +192,8 @@ def add_gradient(model: TabularFastKAN, batch: dict[str, Tensor], config: Resolv
     for start in range(0, rows, size):
         part = {name: tensor[start : start + size] for name, tensor in batch.items()}
         loss = part_loss(model.member_logits, part, config, weight)
-        torch.autograd.backward(loss)
+        with gradients_in_place():
+            torch.autograd.backward(loss)
         losses.append(loss.detach())
     return torch.stack(losses).sum(), weight
 

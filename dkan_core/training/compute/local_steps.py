@@ -11,7 +11,7 @@ import numpy as np
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.adamw import AdamState, FlatAdamW
-from dkan_core.training.state.aggregation import LossTotals, clip
+from dkan_core.training.state.aggregation import LossTotals, clip_factor
 from dkan_core.training.state.parameter_store import Rules
 
 
@@ -66,9 +66,9 @@ class HostSteps(LocalSteps):
             taken.append(totals)
             if totals.weight:
                 self.replica.copy_buffer(self.replica.gradients_P, self._gradient_P)
-                clip(self._gradient_P, float(np.linalg.norm(self._gradient_P)), config.clip_norm)
+                scale = clip_factor(float(np.linalg.norm(self._gradient_P)), config.clip_norm)
                 lr = self.rules.schedule.learning_rate(step) * lr_scale
-                self._optimizer.step(state, state, self._gradient_P, lr=lr, count=step + 1)
+                self._optimizer.step(state, state, self._gradient_P, lr=lr, count=step + 1, scale=scale)
             self.on_step()
         weight = sum(each.weight for each in taken)
         loss = sum(each.loss * each.weight for each in taken) / (weight or 1.0)

@@ -6,7 +6,6 @@ Shape suffixes: P trainable parameters of the model.
 """
 
 import ctypes
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +58,9 @@ class FlatAdamW:
         self.decayed = decayed
         self._scratch, self._scaled = np.empty((2, BLOCK), np.float32)
 
-    def step(self, old: AdamState, new: AdamState, gradient_P: Float32, *, lr: float, count: int) -> bool:
+    def step(
+        self, old: AdamState, new: AdamState, gradient_P: Float32, *, lr: float, count: int, scale: float = 1.0
+    ) -> bool:
         """Write the state after a step into ``new``, which may be ``old`` itself; tell whether it is all finite.
 
         Args:
@@ -68,22 +69,31 @@ class FlatAdamW:
             gradient_P: Left as it is.
             lr: Learning rate.
             count: Steps so far, this one included.
+            scale: What the gradient is multiplied by.
         """
         library = native_library()
         if library is not None:
-            return self._native_step(library, old, new, gradient_P, lr, count)
+            return self._native_step(library, old, new, gradient_P, lr, count, scale)
         squares = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, len(gradient_P), BLOCK):
                 block = slice(start, min(start + BLOCK, len(gradient_P)))
                 self._decay(old, new, block, lr)
-                self._step_block(old, new, gradient_P[block], block, lr, count)
+                gradient = gradient_P[block] if scale == 1 else gradient_P[block] * np.float32(scale)
+                self._step_block(old, new, gradient, block, lr, count)
                 # While the block is in the cache; an infinity or NaN anywhere shows in the sum.
                 squares += float(np.dot(new.values_P[block], new.values_P[block]))
         return math.isfinite(squares)
 
     def _native_step(
-        self, library: ctypes.CDLL, old: AdamState, new: AdamState, gradient_P: Float32, lr: float, count: int
+        self,
+        library: ctypes.CDLL,
+        old: AdamState,
+        new: AdamState,
+        gradient_P: Float32,
+        lr: float,
+        count: int,
+        scale: float,
     ) -> bool:
         states = (
             *(old.values_P, old.exp_avg_P, old.exp_avg_sq_P),
@@ -92,16 +102,17 @@ class FlatAdamW:
         arrays = (*states, gradient_P)
         assert all(each.dtype == np.float32 and each.flags.c_contiguous for each in arrays), "flat float32 arrays"
         assert all(len(each) == len(gradient_P) for each in arrays), "arrays of one length"
-        edges = [edge for start, stop, _ in self.decayed for edge in (start, stop)]
-        assert all(edge <= after for edge, after in itertools.pairwise([0, *edges, len(gradient_P)])), "in order"
-        starts, stops = (np.array(edges[which::2], np.int64) for which in range(2))
+        starts_D, stops_D, decay_D = np.array(self.decayed, np.float64).reshape(-1, 3).T
+        assert (starts_D[1:] >= stops_D[:-1]).all() and (starts_D <= stops_D).all(), "in order"
+        assert len(stops_D) == 0 or stops_D[-1] <= len(gradient_P), "stretches of the parameters"
         with np.errstate(over="ignore"):
-            factors = np.array([1 - lr * decay for *_, decay in self.decayed]).astype(np.float32)
-        pointers = (each.ctypes.data for each in (*arrays, starts, stops, factors))
+            factors = (1 - lr * decay_D).astype(np.float32)
+        stretches = (starts_D.astype(np.int64), stops_D.astype(np.int64), factors)
+        pointers = (each.ctypes.data for each in (*arrays, *stretches))
         sizes = (len(factors), len(gradient_P))
         root_scale, step_size = 1 / math.sqrt(1 - BETA2**count), lr / (1 - BETA1**count)
         moments = (BETA1, BETA2, 1 - BETA1, 1 - BETA2)
-        arguments = AdamWArguments(*pointers, *sizes, *moments, root_scale, EPSILON, step_size)
+        arguments = AdamWArguments(*pointers, *sizes, *moments, root_scale, EPSILON, step_size, scale)
         return math.isfinite(library.dkan_adamw(ctypes.byref(arguments)))
 
     def _decay(self, old: AdamState, new: AdamState, block: slice, lr: float) -> None:

@@ -75,13 +75,15 @@ def average_gradients(old: AdamState, new: AdamState, updates: Sequence[WorkerUp
 
     Weighted by measured labels, it is the gradient of the global batch.
     """
-    gradient_P = np.empty_like(old.values_P)
-    norm = mean_into(gradient_P, [each.array_P for each in updates], [each.weight for each in updates])
+    arrays = [each.array_P for each in updates]
+    # One alone is the mean: nothing is copied.
+    gradient_P = arrays[0] if len(arrays) == 1 else np.empty_like(old.values_P)
+    norm = mean_into(gradient_P, arrays, [each.weight for each in updates])
     if not math.isfinite(norm):
         return False
     # After the mean: the limit is for the gradient of the global batch, whatever the number of workers.
-    clip(gradient_P, norm, step.clip_norm)
-    return step.optimizer.step(old, new, gradient_P, lr=step.lr, count=step.count)
+    scale = clip_factor(norm, step.clip_norm)
+    return step.optimizer.step(old, new, gradient_P, lr=step.lr, count=step.count, scale=scale)
 
 
 def average_values(_: AdamState, new: AdamState, updates: Sequence[WorkerUpdate], __: OptimizerStep) -> bool:
@@ -129,14 +131,16 @@ def aggregation_for(config: ResolvedTrainConfig) -> Aggregation:
     return take_over if config.takes_local_steps else AGGREGATIONS[config.mode]
 
 
-def clip(gradient_P: Float32, norm: float, limit: float | None) -> None:
-    """Scale a gradient of this Euclidean norm down to ``limit``, where there is one and it is longer."""
-    if limit is not None and norm > limit:
-        gradient_P *= limit / norm
+def clip_factor(norm: float, limit: float | None) -> float:
+    """Return what scales a gradient of this Euclidean norm down to ``limit``, where there is one and it is longer."""
+    return limit / norm if limit is not None and norm > limit else 1.0
 
 
 def mean_into(target_P: Float32, arrays: Sequence[Float32], weights: Sequence[float]) -> float:
-    """Put the weighted mean of arrays ``(P,)`` into ``target_P``, summed in their order; return its Euclidean norm."""
+    """Put the weighted mean of arrays ``(P,)`` into ``target_P``, summed in their order; return its Euclidean norm.
+
+    A single array may be the target itself, and is left as it is.
+    """
     total = sum(weights)
     squares = 0.0
     shares = [weight / total for weight in weights]
@@ -145,7 +149,8 @@ def mean_into(target_P: Float32, arrays: Sequence[Float32], weights: Sequence[fl
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(target_P), BLOCK):
             target = target_P[start : start + BLOCK]
-            np.multiply(arrays[0][start : start + BLOCK], shares[0], out=target)
+            if target_P is not arrays[0]:
+                np.multiply(arrays[0][start : start + BLOCK], shares[0], out=target)
             for array_P, share in zip(arrays[1:], shares[1:], strict=True):
                 part = scratch[: len(target)]
                 np.multiply(array_P[start : start + BLOCK], share, out=part)
