@@ -37,7 +37,8 @@ def test_terminated_run_goes_on_to_the_same_bits(
 ) -> None:
     background = start()
     with ledger_of(background) as ledger:
-        wait_until(lambda: ledger.read().step > STEPS // 3)
+        # The evaluator may be behind on a busy machine; the log names the best model only if there is one.
+        wait_until(lambda: ledger.read().step > STEPS // 3 and background.evaluated() > 0)
         processes = background.children()
         os.kill(background.process.pid, signal.SIGTERM)
         assert background.wait()[0] == 143
