@@ -178,9 +178,11 @@ class KeptSteps(DeviceSteps):
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {"accumulate": 3, "precision": "bf16"},
-        {"pos_weight": 2.0, "label_weights": (0.5,), "batch_size": 100, "clip_norm": None},
+        {"batch_size": 200},
+        {
+            **{"accumulate": 2, "precision": "bf16", "clip_norm": None, "batch_size": 150},
+            **{"pos_weight": 2.0, "label_weights": (0.5,)},
+        },
     ],
 )
 def test_captured_step_does_what_a_launched_one_does(
@@ -209,10 +211,11 @@ def test_captured_step_does_what_a_launched_one_does(
 def test_step_that_cannot_be_captured_is_launched(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launched = states(DeviceSteps, settings(kernel="recompute"))
+    config = settings(kernel="recompute", batch_size=250)
+    launched = states(DeviceSteps, config)
     graphs = record_graphs(monkeypatch, failing)
     with caplog.at_level("WARNING"):
-        found = states(DeviceSteps, settings(kernel="recompute"))
+        found = states(DeviceSteps, config)
     assert [each.replays for each in graphs] == [0]
     assert "cannot be captured as a CUDA graph, and is launched kernel by kernel: operation not" in caplog.text
     for (totals, state), (expected_totals, expected_state) in zip(found, launched, strict=True):
