@@ -34,6 +34,7 @@ MEMCPY, TORCH = "memcpy, float32", "DataLoader(TensorDataset), float32"
 STREAMING, DATASETS = "mosaicml-streaming, float32", "Hugging Face datasets, float32"
 MODULES = {STREAMING: "streaming", DATASETS: "datasets"}
 BATCH_ROWS = 8192
+PAUSE_SECONDS = 0.2
 
 
 def measure_loading(folder: Path, features: int, rows: int, turns: int) -> list[Result]:
@@ -107,7 +108,10 @@ def _epoch_of(reader: ShardReader, stack: ExitStack) -> Epoch:
 
     def epoch() -> int:
         steps = range(steps_per_epoch(reader.rows, config.batch_size))
-        return sum(len(slices.get(next(taken), 0)["labels"]) for _ in steps)
+        rows = sum(len(slices.get(next(taken), 0)["labels"]) for _ in steps)
+        # Until the thread has read as far ahead as it does: it must not go on in the time of the loader that is next.
+        time.sleep(PAUSE_SECONDS)
+        return rows
 
     return epoch
 

@@ -169,8 +169,14 @@ class TrainConfig:
     max_seconds: Annotated[float | None, Field(ge=1e-3, le=1e12)] = setting(None, "Training", form=True)
     """Stop after this many seconds of training and keep the best model. Default: no limit."""
 
-    data_in: Literal["auto", "device", "memory", "disk"] = setting("auto", "Distribution")
-    """Where each worker has its rows: on its GPU, in memory, or on disk; "auto" is the first of these with room."""
+    data_in: Literal["auto", "device", "memory", "disk", "remote"] = setting("auto", "Distribution")
+    """Where each worker has its rows: on its GPU, in memory, or on disk; "auto" is the first of these with room.
+
+    Data in a bucket are read when they are needed; "disk" downloads them first, "remote" keeps nothing in memory.
+    """
+
+    data_cache_gb: Annotated[float | None, Field(ge=0, le=1e9)] = setting(None, "Distribution")
+    """Disk space in GB for data from a bucket, in the folder for temporary files. Default: half of what is free."""
 
     # Without a limit of its own torch.distributed waits 30 minutes for a peer whose node is gone.
     exchange_timeout: Annotated[float, Field(ge=1, le=86_400)] = setting(60.0, "Distribution")

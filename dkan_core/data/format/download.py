@@ -14,7 +14,7 @@ from dkan_core.utils.storage.paths import filesystem, path_inside
 logger = logging.getLogger(__name__)
 
 
-def download(uri: str, target: Path) -> None:
+def download_file(uri: str, target: Path) -> None:
     """Copy a remote file to ``target``.
 
     Raises:
@@ -43,12 +43,12 @@ def download_shards(uri: str, shards: Sequence[Shard], folder: Path) -> None:
     for shard in shards:
         name, target = f"{uri.rstrip('/')}/{shard.path}", path_inside(folder, shard.path)
         target.parent.mkdir(exist_ok=True)
-        download(name, target)
+        download_file(name, target)
         damage = _damage(target, shard)
         if damage:
             # A transfer may go wrong; what is damaged in the bucket comes damaged again.
             logger.warning("%s: %s; reading it once more", name, damage)
-            download(name, target)
+            download_file(name, target)
             damage = _damage(target, shard)
         if damage:
             raise DataError(f"{name}: {damage}; restore the file or prepare the data again")

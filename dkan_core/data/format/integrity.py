@@ -75,7 +75,7 @@ class BlockVerifier:
     """Verifies the blocks of a shard.
 
     Args:
-        path: The file, for messages.
+        path: The file or its URI, for messages.
         size: Its bytes.
         hashes: SHA-256 of each block; a single one is that of the whole file.
         fields: Where its arrays lie.
@@ -85,7 +85,8 @@ class BlockVerifier:
     def __init__(
         self, path: Path | str, size: int, hashes: tuple[str, ...], fields: Mapping[str, Field], content: Content
     ) -> None:
-        self.path, self.size = path, size
+        self.path: Path | str = path
+        self.size = size
         self.hashes, self.fields, self.content = hashes, fields, content
         # Format version 1 has a single hash; so has a shard of version 2 with a single block, which is the whole file,
         # too.

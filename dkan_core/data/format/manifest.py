@@ -13,8 +13,9 @@ from pydantic import ConfigDict, Field, model_validator
 
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.format.download import download, download_shards
+from dkan_core.data.format.download import download_file, download_shards
 from dkan_core.data.format.integrity import Content, Layout, block_count
+from dkan_core.data.format.remote_reader import open_remote
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.source.columns import SourceFile
 from dkan_core.errors import DataError, redact
@@ -172,12 +173,18 @@ def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool) -> 
 
 
 @contextmanager
-def open_prepared(prepared: str | Path, *splits: str) -> Iterator[tuple[Path, PreparedData]]:
-    """Yield a local folder with prepared data, and their manifest; what is remote is downloaded and removed afterwards.
+def open_prepared(
+    prepared: str | Path, *splits: str, download: bool = False, cache_bytes: int | None = None
+) -> Iterator[tuple[Path, PreparedData]]:
+    """Yield a local folder with prepared data, and their manifest.
+
+    What is remote is read when it is needed, and kept in that folder, which goes with the block.
 
     Args:
         prepared: Folder or fsspec URI that ``prepare`` wrote, or of a manifest that says where the data are.
-        splits: Those that are needed; no others are downloaded. Default: all.
+        splits: Those that are needed; no others are looked at. Default: all.
+        download: Whether what is remote is downloaded whole before anything is read.
+        cache_bytes: Bytes of remote data that are kept. Default: half of what is free there.
 
     Raises:
         DataError: There are none, or other ones than the manifest speaks of.
@@ -199,7 +206,12 @@ def open_prepared(prepared: str | Path, *splits: str) -> Iterator[tuple[Path, Pr
             manifest = there
         if is_remote(place):
             needed = [info for name, info in manifest.splits.items() if name in (splits or manifest.splits)]
-            download_shards(str(place), [shard for split in needed for shard in split.shards], folder)
+            shards = [shard for split in needed for shard in split.shards]
+            # What is in this process's memory is nowhere to others.
+            if download or str(place).startswith("memory://"):
+                download_shards(str(place), shards, folder)
+            else:
+                open_remote(str(place), shards, folder, cache_bytes)
         yield folder, manifest
 
 
@@ -209,7 +221,7 @@ def _local_manifest(place: str | Path, stack: ExitStack) -> Path:
     if not is_remote(place):
         return local_path(place)
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dkan-")))
-    download(f"{str(place).rstrip('/')}/{MANIFEST}", scratch / MANIFEST)
+    download_file(f"{str(place).rstrip('/')}/{MANIFEST}", scratch / MANIFEST)
     return scratch
 
 

@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -45,15 +45,18 @@ class ShardReader:
         root: Folder of the manifest; no shard may lie outside.
         shards: What the manifest lists.
         content: What it says of their arrays.
+        writable: Whether blocks are yet to be written into the files.
     """
 
-    def __init__(self, root: Path, shards: Sequence[Shard], content: Content) -> None:
+    def __init__(self, root: Path, shards: Sequence[Shard], content: Content, *, writable: bool = False) -> None:
         self.paths = [path_inside(root, shard.path) for shard in shards]
         # Shards stay open: opening one for each piece would take longer than reading it.
         allow_open_files(len(shards) + OTHER_OPEN_FILES)
         self.starts = np.concatenate([[0], np.cumsum([shard.rows for shard in shards])]).astype(np.int64)
         with ExitStack() as stack:
-            self.handles = [_open(path, shard, stack) for path, shard in zip(self.paths, shards, strict=True)]
+            self.handles = [
+                _open(path, shard, stack, writable=writable) for path, shard in zip(self.paths, shards, strict=True)
+            ]
             opened = list(zip(self.paths, self.handles, shards, strict=True))
             self.fields = [_read_header(path, handle, shard, content.layout) for path, handle, shard in opened]
             self._closer = stack.pop_all()
@@ -120,7 +123,7 @@ class ShardReader:
         arrays = self.empty(int((pieces[:, 1] - pieces[:, 0]).sum())) if out is None else out
         if not self._verified.is_complete:
             self._verify(pieces)
-        if not self._copier.copy(pieces, arrays, self.threads):
+        if not self._copy_natively(pieces, arrays):
             self._copy(pieces, arrays)
         return arrays
 
@@ -132,9 +135,28 @@ class ShardReader:
         start_EA = begin_EA + (first_E - self.starts[shard_E])[:, None] * bytes_A
         stop_EA = begin_EA + (stop_E - self.starts[shard_E])[:, None] * bytes_A
         shard_EA = np.repeat(shard_E, len(bytes_A))
-        for shard, block in self._verified.missing(shard_EA, start_EA.reshape(-1), stop_EA.reshape(-1)):
-            self._verifiers[shard].verify(block, partial(self._load, shard))
-            self._verified.add(shard, block)
+        self._verify_blocks(self._verified.missing(shard_EA, start_EA.reshape(-1), stop_EA.reshape(-1)))
+
+    def _verify_blocks(self, blocks: Sequence[tuple[int, int]]) -> None:
+        """Verify blocks, given as shard and number."""
+        for shard, block in blocks:
+            self._verify_block(shard, block)
+
+    def _verify_block(self, shard: int, block: int) -> None:
+        self._verifiers[shard].verify(block, partial(self._load, shard))
+        self._verified.add(shard, block)
+
+    def damaged_blocks(self) -> Iterator[str]:
+        """Read and verify every block; yield what is wrong with each one that is damaged."""
+        for shard, verifier in enumerate(self._verifiers):
+            for block in range(len(verifier.hashes)):
+                try:
+                    self._verify_blocks([(shard, block)])
+                except DataError as error:
+                    yield str(error)
+
+    def _copy_natively(self, pieces: Int64, arrays: Arrays) -> bool:
+        return self._copier.copy(pieces, arrays, self.threads)
 
     def _copy(self, pieces: Int64, arrays: Arrays) -> None:
         """Copy pieces as the native extension does."""
@@ -170,10 +192,10 @@ class ShardReader:
             buffer, offset = buffer[count:], offset + count
 
 
-def _open(path: Path, shard: Shard, stack: ExitStack) -> int:
+def _open(path: Path, shard: Shard, stack: ExitStack, *, writable: bool) -> int:
     try:
         # Not to wait for ever where a pipe lies in the place of a file.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        handle = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_NONBLOCK)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); the manifest lists it") from error
     stack.callback(os.close, handle)

@@ -8,7 +8,9 @@ from typing import Protocol
 import numpy as np
 
 from dkan_core.config.resolved import ResolvedTrainConfig
+from dkan_core.data.format.block_cache import read_source
 from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.format.remote_reader import RemoteShardReader
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.order import (
@@ -102,7 +104,11 @@ def open_split(folder: Path, prepared: PreparedData, split: str) -> ShardReader:
     """
     if split not in prepared.splits:
         raise DataError(f"{folder}: has no {split} split; it has {', '.join(prepared.splits)}")
-    return ShardReader(folder, prepared.splits[split].shards, prepared.content)
+    shards = prepared.splits[split].shards
+    source = read_source(folder)
+    if source is not None:
+        return RemoteShardReader(folder, source, shards, prepared.content)
+    return ShardReader(folder, shards, prepared.content)
 
 
 def train_batches(

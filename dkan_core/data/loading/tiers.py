@@ -6,11 +6,17 @@ page cache 0.4 to 0.6, as each piece is a call of the system. On a GPU rows may 
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
-from dkan_core.config.resolved import ResolvedTrainConfig
+from dkan_core.config import ResolvedTrainConfig, TrainConfig
+from dkan_core.data.format.block_cache import read_source
+from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import RowReader
+from dkan_core.errors import ConfigError
 from dkan_core.utils.resources import available_memory
 
 MEMORY_SHARE = 0.25
@@ -30,7 +36,7 @@ def choose_host_tier(config: ResolvedTrainConfig, size: int) -> HostTier:
         config: Resolved settings.
         size: Bytes of the train split.
     """
-    if config.data_in in ("memory", "disk"):
+    if config.data_in in ("memory", "disk", "remote"):
         return "memory" if config.data_in == "memory" else "disk"
     return "memory" if size * config.workers <= MEMORY_SHARE * available_memory() else "disk"
 
@@ -48,7 +54,27 @@ def settle_tier(config: ResolvedTrainConfig, size: int) -> ResolvedTrainConfig:
         logger.info("rows on the GPU, where they fit, otherwise %s: %s", WORDS[tier], facts)
         return config
     logger.info("rows %s: %s", WORDS[tier], facts)
-    return replace(config, data_in=tier)
+    return replace(config, data_in="remote" if config.data_in == "remote" else tier)
+
+
+@contextmanager
+def open_data(prepared: str | Path, config: TrainConfig) -> Iterator[tuple[Path, PreparedData]]:
+    """Yield a local folder to read the rows of a run from, and their manifest.
+
+    Args:
+        prepared: Folder or URI that ``prepare`` wrote, or of a manifest that says where the data are.
+        config: Settings of the run.
+
+    Raises:
+        ConfigError: The data are to stay remote, but are not.
+        DataError: There are none, or other ones than the manifest speaks of.
+    """
+    limit = None if config.data_cache_gb is None else int(config.data_cache_gb * 1e9)
+    download = config.data_in == "disk"
+    with open_prepared(prepared, "train", "valid", download=download, cache_bytes=limit) as (folder, manifest):
+        if config.data_in == "remote" and read_source(folder) is None:
+            raise ConfigError(f"data_in remote: {prepared} is on this machine; leave it at auto")
+        yield folder, manifest
 
 
 def place_on_host(reader: RowReader, config: ResolvedTrainConfig) -> None:

@@ -23,6 +23,7 @@ PLACE_SETTINGS = (
     "eval_device",
     "kernel",
     "data_in",
+    "data_cache_gb",
     "max_seconds",
     "tensorboard",
     "tracking",

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
-from dkan_core.data.format.manifest import PreparedData, open_prepared
+from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
-from dkan_core.data.loading.tiers import settle_tier
+from dkan_core.data.loading.tiers import open_data, settle_tier
 from dkan_core.errors import DkanError, TrainingError
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.tracking.choice import follow_run
@@ -107,7 +107,7 @@ def train(
     if ranks is not None and ranks.place.rank:
         return _follow_rank_0(prepared, config, ranks)
     check_run_folder(run, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
-    with output_lock(run), capture_log() as write_log, open_prepared(prepared, "train", "valid") as (data, manifest):
+    with output_lock(run), capture_log() as write_log, open_data(prepared, config) as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         asked, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
@@ -224,7 +224,7 @@ def _follow_rank_0(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> T
     """Run the collective worker of a rank above 0; return what rank 0 returns."""
     with ExitStack() as stack:
         try:
-            data, manifest = stack.enter_context(open_prepared(prepared, "train", "valid"))
+            data, manifest = stack.enter_context(open_data(prepared, config))
             resolved = resolve(config, manifest.splits["train"].rows, len(manifest.labels), ranks.place)
             resolved = settle_tier(resolved, manifest.splits["train"].bytes)
         except DkanError as error:

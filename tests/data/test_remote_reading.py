@@ -1,0 +1,219 @@
+"""Shards in a bucket: blocks come when they are needed, are kept up to a limit, and are verified."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+from dkan_core import DataError, TrainConfig, train
+from dkan_core.config.train import TrainConfig as Settings
+from dkan_core.data.format import integrity, remote_reader, shard_writer
+from dkan_core.data.format.block_cache import read_source
+from dkan_core.data.format.manifest import open_prepared
+from dkan_core.data.format.remote_reader import RemoteShardReader, open_remote
+from dkan_core.data.format.shard_reader import ShardReader
+from dkan_core.data.format.shard_writer import Arrays, Shard, ShardWriter
+from dkan_core.data.hashing import splitmix64
+from dkan_core.data.loading.loader import all_batches, open_split, train_batches
+from dkan_core.data.loading.tiers import open_data
+from dkan_core.errors import ConfigError
+
+ROWS, BLOCK = 4000, 2048
+LAYOUT = {"numeric": ((9,), "float32"), "labels": ((1,), "uint8")}
+CONTENT = integrity.Content(layout=LAYOUT, labels=("y",))
+URI = "memory://bucket/data"
+
+
+@pytest.fixture
+def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(integrity, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(remote_reader, "HEADER_BYTES", 512)
+    return tmp_path / "local"
+
+
+@pytest.fixture
+def shards(local: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Shard]]:
+    """Three shards of many blocks, on disk and in a file system of this process."""
+    monkeypatch.setattr(shard_writer, "SHARD_BYTES", ROWS * 45 // 3)
+    writer = ShardWriter(local / "train", ROWS, LAYOUT)
+    rng = np.random.default_rng(0)
+    arrays: Arrays = {
+        "numeric": rng.uniform(-3, 3, (ROWS, 9)).astype(np.float32),
+        "labels": rng.integers(0, 2, (ROWS, 1)).astype(np.uint8),
+    }
+    writer.add(splitmix64(np.arange(ROWS, dtype=np.uint64)), arrays)
+    found = list(writer.finish())
+    assert len(found) >= 3 and all(len(shard.blocks) > 10 for shard in found)
+    memory = fsspec.filesystem("memory")
+    for shard in found:
+        memory.pipe_file(f"/bucket/data/{shard.path}", (local / shard.path).read_bytes())
+    yield found
+    memory.rm("/bucket", recursive=True)
+
+
+def opened(shards: list[Shard], folder: Path, cache_bytes: int | None = None) -> RemoteShardReader:
+    if not folder.exists():
+        folder.mkdir()
+        open_remote(URI, shards, folder, cache_bytes)
+    source = read_source(folder)
+    assert source is not None
+    return RemoteShardReader(folder, source, shards, CONTENT)
+
+
+class Fetched:
+    """Counts what is fetched."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ranges: list[tuple[str, int]] = []
+        fetch = remote_reader.fetch_ranges
+
+        def counted(names: Any, starts: Any, stops: Any) -> list[bytes]:
+            self.ranges += zip(names, starts, strict=True)
+            return fetch(names, starts, stops)
+
+        monkeypatch.setattr(remote_reader, "fetch_ranges", counted)
+
+
+def kept_bytes(folder: Path, shards: list[Shard]) -> int:
+    index = np.frombuffer((folder / "cached-blocks").read_bytes(), np.uint8)
+    sizes = [min(BLOCK, shard.bytes - start) for shard in shards for start in range(0, shard.bytes, BLOCK)]
+    return int(index @ np.array(sizes))
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize("share", [None, 0.0, 0.4])
+def test_rows_of_a_bucket_are_those_on_disk_whatever_is_kept(
+    local: Path,
+    shards: list[Shard],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float | None,
+    in_memory: bool,
+) -> None:
+    whole = sum(shard.bytes for shard in shards)
+    blocks = sum(len(shard.blocks) for shard in shards)
+    limit = None if share is None else int(share * whole)
+    fetched = Fetched(monkeypatch)
+    with ShardReader(local, shards, CONTENT) as plain, opened(shards, tmp_path / "cache", limit) as remote:
+        assert len(fetched.ranges) == len(shards), "opening reads the headers alone"
+        if in_memory:
+            remote.keep_in_memory()
+        for epoch in range(2):
+            settings: dict[str, Any] = {"seed": 0, "epoch": epoch, "batch_size": 700}
+            for ours, theirs in zip(train_batches(remote, **settings), train_batches(plain, **settings), strict=True):
+                for name, array in theirs.items():
+                    np.testing.assert_array_equal(ours[name], array)
+    kept = kept_bytes(tmp_path / "cache", shards)
+    assert kept == whole if limit is None else limit - BLOCK < kept <= limit
+    if share is None or in_memory:
+        assert len(fetched.ranges) == len(shards) + blocks, "each block comes once"
+    else:
+        assert len(fetched.ranges) > len(shards) + blocks
+
+
+def test_processes_share_what_one_has_fetched(
+    shards: list[Shard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(shards, tmp_path / "cache") as first, opened(shards, tmp_path / "cache") as second:
+        expected = [batch["numeric"] for batch in all_batches(first, 1000)]
+        fetched = Fetched(monkeypatch)
+        for batch, numeric in zip(all_batches(second, 1000), expected, strict=True):
+            np.testing.assert_array_equal(batch["numeric"], numeric)
+    assert not fetched.ranges
+
+
+def harm(path: str, place: int) -> None:
+    memory = fsspec.filesystem("memory")
+    content = bytearray(memory.cat_file(f"/bucket/data/{path}"))
+    content[place] ^= 1
+    memory.pipe_file(f"/bucket/data/{path}", bytes(content))
+
+
+def test_damage_in_the_bucket_is_named_after_a_second_look(
+    shards: list[Shard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    harm(shards[1].path, 5 * BLOCK + 7)
+    name = f"{URI}/{shards[1].path}"
+    with opened(shards, tmp_path / "cache") as remote:
+        fetched = Fetched(monkeypatch)
+        with pytest.raises(DataError, match=f"{name}: block 5 .* is damaged"):
+            list(all_batches(remote, 1000))
+    assert fetched.ranges.count((name, 5 * BLOCK)) == 2 and "reading it once more" in caplog.text
+
+
+def test_damage_on_the_way_or_in_the_cache_heals(
+    local: Path, shards: list[Shard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fetch, once = remote_reader.fetch_ranges, list[bool]()
+
+    def damaged_once(names: Any, starts: Any, stops: Any) -> list[bytes]:
+        found = fetch(names, starts, stops)
+        if 3 * BLOCK in starts and not once:
+            once.append(True)
+            found[starts.index(3 * BLOCK)] = bytes(BLOCK)
+        return found
+
+    with opened(shards, tmp_path / "cache") as remote, ShardReader(local, shards, CONTENT) as plain:
+        monkeypatch.setattr(remote_reader, "fetch_ranges", damaged_once)
+        expected = list(all_batches(plain, 1000))
+        for batch, theirs in zip(all_batches(remote, 1000), expected, strict=True):
+            np.testing.assert_array_equal(batch["numeric"], theirs["numeric"])
+        assert once and caplog.text.count("reading it once more") == 1
+        with (tmp_path / "cache" / shards[2].path).open("r+b") as file:
+            file.seek(4 * BLOCK)
+            file.write(bytes(100))
+        with opened(shards, tmp_path / "cache") as again:
+            for batch, theirs in zip(all_batches(again, 1000), expected, strict=True):
+                np.testing.assert_array_equal(batch["numeric"], theirs["numeric"])
+    assert caplog.text.count("reading it once more") == 2
+
+
+@pytest.mark.parametrize("kept", [None, 100])
+def test_missing_or_shortened_shard_is_named_when_opened(shards: list[Shard], tmp_path: Path, kept: int | None) -> None:
+    memory, path = fsspec.filesystem("memory"), f"/bucket/data/{shards[1].path}"
+    content = memory.cat_file(path)
+    memory.rm_file(path)
+    if kept is not None:
+        memory.pipe_file(path, content[:kept])
+    words = "no such file" if kept is None else r"has 100 bytes; the manifest says [\d,]+ \(1 blocks of"
+    with pytest.raises(DataError, match=f"{URI}/{shards[1].path}: {words}"):
+        opened(shards, tmp_path / "cache")
+
+
+def test_shard_that_is_shortened_later_is_named(shards: list[Shard], tmp_path: Path) -> None:
+    with opened(shards, tmp_path / "cache") as remote:
+        memory, path = fsspec.filesystem("memory"), f"/bucket/data/{shards[1].path}"
+        memory.pipe_file(path, memory.cat_file(path)[: 2 * BLOCK])
+        with pytest.raises(DataError, match=f"{URI}/{shards[1].path}: is truncated at byte"):
+            list(all_batches(remote, 1000))
+
+
+def test_local_data_cannot_be_remote(prepared: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match=f"data_in remote: {prepared} is on this machine"),
+        open_data(prepared, Settings(data_in="remote")),
+    ):
+        pass
+
+
+@pytest.mark.s3
+def test_run_begins_before_its_data_have_come_and_is_that_of_local_data(
+    s3: str, prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fsspec.filesystem("s3").put(f"{prepared}/", f"{s3}/data/", recursive=True)
+    with open_prepared(f"{s3}/data", "train") as (folder, manifest):
+        assert not any((folder / "cached-blocks").read_bytes()), "nothing has come yet"
+        with open_split(folder, manifest, "train") as reader:
+            reader.gather([(0, 1)])
+        assert any((folder / "cached-blocks").read_bytes())
+    settings: dict[str, Any] = {"device": "cpu", "epochs": 2, "hidden": (4,), "workers": 2, "batch_size": 256}
+    with caplog.at_level(logging.INFO):
+        remote = train(f"{s3}/data", tmp_path / "remote", TrainConfig(data_in="remote", data_cache_gb=1.0, **settings))
+    plain = train(prepared, tmp_path / "plain", TrainConfig(**settings))
+    assert "are read when they are needed; up to 1.00 GB are kept" in caplog.text
+    assert [entry["loss"] for entry in remote.history] == [entry["loss"] for entry in plain.history]
+    assert remote.average_precision == plain.average_precision
