@@ -11,6 +11,7 @@ import dkan_core
 from dkan_core.cli.planning import plan, sync, tune_lr
 from dkan_core.cli.registry import register
 from dkan_core.cli.results import fail
+from dkan_core.cli.verification import verify
 from dkan_core.cli.workflow import app, drift, evaluate, explain, export, predict, prepare, serve, train
 from dkan_core.errors import DkanError
 from dkan_core.utils.signals import exit_once
@@ -30,6 +31,7 @@ __all__ = [
     "sync",
     "train",
     "tune_lr",
+    "verify",
 ]
 
 

@@ -191,6 +191,27 @@ def test_flipped_bit_in_a_shard(
     assert not (tmp_path / "out/model").exists() and not (tmp_path / "out/metrics.json").exists()
 
 
+def test_verify_names_every_damaged_block(
+    prepared: Path, tmp_path: Path, monkeypatch: Any, capsys: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(prepared, data)
+    assert dkan("verify", data, monkeypatch=monkeypatch) == 0
+    assert "3 shards, 0.00 GB: every block matches its hash" in capsys.readouterr().out
+    for split in ("valid", "test"):
+        shard = data / f"{split}/00000-of-00001.safetensors"
+        shard.write_bytes(shard.read_bytes()[:-1] + b"\x07")
+    code = dkan("verify", data, monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, r"2 damaged blocks; the first: .*valid/00000-of-00001\.safetensors: block 0 ")
+    assert f"{data}/test/00000-of-00001.safetensors: block 0 " in caplog.text
+    assert dkan("verify", data, "--split", "train", "--json", tmp_path / "found.json", monkeypatch=monkeypatch) == 0
+    assert json.loads((tmp_path / "found.json").read_text())["shards"] == 1
+    code = dkan("verify", data, "--split", "tests", monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, "has no tests split; it has train, valid, test")
+    shard.unlink()
+    check(dkan("verify", data, monkeypatch=monkeypatch), capsys.readouterr().err, rf"{shard}: cannot be read")
+
+
 def test_data_of_format_version_1_are_read(prepared: Path, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     """Version 1 lists no blocks: a shard is verified as a whole when it is first read."""
     shutil.copytree(prepared, tmp_path / "data")

@@ -64,7 +64,7 @@ COMMANDS: dict[str, Any] = {
     "tune-lr": TrainConfig,
     "plan": TrainConfig,
     "serve": ServeConfig,
-    **dict.fromkeys(["evaluate", "explain", "predict", "export", "drift", "register", "bench sync"]),
+    **dict.fromkeys(["evaluate", "explain", "predict", "export", "drift", "register", "verify", "bench sync"]),
 }
 """Every command, and the config whose fields are options of it."""
 

@@ -172,6 +172,18 @@ def test_damage_on_the_way_or_in_the_cache_heals(
     assert caplog.text.count("reading it once more") == 2
 
 
+def test_every_damage_in_a_bucket_is_found_and_nothing_is_kept(shards: list[Shard], tmp_path: Path) -> None:
+    harm(shards[0].path, 2 * BLOCK)
+    harm(shards[2].path, shards[2].bytes - 1)
+    with opened(shards, tmp_path / "cache", 0) as remote:
+        found = list(remote.damaged_blocks())
+    assert [each.split(" (")[0].removeprefix(f"{URI}/") for each in found] == [
+        f"{shards[0].path}: block 2",
+        f"{shards[2].path}: block {len(shards[2].blocks) - 1}",
+    ]
+    assert kept_bytes(tmp_path / "cache", shards) == 0
+
+
 @pytest.mark.parametrize("kept", [None, 100])
 def test_missing_or_shortened_shard_is_named_when_opened(shards: list[Shard], tmp_path: Path, kept: int | None) -> None:
     memory, path = fsspec.filesystem("memory"), f"/bucket/data/{shards[1].path}"

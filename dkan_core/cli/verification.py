@@ -1,0 +1,22 @@
+"""The command that looks for damage in prepared data."""
+
+from typing import Annotated
+
+from dkan_core.cli.options import JsonFile, Prepared, command, option
+from dkan_core.cli.results import result_printer
+from dkan_core.cli.workflow import PANEL, app
+
+
+@command(app, panel=PANEL, examples=["dkan verify prepared", "dkan verify s3://bucket/prepared --split train"])
+def verify(
+    prepared: Prepared,
+    split: Annotated[
+        list[str] | None, option("--split", help="Split to read; may be repeated. Default: all.", group="Data")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Read every block of prepared data and compare it with its hash; name the file and block of any damage."""
+    from dkan_core.data.loading.verification import verify as verify_data
+
+    with result_printer(json) as show:
+        show(verify_data(prepared, split or ()))
