@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dkan_core import ConfigError, DataError, TrainResult, predict
+from dkan_core import ConfigError, DataError, FastKANClassifier, TrainResult, predict
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
@@ -217,3 +217,19 @@ def test_reasons_that_cannot_be_given_are_refused(learner: TrainResult, few: Pat
     with pytest.raises(DataError, match="does not hold the distribution of its training data"):
         predict(tmp_path / "old", few, out, reasons=1)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_classifier_returns_all_contributions_as_a_frame(labels: int) -> None:
+    pytest.importorskip("pandas", reason="FastKANClassifier.explain returns a pandas frame")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    y = X[:, :labels] + 0.3 * rng.normal(size=(300, labels)) > 0
+    model = FastKANClassifier(hidden=(8,), epochs=2, batch_size=64, random_state=0, n_jobs=1, device="cpu")
+    model.fit(X, y[:, 0] if labels == 1 else y.astype(np.int64))
+    found, log_odds_NL = model.explain(X[:9]), model.decision_function(X[:9]).reshape(9, labels)
+    for label, name in enumerate(model.labels_):
+        frame = found if labels == 1 else found[name]
+        assert [*frame.columns] == ["x0", "x1", "x2", "x3", "baseline"]
+        np.testing.assert_allclose(frame.sum(axis=1), log_odds_NL[:, label], atol=1e-4)
+        assert frame.drop(columns="baseline").abs().mean().idxmax() == f"x{label}"

@@ -72,25 +72,6 @@ def test_scikit_learns_checks(estimator: FastKANClassifier, check: Any) -> None:
     check(estimator)
 
 
-def test_contributions_and_baseline_add_up_to_the_log_odds() -> None:
-    X, y = frame()
-    model = small().fit(X, y)
-    found = model.explain(X[:9])
-    assert {*found.columns} == {*model.feature_names_in_, "baseline"} and len(found) == 9
-    np.testing.assert_allclose(found.sum(axis=1), model.decision_function(X[:9]), atol=1e-4)
-    assert found.drop(columns="baseline").abs().mean().idxmax() in {"size", "site"}
-    X_array, labels = several()
-    model = small().fit(X_array, labels)
-    of_labels = model.explain(X_array[:5])
-    assert of_labels.shape == (5, 3 * 5) and [*of_labels[model.labels_[1]].columns] == [
-        "x0",
-        "x1",
-        "x2",
-        "x3",
-        "baseline",
-    ]
-
-
 def test_frame_with_categories_and_missing_values_is_learned() -> None:
     X, y = frame()
     fresh, truth = frame(seed=1)
