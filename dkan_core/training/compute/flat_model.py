@@ -92,14 +92,20 @@ class Replica:
         return LossTotals(loss, weight, len(arrays["labels"]))
 
     def _bind_values(self) -> None:
+        for parameter, value in zip(self._parameters, self._values(), strict=True):
+            parameter.data = value
+
+    def _values(self) -> list[Tensor]:
+        """Return the views of the values; on the CPU, where buffers take turns, those made before."""
+        if self.device.type != "cpu":
+            return self._split(self.values_P)
         # The views keep the buffer: no other one can have its address meanwhile.
         address = self.values_P.data_ptr()
         if address not in self._views:
             if len(self._views) == KEPT_BUFFERS:
                 self._views.clear()
             self._views[address] = self._split(self.values_P)
-        for parameter, value in zip(self._parameters, self._views[address], strict=True):
-            parameter.data = value
+        return self._views[address]
 
     def _bind_gradients(self) -> None:
         for parameter, gradient in zip(self._parameters, self._split(self.gradients_P), strict=True):
