@@ -254,7 +254,8 @@ def test_async_loses_nothing_either(start: Callable[..., Background], calm: Trai
 FAIL_IN_WORKERS = """
 import torch
 def fail(count):
-    if sys._getframe(1).f_locals["spec"].role == "worker":
+    spec = sys._getframe(1).f_locals.get("spec")
+    if spec is not None and spec.role == "worker":
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 torch.set_num_threads = fail
 """
