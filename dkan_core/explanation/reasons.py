@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from dkan_core.explanation.contributions import ContributionExplainer
@@ -87,7 +88,8 @@ class ReasonFinder:
 
 
 def _text(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the values of a column as text."""
+    """Return the values of a column as text, null where they are missing, as NaN and infinity are."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    kind = whole.type.value_type if pa.types.is_dictionary(whole.type) else whole.type
-    return whole.cast(kind).cast(pa.string())
+    plain = whole.cast(whole.type.value_type) if pa.types.is_dictionary(whole.type) else whole
+    texts = plain.cast(pa.string())
+    return pc.if_else(pc.is_finite(plain), texts, None) if pa.types.is_floating(plain.type) else texts

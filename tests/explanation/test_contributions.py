@@ -170,6 +170,8 @@ def few(known: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a file of 12 rows, the first without any value."""
     rows = pq.read_table(known.parent / "rows.parquet").slice(0, 12)
     columns = {name: [None, *rows[name].to_pylist()[1:]] for name in rows.column_names}
+    # Neither is a number: both count as missing.
+    columns["bowl"][1:3] = [float("nan"), float("inf")]
     path = tmp_path_factory.mktemp("few") / "rows.parquet"
     pq.write_table(pa.table(columns, schema=rows.schema), path)
     return path
@@ -192,9 +194,10 @@ def test_predict_adds_the_strongest_reasons_with_their_values(
         assert found == all_found[:3] and {reason["column"] for reason in all_found} == {*source.column_names[:-1]}
         sizes = [abs(reason["log_odds"]) for reason in all_found]
         assert sizes == sorted(sizes, reverse=True)
-        for reason in found:
+        for reason in all_found:
             value = source[reason["column"]][row].as_py()
-            assert reason["value"] is None if value is None else type(value)(reason["value"]) == value
+            is_missing = value is None or (isinstance(value, float) and not math.isfinite(value))
+            assert reason["value"] is None if is_missing else type(value)(reason["value"]) == value
     baseline = json.loads(everything.schema.metadata[BASELINE])["label"]
     total = np.array([sum(reason["log_odds"] for reason in found) for found in everything["label_reasons"].to_pylist()])
     probability = everything["label_probability"].to_numpy().astype(np.float64)
