@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from dkan_core.data.encoding.preprocessor import UNSEEN
 from dkan_core.model.kernels import radial_linear, table_sum
-from dkan_core.model.tabular import BINARY_SCALE, OneHotWeights, TabularFastKAN, decode_scores
+from dkan_core.model.kernels.native_input import OneHotGroup
+from dkan_core.model.tabular import BINARY_SCALE, TabularFastKAN, decode_scores
 
 Stored = npt.NDArray[Any]
 """One feature as it is stored, scores or codes; ``(M,)``."""
@@ -39,24 +40,6 @@ Changes = Mapping[int, FeatureChange]
 
 # With as many rows, tables have an entry for each value that is possible, and no search for those that occur.
 UINT8_VALUES = 256
-
-
-@dataclass(frozen=True)
-class _OneHot:
-    """A group's place in the table of one-hot weights: ``offset`` plus its features' codes, each times its stride."""
-
-    strides: dict[int, int]
-    offset: int
-    cap: int | None
-    """Codes from here on count as unseen; None for crosses, which have all."""
-
-    def places(self, codes_of: CodesOf) -> Stored:
-        """Return the rows of the table."""
-        joint_M = functools.reduce(np.add, (codes_of(index) * np.int64(by) for index, by in self.strides.items()))
-        if self.cap is not None:
-            joint_M = np.where(joint_M < self.cap, joint_M, UNSEEN)
-        places_M: Stored = self.offset + joint_M
-        return places_M
 
 
 @dataclass(frozen=True)
@@ -95,7 +78,7 @@ class FirstLayerTerms:
         widths = [embedding.embedding_dim for embedding in self._embeddings.values()]
         starts = itertools.accumulate(widths, initial=len(self._curved))
         self._starts = dict(zip(self._embeddings, starts, strict=False))
-        self._one_hots = [] if encoder.indicators is None else list(_one_hots(encoder.indicators))
+        self._one_hots = [] if encoder.indicators is None else encoder.indicators.groups()
 
     def difference(
         self, scores: Mapping[int, FeatureChange], codes: Mapping[int, FeatureChange], codes_of: CodesOf
@@ -147,10 +130,10 @@ class FirstLayerTerms:
             yield [("numeric", feature)], self._curved_term(feature, stored("numeric", feature))
         for feature in self._embeddings if through_basis else ():
             yield [("categorical", feature)], self._embedded_term(feature, stored("categorical", feature))
-        for one_hot in self._one_hots:
-            places_M = one_hot.places(lambda index: arrays["categorical"][:, index])
+        for group in self._one_hots:
+            places_M = _places(group, lambda index: arrays["categorical"][:, index])
             term_MH = self._one_hot_term(torch.from_numpy(places_M).to(device))
-            yield [("categorical", feature) for feature in one_hot.strides], term_MH
+            yield [("categorical", feature) for feature, _ in group.columns], term_MH
 
     def inputs(self) -> Iterator[tuple[Feature, slice]]:
         """Yield each feature that goes through the basis, with its places among the layer's inputs."""
@@ -169,10 +152,10 @@ class FirstLayerTerms:
             if feature in self._embeddings:
                 of_code = functools.partial(self._embedded_term, feature)
                 yield _Term(of_code, change, self._encoder.cardinalities[feature])
-        for one_hot in self._one_hots:
-            if codes.keys() & one_hot.strides.keys():
-                before_M = one_hot.places(codes_of)
-                after_M = one_hot.places(lambda index: codes[index][1] if index in codes else codes_of(index))
+        for group in self._one_hots:
+            if any(feature in codes for feature, _ in group.columns):
+                before_M = _places(group, codes_of)
+                after_M = _places(group, lambda index: codes[index][1] if index in codes else codes_of(index))
                 yield _Term(self._one_hot_term, (before_M, after_M), 0)
 
     def _binary_term(self, feature: int, stored_P: Tensor) -> Tensor:
@@ -204,10 +187,10 @@ def _embeddings(modules: nn.ModuleList) -> list[nn.Embedding]:
     return [module for module in modules if isinstance(module, nn.Embedding)]
 
 
-def _one_hots(weights: OneHotWeights) -> Iterator[_OneHot]:
-    """Yield the groups in the order of their weights."""
-    offsets = iter(weights.offsets.tolist())
-    for feature, cap in zip(weights.features.tolist(), weights.caps.tolist(), strict=True):
-        yield _OneHot({feature: 1}, next(offsets), cap)
-    for cross in weights.crosses:
-        yield _OneHot(dict(cross), next(offsets), None)
+def _places(group: OneHotGroup, codes_of: CodesOf) -> Stored:
+    """Return the rows of the table of one-hot weights that a group takes."""
+    joint_M = functools.reduce(np.add, (codes_of(index) * np.int64(stride) for index, stride in group.columns))
+    if group.cap:
+        joint_M = np.where(joint_M < group.cap, joint_M, UNSEEN)
+    places_M: Stored = group.first + joint_M
+    return places_M

@@ -117,13 +117,18 @@ def test_rows_in_memory_are_those_on_disk(reader: ShardReader, monkeypatch: pyte
                 np.testing.assert_array_equal(array, expected[name])
 
 
+def copied(reader: ShardReader, folder: Path, kept_in_memory: bool) -> ShardReader:
+    """Open copies of the same shards, whose rows are maybe to be kept in memory."""
+    shutil.copytree(reader.paths[0].parents[1], folder)
+    opened = reopened(reader, folder)
+    if kept_in_memory:
+        opened.keep_in_memory()
+    return opened
+
+
 @pytest.mark.parametrize("kept_in_memory", [False, True])
 def test_files_are_read_again_only_from_disk(reader: ShardReader, tmp_path: Path, kept_in_memory: bool) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(reader.paths[0].parents[1], copy)
-    with reopened(reader, copy) as opened:
-        if kept_in_memory:
-            opened.keep_in_memory()
+    with copied(reader, tmp_path / "copy", kept_in_memory) as opened:
         before = opened.gather(all_pieces(reader))
         for path in opened.paths:
             os.truncate(path, 0)
@@ -137,11 +142,7 @@ def test_files_are_read_again_only_from_disk(reader: ShardReader, tmp_path: Path
 
 @pytest.mark.parametrize("kept_in_memory", [False, True])
 def test_damage_is_found_wherever_the_rows_are_kept(reader: ShardReader, tmp_path: Path, kept_in_memory: bool) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(reader.paths[0].parents[1], copy)
-    with reopened(reader, copy) as opened:
-        if kept_in_memory:
-            opened.keep_in_memory()
+    with copied(reader, tmp_path / "copy", kept_in_memory) as opened:
         with opened.paths[1].open("r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"\xff")
