@@ -6,7 +6,7 @@
 # No ENTRYPOINT: Kubeflow gives the whole command, and one here would turn a failing step into a success.
 # docs/guides/docker.md has the build arguments.
 
-ARG BASE=python:3.12.12-slim-bookworm
+ARG BASE=python:3.12.12-slim-bookworm@sha256:593bd06efe90efa80dc4eee3948be7c0fde4134606dd40d8dd8dbcade98e669c
 
 FROM ${BASE} AS dependencies
 ENV UV_PROJECT_ENVIRONMENT=/opt/dkan \
@@ -60,7 +60,7 @@ FROM ${BASE}
 COPY --from=dependencies /opt/dkan /opt/dkan
 COPY --from=build /own /opt/dkan
 # A cluster may run the image under any uid, one without a passwd entry: the name and the home come from here. /tmp is
-# the one folder still writable where the root is read-only; matplotlib's cache is in the home.
+# the one folder still writable where the root is read-only; libraries keep their caches in the home.
 ENV PATH=/opt/dkan/bin:$PATH \
     HOME=/tmp \
     USER=dkan \

@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 UV := $(or $(shell command -v uv),.uv/bin/uv)
 DEMO := build/demo
 BENCH_VENV := build/bench-venv
+BENCH_SYNC = UV_PROJECT_ENVIRONMENT=$(BENCH_VENV) $(UV) sync --quiet --frozen --extra demo --group bench
 DOCS_VENV := build/docs-venv
 VERSION = $(shell sed -nE 's/^version = "(.*)"/\1/p' pyproject.toml)
 REVISION = $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)
@@ -13,12 +14,13 @@ IMAGE = dkan:$(VERSION)
 VARIANT = gpu
 # Many tests start several processes of their own: more jobs than this gain little, also on more cores.
 TEST_JOBS = 3
-# A file's tests stay together, for the fixtures that they share.
-PYTEST = $(BIN)/pytest --quiet --numprocesses=$(TEST_JOBS) --dist=loadfile --ignore=tests/image --ignore=tests/trainjob
+# A file's tests stay together, for the fixtures that they share; files are begun in the order of conftest.py.
+PYTEST = $(BIN)/pytest --quiet --numprocesses=$(TEST_JOBS) --dist=loadfile --no-loadscope-reorder \
+	--ignore=tests/image --ignore=tests/trainjob
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-lifecycle test test-quick test-image chaos lint docs image sbom dist version release-notes \
-	bench bench-data bench-kernels bench-training bench-quality clean
+.PHONY: help install demo demo-lifecycle test all-tests test-quick test-image chaos lint docs image sbom dist version \
+	release-notes bench bench-data bench-end-to-end bench-kernels bench-strategies bench-training bench-quality bench-speed clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -39,13 +41,17 @@ $(READY): uv.lock pyproject.toml hatch_build.py $(wildcard dkan_core/native/*.py
 
 demo: $(READY) ## Run the whole pipeline on the flights out of New York City in 2013
 	$(BIN)/python examples/flights.py $(DEMO)/flights
-	$(BIN)/python -m pipelines run --out $(DEMO)/run \
+	$(BIN)/python -m pipelines run --out $(DEMO)/run --log $(DEMO)/run.log \
 		--param data_uri=$(CURDIR)/$(DEMO)/flights --param label=label --param split_column=split
 
 demo-lifecycle: $(READY) ## Train, track, register and serve on this machine, with every server, and compare with dkan predict
 	$(BIN)/python -m examples.lifecycle build/lifecycle
 
-test: lint ## Run every test but those of test-image
+# Side by side: the type checker has one core, and would leave the others idle for most of a minute.
+test: $(READY) ## Run lint and every test but those of test-image
+	@$(MAKE) --no-print-directory --jobs=2 lint all-tests
+
+all-tests: $(READY)
 	$(PYTEST)
 
 test-quick: $(READY) ## Run the tests that are not marked slow
@@ -88,21 +94,33 @@ release-notes: ## Print the changelog's section of this version
 	@sed -n '/^## \[$(VERSION)\]/,/^## \[/p' CHANGELOG.md | sed '/^## \[/d'
 
 bench: $(READY) ## Measure preparation, loading and training speed on this machine
-	$(BIN)/python -m benchmarks.speed
-
-bench-data: $(READY) ## Measure preparation and loading of generated rows by CPU time, beside others: ARGS="options"
-	$(BIN)/python -m benchmarks.data $(ARGS)
+	$(BIN)/python -m benchmarks.throughput
 
 bench-kernels: $(READY) ## Measure what a step of a default model costs by each kernel on a CPU: SRC="files", ARGS="options"
 	$(BIN)/python -m benchmarks.kernels $(SRC) $(ARGS)
+
+bench-strategies: $(READY) ## Compare all strategies over workers and sizes of data: ARGS="--quick" takes 10 minutes on two cores
+	$(BIN)/python -m benchmarks.strategies $(ARGS)
 
 bench-training: $(READY) ## Measure what several workers, evaluation, checkpoints and faults cost: SRC="...", ARGS="options"
 	$(BIN)/python -m benchmarks.training $(SRC) $(ARGS)
 
 # The comparators are a dependency group of its own, in an environment of its own: nothing else needs them.
+bench-data: | $(UV) ## Measure preparation and loading of generated rows by CPU time, beside others: ARGS="options"
+	$(BENCH_SYNC)
+	$(BENCH_VENV)/bin/python -m benchmarks.data $(ARGS)
+
+bench-end-to-end: | $(UV) ## Measure every stage on generated rows, 10 million at most, beside LightGBM and XGBoost: ARGS="options"
+	$(BENCH_SYNC)
+	$(BENCH_VENV)/bin/python -m benchmarks.end_to_end $(ARGS)
+
 bench-quality: | $(UV) ## Compare quality and cost with other models: SRC="files or folders", ARGS="options"
-	UV_PROJECT_ENVIRONMENT=$(BENCH_VENV) $(UV) sync --quiet --frozen --extra demo --group bench
+	$(BENCH_SYNC)
 	$(BENCH_VENV)/bin/python -m benchmarks.quality $(SRC) $(ARGS)
+
+bench-speed: | $(UV) ## Compare the CPU seconds of prepare and train with LightGBM's: SRC="files or folders", ARGS="options"
+	$(BENCH_SYNC)
+	$(BENCH_VENV)/bin/python -m benchmarks.speed $(SRC) $(ARGS)
 
 clean: ## Remove what the targets above have made
 	rm -rf dkan_core/native/_passes.so $(VENV) .uv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

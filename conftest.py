@@ -1,23 +1,31 @@
 """Each source is compiled once, also where the environment forbids bytecode beside it: under ``build/`` then.
 
-The tests start hundreds of processes. Without bytecode, each would compile all of torch again, which takes as long as
-running it.
+The tests start hundreds of processes. Without bytecode, each would compile what it imports again, which takes as long
+as running it. Where the packages are installed with bytecode, that is read, and it is beside the sources for the rest.
 
 kfp asks ``inspect.stack`` for the name of its caller whenever a task is configured. Under pytest, with a deep stack and
 thousands of modules, finding the source lines that come with it was two thirds of the collection: they are left out.
+
+Files with slow tests come first, so that no job begins a long one when the others are about to end.
 """
 
+import importlib.util
 import inspect
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from types import FrameType
 
+import pytest
+
 if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
-    sys.pycache_prefix = str(Path(__file__).parent / "build/pycache")
-    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Under a prefix, bytecode beside a source is not read: all that is installed would be compiled a second time.
+    if not Path(importlib.util.cache_from_source(pytest.__file__)).exists():
+        sys.pycache_prefix = str(Path(__file__).parent / "build/pycache")
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Several run side by side: threads of numpy and torch would only get in each other's way. What trains sets its own.
@@ -36,3 +44,10 @@ def stack_without_source(context: int = 0) -> list[inspect.FrameInfo]:
 
 
 inspect.stack = stack_without_source
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files first that have tests marked slow, those with the most of them before the others."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])

@@ -31,7 +31,8 @@ from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.hashing import splitmix64, value_keys
 from dkan_core.data.loading.loader import open_split
 from dkan_core.training.roles.in_process import train_single
-from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.defaults import resolve_for
+from dkan_core.training.setup.sizing import PAPER_GRID, WIDE_GRID
 
 PARTS, DEVELOPMENT_PARTS = 10, 8
 GROUP, SPLIT = "group_id", "split"
@@ -52,6 +53,11 @@ def _half_width(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
     return replace(config, hidden=tuple(width // 2 for width in config.hidden))
 
 
+def _plain(config: ResolvedTrainConfig) -> ResolvedTrainConfig:
+    low, high = PAPER_GRID
+    return replace(config, model="fastkan", input_norm="layer", members=1, hidden=(64,), grid_min=low, grid_max=high)
+
+
 def _scaled_rate(factor: float) -> Change:
     return lambda config: replace(config, learning_rate=factor * config.learning_rate)
 
@@ -59,7 +65,7 @@ def _scaled_rate(factor: float) -> Change:
 CROSSES, STEP, MODEL = (
     "dkan_core.training.setup.feature_crosses",
     "dkan_core.training.compute.gradient",
-    "dkan_core.model.tabular",
+    "dkan_core.model.architecture",
 )
 NO_VALUES = {f"{CROSSES}.MIN_VALUE_GAIN": math.inf, f"{CROSSES}.PLENTIFUL_ROWS": math.inf}
 VARIANTS: dict[str, tuple[Change, dict[str, Any]]] = {
@@ -69,6 +75,7 @@ VARIANTS: dict[str, tuple[Change, dict[str, Any]]] = {
     "weights for all exact values": (_set(), {f"{CROSSES}.PLENTIFUL_ROWS": 0}),
     "no crosses": (_set(), {f"{CROSSES}.MAX_CROSSES": 0}),
     "codes decay as other weights": (_set(), {f"{STEP}.MIN_CODE_DECAY": 1.0, f"{STEP}.MAX_CODE_DECAY": 1.0}),
+    "embeddings of rare codes learn as other weights": (_set(), {f"{STEP}.MIN_CODE_RATE": 1.0}),
     "weight decay 0.1": (_set(weight_decay=0.1), {}),
     "binary columns through the basis": (_set(), {f"{MODEL}.MAX_BINARY_KNOTS": 0}),
     "no dropout of binary inputs": (_set(binary_dropout=0.0), {}),
@@ -76,7 +83,9 @@ VARIANTS: dict[str, tuple[Change, dict[str, Any]]] = {
     "half the learning rate": (_scaled_rate(0.5), {}),
     "16 centers": (_set(num_centers=16), {}),
     "LayerNorm on the inputs": (_set(input_norm="layer"), {}),
-    "one plain FastKAN": (_set(model="fastkan", input_norm="layer", members=1, hidden=(64,)), {}),
+    "grid from -2 to 2": (_set(grid_min=PAPER_GRID[0], grid_max=PAPER_GRID[1]), {}),
+    "grid from -3 to 3": (_set(grid_min=WIDE_GRID[0], grid_max=WIDE_GRID[1]), {}),
+    "one plain FastKAN": (_plain, {}),
 }
 
 
@@ -107,7 +116,7 @@ def measure(file: Path, fold: int) -> Iterator[dict[str, Any]]:
         source, folder = Path(scratch) / "rows.parquet", Path(scratch) / "prepared"
         pq.write_table(without_test(pq.read_table(file), fold), source)
         prepared = prepare(source, folder, PrepareConfig(label=labels, split_column=SPLIT, seed=fold))
-        base = resolve(TrainConfig(device="cpu", workers=1, seed=fold), prepared.splits["train"].rows)
+        base = resolve_for(TrainConfig(device="cpu", workers=1, seed=fold), prepared)
         for name, (change, constants) in {"default": (_set(), {}), **VARIANTS}.items():
             with patched(constants):
                 found = fit(folder, change(base))

@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ import torch
 from dkan_core import PrepareConfig, TrainConfig, prepare
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split, run_batches
+from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.kernels import Kernel, describe_kernel
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, parameter_count, untrained_model
 from dkan_core.training.setup.architecture import choose_architecture
@@ -35,6 +38,7 @@ from dkan_core.training.state.adamw import AdamState, FlatAdamW
 KERNELS: tuple[Kernel, ...] = ("eager", "recompute", "auto")
 BATCHES = 8
 SYNTHETIC_ROWS = 40_000
+WIDE_ROWS = 4096
 
 Result = dict[str, Any]
 
@@ -53,9 +57,10 @@ def main() -> None:
         results = [
             measure_source(source, arguments.label, Path(scratch) / source.stem, arguments.turns) for source in sources
         ]
-    print(markdown(results))  # noqa: T201 - the result
+    wide = [measure_wide(dtype, arguments.turns) for dtype in (np.uint8, np.float32)]
+    print(f"{markdown(results)}\n\n{wide_markdown(wide)}")  # noqa: T201 - the result
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    content = {"auto": describe_kernel("auto", "cpu"), "torch": torch.__version__, "sets": results}
+    content = {"auto": describe_kernel("auto", "cpu"), "torch": torch.__version__, "sets": results, "wide": wide}
     arguments.out.write_text(json.dumps(content, indent=2) + "\n")
 
 
@@ -86,6 +91,54 @@ def measure_source(source: Path, label: str, folder: Path, turns: int) -> Result
         "gradient": in_turns({kernel: step_by(kernel) for kernel in KERNELS}, turns),
         "adamw": measure_adamw(parameter_count(model), decayed, turns),
     }
+
+
+def measure_wide(dtype: type[np.generic], turns: int) -> Result:
+    """Measure gradients of a plain FastKAN on synthetic rows of many columns, also with products in bfloat16."""
+    torch.manual_seed(0)
+    architecture = plain_architecture()
+    model = TabularFastKAN(architecture).train()
+    rng = np.random.default_rng(0)
+    size = (WIDE_ROWS, architecture.num_numeric)
+    scores = rng.integers(256, size=size, dtype=np.uint8) if dtype == np.uint8 else rng.normal(size=size)
+    batch = {
+        "numeric": scores.astype(dtype),
+        "labels": rng.integers(2, size=(WIDE_ROWS, 1), dtype=np.uint8),
+        "dropout_key": np.zeros(WIDE_ROWS, np.int32),
+    }
+    config = replace(resolve(TrainConfig(device="cpu", workers=1), WIDE_ROWS), precision="fp32")
+
+    def step_by(kernel: Kernel, **changes: Any) -> Callable[[int], None]:
+        replica = Replica(copy.deepcopy(model), torch.device("cpu"), kernel)
+        replica.load(flatten(model).numpy())
+        return lambda _: replica.compute_gradient(batch, replace(config, **changes)) and None
+
+    steps: dict[str, Callable[[int], None]] = {kernel: step_by(kernel) for kernel in KERNELS}
+    steps["auto, bf16"] = step_by("auto", precision="bf16")
+    return {"type": np.dtype(dtype).name, "gradient": in_turns(steps, max(1, turns // 5))}
+
+
+def plain_architecture() -> ModelConfig:
+    """Return FastKAN [768, 64, 1] on scores alone."""
+    return ModelConfig(
+        labels=("label",),
+        model="fastkan",
+        num_numeric=768,
+        binary=(),
+        cardinalities=(),
+        embedded=(),
+        one_hot_groups=(),
+        missing=(),
+        embedding_dim=1,
+        members=1,
+        hidden=(64,),
+        num_centers=8,
+        grid_min=-2.0,
+        grid_max=2.0,
+        input_norm="none",
+        dropout=0.0,
+        binary_dropout=0.0,
+    )
 
 
 def measure_adamw(parameters: int, decayed: Sequence[adamw.Decayed], turns: int) -> dict[str, float]:
@@ -132,6 +185,19 @@ def markdown(results: Sequence[Result]) -> str:
             f"| {gradient['recompute']:.1f} | {gradient['auto']:.1f} | {gradient['recompute'] / gradient['auto']:.1f} "
             f"| {optimizer['numpy']:.2f} | {optimizer['auto']:.2f} | {before / after:.1f} |"
         )
+    return "\n".join(lines)
+
+
+def wide_markdown(results: Sequence[Result]) -> str:
+    """Return a table of the wide model's medians, and of how many times faster than the formula written out each is."""
+    lines = [f"FastKAN [768, 64, 1], {WIDE_ROWS:,} rows, forward and backward pass:", ""]
+    lines += ["| stored as | kernel | CPU ms | times eager |", "|---|---|---:|---:|"]
+    for result in results:
+        eager = result["gradient"]["eager"]
+        lines += [
+            f"| {result['type']} | {kernel} | {milliseconds:.1f} | {eager / milliseconds:.1f} |"
+            for kernel, milliseconds in result["gradient"].items()
+        ]
     return "\n".join(lines)
 
 

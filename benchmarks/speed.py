@@ -1,163 +1,242 @@
-"""How fast preparation, loading, kernels and training are on this machine: ``python -m benchmarks.speed``.
+"""What a whole run costs beside gradient-boosted trees: ``python -m benchmarks.speed FILE_OR_FOLDER...``.
 
-Two things that are compared run in turns within one process, and their ratio is what counts: a shared machine's
-absolute times drift. Without a source the rows are synthetic.
+``dkan prepare`` and ``dkan train`` with default settings against another learner with early stopping, on the same rows
+of each data set, all processes from the start of Python: imports, reading and preparing the data are in it. They take
+turns, and CPU seconds are compared: a shared machine's absolute times drift.
 """
 
-import json
+import logging
+import math
 import os
-import platform
-import resource
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
-from unittest.mock import patch
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 import typer
 
-from dkan_core import FastKAN, PrepareConfig, TrainConfig, prepare, train
-from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.loading.loader import open_split, train_batches
-from dkan_core.model import fastkan
-from dkan_core.model.kernels import BACKENDS
+from benchmarks.quality import scores
+from benchmarks.quality.data import ROOT, SPLIT, DataSet, demo_flights, find_files, stage
+from benchmarks.quality.models import MODELS
+from benchmarks.quality.runner import OK, Results, Settings, environment, run_fit
+from dkan_core import ConfigError, UserError
+from dkan_core.utils.storage.files import write_atomic, write_json
 
-Result = dict[str, Any]
+Cost = dict[str, float]
+"""CPU seconds, with their parts where there are any, and ``average_precision`` on the test split."""
+Row = dict[str, Any]
+
+logger = logging.getLogger("benchmarks.speed")
 
 
 def main(
-    source: Annotated[str, typer.Argument(help="Parquet to measure on; synthetic rows without it.")] = "",
-    label: Annotated[str, typer.Option(help="Label column of the source.")] = "label",
-    rows: Annotated[int, typer.Option(help="Synthetic rows.")] = 200_000,
-    features: Annotated[int, typer.Option(help="Synthetic features.")] = 128,
-    out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
+    sources: Annotated[
+        list[Path] | None, typer.Argument(help="Parquet files, or folders of them; each file is a data set.")
+    ] = None,
+    label: Annotated[str, typer.Option(help="Label columns, separated by commas; * stands for any text.")] = (
+        "label,label_*"
+    ),
+    reference: Annotated[str, typer.Option(help="Model to compare with, of those of the quality benchmark.")] = (
+        "lightgbm"
+    ),
+    against: Annotated[Path | None, typer.Option(help="Another checkout, which takes its turns as well.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Turns, each with a seed of its own.")] = 3,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Cores for everybody. Threads that wait for each other use CPU time as well.")
+    ] = 1,
+    out: Annotated[Path, typer.Option(help="Folder of speed.json and speed.md.")] = Path("build/bench-speed"),
 ) -> None:
-    """Measure and print a Markdown table."""
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        if not source:
-            source, label = str(_synthetic(folder / "rows.parquet", rows, features)), "label"
-        results = [measure_prepare(source, label, folder), measure_loader(folder), *measure_kernels()]
-        results += measure_training(folder)
-    typer.echo(_markdown(results))
-    if out is not None:
-        out.write_text(json.dumps({"machine": _machine(), "results": results}, indent=2) + "\n")
+    """Compare the CPU seconds of whole runs, and their average precision."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    out = out.absolute()
+    try:
+        if reference not in MODELS:
+            raise ConfigError(f"--reference: unknown model {reference}; expected one of {', '.join(MODELS)}")
+        out.mkdir(parents=True, exist_ok=True)
+        keep_bytecode(out)
+        files = find_files(sources) if sources else [demo_flights(out)]
+        sets = [stage(path, out / "data", label.split(",")) for path in files]
+        use_cores(threads)
+        checkouts = {"before": against.absolute(), "dkan": ROOT} if against else {"dkan": ROOT}
+        rows = measure(sets, checkouts, reference, seeds, Settings(threads=threads, max_cpu_seconds=None), out)
+    except UserError as error:
+        logger.error("error: %s", error)
+        raise typer.Exit(2) from None
+    ratios = {name: geometric_mean([row["ratios"][name] for row in rows]) for name in checkouts}
+    facts = {"reference": reference, "threads": threads, "seeds": seeds, "geometric_mean": ratios}
+    write_json(out / "speed.json", {**facts, "sets": rows})
+    text = markdown(rows, reference, ratios)
+    write_atomic(out / "speed.md", text + "\n")
+    typer.echo(text)
 
 
-def _synthetic(path: Path, rows: int, features: int) -> Path:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(rows, features)).astype(np.float32)
-    y = (x[:, 0] * x[:, 1] + x[:, 2] + rng.normal(size=rows) > 2.5).astype(np.int8)
-    columns = {f"f{index:04d}": x[:, index] for index in range(features)}
-    pq.write_table(pa.table({**columns, "label": y}), path)
-    return path
+def keep_bytecode(folder: Path) -> None:
+    """Have each module compiled once, as ``make install`` leaves it, also where the environment forbids bytecode."""
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
 
 
-def measure_prepare(source: str, label: str, folder: Path) -> Result:
-    """Prepare the source once."""
-    before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    prepared = prepare(source, folder / "prepared", PrepareConfig(label=(label,)))
-    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    rows = sum(split.rows for split in prepared.splits.values())
-    columns = len(prepared.preprocessor.numeric) + len(prepared.preprocessor.coded)
+def use_cores(count: int) -> None:
+    """Keep this process, and all that it starts, on so many cores."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+
+
+def measure(
+    sets: Sequence[DataSet], checkouts: dict[str, Path], reference: str, seeds: int, settings: Settings, out: Path
+) -> list[Row]:
+    """Return one row per data set: the costs of each turn, and the ratios of their medians to the reference's.
+
+    Args:
+        sets: The data sets.
+        checkouts: Those of dkan, by the name that they get.
+        reference: Who is compared with.
+        seeds: Turns.
+        settings: The same for all.
+        out: For results and logs.
+    """
+    results = Results(out)
+    costs: dict[str, dict[str, list[Cost]]] = {
+        data.name: {name: [] for name in (reference, *checkouts)} for data in sets
+    }
+    for seed, data, counts in turns(sets, seeds):
+        found = {reference: run_reference(data, reference, seed, settings, results)}
+        for name, checkout in checkouts.items():
+            found[name] = run_dkan(data, checkout, seed, settings, out)
+        if not counts:
+            continue
+        for name, cost in found.items():
+            costs[data.name][name].append(cost)
+            cpu, ap = cost["cpu_seconds"], cost["average_precision"]
+            logger.info("%s, seed %d, %s: %.1f CPU seconds, AP %.4f", data.name, seed, name, cpu, ap)
+    return [_row(data, costs[data.name], reference) for data in sets]
+
+
+def turns(sets: Sequence[DataSet], seeds: int) -> Iterator[tuple[int, DataSet, bool]]:
+    """Yield seeds and data sets, and whether a turn counts: the first, on the smallest set, compiles all modules."""
+    yield 0, min(sets, key=lambda data: data.rows["train"]), False
+    for seed in range(seeds):
+        for data in sets:
+            yield seed, data, True
+
+
+def run_reference(data: DataSet, model: str, seed: int, settings: Settings, results: Results) -> Cost:
+    """Fit and score a model of the quality benchmark.
+
+    Raises:
+        ConfigError: It is not installed, or its fit has failed.
+    """
+    cell = run_fit(data, model, seed, settings, results)
+    if cell["status"] != OK:
+        raise ConfigError(f"--reference {model} on {data.name}: {cell['status']}: {cell['reason']}")
+    return {"cpu_seconds": cell["cpu_seconds"], "average_precision": cell["metrics"]["average_precision"]}
+
+
+def run_dkan(data: DataSet, checkout: Path, seed: int, settings: Settings, out: Path) -> Cost:
+    """Prepare and train by the commands of a checkout, with default settings; score the test split.
+
+    Raises:
+        ConfigError: A command has failed.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="run-", dir=out))
+    prepared, run, scored = folder / "prepared", folder / "run", folder / "scores.parquet"
+    labels = [f"--label={label}" for label in data.labels]
+    commands = {
+        "prepare": [data.path("train"), data.path("valid"), "--out", prepared, f"--split-column={SPLIT}", *labels],
+        "train": [prepared, "--out", run],
+        "predict": [run / "model", data.path("test"), "--out", scored],
+    }
+    seconds = {}
+    for name, words in commands.items():
+        seed_of = [] if name == "predict" else [f"--seed={seed}"]
+        seconds[name] = cpu_seconds([name, *map(str, words), *seed_of], checkout, settings.threads)
+    labels_NL = data.labels_NL(data.read("test"))
+    table = pq.read_table(scored)
+    scores_NL = np.stack([table[f"{label}_probability"].to_numpy() for label in data.labels], axis=1)
+    shutil.rmtree(folder)
     return {
-        "what": f"prepare, {rows:,} rows x {columns} columns",
-        "figure": f"{rows / seconds:,.0f} rows/s",
-        "detail": f"{rows * columns / cpu / 1e6:.1f} million values per CPU second",
+        "prepare": seconds["prepare"],
+        "train": seconds["train"],
+        "cpu_seconds": seconds["prepare"] + seconds["train"],
+        "average_precision": scores.score(labels_NL, scores_NL, data.labels)["average_precision"],
     }
 
 
-def measure_loader(folder: Path) -> Result:
-    """Gather an epoch's batches against copying the same bytes."""
-    root = folder / "prepared"
-    reader = open_split(root, read_manifest(root), "train")
-    size = reader.rows * reader.row_bytes
-    block = np.ones(size, dtype=np.uint8)
-    target = np.empty_like(block)
+def cpu_seconds(words: Sequence[str], checkout: Path, threads: int) -> float:
+    """Run a command of ``dkan``; return the CPU seconds of all its processes.
 
-    def gather() -> None:
-        for _ in train_batches(reader, seed=0, epoch=0, batch_size=8192):
-            pass
-
-    gathered, copied = _in_turns(gather, lambda: np.copyto(target, block))
-    return {
-        "what": f"gather shuffled batches of 8,192, {reader.row_bytes} bytes per row",
-        "figure": f"{size / gathered / 1e9:.2f} GB/s, {reader.rows / gathered / 1e6:.1f} million rows/s",
-        "detail": f"{copied / gathered:.2f} of the speed of copying memory",
-    }
-
-
-def measure_kernels() -> list[Result]:
-    """Compare each backend's forward and backward pass with the formula written out."""
-    results = []
-    for inputs in (32, 768):
-        model = FastKAN([inputs, 64, 1])
-        x = torch.randn(4096, inputs)
-
-        def passes(kernel: str, model: FastKAN = model, x: torch.Tensor = x) -> Callable[[], None]:
-            def run() -> None:
-                with patch.object(fastkan, "radial_linear", BACKENDS[kernel]):
-                    model(x).sum().backward()
-
-            return run
-
-        recomputed, eager = _in_turns(passes("recompute"), passes("eager"))
-        results.append(
-            {
-                "what": f"forward and backward, FastKAN [{inputs}, 64, 1], 4,096 rows, float32",
-                "figure": f"{4096 / recomputed:,.0f} rows/s",
-                "detail": f"{eager / recomputed:.2f} times the formula written out",
-            }
+    Raises:
+        ConfigError: It has failed.
+    """
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, (str(checkout), os.environ.get("PYTHONPATH"))))}
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dkan_core", *words],
+            cwd=checkout,
+            env={**environment(threads), **path},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
         )
-    return results
+        # With that of every process that it has waited for.
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        if process.returncode:
+            raise ConfigError(f"dkan {' '.join(words)}: {output.read().decode(errors='replace')[-2000:]}")
+    return usage.ru_utime + usage.ru_stime
 
 
-def measure_training(folder: Path) -> list[Result]:
-    """Train two epochs with one worker and with two; the second epoch counts."""
-    speeds: dict[int, float] = {}
-    config = TrainConfig(epochs=2, batch_size=4096)
-    for workers in (1, 2):
-        run = train(folder / "prepared", folder / f"run-{workers}", replace(config, workers=workers))
-        speeds[workers] = run.history[-1]["rows_per_second"]
-    return [
-        {
-            "what": f"train, {workers} worker{'s' * (workers > 1)}, batches of 4,096, evaluation beside it",
-            "figure": f"{speed:,.0f} rows/s",
-            "detail": f"{speed / speeds[1]:.2f} of one worker's speed",
-        }
-        for workers, speed in speeds.items()
-    ]
+def _row(data: DataSet, costs: dict[str, list[Cost]], reference: str) -> Row:
+    medians = {name: statistics.median(cost["cpu_seconds"] for cost in found) for name, found in costs.items()}
+    ratios = {name: medians[name] / medians[reference] for name in costs if name != reference}
+    return {"set": data.name, "rows": data.rows["train"], "medians": medians, "ratios": ratios, "turns": costs}
 
 
-def _in_turns(first: Callable[[], object], second: Callable[[], object], turns: int = 7) -> tuple[float, float]:
-    """Return the median seconds of two functions that run alternately, after one turn that is not counted."""
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for turn in range(turns + 1):
-        for function, times in zip((first, second), seconds, strict=True):
-            started = time.perf_counter()
-            function()
-            if turn:
-                times.append(time.perf_counter() - started)
-    return statistics.median(seconds[0]), statistics.median(seconds[1])
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the geometric mean.
+
+    >>> geometric_mean([1.0, 4.0])
+    2.0
+    """
+    return math.exp(statistics.fmean(map(math.log, values)))
 
 
-def _machine() -> str:
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, {device}, torch {torch.__version__}"
+def markdown(rows: Sequence[Row], reference: str, ratios: dict[str, float]) -> str:
+    """Return a table: medians of CPU seconds, their ratios, mean and spread of the AP; and the ratios' geometric mean.
+
+    Args:
+        rows: One per data set.
+        reference: Who is compared with.
+        ratios: The geometric mean over the sets of each checkout of dkan.
+    """
+    heads = ["set", "train rows", f"{reference}, CPU s", *(f"{name}, CPU s (prepare + train)" for name in ratios)]
+    heads += [*(f"{name} / {reference}" for name in ratios), *(f"AP {name}" for name in (reference, *ratios))]
+    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
+    for row in rows:
+        cells = [row["set"], f"{row['rows']:,}", f"{row['medians'][reference]:.1f}"]
+        cells += [f"{row['medians'][name]:.1f} ({_parts(row['turns'][name])})" for name in ratios]
+        cells += [f"{row['ratios'][name]:.2f}" for name in ratios]
+        cells += [_precision(row["turns"][name]) for name in (reference, *ratios)]
+        lines.append(f"| {' | '.join(cells)} |")
+    means = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+    return "\n".join([*lines, "", f"Geometric mean of the ratios: {means}."])
 
 
-def _markdown(results: list[Result]) -> str:
-    lines = [f"Measured on {_machine()}.", "", "| what | figure | compared |", "|---|---:|---:|"]
-    lines += [f"| {result['what']} | {result['figure']} | {result['detail']} |" for result in results]
-    return "\n".join(lines)
+def _parts(costs: Sequence[Cost]) -> str:
+    return " + ".join(f"{statistics.median(cost[part] for cost in costs):.1f}" for part in ("prepare", "train"))
+
+
+def _precision(costs: Sequence[Cost]) -> str:
+    values = [cost["average_precision"] for cost in costs]
+    spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.4f}{spread}"
 
 
 if __name__ == "__main__":

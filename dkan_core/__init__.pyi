@@ -6,6 +6,7 @@ from dkan_core.batch_scoring.plan import plan_scoring as plan_scoring
 from dkan_core.batch_scoring.predict import predict as predict
 from dkan_core.batch_scoring.summary import ScoringSummary as ScoringSummary
 from dkan_core.batch_scoring.summary import complete_scoring as complete_scoring
+from dkan_core.batch_scoring.summary import summarize_drift as summarize_drift
 from dkan_core.batch_scoring.summary import summarize_scoring as summarize_scoring
 from dkan_core.config import NodesConfig as NodesConfig
 from dkan_core.config import PrepareConfig as PrepareConfig
@@ -16,6 +17,7 @@ from dkan_core.config.forms import config_from_form as config_from_form
 from dkan_core.data.example_data import write_sample as write_sample
 from dkan_core.data.format.manifest import PreparedData as PreparedData
 from dkan_core.data.format.manifest import save_pointer as save_pointer
+from dkan_core.data.preparation.append import append_rows as append_rows
 from dkan_core.data.preparation.parallel import finish_preparation as finish_preparation
 from dkan_core.data.preparation.parallel import fit_preparation as fit_preparation
 from dkan_core.data.preparation.parallel import plan_preparation as plan_preparation
@@ -23,6 +25,9 @@ from dkan_core.data.preparation.parallel import prepare_part as prepare_part
 from dkan_core.data.preparation.prepare import prepare as prepare
 from dkan_core.data.preparation.reuse import shared_folder as shared_folder
 from dkan_core.data.source.files import fingerprint_sources as fingerprint_sources
+from dkan_core.editing.edit import EditResult as EditResult
+from dkan_core.editing.edit import edit as edit
+from dkan_core.editing.edits import Edit as Edit
 from dkan_core.errors import ConfigError as ConfigError
 from dkan_core.errors import DataError as DataError
 from dkan_core.errors import DeploymentError as DeploymentError
@@ -38,6 +43,10 @@ from dkan_core.evaluation.publishing import choose_best as choose_best
 from dkan_core.evaluation.publishing import publish as publish
 from dkan_core.explanation.explain import explain as explain
 from dkan_core.explanation.learned import Explanation as Explanation
+from dkan_core.explanation.rows import ExplainedRow as ExplainedRow
+from dkan_core.explanation.rows import explain_rows as explain_rows
+from dkan_core.inspection.inspect import Inspection as Inspection
+from dkan_core.inspection.inspect import inspect_data as inspect_data
 from dkan_core.integrations.model_registry.registering import PipelineRun as PipelineRun
 from dkan_core.integrations.model_registry.registering import Registration as Registration
 from dkan_core.integrations.model_registry.registering import register as register

@@ -19,14 +19,19 @@ _CREDENTIALS = re.compile(r"(?<=://)[^\s@/:]*:[^\s@]*(?=@)|(?<=\?)[^\s?=]+=\S*?(
 
 
 def redact(text: str) -> str:
-    """Return text without the credentials of URIs in it.
+    """Return text without the credentials of URIs in it, wherever they are repeated.
 
     >>> redact("s3://key:se/cret@bucket/a: gone"), redact("https://host/a?X-Signature=ab12&b=1: gone")
     ('s3://***@bucket/a: gone', 'https://host/a?***: gone')
     >>> redact("s3://bucket/part-?.parquet")
     's3://bucket/part-?.parquet'
+    >>> redact("s3://key:secret@bucket/a: cannot be read (no bucket key:secret@bucket)")
+    's3://***@bucket/a: cannot be read (no bucket ***@bucket)'
     """
-    return _CREDENTIALS.sub("***", text)
+    found = {credentials for credentials in _CREDENTIALS.findall(text) if credentials != ":"}
+    for credentials in sorted(found, key=len, reverse=True):
+        text = text.replace(credentials, "***")
+    return text
 
 
 class DkanError(Exception):

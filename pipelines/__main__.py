@@ -1,17 +1,20 @@
 """Compile the pipelines, check them, run them on this machine or on a cluster."""
 
+import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
+from dkan_core.data.source.files import listed
 from pipelines.compiled import DEFAULT, PIPELINES, compile_pipeline, inputs_of, is_current, package_of
 from pipelines.lint import committed_files, lint
 from pipelines.local import PipelineFailedError, run_locally
 from pipelines.parameters import ArgumentError, GivenParameters, PipelineName, package_named, read_parameters
 from pipelines.signatures import write_signatures
+from pipelines.step_log import watched_output
 from pipelines.submission.submit import EXIT_CODES, submit_command
 from pipelines.tables import write_tables
 from pipelines.versions import LATEST, VERSIONS, VersionError, read_version
@@ -53,6 +56,7 @@ def run_command(
     out: Annotated[Path, typer.Option(help="Folder to write the artifacts to.")] = Path("local_outputs"),
     pipeline: PipelineName = DEFAULT,
     image: Annotated[str, typer.Option(help="Image to run each step in as a container. Default: no containers.")] = "",
+    log: Annotated[Path | None, typer.Option(help="File for the log of the steps. Default: it is shown.")] = None,
 ) -> None:
     """Run a compiled pipeline on this machine, without a cluster."""
     try:
@@ -62,17 +66,36 @@ def run_command(
         _fail(str(error), code=2)
     # kfp pastes the interpreter's path into a shell line unquoted.
     sys.executable = shlex.quote(sys.executable)
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        typer.echo(f"running {pipeline}; log in {log}")
+    causes: list[str] = []
     try:
-        result = run_locally(package, arguments, out, image)
+        with watched_output(log) as causes:
+            result = run_locally(package, arguments, out, image)
     except PipelineFailedError as error:
-        _fail(f"{error} Its log is above.", code=1)
+        cause = f" {causes[-1]}" if causes else ""
+        _fail(f"{error} Its log is {f'in {log}' if log else 'above'}.{cause}", code=1)
     if "model" in result:
         typer.echo(f"model:   {result['model'] / 'model'}")
     typer.echo(f"report:  {result['report']}")
     if "approved" in result:
         typer.echo(f"test AP: {result['average_precision']:.4f}{'' if result['approved'] else ', not approved'}")
+        typer.echo(_what_next(result, arguments))
     else:
         typer.echo(f"rows:    {result['rows']:,}")
+
+
+def _what_next(result: dict[str, Any], arguments: dict[str, Any]) -> str:
+    """Return what a test AP is to be held against, where the report can be seen, and a command to go on with."""
+    metrics = json.loads(result["report"].with_name("metrics.json").read_text(encoding="utf-8"))
+    sources = shlex.join(listed(arguments.get("data_uri", "")) or ["NEW.parquet"])
+    model = shlex.quote(str(result["model"] / "model"))
+    return (
+        f"no skill: {metrics['prevalence']:.4f}\n"
+        f"open:    {result['report'].as_uri()}\n"
+        f"next:    dkan predict {model} {sources} --out scores.parquet"
+    )
 
 
 @app.command("lint")

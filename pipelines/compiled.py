@@ -10,6 +10,7 @@ import yaml
 from kfp import compiler, components
 from kfp.dsl.base_component import BaseComponent
 
+from pipelines.lint.documents import LOADER
 from pipelines.versions import LATEST, leave_out_unknown, read_version
 
 ROOT = Path(__file__).parent
@@ -77,7 +78,7 @@ def is_current(name: str, path: Path, version: str = LATEST) -> bool:
 
 def read_documents(path: Path) -> list[Any]:
     """Return what a compiled file holds: the pipeline, and what is specific to Kubernetes."""
-    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    return list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=LOADER))
 
 
 def inputs_of(path: Path) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """What ``run`` and ``submit`` are given: a pipeline, and its parameters, checked against the inputs of its file."""
 
+import difflib
 import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,8 +70,18 @@ def package_named(pipeline: str) -> Path:
         ArgumentError: There is no such pipeline.
     """
     if pipeline not in PIPELINES:
-        raise ArgumentError(f"unknown pipeline {pipeline!r}; expected one of {KNOWN}")
+        raise ArgumentError(f"unknown pipeline {pipeline!r}{nearest(pipeline, PIPELINES)}; expected one of {KNOWN}")
     return package_of(pipeline)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a guess at what was meant, for a message; empty where no name is near.
+
+    >>> nearest("data-url", ["data_uri", "label"])
+    " (did you mean 'data_uri'?)"
+    """
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), list(known), n=1, cutoff=0.7)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, Any]:
@@ -121,7 +132,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _spec(inputs: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     if name not in inputs:
-        raise ArgumentError(f"{where}unknown parameter {name!r}; expected one of {', '.join(sorted(inputs))}")
+        hint = nearest(name, inputs)
+        raise ArgumentError(f"{where}unknown parameter {name!r}{hint}; expected one of {', '.join(sorted(inputs))}")
     spec: dict[str, Any] = inputs[name]
     return spec
 

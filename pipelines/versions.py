@@ -153,6 +153,8 @@ def missing_fields(version: str) -> dict[tuple[str, str], NewField]:
 def find_unknown(documents: list[dict[str, Any]], version: str) -> list[tuple[Occurrence, NewField]]:
     """Return every field in a compiled pipeline that a server of ``version`` does not know."""
     missing = missing_fields(version)
+    if not missing:
+        return []
     found = ((field, missing.get((field.message, field.name))) for field in fields_of(documents))
     return [(field, new) for field, new in found if new is not None]
 

@@ -20,15 +20,15 @@ LAYERS = [
     {"config", "utils"},
     {"training.breakdown"},
     {"training.history", "evaluation.metrics"},
-    {"evaluation.curves"},
+    {"evaluation.curves", "evaluation.intervals"},
     {"data", "report.figures", "report.templating"},
     {"model", "report"},
     {"evaluation.prediction"},
     {"explanation", "evaluation.drift", "tracking", "onnx_export"},
     {"evaluation.labelled_rows"},
-    {"evaluation.comparison", "evaluation.publishing", "batch_scoring"},
+    {"inspection", "evaluation.comparison", "evaluation.publishing", "batch_scoring"},
     {"evaluation", "training"},
-    {"integrations", "serving", "trainjob"},
+    {"editing", "integrations", "serving", "trainjob"},
     {"cli"},
 ]
 """Lowest first: a module imports from its own part or from a lower layer."""

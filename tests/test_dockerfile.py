@@ -49,8 +49,8 @@ def test_builds_without_buildkit_or_a_frontend_from_the_network() -> None:
     assert "--mount" not in DOCKERFILE and "<<" not in DOCKERFILE and "--chmod" not in DOCKERFILE
 
 
-def test_base_is_pinned_and_a_python_we_support() -> None:
-    match = re.fullmatch(r"python:3\.(\d+)\.\d+-slim-\w+", argument("BASE"))
+def test_base_is_pinned_by_digest_and_a_python_we_support() -> None:
+    match = re.fullmatch(r"python:3\.(\d+)\.\d+-slim-\w+@sha256:[0-9a-f]{64}", argument("BASE"))
     assert match and f"Programming Language :: Python :: 3.{match[1]}" in PROJECT["classifiers"]
     stages = set(re.findall(r"^FROM \S+ AS (\S+)", DOCKERFILE, re.MULTILINE))
     assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) - stages == {"${BASE}"}

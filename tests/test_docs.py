@@ -170,3 +170,12 @@ def test_kubernetes_objects_are_valid(name: str) -> None:
     assert objects
     for each in objects:
         kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_no_line_installs_a_name_that_the_project_does_not_own() -> None:
+    """There is no dkan of ours on PyPI: whoever registered the name there would be installed."""
+    folders = ("dkan_core", "docs", "examples", "pipelines")
+    read = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md")]
+    installs = re.compile(r"(pip|uv) (install|add|tool install) ['\"]?dkan\b")
+    found = [str(path) for path in (*read, *ROOT.glob("*.md")) if installs.search(path.read_text())]
+    assert len(read) > 300 and not found

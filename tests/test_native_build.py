@@ -21,7 +21,14 @@ def have_compiler() -> bool:
 needs_compiler = pytest.mark.skipif(not have_compiler(), reason="there is no C++ compiler")
 
 
+@pytest.fixture
+def quick_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not optimize what is only loaded: that is nine tenths of the time."""
+    monkeypatch.setattr(build, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in build.FLAGS))
+
+
 @needs_compiler
+@pytest.mark.usefixtures("quick_build")
 def test_a_compiler_is_all_it_takes(tmp_path: Path) -> None:
     target = tmp_path / "passes.so"
     compile_library(target)
@@ -31,6 +38,7 @@ def test_a_compiler_is_all_it_takes(tmp_path: Path) -> None:
 
 
 @needs_compiler
+@pytest.mark.usefixtures("quick_build")
 def test_extension_of_other_sources_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(build, "fingerprint", lambda: "that of an earlier version")

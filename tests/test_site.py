@@ -32,8 +32,9 @@ SOURCES = [
     for name in ("benchmarks", "components", "dkan_core", "docs", "examples", "pipelines", "tests")
     for path in (ROOT / name).rglob("*.py")
 ]
-UNAVAILABLE = re.compile(r"s3://|cuda|^dkan serve ")
-"""What a command needs that a test has not: a bucket, a GPU, somebody who ends it (tests/serving runs the server)."""
+UNAVAILABLE = re.compile(r"s3://|cuda|^dkan serve |edits\.toml")
+"""What a command needs that a test has not: a bucket, a GPU, somebody who ends it (as tests/serving does) or who
+writes edits (tests/editing)."""
 NOTHING_TO_RUN = {
     "guides/ci.md",
     "guides/cluster.md",
@@ -154,8 +155,9 @@ def run_commands(page: str, folder: Path, patch: pytest.MonkeyPatch, only: tuple
 def results(line: str, folder: Path) -> list[Path]:
     """Return the files that a command is there to write."""
     words = shlex.split(line)
-    places = [value for option, value in pairwise(words) if option in ("--out", "--json")]
-    return [folder / place / RESULTS.get(words[1], "") for place in places]
+    places = [value for option, value in pairwise(words) if option in ("--out", "--json", "--html")]
+    leaves = "rows.html" if words[1] == "explain" and "--rows" in words else RESULTS.get(words[1], "")
+    return [folder / place / leaves for place in places]
 
 
 def test_first_model_leaves_what_the_page_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,8 +227,9 @@ def test_python_code_fits_the_functions(page: str, index: int) -> None:
 
 PRINTED = {
     ("getting-started/first-model.md", 0): r"[01]\.\d+ [01]\.\d+\n",
-    ("getting-started/notebook.md", 0): r"AP 0\.\d{3}, model in /\S+\n\[[\d.e+\- \n]+\]\n",
+    ("getting-started/notebook.md", 0): r"validation AP [01]\.\d{3}, model in /\S+\n\[[\d.e+\- \n]+\]\n",
     ("getting-started/notebook.md", 1): r"0\.9\d+\n",
+    ("getting-started/notebook.md", 2): r"0\.\d+ 0\.\d+\n",
 }
 LEFT = {
     ("getting-started/first-model.md", 0): [

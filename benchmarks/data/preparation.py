@@ -14,6 +14,9 @@ from benchmarks.data.preparations import PREPARATIONS, installed
 
 Result = dict[str, Any]
 
+# A comparator that takes longer at the larger size is left out there.
+LIMIT_SECONDS = 180
+
 
 def measure_preparation(folder: Path, features: int, rows: int, turns: int) -> list[Result]:
     """Prepare ``rows`` and ten times as many.
@@ -30,8 +33,11 @@ def measure_preparation(folder: Path, features: int, rows: int, turns: int) -> l
         measured: dict[str, list[Result]] = {name: [] for name in installed()}
         for _ in range(turns):
             for name, found in measured.items():
-                found.append(_prepare_once(name, source, folder / "prepared"))
+                print(f"preparing {count:,} rows of {features} features by {name}", file=sys.stderr, flush=True)  # noqa: T201
+                found += _prepare_once(name, source, folder / "prepared")
         for name, found in measured.items():
+            if not found:
+                continue
             medians = {key: statistics.median(each[key] for each in found) for key in found[0]}
             results.append({"by": name, "features": features, "rows": count, "megabytes": count * features * 4 / 1e6})
             results[-1] |= medians
@@ -39,12 +45,20 @@ def measure_preparation(folder: Path, features: int, rows: int, turns: int) -> l
     return results
 
 
-def _prepare_once(name: str, source: Path, out: Path) -> Result:
+def _prepare_once(name: str, source: Path, out: Path) -> list[Result]:
+    """Return what one preparation took; nothing, and a message, where a comparator failed, of memory say."""
     command = [sys.executable, "-m", "benchmarks.data.preparations", name, str(source), str(out)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    shutil.rmtree(out)
-    measured: Result = json.loads(done.stdout.splitlines()[-1])
-    return measured
+    try:
+        done = subprocess.run(command, check=name == "dkan", stdout=subprocess.PIPE, text=True, timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"{name}: not done in {LIMIT_SECONDS} s", file=sys.stderr, flush=True)  # noqa: T201
+        return []
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+    if done.returncode:
+        print(f"{name}: failed with exit code {done.returncode}", file=sys.stderr, flush=True)  # noqa: T201
+        return []
+    return [json.loads(done.stdout.splitlines()[-1])]
 
 
 def markdown(results: Sequence[Result]) -> str:

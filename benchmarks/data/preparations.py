@@ -15,22 +15,23 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from dkan_core.config import PrepareConfig
-from dkan_core.data.preparation.prepare import prepare
-from dkan_core.data.preparation.statistics import sample_rows
-from dkan_core.utils.resources import peak_resident_memory
+from dkan_core.cli.startup import import_pyarrow_without_pandas
 
 LEVELS = [NormalDist().cdf(-3 + 6 * level / 254) for level in range(255)]
 SPLITS = {"train": (0, 7), "valid": (7, 8), "test": (8, 10)}
 
 
 def by_dkan(source: Path, out: Path) -> None:
-    """Prepare with default settings."""
+    """Prepare with default settings, in a process that has imported what the command imports."""
+    from dkan_core import PrepareConfig, prepare
+
     prepare(source, out, PrepareConfig(label=("label",)))
 
 
 def by_polars(source: Path, out: Path) -> None:
     """Search each value's place among the train split's quantiles."""
+    from dkan_core.data.preparation.statistics import sample_rows
+
     polars: Any = importlib.import_module("polars")
     rows = polars.scan_parquet(source).with_row_index("row")
     split = polars.col("row").hash(0) % 10
@@ -79,15 +80,21 @@ def installed() -> list[str]:
     return [name for name in PREPARATIONS if name == "dkan" or find_spec(name) is not None]
 
 
+def peak_memory() -> int:
+    """Return the most bytes of memory held since this program began: rusage counts those of its parent before, too."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
 def main(name: str, source: str, out: str) -> None:
     """Prepare once, and print CPU seconds, seconds and peak resident memory as JSON."""
-    if name != "dkan":
-        importlib.import_module(name)
+    import_pyarrow_without_pandas()
+    importlib.import_module("dkan_core.data.preparation.prepare" if name == "dkan" else name)
     before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     PREPARATIONS[name](Path(source), Path(out))
     seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    measured = {"cpu_seconds": cpu, "seconds": seconds, "peak_bytes": peak_resident_memory()}
+    measured = {"cpu_seconds": cpu, "seconds": seconds, "peak_bytes": peak_memory()}
     sys.stdout.write(json.dumps(measured) + "\n")
 
 

@@ -3,23 +3,29 @@
 import logging
 import os
 import platform
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import pyarrow.parquet as pq
 import typer
 
-from benchmarks.quality.data import SPLIT, DataSet, find_files, stage
+from benchmarks.quality.data import DataSet, demo_flights, find_files, stage
 from benchmarks.quality.models import MODELS
 from benchmarks.quality.picture import draw
+from benchmarks.quality.published import (
+    Published,
+    check_comparable,
+    check_seeds,
+    compare,
+    comparison_table,
+    publish,
+    read_published,
+)
 from benchmarks.quality.report import markdown
-from benchmarks.quality.runner import OK, ROOT, Cell, Results, Settings, cell_key, run_fit
+from benchmarks.quality.runner import OK, Cell, Results, Settings, cell_key, run_fit
 from benchmarks.quality.scores import bootstrap
 from benchmarks.quality.summary import add_differences, over_sets, set_rows
-from dkan_core import ConfigError, DataError, UserError
+from dkan_core import ConfigError, UserError
 from dkan_core.utils.resources import available_cores
 from dkan_core.utils.storage.files import write_atomic
 
@@ -31,8 +37,12 @@ def main(
         list[Path] | None, typer.Argument(help="Parquet files, or folders of them; each file is a data set.")
     ] = None,
     models: Annotated[
-        str, typer.Option(help="Models to compare, separated by commas; NAME:1 fits one with the first seed alone.")
-    ] = ",".join(MODELS),
+        str | None,
+        typer.Option(
+            help="Models to compare, separated by commas; NAME:1 fits one with the first seed alone. "
+            "Default: all; with --check those of the published figures."
+        ),
+    ] = None,
     label: Annotated[str, typer.Option(help="Label columns, separated by commas; * stands for any text.")] = (
         "label,label_*"
     ),
@@ -45,14 +55,26 @@ def main(
         "build/bench-quality"
     ),
     force: Annotated[bool, typer.Option("--force", help="Fit again what has a result already.")] = False,
+    publish_to: Annotated[
+        Path | None, typer.Option("--publish", help="Write the APs of all models, sets and seeds to this file, too.")
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(help="Compare with the figures in this file; code 1 if an AP fell by more than seeds differ."),
+    ] = None,
 ) -> None:
     """Compare dkan with other tabular learners on the same rows, with the same budget."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        chosen = _models(models, seeds)
+        published = None if check is None else read_published(check)
+        chosen = _models(models or ",".join(_default_models(published)), seeds)
+        if publish_to is not None:
+            check_seeds(chosen)
         out.mkdir(parents=True, exist_ok=True)
-        files = find_files(sources) if sources else [_flights(out.absolute())]
+        files = find_files(sources) if sources else [demo_flights(out.absolute())]
         sets = [stage(path, out.absolute() / "data", label.split(",")) for path in files]
+        if published is not None:
+            check_comparable(published, sets, chosen)
     except UserError as error:
         logger.error("error: %s", error)
         raise typer.Exit(2) from None
@@ -61,6 +83,19 @@ def main(
     cells = _run(sets, chosen, settings, results, force=force)
     report(sets, list(chosen), cells, settings, results)
     logger.info("%s", out / "results.md")
+    if publish_to is not None:
+        publish(publish_to, sets, list(chosen), cells)
+    if published is not None:
+        compared = compare(published, cells)
+        logger.info("%s", comparison_table(compared))
+        raise typer.Exit(int(any(comparison.fell for comparison in compared)))
+
+
+def _default_models(published: Published | None) -> list[str]:
+    """Return the models to fit where none are named."""
+    if published is None:
+        return [*MODELS]
+    return [*dict.fromkeys(figure.model for figure in published.figures)]
 
 
 def _models(text: str, seeds: int) -> dict[str, int]:
@@ -73,19 +108,6 @@ def _models(text: str, seeds: int) -> dict[str, int]:
     if wrong:
         raise ConfigError(f"--models: {wrong[0]!r} seeds; expected 1 to {seeds}")
     return {name.strip(): int(count) if colon else seeds for name, colon, count in parts}
-
-
-def _flights(out: Path) -> Path:
-    """Write the demo's flights as one file, unless it is there already."""
-    path = out / "flights.parquet"
-    if not path.exists():
-        made = subprocess.run(
-            [sys.executable, ROOT / "examples/flights.py", out / "flights"], capture_output=True, text=True, check=False
-        )
-        if made.returncode:
-            raise DataError(f"the demo's flights: {made.stderr.strip()}; or name a Parquet file")
-        pq.write_table(pq.read_table(out / "flights").drop_columns(SPLIT), path)
-    return path
 
 
 def _run(

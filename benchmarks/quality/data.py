@@ -6,6 +6,8 @@ Shape suffixes: N rows, L labels, F numeric columns, C categorical columns.
 import fnmatch
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,11 +20,13 @@ import pyarrow.parquet as pq
 
 from dkan_core import DataError, PrepareConfig
 from dkan_core.config.prepare import SPLITS
-from dkan_core.data.source.columns import Schema, assign_roles, read_sources
+from dkan_core.data.source.columns import read_sources
+from dkan_core.data.source.roles import Schema, assign_roles
 from dkan_core.data.source.splits import assign_splits
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.storage.files import write_json
 
+ROOT = Path(__file__).parents[2]
 GROUP, SPLIT = "group_id", "split"
 FACTS = "set.json"
 
@@ -78,6 +82,23 @@ def find_files(sources: Sequence[Path]) -> list[Path]:
     if twice is not None:
         raise DataError(f"two files are called {twice}.parquet; tables name sets by file, so rename one")
     return files
+
+
+def demo_flights(out: Path) -> Path:
+    """Write the demo's flights as one file, unless it is there already.
+
+    Raises:
+        DataError: They cannot be made.
+    """
+    path = out / "flights.parquet"
+    if not path.exists():
+        made = subprocess.run(
+            [sys.executable, ROOT / "examples/flights.py", out / "flights"], capture_output=True, text=True, check=False
+        )
+        if made.returncode:
+            raise DataError(f"the demo's flights: {made.stderr.strip()}; or name a Parquet file")
+        pq.write_table(pq.read_table(out / "flights").drop_columns(SPLIT), path)
+    return path
 
 
 def stage(source: Path, root: Path, label_patterns: Sequence[str]) -> DataSet:

@@ -13,13 +13,41 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from benchmarks.quality.models import MODELS
 from benchmarks.quality.runner import OK
 from benchmarks.quality.summary import REFERENCE, Row
-from dkan_core.report.figures import ACCENT, MUTED, STYLE, WARM
+from dkan_core.report.figures.canvas import ACCENT, GRID, MUTED, WARM
 
 OTHERS = ("#3f8f5b", "#b0563f", "#8a62a8", "#4ba3b5", "#9a8534", "#8b94a0", "#5c6b7a")
 COLORS = {REFERENCE: ACCENT, "fastkan": WARM}
 COLORS |= dict(zip((name for name in MODELS if name not in COLORS), OTHERS, strict=False))
 MARKERS = dict(zip(MODELS, "oDs^vPX", strict=False))
 ROW_INCHES, WIDTH_INCHES = 2.7, 11.0
+# The look of the report's figures.
+STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.5,
+    "text.color": MUTED,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "xtick.major.pad": 5,
+    "ytick.major.pad": 5,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
 
 
 def draw(sets: Sequence[Mapping[str, Any]]) -> bytes:
@@ -28,7 +56,7 @@ def draw(sets: Sequence[Mapping[str, Any]]) -> bytes:
     Args:
         sets: ``data`` and ``rows`` of each data set, as for the tables.
     """
-    with rc_context({**STYLE, "figure.facecolor": "white", "savefig.facecolor": "white"}):
+    with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_INCHES, 0.7 + ROW_INCHES * len(sets)), layout="constrained")
         axes = figure.subplots(len(sets), 2, squeeze=False, sharey="row", width_ratios=[1, 1])
         for (left, right), entry in zip(axes, sets, strict=True):

@@ -73,7 +73,7 @@ def overall_table(overall: Sequence[Row]) -> str:
     """Return the models over all sets."""
     header = ["model", "sets", "rank", "normalised AP", f"{REFERENCE} wins/ties/losses", f"minus {REFERENCE}"]
     header += [f"CPU to {CPU_REFERENCE}"]
-    return _table(
+    return table(
         header,
         [
             [
@@ -104,7 +104,7 @@ def set_table(rows: Sequence[Row]) -> str:
     header += ["CPU s", "rows/s", "rounds"]
     lines = [_cells(row, best=row is good[0]) for row in good]
     lines += [[row["model"], row["status"], *[NONE] * (len(header) - 2)] for row in rows if row["status"] != OK]
-    return _table(header, lines)
+    return table(header, lines)
 
 
 def _cells(row: Row, *, best: bool) -> list[str]:
@@ -129,6 +129,7 @@ def _number(value: float | None, form: str) -> str:
     return NONE if value is None else format(value, form)
 
 
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
     rule = "|---|" + "---:|" * (len(header) - 1)
     return "\n".join([f"| {' | '.join(header)} |", rule, *(f"| {' | '.join(line)} |" for line in lines)])

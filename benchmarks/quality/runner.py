@@ -17,13 +17,12 @@ import numpy as np
 
 import dkan_core
 from benchmarks.quality import scores
-from benchmarks.quality.data import DataSet
+from benchmarks.quality.data import ROOT, DataSet
 from benchmarks.quality.fit import DONE, FITTED, PROBABILITIES
 from benchmarks.quality.models import MODELS, Array
 from benchmarks.quality.processes import run_limited
 from dkan_core.utils.storage.files import write_json
 
-ROOT = Path(__file__).parents[2]
 OK, FAILED, OVER_BUDGET, NOT_INSTALLED = "ok", "failed", "over budget", "not installed"
 GRACE, GRACE_SECONDS = 1.25, 60.0
 """A fit is killed at this much of its budget and as many seconds more: models that can stop themselves do so before."""
@@ -124,7 +123,7 @@ def run_fit(data: DataSet, model: str, seed: int, settings: Settings, results: R
         limit = settings.max_cpu_seconds
         code, killed = run_limited(
             [sys.executable, "-m", "benchmarks.quality.fit", str(folder / "job.json")],
-            environment=_environment(settings.threads),
+            environment=environment(settings.threads),
             log=log,
             cpu_seconds=None if limit is None else GRACE * limit + GRACE_SECONDS,
             until=folder / FITTED,
@@ -139,7 +138,7 @@ def run_fit(data: DataSet, model: str, seed: int, settings: Settings, results: R
     return {**cell, "status": OK, **facts, "metrics": scores.score(labels_NL, results.predictions(key), data.labels)}
 
 
-def _environment(threads: int) -> dict[str, str]:
+def environment(threads: int) -> dict[str, str]:
     """Return the environment of a fit: every library with the same threads, and none with a GPU."""
     pools = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

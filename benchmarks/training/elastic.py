@@ -26,7 +26,7 @@ from dkan_core.config import ResolvedTrainConfig, build_config
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import SliceBatches, open_split
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.base import TabularModel
 from dkan_core.training.communication.process_group import LOOPBACK
 from dkan_core.training.compute.gradient import to_tensors, trained_parameters, untrained_model
 from dkan_core.training.setup.architecture import choose_architecture
@@ -135,7 +135,7 @@ def main() -> None:
 class _Loss(torch.nn.Module):
     """The model and its loss in one forward pass, as DistributedDataParallel needs it."""
 
-    def __init__(self, model: TabularFastKAN) -> None:
+    def __init__(self, model: TabularModel) -> None:
         super().__init__()
         self.model = model
 

@@ -115,7 +115,7 @@ def work(handed: Handed, seat: Seat) -> None:
     process = ComputeProcess(
         memory=memory,
         heartbeat=Heartbeat(memory, spec.role, spec.rank),
-        rules=Rules.from_config(spec.config, spec.train_rows, spec.decayed),
+        rules=Rules.from_config(spec.config, spec.train_rows, spec.decayed, spec.rates),
         replica=_Given(seat.model(), torch.device("cpu")),  # type: ignore[arg-type]
         batches=_Gated(seat),  # type: ignore[arg-type]
     )

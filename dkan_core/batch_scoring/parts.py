@@ -166,7 +166,11 @@ def measure_drift(model: str | Path, sources: str | Path | Sequence[str | Path])
     Raises:
         DataError: The model cannot be read, or a column is missing or of another kind than in training.
     """
-    paths = find_parquet(listed(sources))
+    return measure_files(model, find_parquet(listed(sources)))
+
+
+def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:
+    """Measure the drift of files, which have been found; see ``measure_drift``."""
     with local_copy(model) as folder:
         saved = SavedModel(folder)
     _, rows = output_schema(saved, paths, ())

@@ -3,13 +3,22 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol, TypeVar, overload
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from dkan_core.batch_scoring.frames import score_frame
+from dkan_core.batch_scoring.scores_file import check_scores_file, open_scores_file
 from dkan_core.data.source.files import find_parquet
+from dkan_core.data.source.frames import is_frame
 from dkan_core.errors import ConfigError, DataError, OutputError
-from dkan_core.evaluation.prediction import best_device, output_batch, output_schema, scored_batches
+from dkan_core.evaluation.drift.unseen import UnseenValues
+from dkan_core.evaluation.prediction import (
+    best_device,
+    output_batch,
+    output_schema,
+    scored_batches,
+)
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
@@ -20,58 +29,107 @@ from dkan_core.utils.storage.staging import staged_file
 logger = logging.getLogger(__name__)
 
 
+class Frame(Protocol):
+    """Rows in memory with columns by name: of pandas, polars or Arrow."""
+
+    @property
+    def columns(self) -> Any: ...
+
+
+FrameT = TypeVar("FrameT", bound=Frame)
+
+Sources = str | Path | Sequence[str | Path]
+
+
+@overload
 def predict(
     model: str | Path,
-    sources: str | Path | Sequence[str | Path],
+    sources: Sources,
     out: str | Path,
     *,
     columns: Sequence[str] = (),
     reasons: int = 0,
-) -> int:
-    """Score raw Parquet with the transform the model was trained with.
+    overwrite: bool = False,
+) -> int: ...
+
+
+@overload
+def predict(model: str | Path, sources: FrameT, *, columns: Sequence[str] = (), reasons: int = 0) -> FrameT: ...
+
+
+def predict(
+    model: str | Path,
+    sources: Any,
+    out: str | Path | None = None,
+    *,
+    columns: Sequence[str] = (),
+    reasons: int = 0,
+    overwrite: bool = False,
+) -> Any:
+    """Score raw Parquet, or a frame in memory, with the transform the model was trained with.
 
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
-        sources: Files, folders, globs or fsspec URIs in the order to be scored; a folder's files by path.
-        out: Parquet file to write: ``LABEL_probability`` for each label, in input order.
+        sources: Files, folders, globs or fsspec URIs in the order to be scored; a folder's files by path. Or a frame:
+            pandas, polars or Arrow, whose columns are found by name.
+        out: File to write: ``LABEL_probability`` for each label, in input order. CSV where its name ends in .csv, else
+            Parquet. None for a frame.
         columns: Source columns to pass through.
         reasons: How many of the columns that moved a row's log-odds the most to add, as ``LABEL_reasons``: a list of
             column, value and log-odds, the strongest first. Default: 0, none.
+        overwrite: Whether an earlier file of scores may be replaced.
 
     Returns:
-        Rows scored.
+        Rows scored; of a frame its scores, as a frame of the same kind and in its order.
 
     Raises:
-        ConfigError: ``reasons`` is negative.
+        ConfigError: ``reasons`` is negative, or a file is to be written of a frame, or none of Parquet.
         DataError: A column is missing or of another kind than in training.
         OutputError: ``out`` cannot be written; nothing half-written is left.
     """
     if reasons < 0:
         raise ConfigError(f"reasons must be 0 or more, got {reasons}")
+    columns = list(dict.fromkeys(columns))
+    if is_frame(sources):
+        if out is not None:
+            raise ConfigError(f"out: {out}: the scores of a frame are returned; leave it out, or score Parquet")
+        with local_copy(model) as folder:
+            return score_frame(SavedModel(folder), sources, columns, reasons)
+    if out is None:
+        raise ConfigError("out is not given: name the file for the scores of Parquet; those of a frame are returned")
+    return _predict_file(model, sources, out, columns, reasons, overwrite=overwrite)
+
+
+def _predict_file(
+    model: str | Path, sources: Sources, out: str | Path, columns: list[str], reasons: int, *, overwrite: bool
+) -> int:
     chosen = [sources] if isinstance(sources, (str, Path)) else list(sources)
     paths = [path for source in chosen for path in find_parquet([source])]
     if not is_remote(out) and str(local_path(out).resolve()) in {str(Path(path).resolve()) for path in paths}:
         raise OutputError(f"{out}: is one of the sources; choose another file")
     with local_copy(model) as folder:
         saved = SavedModel(folder)
-    columns = list(dict.fromkeys(columns))
+    check_scores_file(out, saved.config.labels, overwrite=overwrite)
     schema, rows = output_schema(saved, paths, columns)
     total = sum(rows)
     device = best_device()
     saved.module.to(device)
     finder = ReasonFinder(saved, device) if reasons else None
+    unseen = UnseenValues(saved.preprocessor)
     written = schema if finder is None else _with_reasons(schema, finder)
     with (
         staged_file(out) as aside,
         progress("scoring", total, "rows") as advance,
-        pq.ParquetWriter(aside, written) as writer,
+        open_scores_file(out, aside, written) as writer,
     ):
         for path in paths:
-            for batch, found_NL in scored_batches(saved, path, columns, device, advance):
+            for batch, found_NL in scored_batches(saved, path, columns, device, advance, unseen.count):
                 scored = output_batch(batch, found_NL, columns, schema)
                 found = [] if finder is None else finder.find(batch, reasons, path)
                 writer.write_batch(pa.record_batch([*scored.columns, *found], schema=written))
-    logger.info("scored %d rows to %s", total, out)
+    for text in unseen.warnings():
+        logger.warning("%s", text)
+    logger.info("scored %s rows to %s", f"{total:,}", out)
     return total
 
 

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ import numpy as np
 from markupsafe import Markup
 from safetensors.numpy import load
 
-from dkan_core.batch_scoring.parts import PartRecord, missing_files, read_record
+from dkan_core.batch_scoring.parts import PartRecord, measure_files, missing_files, read_record
 from dkan_core.batch_scoring.plan import DONE, PLAN, Scoring, ScoringPlan, open_plan, read_done, read_plan
+from dkan_core.data.source.files import find_parquet, listed
 from dkan_core.errors import ConfigError, DataError, GateError
 from dkan_core.evaluation.drift.counting import DriftCounts, Reference
 from dkan_core.evaluation.drift.measures import LARGE, MODERATE, Drift, measure, shown, verdict
@@ -162,6 +163,23 @@ def _summarize(place: SharedFolder, plan: ScoringPlan, records: list[PartRecord]
     title = f"{', '.join(saved.config.labels[:3])}: batch scoring"
     page = render_drift(drift, metrics, title=title, files=len(plan.files))
     return ScoringSummary(metrics=metrics, drift=drift, page=page)
+
+
+def summarize_drift(model: str | Path, sources: str | Path | Sequence[str | Path]) -> ScoringSummary:
+    """Measure drift as ``measure_drift`` does, and render its page.
+
+    Args:
+        model: Folder that ``train`` wrote, or its ``model`` folder, or a published model; a path or an fsspec URI.
+        sources: Files, folders, globs or fsspec URIs.
+
+    Raises:
+        DataError: The model cannot be read, or a column is missing or of another kind than in training.
+    """
+    files = find_parquet(listed(sources))
+    drift = measure_files(model, files)
+    return ScoringSummary(
+        metrics=None, drift=drift, page=render_drift(drift, None, title="Drift since training", files=len(files))
+    )
 
 
 def render_drift(drift: Drift, metrics: Mapping[str, Any] | None, *, title: str, files: int) -> Markup:

@@ -8,20 +8,26 @@ from typing import Annotated
 import typer
 
 import dkan_core
+from dkan_core.cli.demo import demo
+from dkan_core.cli.editing import edit
+from dkan_core.cli.inspection import drift, inspect
 from dkan_core.cli.planning import plan, sync, tune_lr
 from dkan_core.cli.registry import register
 from dkan_core.cli.results import fail
 from dkan_core.cli.verification import verify
-from dkan_core.cli.workflow import app, drift, evaluate, explain, export, predict, prepare, serve, train
+from dkan_core.cli.workflow import app, evaluate, explain, export, predict, prepare, serve, train
 from dkan_core.errors import DkanError
 from dkan_core.utils.signals import exit_once
 
 __all__ = [
     "app",
+    "demo",
     "drift",
+    "edit",
     "evaluate",
     "explain",
     "export",
+    "inspect",
     "main",
     "plan",
     "predict",
@@ -58,6 +64,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, exit_once)
     # numpy has only small matrices to multiply here, and its threads would be in the way of forking.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # pydantic would look through every package that is installed for plugins of its own.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         app()
     except DkanError as error:

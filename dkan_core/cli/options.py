@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 import dkan_core
-from dkan_core.cli.startup import LazyCommand, import_pyarrow_without_pandas
+from dkan_core.cli.startup import LazyCommand, import_pyarrow_without_pandas, show_whole_help
 from dkan_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,9 +41,13 @@ Sources = Annotated[list[str], typer.Argument(metavar="SRC", help="Parquet files
 Prepared = Annotated[str, typer.Argument(metavar="DIR", help="Folder or URI that `dkan prepare` wrote.")]
 Model = Annotated[str, typer.Argument(metavar="RUN/model", help="Model folder or URI that `dkan train` wrote.")]
 Out = Annotated[str, option("--out", help="Folder or fsspec URI to write the results to.", group="Output")]
-Overwrite = Annotated[bool, option("--overwrite", help="Replace an earlier result in --out.", group="Output")]
+Overwrite = Annotated[bool, option("--overwrite", help="Replace an earlier result.", group="Output")]
+DryRun = Annotated[
+    bool, option("--dry-run", help="Check the input, say what would be done, and write nothing.", group="Output")
+]
 JsonFile = Annotated[
-    str | None, option("--json", help="File to write the result to as JSON. Default: none.", group="Output")
+    str | None,
+    option("--json", help="File to write the result to as JSON; - for standard output. Default: none.", group="Output"),
 ]
 ConfigFile = Annotated[
     Path | None,
@@ -66,7 +70,8 @@ def command(
 
     def decorate(body: Body) -> Body:
         # typer only calls it, as it would call a class of commands.
-        lazy: Any = functools.partial(LazyCommand, make=functools.partial(_whole_command, body, settings))
+        make = functools.partial(_whole_command, body, settings)
+        lazy: Any = functools.partial(LazyCommand, make=make, advanced=functools.partial(_advanced, settings))
         name = body.__name__.replace("_", "-")
         of_app = {"cls": lazy, "help": inspect.getdoc(body), "epilog": epilog(examples), "rich_help_panel": panel}
         app.command(name, **of_app)(_without_options)
@@ -75,19 +80,54 @@ def command(
     return decorate
 
 
+def _said(
+    quiet: Annotated[bool, option("--quiet", "-q", help="Show warnings and errors alone.", group="Output")] = False,
+    verbose: Annotated[
+        bool, option("--verbose", "-v", help="Show more, also of the libraries used.", group="Output")
+    ] = False,
+) -> None:
+    """Set what a command says while it works, and say that it has begun; every command has these options."""
+    from dkan_core.utils.logs import set_verbosity
+    from dkan_core.utils.progress import show_start
+
+    set_verbosity(quiet=quiet, verbose=verbose)
+    # Imports and footers of files take seconds: before them, there is to be a sign of life.
+    show_start()
+
+
 def _without_options() -> None:
     """Stand for the function of a command whose options are not known yet."""
+
+
+def _advanced(settings: Settings | None) -> frozenset[str]:
+    """Return the names of the settings that only ``--help-all`` shows."""
+    kind = getattr(dkan_core, settings) if settings else None
+    return frozenset(each.name for each in fields(kind) if each.metadata["advanced"]) if kind else frozenset()
+
+
+def _help_all_option() -> inspect.Parameter:
+    """Return the option that shows the help with the advanced settings."""
+    about = option("--help-all", help="Show this message with the advanced options, and exit.")
+    about.is_eager, about.callback = True, show_whole_help
+    return inspect.Parameter(
+        "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, about]
+    )
 
 
 def _whole_command(body: Body, settings: Settings | None) -> TyperCommand:
     """Return a command with every option: those of the function, and those of its settings."""
     own = [parameter for parameter in inspect.signature(body).parameters.values() if parameter.name != "settings"]
+    own += inspect.signature(_said).parameters.values()
     of_settings = _setting_options(getattr(dkan_core, settings)) if settings else []
+    if _advanced(settings):
+        own.append(_help_all_option())
 
     @functools.wraps(body)
     def run(context: typer.Context, **values: Any) -> None:
         if settings:
             values["settings"] = _pop_given(context, values, [option.name for option in of_settings])
+        values.pop("help_all", None)
+        _said(quiet=values.pop("quiet"), verbose=values.pop("verbose"))
         import_pyarrow_without_pandas()
         body(**values)
 
@@ -109,12 +149,16 @@ def epilog(examples: list[str]) -> str:
 
 def merged_settings(kind: "type[ConfigT]", config: Path | None, given: dict[str, Any]) -> "ConfigT":
     """Return a config from the settings of a file, if there is one, and the options, which override it."""
-    from dkan_core.config import build_config, read_settings
+    from dkan_core.config import build_config, field_types, read_settings
+    from dkan_core.config.schema import unknown_setting
 
     if config is None:
         return build_config(kind, given)
+    settings = read_settings(config)
+    if unknown := [name for name in settings if name not in field_types(kind)]:
+        raise ConfigError(f"{config}: {unknown_setting(kind, unknown)}")
     try:
-        return build_config(kind, {**read_settings(config), **given})
+        return build_config(kind, {**settings, **given})
     except ConfigError as error:
         raise ConfigError(f"{error} (settings from {config} and the command line)") from None
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 import dkan_core
-from dkan_core.cli.options import ConfigFile, JsonFile, Prepared, command, merged_settings, option
+from dkan_core.cli.options import ConfigFile, JsonFile, Overwrite, Prepared, command, merged_settings, option
 from dkan_core.cli.results import result_printer
 from dkan_core.cli.workflow import app
 from dkan_core.errors import ConfigError
@@ -33,6 +33,7 @@ def tune_lr(
             group="Training",
         ),
     ] = None,
+    overwrite: Overwrite = False,
     json_file: JsonFile = None,
     config: ConfigFile = None,
     *,
@@ -40,9 +41,10 @@ def tune_lr(
 ) -> None:
     """Compare learning rates by validation AP in short runs, and recommend one."""
     options = {"factors": factor} if factor else {}
-    with result_printer(json_file) as show:
+    with result_printer(json_file, overwrite=overwrite) as show:
         merged = merged_settings(dkan_core.TrainConfig, config, settings)
-        show(dkan_core.tune_learning_rate(prepared, merged, steps=steps, repeats=repeats, **options))
+        found = dkan_core.tune_learning_rate(prepared, merged, steps=steps, repeats=repeats, **options)
+        show(found.to_dict(), found)
 
 
 @command(
@@ -81,6 +83,7 @@ def plan(
             group="Distribution",
         ),
     ] = None,
+    overwrite: Overwrite = False,
     json_file: JsonFile = None,
     config: ConfigFile = None,
     *,
@@ -90,27 +93,29 @@ def plan(
 
     With several devices, as in --device cuda:0,cpu, recommend how many rows of a step each should take.
     """
+    from dkan_core.training.launcher.fork_server_start import fork_ahead
+
     merged = merged_settings(dkan_core.TrainConfig, config, settings)
-    with result_printer(json_file) as show:
+    with fork_ahead(), result_printer(json_file, overwrite=overwrite) as show:
         if "," in merged.device:
             if check or not all(given is None for given in (gpus, device_memory, rows_per_second)):
                 raise ConfigError(
                     f"device {merged.device}: a plan for several devices does not take gpus, check, device_memory or "
                     "rows_per_second"
                 )
-            show(dkan_core.plan_slices(prepared, merged))
+            slices = dkan_core.plan_slices(prepared, merged)
+            show(slices.to_dict(), slices)
             return
-        show(
-            dkan_core.plan(
-                prepared,
-                merged,
-                gpus=gpus,
-                link=link,
-                check=check,
-                device_memory=device_memory,
-                rows_per_second=rows_per_second,
-            )
+        found = dkan_core.plan(
+            prepared,
+            merged,
+            gpus=gpus,
+            link=link,
+            check=check,
+            device_memory=device_memory,
+            rows_per_second=rows_per_second,
         )
+        show(found.to_dict(), found)
 
 
 bench = typer.Typer(no_args_is_help=True, help="Measure the parts of a training run.")
@@ -133,9 +138,13 @@ def sync(
     device: Annotated[
         str, option("--device", help="auto, cpu, cuda, or one device per worker.", group="Distribution")
     ] = "auto",
+    overwrite: Overwrite = False,
     json_file: JsonFile = None,
 ) -> None:
     """Measure what each way of exchanging parameters costs, by their size."""
+    from dkan_core.training.launcher.fork_server_start import fork_ahead
+
     options = {"sizes": size} if size else {}
-    with result_printer(json_file) as show:
-        show(dkan_core.bench_sync(workers=workers, repeats=repeats, rounds=rounds, device=device, **options))
+    with fork_ahead(), result_printer(json_file, overwrite=overwrite) as show:
+        found = dkan_core.bench_sync(workers=workers, repeats=repeats, rounds=rounds, device=device, **options)
+        show(found.to_dict(), found)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 import dkan_core
-from dkan_core.cli.options import JsonFile, command, option
+from dkan_core.cli.options import JsonFile, Overwrite, command, option
 from dkan_core.cli.results import result_printer
 from dkan_core.cli.workflow import app
 
@@ -33,8 +33,10 @@ def register(
     metrics: Annotated[
         str | None, option("--metrics", help="metrics.json of `dkan evaluate`, to register, too. Default: none.")
     ] = None,
+    overwrite: Overwrite = False,
     json_file: JsonFile = None,
 ) -> None:
     """Register a published model in a Kubeflow Model Registry: once, however often the command is repeated."""
-    with result_printer(json_file) as show:
-        show(dkan_core.register(model, registry, name=name or "", version=version or "", metrics=metrics))
+    with result_printer(json_file, overwrite=overwrite) as show:
+        found = dkan_core.register(model, registry, name=name or "", version=version or "", metrics=metrics)
+        show(found.to_dict(), found)

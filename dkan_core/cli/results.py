@@ -1,25 +1,50 @@
 """What a command leaves on the terminal: its result, or one message and an exit code."""
 
-import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import typer
 
+# What --json is given for standard output.
+STDOUT = "-"
+
+
+class ShowResult(Protocol):
+    """Shows a result: as JSON its ``facts``, for people its ``text``, where it has one."""
+
+    def __call__(self, facts: dict[str, Any], text: object = None) -> None: ...
+
 
 @contextmanager
-def result_printer(json_file: str | None) -> Iterator[Callable[[Any], None]]:
-    """Yield a function that prints a result and, where a file is named, writes it there."""
+def result_printer(json_file: str | None, *, overwrite: bool) -> Iterator[ShowResult]:
+    """Yield a function that prints a result for people, or as JSON where ``--json`` asks for it.
+
+    Args:
+        json_file: Path or URI of a file, "-" for standard output, or None.
+        overwrite: Whether an earlier file may be replaced.
+
+    Raises:
+        OutputError: The file cannot be written, or must not be replaced; said before there is a result.
+    """
+    from dkan_core.utils.storage.files import json_text
+    from dkan_core.utils.storage.outputs import check_file_free, check_suffix
     from dkan_core.utils.storage.staging import staged_file
 
-    with staged_file(json_file) if json_file else nullcontext() as aside:
+    file = None if json_file in (None, STDOUT) else json_file
+    if file:
+        check_suffix(file, (".json",), "results are written as JSON")
+        check_file_free(file, overwrite=overwrite, beginning=b"{")
+    with staged_file(file) if file else nullcontext() as aside:
 
-        def show(result: Any) -> None:
-            typer.echo(result)
+        def show(facts: dict[str, Any], text: object = None) -> None:
+            if json_file == STDOUT:
+                typer.echo(json_text(facts), nl=False)
+            elif text is not None:
+                typer.echo(text)
             if aside:
-                aside.write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+                aside.write_text(json_text(facts), encoding="utf-8")
 
         yield show
 

@@ -1,12 +1,75 @@
-"""What keeps commands quick to start: options that are made when they are needed, and no pandas for pyarrow."""
+"""What keeps commands quick to start and to end: options that are made when they are needed, no pandas for pyarrow.
 
+Nor is what was imported looked through by the garbage collector, or taken apart at the end.
+"""
+
+import atexit
 import functools
+import gc
+import logging
+import os
 import sys
 from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
+
+# New objects after which the collector looks at them. Python's 700 have it look a thousand times at what is imported,
+# which takes a fifth of the time to import torch.
+COLLECTED_OBJECTS = 50_000
+
+
+def run_process(command: Callable[[], None]) -> None:
+    """Run a command as all that this process does.
+
+    Args:
+        command: Raises SystemExit with an exit code when it is done.
+    """
+    gc.set_threshold(COLLECTED_OBJECTS)
+    open_closed_streams()
+    code: int | None = None
+
+    def leave() -> None:
+        # Freeing what torch has loaded, object by object, takes half a second; the system takes it back at once.
+        if code is not None:
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    # What is registered first comes last: threads have ended by then, and all other exit handlers have run.
+    atexit.register(leave)
+    try:
+        command()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else None if end.code else 0
+        raise
+
+
+def open_closed_streams() -> None:
+    """Open those of stdin, stdout and stderr that are closed, on the null device.
+
+    A file that is opened later would take the number of one, and get what is meant for it.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            # The lowest number that is free: this one.
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
+
+
+# Of a context's ``meta``: whether advanced options are shown.
+WHOLE_HELP = "dkan.whole_help"
+
+
+def show_whole_help(context: Any, wanted: bool) -> None:
+    """Show a command's help with its advanced options, and end, where that is asked for."""
+    if wanted:
+        context.meta[WHOLE_HELP] = True
+        typer.echo(context.get_help(), color=context.color)
+        raise typer.Exit
 
 
 class LazyCommand(TyperCommand):
@@ -14,11 +77,14 @@ class LazyCommand(TyperCommand):
 
     Args:
         make: Makes the command with its options.
+        advanced: Returns the names of the options that its help leaves out, but for ``--help-all``.
         known: What is known before.
     """
 
-    def __init__(self, *, make: Callable[[], TyperCommand], **known: Any) -> None:
-        self._make = make
+    def __init__(
+        self, *, make: Callable[[], TyperCommand], advanced: Callable[[], frozenset[str]], **known: Any
+    ) -> None:
+        self._make, self._advanced = make, advanced
         super().__init__(**known)
 
     @functools.cached_property
@@ -35,6 +101,18 @@ class LazyCommand(TyperCommand):
     def params(self, _: list[Any]) -> None:
         """Leave out what ``__init__`` sets: there are none before they are needed."""
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help; completion and the reference know every option."""
+        left_out = frozenset() if ctx.meta.get(WHOLE_HELP) else self._advanced()
+        options = [option for option in self.params if option.name in left_out]
+        try:
+            for option in options:
+                option.hidden = True
+            super().format_help(ctx, formatter)
+        finally:
+            for option in options:
+                option.hidden = False
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         return self.whole.invoke(ctx)
@@ -45,7 +123,11 @@ def import_pyarrow_without_pandas() -> None:
 
     Its first array looks for pandas, to know a Series when it meets one; no command has any. Whoever else imports
     pandas gets it.
+
+    Its allocator is told to keep freed memory for seconds: the next row group needs as much again, and pages that come
+    from the kernel anew are a fifth of a preparation's CPU time.
     """
+    os.environ.setdefault("MIMALLOC_PURGE_DELAY", "5000")
     if "pandas" in sys.modules:
         return
     finder = _WithoutPandas()

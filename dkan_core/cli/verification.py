@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from dkan_core.cli.options import JsonFile, Prepared, command, option
+from dkan_core.cli.options import JsonFile, Overwrite, Prepared, command, option
 from dkan_core.cli.results import result_printer
 from dkan_core.cli.workflow import PANEL, app
 
@@ -13,10 +13,12 @@ def verify(
     split: Annotated[
         list[str] | None, option("--split", help="Split to read; may be repeated. Default: all.", group="Data")
     ] = None,
-    json: JsonFile = None,
+    overwrite: Overwrite = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Read every block of prepared data and compare it with its hash; name the file and block of any damage."""
     from dkan_core.data.loading.verification import verify as verify_data
 
-    with result_printer(json) as show:
-        show(verify_data(prepared, split or ()))
+    with result_printer(json_file, overwrite=overwrite) as show:
+        found = verify_data(prepared, split or ())
+        show(found.to_dict(), found)

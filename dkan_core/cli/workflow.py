@@ -1,5 +1,7 @@
 """The commands that lead from data to predictions."""
 
+import shlex
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import typer
@@ -7,6 +9,7 @@ import typer
 import dkan_core
 from dkan_core.cli.options import (
     ConfigFile,
+    DryRun,
     JsonFile,
     Model,
     Out,
@@ -19,11 +22,13 @@ from dkan_core.cli.options import (
     option,
 )
 from dkan_core.cli.results import fail, result_printer
+from dkan_core.errors import ConfigError
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Train FastKAN on huge tabular data.",
     epilog=epilog(
         [
@@ -46,11 +51,22 @@ PANEL = "From data to predictions"
         "dkan prepare flights --out prepared --label label --split-column split",
         "dkan prepare 's3://bucket/rows/*.parquet' --out prepared --label bought --label returned --group user",
         "dkan prepare new.parquet --out prepared-new --like run/model",
+        "dkan prepare new.parquet --append prepared --like run/model",
     ],
 )
 def prepare(
     sources: Sources,
-    out: Out,
+    out: Annotated[
+        str | None, option("--out", help="Folder or fsspec URI to write the results to. Default: none.", group="Output")
+    ] = None,
+    append: Annotated[
+        str | None,
+        option(
+            "--append",
+            help="Prepared folder or URI to add the rows to, with its encoding, labels and splits. Default: none.",
+            group="Output",
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     workers: Annotated[
         int,
@@ -61,13 +77,43 @@ def prepare(
             group="Output",
         ),
     ] = 0,
+    dry_run: DryRun = False,
+    json_file: JsonFile = None,
     config: ConfigFile = None,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Turn Parquet into shuffled, encoded shards and a manifest."""
-    merged = merged_settings(dkan_core.PrepareConfig, config, settings)
-    dkan_core.prepare(sources, out, merged, overwrite=overwrite, workers=workers)
+    from dkan_core.cli.first_steps import describe_preparation, settings_with_label
+
+    with result_printer(json_file, overwrite=overwrite) as show:
+        if append is not None:
+            others = {"--overwrite": overwrite, "--workers": workers, "--config": config, "--dry-run": dry_run}
+            _append(sources, append, out, [name for name, value in others.items() if value], settings)
+            show({"prepared": append})
+            return
+        if out is None:
+            raise ConfigError(
+                "give --out, a folder or URI for the result, or --append, prepared data to add the rows to"
+            )
+        merged = merged_settings(dkan_core.PrepareConfig, config, settings_with_label(settings, config, sources))
+        if dry_run:
+            would = describe_preparation(sources, out, merged, overwrite=overwrite)
+            show({"would": would.splitlines()}, would)
+            return
+        made = dkan_core.prepare(sources, out, merged, overwrite=overwrite, workers=workers)
+        show({"prepared": out, **made.summary()})
+
+
+def _append(sources: list[str], prepared: str, out: str | None, others: list[str], settings: dict[str, Any]) -> None:
+    if out is not None:
+        raise ConfigError("give --out or --append, not both")
+    if others:
+        raise ConfigError(f"--append takes no {others[0]}: the rows are added in one go, as those there were prepared")
+    fixed = [name for name in settings if name not in ("like", "drop")]
+    if fixed:
+        raise ConfigError(f"{fixed[0]}: is that of {prepared} with --append; leave it out")
+    dkan_core.append_rows(sources, prepared, **settings)
 
 
 @command(
@@ -85,6 +131,20 @@ def train(
     prepared: Prepared,
     out: Out,
     overwrite: Overwrite = False,
+    launch: Annotated[
+        Literal["torchrun"] | None,
+        option(
+            "--launch",
+            help="Train with several processes that this launcher starts; --dry-run prints its command. Default: none.",
+            group="Distribution",
+        ),
+    ] = None,
+    nproc: Annotated[
+        int | None,
+        option("--nproc", help="Processes that --launch starts here. Default: one per GPU.", group="Distribution"),
+    ] = None,
+    dry_run: DryRun = False,
+    json_file: JsonFile = None,
     config: ConfigFile = None,
     *,
     settings: dict[str, Any],
@@ -93,11 +153,28 @@ def train(
     from dkan_core.training.launcher.fork_server_start import fork_ahead
 
     merged = merged_settings(dkan_core.TrainConfig, config, settings)
-    try:
-        with fork_ahead():
-            result = dkan_core.train(prepared, out, merged, overwrite=overwrite)
-    except KeyboardInterrupt:
-        fail(f"interrupted; the best model so far, if any, is in {out}/model", 130)
+    if launch is not None or nproc is not None:
+        from dkan_core.cli.launching import replace_process, torchrun_command
+
+        given = {"--launch": launch, "--json": json_file}
+        launched = torchrun_command(prepared, out, merged, nproc, overwrite=overwrite, given=given)
+        if not dry_run:
+            replace_process(launched)
+        typer.echo(shlex.join(launched))
+        return
+    with result_printer(json_file, overwrite=overwrite or merged.resume != "never") as show:
+        if dry_run:
+            from dkan_core.cli.first_steps import describe_training
+
+            would = describe_training(prepared, out, merged, overwrite=overwrite)
+            show({"would": would.splitlines()}, would)
+            return
+        try:
+            with fork_ahead():
+                result = dkan_core.train(prepared, out, merged, overwrite=overwrite)
+        except KeyboardInterrupt:
+            fail(f"interrupted; the best model so far, if any, is in {out}/model", 130)
+        show({"model": result.model, "checkpoint": result.checkpoint, **result.metrics})
     if result.metrics["training"]["ended"] == "interrupt":
         advice = "continue with --resume auto" if result.checkpoint else "no checkpoint; start over with --overwrite"
         fail(f"interrupted; the best model so far is in {out}/model; {advice}", 130)
@@ -132,41 +209,110 @@ def evaluate(
         str | None,
         option("--previous", help="Earlier model to evaluate on the same rows. Default: none.", group="Model"),
     ] = None,
+    slice: Annotated[
+        list[str] | None,
+        option(
+            "--slice",
+            help="Column: metrics of each of its values; may be repeated. Default: the most important columns.",
+            group="Output",
+        ),
+    ] = None,
     save_predictions: Annotated[
         bool, option("--save-predictions", help="Write predictions.parquet.", group="Output")
     ] = False,
     no_explain: Annotated[
         bool, option("--no-explain", help="Leave out the explanation of what the model learned.", group="Output")
     ] = False,
+    worst_errors: Annotated[
+        int,
+        option(
+            "--worst-errors",
+            help="Rows to show in the report, with their values and the reasons for their score; 0 for none.",
+            group="Output",
+        ),
+    ] = 10,
+    overwrite: Overwrite = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Write metrics.json and report.html for a prepared split, or for raw Parquet with labels."""
-    dkan_core.evaluate(
-        model,
-        data,
-        out,
-        split=split,
-        label=label or (),
-        save_predictions=save_predictions,
-        explain=not no_explain,
-        previous=previous,
-    )
+    with result_printer(json_file, overwrite=overwrite) as show:
+        found = dkan_core.evaluate(
+            model,
+            data,
+            out,
+            split=split,
+            label=label or (),
+            save_predictions=save_predictions,
+            explain=not no_explain,
+            previous=previous,
+            slices=slice or (),
+            worst_errors=worst_errors,
+            overwrite=overwrite,
+        )
+        show(found.metrics)
 
 
-@command(app, panel=PANEL, examples=["dkan explain run/model prepared --out learned"])
+@command(
+    app,
+    panel=PANEL,
+    examples=[
+        "dkan explain run/model prepared --out learned",
+        "dkan explain run/model --rows new.parquet --out why",
+    ],
+)
 def explain(
     model: Model,
-    prepared: Prepared,
     out: Out,
+    prepared: Annotated[
+        str | None,
+        typer.Argument(metavar="DIR", help="Folder or URI that `dkan prepare` wrote; none where --rows is Parquet."),
+    ] = None,
     split: Annotated[str, option("--split", help="Split to read: train, valid or test.", group="Data")] = "valid",
-    top: Annotated[int, option("--top", help="Columns to shuffle and to draw a curve for.", group="Output")] = 12,
-    rows: Annotated[int, option("--rows", help="Rows of the split to read.", group="Data")] = 20_000,
+    top: Annotated[
+        int, option("--top", help="Columns to shuffle and to draw a curve for, or a step for.", group="Output")
+    ] = 12,
+    rows: Annotated[
+        str,
+        option(
+            "--rows",
+            help="How many rows of the split to read; or raw Parquet, to show for each of its rows which columns moved "
+            "the score.",
+            group="Data",
+        ),
+    ] = "20000",
     label: Annotated[
         str | None, option("--label", help="Label to explain. Default: the most frequent one.", group="Data")
     ] = None,
     seed: Annotated[int, option("--seed", help="Seed of the shuffles.", group="Data")] = 0,
+    against: Annotated[
+        str | None,
+        option(
+            "--against", help="Earlier model to show beside: curves, importances, rows. Default: none.", group="Model"
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+    json_file: JsonFile = None,
 ) -> None:
-    """Write what the model learned: importances, curves and interactions, as a page and as figures."""
-    dkan_core.explain(model, prepared, out, split=split, top=top, rows=rows, label=label, seed=seed)
+    """Write what the model learned, as a page and as figures; or, with rows, why each is scored as it is."""
+    count = int(rows) if rows.removeprefix("-").isdecimal() else None
+    shared: dict[str, Any] = {"label": label, "top": top, "overwrite": overwrite}
+    with result_printer(json_file, overwrite=overwrite) as show:
+        if count is None:
+            if prepared is not None:
+                raise ConfigError(
+                    f"rows: {rows} is explained without prepared data; leave out {prepared}, or give a number of its "
+                    "rows"
+                )
+            if against is not None:
+                raise ConfigError("against: compares models on prepared data; leave it out with raw Parquet in --rows")
+            show({"rows": [asdict(row) for row in dkan_core.explain_rows(model, rows, out, **shared)]})
+        elif prepared is None:
+            raise ConfigError("DIR is missing: give what `dkan prepare` wrote, or raw Parquet with --rows")
+        else:
+            found = dkan_core.explain(
+                model, prepared, out, split=split, rows=count, seed=seed, against=against, **shared
+            )
+            show(found.to_dict())
 
 
 @command(
@@ -180,7 +326,7 @@ def explain(
 def predict(
     model: Model,
     sources: Sources,
-    out: Annotated[str, option("--out", help="Parquet file to write.", group="Output")],
+    out: Annotated[str, option("--out", help="File to write: .parquet, or .csv.", group="Output")],
     column: Annotated[
         list[str] | None,
         option("--column", help="Source column to copy to the output; may be repeated. Default: none.", group="Output"),
@@ -193,9 +339,13 @@ def predict(
             group="Output",
         ),
     ] = 0,
+    overwrite: Overwrite = False,
+    json_file: JsonFile = None,
 ) -> None:
     """Score raw Parquet: one probability per label and row, in the order of the input."""
-    dkan_core.predict(model, sources, out, columns=column or (), reasons=reasons)
+    with result_printer(json_file, overwrite=overwrite) as show:
+        rows = dkan_core.predict(model, sources, out, columns=column or (), reasons=reasons, overwrite=overwrite)
+        show({"scores": out, "rows": rows})
 
 
 @command(app, panel=PANEL, examples=["dkan export run/model --out late.onnx"])
@@ -211,30 +361,12 @@ def export(
             group="Output",
         ),
     ] = "",
-) -> None:
-    """Write a model as one file that runs without dkan: raw columns in, probabilities out."""
-    dkan_core.export(model, out, format=format, missing_text=missing_text)
-
-
-@command(
-    app,
-    panel=PANEL,
-    examples=["dkan drift run/model new.parquet", "dkan drift run/model new.parquet --max-psi 0.25 --json drift.json"],
-)
-def drift(
-    model: Model,
-    sources: Sources,
-    max_psi: Annotated[
-        float,
-        option("--max-psi", help="Exit with code 1 if any population stability index exceeds this; 0 sets no limit."),
-    ] = 0.0,
+    overwrite: Overwrite = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure how far raw Parquet, and the model's scores on it, have drifted from the training data."""
-    with result_printer(json_file) as show:
-        found = dkan_core.measure_drift(model, sources)
-        show(found)
-    found.check(max_psi)
+    """Write a model as one file that runs without dkan: raw columns in, probabilities out."""
+    with result_printer(json_file, overwrite=overwrite) as show:
+        show(asdict(dkan_core.export(model, out, format=format, missing_text=missing_text, overwrite=overwrite)))
 
 
 @command(

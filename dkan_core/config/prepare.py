@@ -20,6 +20,10 @@ class PrepareConfig:
     label: tuple[str, ...] = setting((), "Data", form=True)
     """Label column, holding 0, 1 or null (not measured); several make it multi-label. Default: those of `like`."""
 
+    positive: tuple[str, ...] = setting((), "Data", form=True)
+    """Value of the label that counts as 1, such as late; every other one counts as 0. Of several labels LABEL=VALUE for
+    each that does not hold 0 and 1. Default: labels hold 0 and 1."""
+
     drop: tuple[str, ...] = setting((), "Data", form=True)
     """Column to leave out."""
 
@@ -28,6 +32,9 @@ class PrepareConfig:
 
     split_column: str | None = setting(None, "Data", form=True)
     """Column holding train, valid or test for each row; it is not used as a feature. Default: split by hash."""
+
+    split_by_time: str | None = setting(None, "Data", form=True)
+    """Column of times, dates or numbers: the earliest rows are train, the latest test; it is not used as a feature."""
 
     split: str = setting("70/10/20", "Data", form=True)
     """Percentages of rows (or groups) in train/valid/test when there is no split column."""
@@ -42,28 +49,66 @@ class PrepareConfig:
     numeric_dtype: Literal["uint8", "float16", "float32"] = setting("uint8", "Output", form=True)
     """Storage type of the numeric columns, which are stored as normal scores."""
 
+    max_categories: Annotated[int | None, Field(ge=1, le=65_536)] = setting(None, "Data", form=True)
+    """Most values of a column of strings that get codes of their own; rarer ones share codes by their hash. Default:
+    all that repeat."""
+
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = setting(0, "Data", form=True)
     """Seed of the split, of the sample that statistics are computed from, and of the shuffle."""
 
     like: str | None = setting(None, "Data", form=INITIAL_MODEL)
     """Model or prepared data (path or URI) whose encoding and labels are used instead of fitting an encoding."""
 
+    extend: bool = setting(False, "Data")
+    """Make features of the columns that `like` does not know as well, and let `label` add to its labels."""
+
     def __post_init__(self) -> None:
         if not self.label and self.like is None:
             raise ConfigError("label: name at least one label column")
-        roles = [*self.label, *self.drop, *filter(None, (self.group, self.split_column, self.weight))]
+        deciding = {"split_column": self.split_column, "split_by_time": self.split_by_time, "group": self.group}
+        given = {setting: column for setting, column in deciding.items() if column is not None}
+        roles = [*self.label, *self.drop, *given.values(), *filter(None, [self.weight])]
         twice = sorted({name for name in roles if roles.count(name) > 1})
         if twice:
             raise ConfigError(f"column {twice[0]!r} has two roles; a column can have only one")
-        if self.group is not None and self.split_column is not None:
-            raise ConfigError(
-                f"split_column {self.split_column!r} already determines the splits; remove group {self.group!r}"
-            )
-        if self.split_by == "content" and (self.group or self.split_column) is not None:
-            column = self.group or self.split_column
+        if len(given) > 1:
+            (setting, column), (other, removed) = list(given.items())[:2]
+            raise ConfigError(f"{setting} {column!r} already determines the splits; remove {other} {removed!r}")
+        if self.split_by == "content" and given:
+            column = next(iter(given.values()))
             raise ConfigError(f"split_by content: column {column!r} already determines the splits; leave out one")
+        if self.label:
+            self.positive_values  # noqa: B018 - raises when malformed
         # Checked here and not when the rows are split, after a first pass over them.
         self.split_percent  # noqa: B018 - raises when malformed
+
+    @property
+    def splits_at_random(self) -> bool:
+        """Whether no column decides the splits."""
+        return self.split_column is None and self.split_by_time is None and self.group is None
+
+    @property
+    def positive_values(self) -> dict[str, str]:
+        """By label, the value that counts as 1.
+
+        >>> PrepareConfig(label=("outcome",), positive=("late",)).positive_values
+        {'outcome': 'late'}
+        >>> PrepareConfig(label=("outcome", "paid"), positive=("outcome=late",)).positive_values
+        {'outcome': 'late'}
+        """
+        found: dict[str, str] = {}
+        for text in self.positive:
+            # A name may hold a sign of equality, too: the longest that fits is meant.
+            named = max((label for label in self.label if text.startswith(f"{label}=")), key=len, default=None)
+            if named is None and len(self.label) > 1:
+                raise ConfigError(
+                    f"positive {text!r}: of several labels write LABEL=VALUE, such as '{self.label[0]}={text}'"
+                )
+            label, value = (self.label[0], text) if named is None else (named, text[len(named) + 1 :])
+            if label in found:
+                raise ConfigError(f"positive: label {label!r} has two values, {found[label]!r} and {value!r}; name one")
+            found[label] = value
+        return found
 
     @property
     def split_percent(self) -> tuple[int, int, int]:

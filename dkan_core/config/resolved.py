@@ -24,6 +24,8 @@ class ResolvedTrainConfig(TrainConfig):
 
     members: int
     hidden: tuple[int, ...]
+    grid_min: float
+    grid_max: float
     strategy: ResolvedStrategy
     sync_interval: int
     workers: int
@@ -35,9 +37,14 @@ class ResolvedTrainConfig(TrainConfig):
         TrainConfig(**vars(self))  # the bounds of these fields stand there
 
     @property
+    def bags_rows(self) -> bool:
+        """Whether each member leaves out rows, the same ones in every epoch."""
+        return self.model == "additive"
+
+    @property
     def takes_local_steps(self) -> bool:
         """Whether ranks without a server step the optimizer where they compute, not where the state that counts is."""
-        return self.strategy == "local-sgd" or self.steps_on_devices
+        return self.strategy in ("local-sgd", "single") or self.steps_on_devices
 
     @property
     def steps_on_devices(self) -> bool:

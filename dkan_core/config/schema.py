@@ -1,5 +1,6 @@
 """What makes a class of settings: pydantic checks its fields, and an error names the setting and what was found."""
 
+import difflib
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -62,15 +63,17 @@ INITIAL_MODEL = Form(
 )
 
 
-def setting(default: T, group: Group | None = None, *, form: Form | bool = False) -> T:
+def setting(default: T, group: Group | None = None, *, form: Form | bool = False, advanced: bool = False) -> T:
     """Return a field of a config.
 
     Args:
         default: Its default.
         group: The panel of ``--help`` that shows it.
         form: Whether forms of Kubeflow show it, or how they do.
+        advanced: Whether only ``--help-all`` shows it: few runs need it.
     """
-    return field(default=default, metadata={"group": group, "form": Form() if form is True else form})
+    shown = Form() if form is True else form
+    return field(default=default, metadata={"group": group, "form": shown, "advanced": advanced})
 
 
 def reports_config_errors(kind: type[ConfigT]) -> type[ConfigT]:
@@ -110,7 +113,10 @@ def field_docs(kind: Any) -> dict[str, str]:
 
 def field_types(kind: Any) -> dict[str, Any]:
     """Return the type of each field, without its bounds."""
-    return get_type_hints(kind)
+    return _type_hints(kind)
+
+
+_type_hints = functools.cache(get_type_hints)
 
 
 def without_none(expected: Any) -> Any:
@@ -135,8 +141,10 @@ def item_type(expected: Any) -> Any:
 
 def unknown_setting(kind: type, names: list[str]) -> ConfigError:
     """Return the error for settings that a class does not have."""
-    known = ", ".join(field_types(kind))
-    return ConfigError(f"unknown setting {min(names)!r}; expected one of {known}")
+    known, name = list(field_types(kind)), min(names)
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=0.7)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return ConfigError(f"unknown setting {name!r}{hint}; expected one of {', '.join(known)}")
 
 
 def _config_error(kind: type, values: Mapping[str, Any], errors: list[ErrorDetails]) -> ConfigError:

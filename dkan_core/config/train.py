@@ -1,5 +1,6 @@
 """Settings of ``dkan train``: how a model is built and trained."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -19,6 +20,9 @@ MAX_HIDDEN_WIDTH = 10**9
 # Seeds are written as signed 64-bit integers.
 MAX_SEED = 2**63 - 1
 
+# The bound of the learning rate itself.
+MAX_LR_MULTIPLIER = 1e3
+
 DEVICE = r"(cpu|cuda(:[0-9]+)?)"
 
 
@@ -27,8 +31,9 @@ DEVICE = r"(cpu|cuda(:[0-9]+)?)"
 class TrainConfig:
     """How a model is built and trained. None: chosen from the data (``dkan_core.training.setup.defaults``)."""
 
-    model: Literal["auto", "fastkan"] = setting("auto", "Model")
-    """"auto" extends FastKAN with what suits the data; "fastkan" is one plain network."""
+    # In a component, `model` is the artifact that it writes.
+    model: Literal["auto", "fastkan", "additive"] = setting("auto", "Model", form=Form(name="model_kind"))
+    """"auto" extends FastKAN with what suits the data; "fastkan" is plain; "additive" has no hidden layer."""
 
     members: Annotated[int | None, Field(ge=1, le=1024)] = setting(None, "Model", form=True)
     """Networks in the ensemble, trained together, with averaged probabilities. Default: from the number of rows."""
@@ -40,19 +45,36 @@ class TrainConfig:
     ] = setting(None, "Model", form=Form(none="auto"))
     """Units in each member's hidden layer; several values make several layers. Default: from the number of rows."""
 
+    quality: Literal["fast", "default", "best"] = setting("default", "Model", form=True)
+    """Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
+
+    Members, hidden, epochs, batch_size and learning_rate keep the values that are set.
+    """
+
+    pairs: Annotated[str, Field(pattern="^(auto|[0-9]{1,3})$"), Expected("auto or a number up to 999")] = setting(
+        "auto", "Model", advanced=True, form=True
+    )
+    """Pairs of columns with a term of their own, with model additive; "auto": as many as predict unseen rows."""
+
+    monotone: Annotated[
+        tuple[Annotated[str, Field(pattern=r"(?s)^.+:[+-]$")], ...],
+        Expected("columns with the sign that their curve must have, such as age:+"),
+    ] = setting((), "Model", advanced=True, form=True)
+    """Numeric columns along which log-odds never fall (age:+) or never rise (age:-), with model additive."""
+
     # 16 centers lost 0.005 of AP and took twice the time. This figure and those below are means over the data sets of
     # docs/development/benchmarks.md.
-    num_centers: Annotated[int, Field(ge=2, le=256)] = setting(8, "Model", form=True)
+    num_centers: Annotated[int, Field(ge=2, le=256)] = setting(8, "Model", advanced=True, form=True)
     """Gaussian basis functions per edge."""
 
-    grid_min: Annotated[float, Field(ge=-1e6, le=1e6)] = setting(-2.0, "Model")
-    """Center of the first basis function, in units of the layer's input."""
+    grid_min: Annotated[float | None, Field(ge=-1e6, le=1e6)] = setting(None, "Model", advanced=True)
+    """Center of the first basis function, in units of the layer's input. Default: from the rows of the rarer class."""
 
-    grid_max: Annotated[float, Field(ge=-1e6, le=1e6)] = setting(2.0, "Model")
-    """Center of the last basis function, in units of the layer's input."""
+    grid_max: Annotated[float | None, Field(ge=-1e6, le=1e6)] = setting(None, "Model", advanced=True)
+    """Center of the last basis function, in units of the layer's input. Default: from the rows of the rarer class."""
 
     # LayerNorm mixes columns that have nothing to do with each other, and lost 0.006 of AP.
-    input_norm: Literal["none", "layer"] = setting("none", "Model")
+    input_norm: Literal["none", "layer"] = setting("none", "Model", advanced=True)
     """Normalization before the first layer; "layer" is LayerNorm, as in the reference implementation."""
 
     # Without it 0.002 of AP were lost; more gained nothing.
@@ -60,28 +82,37 @@ class TrainConfig:
     """Fraction of hidden units dropped during training; independent of the number of workers."""
 
     # Without it 0.020 of AP were lost on a table of 1,024 binary columns.
-    binary_dropout: Annotated[float, Field(ge=0, le=0.99)] = setting(0.2, "Model")
+    binary_dropout: Annotated[float, Field(ge=0, le=0.99)] = setting(0.2, "Model", advanced=True)
     """Fraction of binary inputs dropped during training; independent of the number of workers."""
 
-    embedding_dim: Annotated[int, Field(ge=1, le=1024)] = setting(8, "Model")
+    embedding_dim: Annotated[int, Field(ge=1, le=1024)] = setting(8, "Model", advanced=True)
     """Width of a categorical column's embedding."""
 
     init_from: str | None = setting(None, "Model", form=INITIAL_MODEL)
     """Model (path or URI) whose architecture and weights to start from; prepare the data with `--like` this model."""
 
+    init_optimizer: Literal["fresh", "kept"] = setting("fresh", "Model", advanced=True)
+    """Optimizer state to start with besides init_from: zero moments, or those of that run's checkpoint of its best."""
+
+    freeze: tuple[str, ...] = setting((), "Model", advanced=True)
+    """Part of the model of init_from that stays as it is, by the name that its tensors begin with, such as encoder."""
+
+    lr_multipliers: tuple[str, ...] = setting((), "Model", advanced=True)
+    """Factor of a part's learning rate, as PART=FACTOR; the longest of the names that a tensor begins with counts."""
+
     strategy: Strategy = setting("auto", "Distribution", form=True)
-    """How workers synchronize; "auto" is single on one GPU, allreduce under torchrun, else parameter-server."""
+    """How workers synchronize; "auto" is single with one worker, allreduce under torchrun, else parameter-server."""
 
     # sync has the AP of one worker. On the flights, average lost 0.006 of it with two workers and 0.013 with four,
     # async 0.009 and 0.019.
-    mode: Literal["sync", "average", "async"] = setting("sync", "Distribution")
+    mode: Literal["sync", "average", "async"] = setting("sync", "Distribution", advanced=True)
     """What the server combines: gradients per step, parameters per sync interval, or updates as they arrive."""
 
-    sync_interval: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Distribution")
+    sync_interval: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Distribution", advanced=True)
     """Steps that a worker takes alone between two synchronizations. Default: 1, or 8 if parameters are averaged."""
 
     # An update counts 1 / (1 + staleness): beyond this it would add less than 2% of what it says.
-    max_staleness: Annotated[int, Field(ge=0, le=10**9)] = setting(64, "Distribution")
+    max_staleness: Annotated[int, Field(ge=0, le=10**9)] = setting(64, "Distribution", advanced=True)
     """Synchronizations after which an update is too old to be applied, in mode async."""
 
     workers: Annotated[int | None, Field(ge=1, le=1024)] = setting(None, "Distribution")
@@ -95,7 +126,7 @@ class TrainConfig:
     """Where the workers compute: auto, cpu, cuda, or one device per worker, such as cuda:0,cuda:0,cpu."""
 
     slice_weights: Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], Expected("positive")] = (
-        setting((), "Distribution")
+        setting((), "Distribution", advanced=True)
     )
     """Relative share of a step's rows that each worker takes, one number per worker: more for a faster device.
 
@@ -103,17 +134,17 @@ class TrainConfig:
     """
 
     eval_device: Annotated[str, Field(pattern=f"^(auto|{DEVICE})$"), Expected("auto, cpu, cuda or cuda:1")] = setting(
-        "auto", "Distribution"
+        "auto", "Distribution", advanced=True
     )
     """Where the evaluator computes, such as cuda:1; "auto" is a GPU without a worker, else the first worker's."""
 
     precision: Literal["fp32", "bf16"] = setting("fp32", "Training")
     """"bf16" computes matrix products in bfloat16; parameters and gradients stay float32."""
 
-    kernel: Literal["auto", "eager", "recompute", "native"] = setting("auto", "Training")
+    kernel: Literal["auto", "eager", "recompute", "native"] = setting("auto", "Training", advanced=True)
     """What computes the layers; "auto" is the fastest that is right on the device: native C++ on a CPU, where built."""
 
-    accumulate: Annotated[int, Field(ge=1, le=10**6)] = setting(1, "Training")
+    accumulate: Annotated[int, Field(ge=1, le=10**6)] = setting(1, "Training", advanced=True)
     """Micro-batches that a worker splits its rows of a step into, to save memory."""
 
     epochs: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Training", form=True)
@@ -122,16 +153,16 @@ class TrainConfig:
     batch_size: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Training", form=True)
     """Rows per step over all workers. Default: from the number of rows."""
 
-    batch_size_per_worker: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Training")
+    batch_size_per_worker: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Training", advanced=True)
     """Rows per step in each worker, instead of batch_size: the global batch grows with the workers."""
 
     learning_rate: Annotated[float | None, Field(ge=1e-12, le=1e3)] = setting(None, "Training", form=True)
     """Peak learning rate of AdamW. Default: from the batch size."""
 
-    lr_scaling: Literal["none", "sqrt", "linear"] = setting("sqrt", "Training")
+    lr_scaling: Literal["none", "sqrt", "linear"] = setting("sqrt", "Training", advanced=True)
     """How the default learning rate grows with the batch size above 512 rows."""
 
-    clip_norm: Annotated[float | None, Field(ge=1e-12, le=1e12)] = setting(None, "Training")
+    clip_norm: Annotated[float | None, Field(ge=1e-12, le=1e12)] = setting(None, "Training", advanced=True)
     """Maximum norm of a step's gradient; a larger gradient is scaled down. Default: no limit."""
 
     # A decay of 0.1 lost 0.010 of AP.
@@ -147,46 +178,49 @@ class TrainConfig:
     ] = setting((), "Training", form=True)
     """Weight of each label in the loss, in the order of the labels. Default: equal weights."""
 
-    warmup_fraction: Annotated[float, Field(ge=0, le=1)] = setting(0.05, "Training")
+    warmup_fraction: Annotated[float, Field(ge=0, le=1)] = setting(0.05, "Training", advanced=True)
     """Fraction of all steps over which the learning rate rises to its peak."""
 
-    schedule: Literal["cosine", "constant", "exponential"] = setting("cosine", "Training")
+    schedule: Literal["cosine", "constant", "exponential"] = setting("cosine", "Training", advanced=True)
     """Learning rate after warmup: half a cosine down to 0, constant, or multiplied by gamma in each epoch."""
 
-    gamma: Annotated[float, Field(ge=1e-6, le=1)] = setting(0.9, "Training")
+    gamma: Annotated[float, Field(ge=1e-6, le=1)] = setting(0.9, "Training", advanced=True)
     """Factor applied to the learning rate per epoch, with schedule exponential."""
 
-    evaluations_per_epoch: Annotated[int, Field(ge=1, le=10**6)] = setting(1, "Training")
+    evaluations_per_epoch: Annotated[int, Field(ge=1, le=10**6)] = setting(1, "Training", advanced=True)
     """Evaluations on the valid split per epoch."""
 
     patience: Annotated[int, Field(ge=1, le=10**9)] = setting(5, "Training", form=True)
     """Stop after this many evaluations without a better validation AP; may be raised when resuming."""
 
     # Off: it gained nothing on the data sets of the benchmarks.
-    ema_decay: Annotated[float, Field(ge=0, le=1 - 1e-9)] = setting(0.0, "Training")
+    ema_decay: Annotated[float, Field(ge=0, le=1 - 1e-9)] = setting(0.0, "Training", advanced=True)
     """Decay of a moving average of the parameters, which is evaluated alongside them; 0 disables it."""
 
     max_seconds: Annotated[float | None, Field(ge=1e-3, le=1e12)] = setting(None, "Training", form=True)
     """Stop after this many seconds of training and keep the best model. Default: no limit."""
 
-    data_in: Literal["auto", "device", "memory", "disk", "remote"] = setting("auto", "Distribution")
+    data_in: Literal["auto", "device", "memory", "disk", "remote"] = setting("auto", "Distribution", advanced=True)
     """Where each worker has its rows: on its GPU, in memory, or on disk; "auto" is the first of these with room.
 
     Data in a bucket are read when they are needed; "disk" downloads them first, "remote" keeps nothing in memory.
     """
 
-    data_cache_gb: Annotated[float | None, Field(ge=0, le=1e9)] = setting(None, "Distribution")
+    data_cache_gb: Annotated[float | None, Field(ge=0, le=1e9)] = setting(None, "Distribution", advanced=True)
     """Disk space in GB for data from a bucket, in the folder for temporary files. Default: half of what is free."""
 
     # Without a limit of its own torch.distributed waits 30 minutes for a peer whose node is gone.
-    exchange_timeout: Annotated[float, Field(ge=1, le=86_400)] = setting(60.0, "Distribution")
+    exchange_timeout: Annotated[float, Field(ge=1, le=86_400)] = setting(60.0, "Distribution", advanced=True)
     """Seconds that a worker waits for the others before giving up, with a strategy that has no server."""
 
-    checkpoint_steps: Annotated[int | None, Field(ge=1, le=10**12)] = setting(None, "Output")
+    debug_distributed: bool = setting(False, "Distribution")
+    """Record and check what ranks exchange, with a strategy that has no server; where one times out, RUN/logs tells."""
+
+    checkpoint_steps: Annotated[int | None, Field(ge=1, le=10**12)] = setting(None, "Output", advanced=True)
     """Steps between two checkpoints. Default: a checkpoint at each evaluation."""
 
     # Under Kubeflow Pipelines a pod that is removed has no time to write one: this is what is lost then.
-    checkpoint_seconds: Annotated[float, Field(ge=0, le=1e9)] = setting(120.0, "Output")
+    checkpoint_seconds: Annotated[float, Field(ge=0, le=1e9)] = setting(120.0, "Output", advanced=True)
     """Maximum seconds between two checkpoints, more where writing takes over a twentieth of that; 0 sets no limit."""
 
     checkpoint_uri: str | None = setting(None, "Output")
@@ -207,7 +241,12 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.model == "fastkan" and (self.members or 1) != 1:
             raise ConfigError(f"members must be 1 with model fastkan, got {self.members}")
-        if not self.grid_max > self.grid_min:
+        if self.model == "additive" and self.hidden:
+            raise ConfigError(f"hidden: model additive has no hidden layer, got {self.hidden}")
+        if self.model != "additive" and (self.pairs != "auto" or self.monotone):
+            name = "monotone" if self.monotone else "pairs"
+            raise ConfigError(f"{name}: only model additive has such terms, not {self.model}; set model additive")
+        if self.grid_min is not None and self.grid_max is not None and not self.grid_max > self.grid_min:
             raise ConfigError(f"grid_max must be above grid_min, got {self.grid_min} to {self.grid_max}")
         if self.label_weights and not any(self.label_weights):
             raise ConfigError(
@@ -218,3 +257,37 @@ class TrainConfig:
                 f"batch_size {self.batch_size} and batch_size_per_worker {self.batch_size_per_worker} "
                 "exclude each other; set only one"
             )
+        if self.init_from is None:
+            needing = {"freeze": ", ".join(self.freeze), "init_optimizer": self.init_optimizer.removeprefix("fresh")}
+            for name, value in needing.items():
+                if value:
+                    raise ConfigError(f"{name} {value}: there is no model to start from; set init_from")
+        part_factors(self)
+
+
+def part_factors(config: TrainConfig) -> dict[str, float]:
+    """Return the factor of the learning rate of each part of the model that has one: 0 of a frozen part.
+
+    Raises:
+        ConfigError: A factor is no number from 0 to 1000, or a part has two.
+
+    >>> part_factors(TrainConfig(init_from="run", freeze=("encoder",), lr_multipliers=("network.first=0.1",)))
+    {'encoder': 0.0, 'network.first': 0.1}
+    """
+    factors = dict.fromkeys(config.freeze, 0.0)
+    for text in config.lr_multipliers:
+        part, _, number = text.partition("=")
+        try:
+            factor = float(number)
+        except ValueError:
+            factor = math.nan
+        if not part or not 0 <= factor <= MAX_LR_MULTIPLIER:
+            raise ConfigError(
+                f"lr_multipliers must be PART=FACTOR with a factor from 0 to {MAX_LR_MULTIPLIER:g}, "
+                f"such as encoder=0.1, got {text!r}"
+            )
+        if part in factors:
+            what = "is frozen, too" if part in config.freeze else "has two factors"
+            raise ConfigError(f"lr_multipliers {text}: {part} {what}; give one of them")
+        factors[part] = factor
+    return factors

@@ -1,5 +1,6 @@
 """Pseudo-random numbers that are a pure function of a key: split, sample and shuffle do not depend on file order."""
 
+import functools
 import hashlib
 
 import numpy as np
@@ -30,6 +31,7 @@ def splitmix64(key: UInt64, *, seed: int = 0) -> UInt64:
         return z ^ (z >> np.uint64(31))
 
 
+@functools.lru_cache(maxsize=64)
 def salted(seed: int, purpose: str) -> int:
     """Return a seed of its own for each purpose: with one for all, the sampled rows would come first in every shard."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=7).digest(), "little")

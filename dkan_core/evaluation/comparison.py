@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from markupsafe import Markup
 
 from dkan_core.data.format.origin import Origin, overlap
@@ -18,7 +20,7 @@ from dkan_core.evaluation.labelled_rows import EvaluationData, score_rows
 from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.model.model_folder import CONFIG
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.report.templating import render_html
+from dkan_core.report.templating import digits_of, render_html
 from dkan_core.utils.storage.files import read_if_there
 from dkan_core.utils.storage.remote import local_copy
 
@@ -29,6 +31,9 @@ SHOWN = {
     "log_loss": "Log loss",
     "brier": "Brier score",
 }
+
+# Where ``metrics.json`` has the intervals of the differences.
+DIFFERENCE = "difference_to_previous_interval"
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +56,12 @@ class Comparison:
 
     overlap: str = ""
     """Why its metrics may be too good: it may have been trained on some of the rows."""
+
+    probabilities: npt.NDArray[np.float32] | None = None
+    """Of the rows, ``(N, L)``; None where it could not be scored."""
+
+    saved: SavedModel | None = None
+    """The model; None where it could not be scored."""
 
 
 def compare(previous: str | Path, data: EvaluationData) -> Comparison:
@@ -83,7 +94,7 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
             seen,
         )
     metrics = compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N)
-    return Comparison(model=place, metrics=metrics, overlap=seen)
+    return Comparison(model=place, metrics=metrics, overlap=seen, probabilities=probabilities_NL, saved=saved)
 
 
 def _overlap(saved: SavedModel, data: EvaluationData) -> str:
@@ -101,8 +112,13 @@ def _not_compared(place: str, why_not: str) -> Comparison:
 
 def comparison_section(metrics: Mapping[str, Any], comparison: Comparison) -> Markup:
     """Return the section of a report that holds a model's metrics against those of the earlier one."""
-    theirs = comparison.metrics
-    rows = [(name, metrics[key], theirs[key]) for key, name in SHOWN.items()] if theirs else []
+    theirs, intervals = comparison.metrics, metrics.get(DIFFERENCE, {})
+    rows = [(name, metrics[key], theirs[key], intervals.get(key)) for key, name in SHOWN.items()] if theirs else []
     return render_html(
-        "comparison", model=comparison.model, why_not=comparison.why_not, overlap=comparison.overlap, rows=rows
+        "comparison",
+        model=comparison.model,
+        why_not=comparison.why_not,
+        overlap=comparison.overlap,
+        rows=rows,
+        digits=digits_of(metrics["rows"]),
     )

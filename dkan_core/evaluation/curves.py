@@ -15,6 +15,9 @@ from dkan_core.evaluation.metrics import Array, rank_scores
 # From what a team can look at row by row to what only a campaign can.
 ALERT_RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
+# Thresholds to choose among: half a percent of a class apart.
+EXPLORED = 400
+
 
 def _spread(sorted_K: Array, limit: int) -> Array:
     """Pick at most ``limit`` evenly ranked values, both ends among them."""
@@ -70,6 +73,60 @@ def precision_recall_points(
     kept_T = np.append(np.diff(true_T, prepend=0)[:-1] > 0, True)
     recall_T, precision_T = true_T / ranking.positives_P.size, true_T / (true_T + false_T)
     return recall_T[kept_T].tolist(), precision_T[kept_T].tolist(), thresholds_T[kept_T].tolist()
+
+
+def gain_points(labels_N: Array, scores_N: Array, limit: int = 200) -> tuple[list[float], list[float], list[float]]:
+    """Return (share of rows alerted on, share of positives found, threshold) from (0, 0) to (1, 1).
+
+    Their quotient is the lift: how many times more positives are among the alerts than among as many rows at random.
+    At most ``limit`` points, evenly spread over the rows, each exact. Three empty lists where there is no positive.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        limit: How many points to return at most.
+    """
+    ranking = rank_scores(labels_N, scores_N)
+    if ranking.positives_P.size == 0:
+        return [], [], []
+    counts = {round(rank) for rank in np.linspace(1, ranking.rows, min(limit - 1, ranking.rows))}
+    thresholds_T = np.unique(ranking.alert_thresholds(counts))[::-1]
+    true_T, false_T = ranking.counts(thresholds_T)
+    return (
+        [0.0, *((true_T + false_T) / ranking.rows).tolist()],
+        [0.0, *(true_T / ranking.positives_P.size).tolist()],
+        [1.0, *thresholds_T.tolist()],
+    )
+
+
+def threshold_counts(labels_N: Array, scores_N: Array, operating: float | None = None) -> dict[str, Any]:
+    """Count true and false alerts at many thresholds, for whoever wants to choose one by what errors cost.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        operating: A threshold that is to be among them.
+
+    Returns:
+        ``thresholds``, falling: None, which no row reaches, and scores down to the lowest; ``true`` and ``false``
+        alerts at each, ``positives`` and ``negatives`` of all rows, and ``operating``, the place of that threshold.
+    """
+    ranking = rank_scores(labels_N, scores_N)
+    positives, negatives = ranking.positives_P, ranking.negatives_M
+    # Half of them by the scores of each class, as for the ROC curve; the lowest score alerts on every row.
+    picked = [_spread(each, EXPLORED // 2) for each in (positives, negatives) if each.size]
+    chosen = np.concatenate([*picked, [] if operating is None else [operating]])
+    thresholds_T = np.unique(chosen.astype(np.float64))[::-1]
+    true_T, false_T = ranking.counts(thresholds_T.astype(positives.dtype))
+    return {
+        # Nine digits tell any two float32 apart.
+        "thresholds": [None, *(float(f"{threshold:.9g}") for threshold in thresholds_T)],
+        "true": [0, *true_T.tolist()],
+        "false": [0, *false_T.tolist()],
+        "positives": positives.size,
+        "negatives": negatives.size,
+        "operating": None if operating is None else 1 + int(np.argmin(np.abs(thresholds_T - operating))),
+    }
 
 
 def calibration_points(labels_N: Array, scores_N: Array, bins: int = 15) -> tuple[list[float], list[float], list[int]]:
@@ -140,9 +197,9 @@ def threshold_table(labels_N: Array, scores_N: Array, operating: float | None = 
         operating: A further threshold, the one that the model is used at.
 
     Returns:
-        One dict a threshold, falling: ``threshold``, ``precision``, ``recall``, ``f1``, ``alerts_per_1000`` and
-        ``operating`` (whether it is the one given). Precision is None without an alert, recall and F1 without a
-        positive. Rates that equal scores make the same are one row.
+        One dict a threshold, falling: ``threshold``, ``precision``, ``recall``, ``f1``, ``lift``,
+        ``alerts_per_1000`` and ``operating`` (whether it is the one given). Precision is None without an alert, recall
+        and F1 without a positive, lift without either. Rates that equal scores make the same are one row.
     """
     ranking = rank_scores(labels_N, scores_N)
     if ranking.rows == 0:
@@ -159,6 +216,7 @@ def threshold_table(labels_N: Array, scores_N: Array, operating: float | None = 
                 "precision": int(true) / alerts if alerts else None,
                 "recall": int(true) / positives if positives else None,
                 "f1": 2 * int(true) / (alerts + positives) if positives else None,
+                "lift": int(true) / alerts * ranking.rows / positives if alerts and positives else None,
                 "alerts_per_1000": 1000 * alerts / ranking.rows,
                 "operating": threshold == operating,
             }

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,23 @@ import pyarrow.parquet as pq
 from pydantic import ConfigDict
 
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.errors import DataError
-from dkan_core.evaluation import curves
+from dkan_core.errors import ConfigError, DataError, redact
+from dkan_core.evaluation import column_summary, curves, leakage
 from dkan_core.evaluation import metrics as metric
-from dkan_core.evaluation.comparison import Comparison, compare, comparison_section
+from dkan_core.evaluation.comparison import DIFFERENCE, Comparison, compare
+from dkan_core.evaluation.intervals import add_intervals, difference_to
 from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data, score_rows
+from dkan_core.evaluation.page import read_run_history, render_page
 from dkan_core.evaluation.prediction import probability_column
-from dkan_core.explanation.explain import QUICK_ROWS, learned_section, quick_explanation
+from dkan_core.evaluation.slices import TOP_COLUMNS, find_columns, slice_metrics
+from dkan_core.evaluation.worst_errors import ERRORS, find_worst_errors
+from dkan_core.explanation.columns import Column
+from dkan_core.explanation.explain import QUICK_ROWS, quick_comparison, quick_explanation
 from dkan_core.explanation.learned import Explanation
 from dkan_core.model.saved_model import SavedModel, Share
-from dkan_core.report.evaluation import render_report
-from dkan_core.report.templating import render_markdown
+from dkan_core.report.inline import inline_page
+from dkan_core.report.templating import render_html, render_markdown, score
 from dkan_core.tracking.mlflow.evaluation import log_evaluation
-from dkan_core.training.history import HISTORY, read_history
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.files import read_if_there, write_atomic, write_json
 from dkan_core.utils.storage.outputs import check_file_is_ours
@@ -35,6 +39,8 @@ from dkan_core.utils.storage.staging import staged_folder
 METRICS, REPORT, PREDICTIONS = "metrics.json", "report.html", "predictions.parquet"
 # The metrics last: a pipeline's next step waits for them.
 OUTPUTS = (REPORT, PREDICTIONS, METRICS)
+# Each label's explanation takes a second or more.
+EXPLAINED_LABELS = 4
 # Of predictions.parquet.
 WEIGHT_COLUMN = "weight"
 
@@ -60,6 +66,19 @@ class Evaluation:
 
     thresholds: dict[str, float]
     """Operating threshold of each label: the one with the best F1 on validation."""
+
+    report: str = ""
+    """The page that ``report.html`` holds."""
+
+    def __repr__(self) -> str:
+        values = {"average precision": self.metrics["average_precision"], "ROC AUC": self.metrics["roc_auc"]}
+        shown = ", ".join(f"{name} {score(value)}" for name, value in values.items())
+        return f"Evaluation({self.metrics['split']}: {shown}; {self.metrics['rows']:,} rows)"
+
+    def _repr_html_(self) -> str:
+        """Return the metrics as a table and the report below it, which notebooks show."""
+        table = render_html("evaluation_table", split=self.metrics["split"], labels=self.metrics["labels"])
+        return f"{table}{inline_page(self.report)}" if self.report else table
 
     def scalars(self) -> dict[str, float]:
         """Return the top-level metrics that are defined, as plain floats."""
@@ -103,6 +122,9 @@ def evaluate(
     save_predictions: bool = False,
     explain: bool = True,
     previous: str | Path | None = None,
+    slices: Sequence[str] = (),
+    worst_errors: int = ERRORS,
+    overwrite: bool = False,
 ) -> Evaluation:
     """Score labelled rows and write ``metrics.json`` and ``report.html``.
 
@@ -110,43 +132,72 @@ def evaluate(
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
         data: Folder or URI that ``prepare`` wrote, with the encoding of the model; or raw Parquet (files, folders,
             globs or URIs), every row of which is scored.
-        out: Folder or URI for the results; those of an earlier evaluation are replaced.
+        out: Folder or URI for the results.
         split: Of prepared data: "train", "valid" or "test". Default: "test".
         label: Columns of raw Parquet that hold the labels, in the order of the model's. Default: called as those.
         save_predictions: Also write ``predictions.parquet``: label and probability of each row, in stored order.
         explain: Show what the model learned in the report; takes a few seconds.
         previous: An earlier model, folder or URI, to be scored on the same rows; none there yet is fine.
+        slices: Columns of the model: metrics of each level. Default: with ``explain``, the most important ones.
+        worst_errors: Rows of each label to show in the report with the reasons for their score: half of them the
+            highest-scored negatives, half the lowest-scored positives. The page then holds rows of data; 0 for none.
+        overwrite: Whether an earlier result in ``out`` may be replaced.
+
+    Returns:
+        The metrics, with labels, probabilities and weights of the rows.
 
     Raises:
-        ConfigError: A setting is for the other kind of data.
+        ConfigError: A setting is for the other kind of data, or out of range.
         DataError: The model or the data cannot be read, or do not belong together.
         OutputError: ``out`` cannot take the result.
     """
+    if worst_errors < 0:
+        raise ConfigError(f"worst_errors must be 0 or more, got {worst_errors}")
     places = [str(place) for place in ([data] if isinstance(data, (str, Path)) else data)]
     columns = [label] if isinstance(label, str) else list(label)
     # Other programs write files of this name, too.
     check_file_is_ours(f"{out}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
-    with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
+    with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
         with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
-        # Before the rows are scored: what is wrong with it is said at once.
-        history = _read_history(model)
+        # Before the rows are scored: what is wrong is said at once.
+        sliced = find_columns(saved, slices)
+        history = read_run_history(model)
         with open_evaluation_data(saved, places, split, columns) as rows:
-            evaluation, sample = _score(saved, rows, QUICK_ROWS if explain else 0)
+            evaluation, sample, many = _score(saved, rows, QUICK_ROWS if explain else leakage.ROWS)
             comparison = compare(previous, rows) if previous else None
             if comparison is not None:
                 evaluation.metrics["previous_average_precision"] = comparison.metrics.get("average_precision")
                 # A gate that asks for no worse than before lets a first model pass, but not one that could not be
                 # compared.
+                evaluation.metrics.update(_differences(evaluation, comparison))
                 evaluation.metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
-            learned = _learned(saved, rows, evaluation, sample)
-            report = _report(saved, rows, evaluation, learned, comparison, history)
+            evaluation.metrics["warnings"] = _warnings(saved, rows, evaluation, sample)
+            learned = _learned(saved, rows, evaluation, sample, comparison) if explain else {}
+            if learned and not sliced:
+                strongest = next(iter(learned.values())).importance[:TOP_COLUMNS]
+                sliced = find_columns(saved, [column.name for column in strongest])
+            evaluation.metrics.update(_slices(saved, rows, evaluation, sliced))
+            errors = find_worst_errors(saved, rows, evaluation.labels, evaluation.probabilities, worst_errors)
+            report = render_page(
+                saved,
+                rows,
+                evaluation,
+                learned=learned,
+                errors=errors,
+                columns=column_summary.describe_columns(saved.preprocessor, many),
+                comparison=comparison,
+                model=model,
+                places=places,
+                history=history,
+            )
+        evaluation = replace(evaluation, report=str(report))
         write_atomic(folder / REPORT, report)
         if save_predictions:
             table = _prediction_table(evaluation, rows.labels)
             pq.write_table(table, folder / PREDICTIONS)
         write_json(folder / METRICS, evaluation.metrics)
-    found = learned.to_dict() if learned is not None else None
+    found = next(iter(learned.values())).to_dict() if learned else None
     log_evaluation(model, evaluation.metrics, saved.metrics.get("step", 0), report, found)
     precision = evaluation.metrics["average_precision"]
     shown = "unknown" if precision is None else f"{precision:.4f}"
@@ -177,12 +228,14 @@ def read_metrics(where: str | Path) -> dict[str, Any]:
     return read_json(_EvaluationMetrics, text, str(where)).model_dump()
 
 
-def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluation, Arrays]:
-    """Score all rows; return the metrics, and some encoded rows for a look at what the model learned."""
+def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluation, Arrays, Arrays]:
+    """Score all rows; return metrics, some encoded rows to see what the model learned, and more to describe columns."""
     collector = RowCollector(data.sample(kept))
-    batches = collector.watch(data.batches(saved.preprocessor))
+    larger = RowCollector(data.sample(column_summary.rows_to_look_at(saved.preprocessor)))
+    batches = larger.watch(collector.watch(data.batches(saved.preprocessor)))
     labels_NL, probabilities_NL, weight_N = score_rows(saved, data, batches)
     metrics = {**metric.compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N), "split": data.name}
+    add_intervals(metrics, labels_NL, probabilities_NL, weight_N)
     evaluation = Evaluation(
         metrics=metrics,
         labels=labels_NL,
@@ -190,68 +243,59 @@ def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluati
         weights=weight_N,
         thresholds=saved.thresholds,
     )
-    return evaluation, collector.rows()
+    return evaluation, collector.rows(), larger.rows()
 
 
-def _learned(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, sample: Arrays) -> Explanation | None:
-    """Return what the model learned, where there are rows to read it from."""
-    if len(sample.get("labels", ())) < 2:
-        return None
-    counts = np.count_nonzero(evaluation.labels == 1, axis=0).tolist()
-    return quick_explanation(saved, dict(zip(data.labels, counts, strict=True)), sample, data.name)
+def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, sample: Arrays) -> list[str]:
+    """Return why the metrics may be higher than those of new rows, and log it."""
+    found = [*data.warnings, *leakage.leakage_warnings(saved.preprocessor, sample, evaluation.metrics)]
+    for text in found:
+        logger.warning("%s", text)
+    return found
 
 
-def _report(
+def _slices(
+    saved: SavedModel, data: EvaluationData, evaluation: Evaluation, columns: Sequence[Column]
+) -> dict[str, Any]:
+    """Return the metrics of slices as ``metrics.json`` has them, of the label with the most positives."""
+    place = int(np.argmax(np.count_nonzero(evaluation.labels == 1, axis=0)))
+    scores_N, labels_N = evaluation.probabilities[:, place], evaluation.labels[:, place]
+    found = slice_metrics(saved, data, columns, labels_N, scores_N, evaluation.weights)
+    return {"slices": {"label": data.labels[place], "columns": found}} if found else {}
+
+
+def _differences(evaluation: Evaluation, comparison: Comparison) -> dict[str, Any]:
+    """Return intervals of how far metrics are above those of the earlier model, as ``metrics.json`` has them."""
+    theirs_NL = comparison.probabilities
+    if theirs_NL is None:
+        return {}
+    ours_NL, labels_NL = evaluation.probabilities, evaluation.labels
+    found = difference_to(evaluation.metrics, comparison.metrics, labels_NL, ours_NL, theirs_NL, evaluation.weights)
+    return {DIFFERENCE: found} if found else {}
+
+
+def _learned(
     saved: SavedModel,
     data: EvaluationData,
     evaluation: Evaluation,
-    learned: Explanation | None,
+    sample: Arrays,
     comparison: Comparison | None,
-    history: list[dict[str, Any]],
-) -> str:
-    return render_report(
-        title=f"{', '.join(data.labels[:3])}: {data.title}",
-        labels=evaluation.labels,
-        probabilities=evaluation.probabilities,
-        names=data.labels,
-        metrics=evaluation.metrics,
-        thresholds=saved.thresholds,
-        history=history,
-        data_summary=data.summary(),
-        model_summary=_model_summary(saved),
-        compared=comparison_section(evaluation.metrics, comparison) if comparison is not None else None,
-        learned=learned_section(learned) if learned is not None else None,
-    )
+) -> dict[str, Explanation]:
+    """Return what the model learned of the labels with the most positives, where there are rows to read it from.
 
-
-def _read_history(model: str | Path) -> list[dict[str, Any]]:
-    """Return the history of the run that a model lies in, or of the run folder itself; empty where there is none."""
-    run = str(model).rstrip("/")
-    # The run's history lies one above its model; a published model has none.
-    for folder in (run, run.rpartition("/")[0] or "."):
-        text = read_if_there(f"{folder}/{HISTORY}")
-        if text:
-            return read_history(text, f"{folder}/{HISTORY}")
-    return []
-
-
-def _model_summary(saved: SavedModel) -> dict[str, Any]:
-    coded = saved.preprocessor.coded
-    crosses = [group for group in saved.config.one_hot_groups if len(group) > 1]
-    return {
-        "model": saved.config.model,
-        "members": saved.config.members,
-        "layers of each": [saved.module.encoder.width, *saved.config.hidden, len(saved.config.labels)],
-        "binary inputs": len(saved.config.binary),
-        "crosses": [" x ".join(coded[index].name for index in group) for group in crosses] or "none",
-        "parameters": saved.parameters(),
-        "centers": f"{saved.config.num_centers} on [{saved.config.grid_min:g}, {saved.config.grid_max:g}]",
-        "input norm": saved.config.input_norm,
-        "dropout": saved.config.dropout,
-        "best at epoch": saved.metrics["epoch"],
-        "validation average precision": saved.metrics["average_precision"],
-        "operating thresholds (best F1 on validation)": saved.thresholds,
+    An earlier model that was scored on the same rows stands beside it.
+    """
+    if len(sample.get("labels", ())) < 2:
+        return {}
+    counts = dict(zip(data.labels, np.count_nonzero(evaluation.labels == 1, axis=0).tolist(), strict=True))
+    chosen = sorted(data.labels, key=lambda name: -counts[name])[:EXPLAINED_LABELS]
+    found = {
+        name: quick_explanation(saved, counts, sample, data.name, label=name, share=1 / len(chosen)) for name in chosen
     }
+    if comparison is None or comparison.saved is None:
+        return found
+    earlier, where = comparison.saved, redact(comparison.model)
+    return {name: quick_comparison(saved, earlier, each, sample, data.labels, where) for name, each in found.items()}
 
 
 def _prediction_table(evaluation: Evaluation, names: list[str]) -> pa.Table:

@@ -3,7 +3,7 @@
 Shape suffixes: N rows, F numeric features, C coded features, L labels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,15 +13,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.encoding.like import check_features, listed_names
-from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
+from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, PreparedData, manifest_text, open_prepared
 from dkan_core.data.format.origin import Origin, origin_of
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.preparation.steps import encode_rows
-from dkan_core.data.source.columns import Schema, column_types, is_number, is_text, open_parquet, read_batches
+from dkan_core.data.source.columns import column_types, is_number, is_text, open_parquet, read_batches
 from dkan_core.data.source.files import find_parquet
+from dkan_core.data.source.positive import with_positive
+from dkan_core.data.source.roles import Schema
+from dkan_core.data.source.split_hints import describe_split, split_warnings
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.prediction import (
     SCORING_ROWS,
@@ -32,11 +35,9 @@ from dkan_core.evaluation.prediction import (
     score_batches,
     to_probability,
 )
-from dkan_core.explanation.columns import read_codes, read_values, source_columns
+from dkan_core.explanation.reading_back import read_back
 from dkan_core.model.saved_model import SavedModel
-
-# Stands for a category that was rare or unseen: no model knows it.
-UNKNOWN = "\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary"
+from dkan_core.utils.progress import progress
 
 Int64 = npt.NDArray[np.int64]
 
@@ -54,6 +55,12 @@ class EvaluationData(Protocol):
     """What the labels are called; as the model calls them, whatever the columns are called."""
 
     rows: int
+
+    split: str
+    """How it was decided that they are in this split, as a sentence; empty where they are in none."""
+
+    warnings: list[str]
+    """Why scores on them may be higher than on new rows."""
 
     origin: Origin | None
     """Where they came from, and what decided that they are in this split; None where they are in none."""
@@ -85,10 +92,17 @@ def score_rows(
         DataError: The model gives no probability for a row.
     """
     device = best_device()
-    scored = score_batches(saved.module.to(device), batches, device)
+    with progress("scoring", data.rows, "rows") as advance:
+        scored = score_batches(saved.module.to(device), _counted(batches, advance), device)
     probabilities_NL = to_probability(scored.log_odds_NL)
     check_probabilities(probabilities_NL, data.labels, data.title)
     return scored.labels_NL, probabilities_NL, scored.weight_N
+
+
+def _counted(batches: Iterator[Arrays], advance: Callable[[int], None]) -> Iterator[Arrays]:
+    for arrays in batches:
+        yield arrays
+        advance(len(arrays["labels"]))
 
 
 class PreparedRows:
@@ -109,6 +123,7 @@ class PreparedRows:
         self.folder, self.manifest = folder, manifest
         self.name, self.title = split, f"{split} split"
         self.labels = manifest.labels
+        self.split, self.warnings = describe_split(manifest.split_rule), split_warnings(manifest.split_hints)
         self.origin: Origin | None = origin_of(manifest)
         with open_split(folder, manifest, split) as reader:
             self.rows = reader.rows
@@ -145,6 +160,7 @@ class RawRows:
         names: What the model calls its labels.
         columns: Columns that hold them, in the same order; none where they are called as the labels are.
         encoding: What the model reads.
+        positive: By the model's label, the value that counts as 1; none where its column holds 0 and 1.
 
     Raises:
         DataError: A column is missing or cannot hold what is read from it, or there are no rows.
@@ -157,8 +173,10 @@ class RawRows:
         names: Sequence[str],
         columns: Sequence[str],
         encoding: Preprocessor,
+        positive: Mapping[str, str],
     ) -> None:
         self.name = self.title = name
+        self.split, self.warnings = "", list[str]()
         self.origin: Origin | None = None
         self.paths, self.labels, self.rows = paths, list(names), 0
         for path in self.paths:
@@ -169,6 +187,8 @@ class RawRows:
             self.rows += parquet.metadata.num_rows
         if not self.rows:
             raise DataError(f"{self.name}: no rows in any file")
+        pairs = zip(names, self.columns, strict=True)
+        self._positive = {column: positive[label] for label, column in pairs if label in positive}
 
     def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
         """Yield all rows in the order of the files."""
@@ -176,7 +196,8 @@ class RawRows:
         needed = list(dict.fromkeys([*encoding.columns, *self.columns]))
         for path in self.paths:
             check_features(encoding, column_types(path, open_parquet(path).schema_arrow), path, because=TRAINED_WITH)
-            for batch in read_batches(path, needed):
+            for rows in read_batches(path, needed, folder_types=encoding.folder_types):
+                batch = with_positive(rows, self._positive, path)
                 for name in self.columns:
                     check_binary(name, batch.column(name), path)
                 yield encode_rows(batch, encoding, schema, path)
@@ -266,25 +287,7 @@ def _open_raw(saved: SavedModel, data: Sequence[str], split: str | None, label: 
             f"split {split}: {name} is raw Parquet, which has no splits and is evaluated on as a whole; "
             "leave out --split, or prepare it with `dkan prepare ... --like MODEL`"
         )
-    return RawRows(name, paths, saved.config.labels, label, saved.preprocessor)
-
-
-def read_back(arrays: Arrays, encoding: Preprocessor) -> pa.Table:
-    """Return the source columns of prepared rows; values that were not seen in training, and rare ones, are unknown.
-
-    Shape:
-        - Input: ``numeric`` (N, F), ``categorical`` (N, C)
-        - Output: N rows
-    """
-    columns: dict[str, pa.Array] = {}
-    for column in source_columns(encoding):
-        if column.scored is not None:
-            columns[column.name] = pa.array(read_values(column, arrays), from_pandas=True)
-        elif column.coded is not None:
-            names = [UNKNOWN, None, *column.coded.vocabulary]  # in the order of the codes: unseen, missing, known ones
-            assert names.index(None) + 1 == FIRST_CODE
-            columns[column.name] = pa.array(names, pa.string()).take(pa.array(read_codes(column, arrays)))
-    return pa.table(columns)
+    return RawRows(name, paths, saved.config.labels, label, saved.preprocessor, saved.config.positive)
 
 
 class RowCollector:

@@ -25,6 +25,8 @@ Array = npt.NDArray[Any]
 
 # The largest uint8: labels stay at one byte per row.
 NOT_MEASURED = 255
+# Rows of the mean rate that a cell's own is drawn towards.
+SHRINKAGE = 2.0
 # The next smaller power of ten is lost when it is taken from 1 in float32. A single row that is wrong for sure then
 # costs 16, not infinity.
 LOG_LOSS_CLIP = 1e-7
@@ -146,6 +148,27 @@ def macro_average_precision(labels_NL: Array, scores_NL: Array, weight_N: Array 
     rankings = [rank_scores(labels_NL[:, index], scores_NL[:, index], weight_N) for index in columns]
     mean = _mean(_average_precision(ranking) for ranking in rankings if ranking.has_both_classes)
     return float("nan") if mean is None else mean
+
+
+def mean_log_loss(labels_NL: Array, log_odds_NL: Array, weight_N: Array | None = None) -> float:
+    """Return the mean binary cross-entropy over the measured cells, each weighted as its row; nan where none counts.
+
+    Unlike the log loss of probabilities it is not cut off: it is finite wherever log-odds are.
+
+    Shape:
+        - Input: ``(N, L)``, ``(N, L)``, and ``(N,)`` where rows have weights
+
+    >>> round(mean_log_loss(np.array([[0, 255], [1, 1]], np.uint8), np.zeros((2, 2))), 4)
+    0.6931
+    """
+    measured_NL = labels_NL != NOT_MEASURED
+    mass_NL = measured_NL if weight_N is None else measured_NL * weight_N[:, None].astype(np.float64)
+    total = float(mass_NL.sum(dtype=np.float64))
+    if not total:
+        return float("nan")
+    # The log-odds of the class that did not happen.
+    wrong_NL = np.where(labels_NL == 1, -log_odds_NL, log_odds_NL)
+    return float(np.sum(np.logaddexp(0, wrong_NL) * mass_NL, dtype=np.float64) / total)
 
 
 def _distinct(sorted_K: Array) -> Array:
@@ -282,3 +305,21 @@ def best_f1_threshold(labels_N: Array, scores_N: Array, weight_N: Array | None =
     true_T, false_T = ranking.counts(thresholds_T)
     f1_T = 2 * true_T / (true_T + false_T + ranking.positives)
     return float(thresholds_T[np.argmax(f1_T)])
+
+
+def positive_rates(cells_N: Array, labels_N: Array, cells: int) -> Array:
+    """Return the rate of positives in each cell, drawn towards that of all rows.
+
+    Args:
+        cells_N: Numbers from 0 to ``cells`` - 1.
+        labels_N: 0 or 1.
+        cells: How many there are.
+
+    Shape:
+        - Output: ``(cells,)``
+    """
+    rows_C = np.bincount(cells_N, minlength=cells)
+    ones_C = np.bincount(cells_N, labels_N, cells)
+    mean = ones_C.sum() / max(1, len(labels_N))
+    rates: Array = (ones_C + SHRINKAGE * mean) / (rows_C + SHRINKAGE)
+    return rates

@@ -19,10 +19,11 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.prefetching import prefetched
 from dkan_core.data.source.columns import column_types, open_parquet, read_batches
+from dkan_core.data.source.folders import FOLDER_TEXT
 from dkan_core.errors import DataError
+from dkan_core.model.base import TabularModel
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.model.tabular import TabularFastKAN
 
 # Bounds the memory of scoring; batches of more rows were no faster.
 SCORING_ROWS = 16_384
@@ -53,7 +54,7 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def score(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> npt.NDArray[np.float32]:
+def score(model: TabularModel, arrays: Arrays, device: torch.device) -> npt.NDArray[np.float32]:
     """Return the probability of each label.
 
     Args:
@@ -102,7 +103,7 @@ def check_probabilities(
         )
 
 
-def log_odds(model: TabularFastKAN, arrays: Arrays, device: torch.device) -> Tensor:
+def log_odds(model: TabularModel, arrays: Arrays, device: torch.device) -> Tensor:
     """Return the calibrated log-odds of each label, on the device.
 
     Args:
@@ -136,14 +137,14 @@ def _starts(rows: int, step: int) -> range:
     return range(0, max(1, rows), step)
 
 
-def _chunk_rows(model: TabularFastKAN, rows: int, threads: int) -> int:
+def _chunk_rows(model: TabularModel, rows: int, threads: int) -> int:
     """Return how many rows to score at once on the CPU."""
     share = min(CHUNK_OUTPUTS // model.first_width, max(MIN_CHUNK_ROWS, -(-rows // threads)))
     return min(SCORING_ROWS, max(TILE_ROWS, share // TILE_ROWS * TILE_ROWS))
 
 
 def _score_chunks(
-    model: TabularFastKAN,
+    model: TabularModel,
     inputs: Mapping[str, Tensor],
     starts: range,
     step: int,
@@ -180,7 +181,7 @@ class ScoredSplit:
     weight_N: npt.NDArray[np.float32] | None
 
 
-def score_split(model: TabularFastKAN, reader: RowReader, device: torch.device) -> ScoredSplit:
+def score_split(model: TabularModel, reader: RowReader, device: torch.device) -> ScoredSplit:
     """Score every row of a prepared split in stored order.
 
     Args:
@@ -191,7 +192,7 @@ def score_split(model: TabularFastKAN, reader: RowReader, device: torch.device) 
     return score_batches(model, all_batches(reader, SCORING_ROWS), device)
 
 
-def score_batches(model: TabularFastKAN, rows: Iterator[Arrays], device: torch.device) -> ScoredSplit:
+def score_batches(model: TabularModel, rows: Iterator[Arrays], device: torch.device) -> ScoredSplit:
     """Score encoded rows with their labels, which are read ahead in a thread.
 
     Args:
@@ -234,7 +235,12 @@ def probability_column(label: str) -> str:
 
 
 def scored_batches(
-    saved: SavedModel, path: str, columns: Sequence[str], device: torch.device, on_rows: Callable[[int], None]
+    saved: SavedModel,
+    path: str,
+    columns: Sequence[str],
+    device: torch.device,
+    on_rows: Callable[[int], None],
+    on_arrays: Callable[[Arrays], None] = lambda _: None,
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.float32]]]:
     """Yield the rows of a raw Parquet file in order, with the probability of each label.
 
@@ -244,14 +250,17 @@ def scored_batches(
         columns: What to read besides the model's own columns.
         device: Where to compute.
         on_rows: Called with the number of rows after each batch.
+        on_arrays: Called with the rows of each batch as the model reads them.
 
     Shape:
         - Output: N rows, ``(N, L)``
     """
     needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))
     row = 0
-    for batch in read_batches(path, needed, on_rows):
-        found_NL = score(saved.module, saved.preprocessor.transform(batch, path), device)
+    for batch in read_batches(path, needed, on_rows, folder_types=saved.preprocessor.folder_types):
+        arrays = saved.preprocessor.transform(batch, path)
+        on_arrays(arrays)
+        found_NL = score(saved.module, arrays, device)
         check_probabilities(found_NL, saved.config.labels, path, row)
         row += len(batch)
         yield batch, found_NL
@@ -303,4 +312,8 @@ def output_schema(
                 raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
         check_features(saved.preprocessor, types, path, because=TRAINED_WITH)
         rows.append(parquet.metadata.num_rows)
+    read_as = saved.preprocessor.folder_types
+    passed |= {
+        name: pa.type_for_alias(read_as.get(name, "string")) for name, kind in passed.items() if kind == FOLDER_TEXT
+    }
     return pa.schema([*passed.items(), *((name, pa.float32()) for name in predicted)]), rows

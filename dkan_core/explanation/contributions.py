@@ -10,6 +10,8 @@ in proportion to their sizes.
 Shape suffixes: N rows, K background rows, F source columns, Z numbers of a term, L labels.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -19,8 +21,11 @@ from torch.nn import functional
 from dkan_core.data.encoding.preprocessor import Float64, Preprocessor
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
+from dkan_core.explanation.additive import AdditiveExplainer
 from dkan_core.explanation.columns import Column, encode_values, source_columns
 from dkan_core.explanation.terms import ColumnTerms
+from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.base import TabularModel
 from dkan_core.model.tabular import TabularFastKAN
 
 # With 16, one row in five of a model had another strongest column than by Shapley values; twice as many changed little
@@ -45,6 +50,7 @@ class ContributionExplainer:
         preprocessor: Its encoding, with the distribution of the training rows.
         device: Where to compute.
         background: K, how many background rows.
+        labels: Places of the labels to explain. Default: all; each takes a gradient of its own.
 
     Raises:
         DataError: The model was written by a version of dkan that did not keep that distribution.
@@ -52,19 +58,27 @@ class ContributionExplainer:
 
     def __init__(
         self,
-        model: TabularFastKAN,
+        model: TabularModel,
         preprocessor: Preprocessor,
         device: torch.device,
         *,
         background: int = BACKGROUND_ROWS,
+        labels: Sequence[int] | None = None,
     ) -> None:
+        assert isinstance(model, TabularFastKAN), "the terms of other models are exact (explanation.additive)"
         self.columns = source_columns(preprocessor)
         self._terms = ColumnTerms(model, self.columns, device)
+        self._labels = list(range(len(model.config.labels)) if labels is None else labels)
         background_KFZ = self._terms.terms(background_rows(preprocessor, self.columns, background))
         self._background_KZF = background_KFZ.transpose(1, 2).contiguous()
         self._start_KZ = background_KFZ.sum(dim=1)
         with torch.no_grad():
-            self._baseline_L = self._terms.finish(self._start_KZ).mean(dim=0)
+            self._baseline_L = self._log_odds(self._start_KZ).mean(dim=0)
+
+    @property
+    def sources(self) -> list[tuple[str, ...]]:
+        """The source column of each contribution."""
+        return [(column.name,) for column in self.columns]
 
     @property
     def baseline(self) -> npt.NDArray[np.float32]:
@@ -90,9 +104,13 @@ class ContributionExplainer:
             found_NFL[part] = self._explain(terms_NFZ).cpu().numpy()
         return found_NFL
 
+    def _log_odds(self, sum_NZ: Tensor) -> Tensor:
+        """Return the log-odds ``(N, L)`` of rows whose terms have this sum, of the labels to explain."""
+        return self._terms.finish(sum_NZ)[:, self._labels]
+
     def _explain(self, terms_NFZ: Tensor) -> Tensor:
         with torch.no_grad():
-            total_NL = self._terms.finish(terms_NFZ.sum(dim=1)) - self._baseline_L
+            total_NL = self._log_odds(terms_NFZ.sum(dim=1)) - self._baseline_L
         found_NFL = self._integrate(terms_NFZ, POINTS)
         coarse_N = ((found_NFL.sum(dim=1) - total_NL).abs() > TOLERANCE).any(dim=1)
         if coarse_N.any():
@@ -117,11 +135,30 @@ class ContributionExplainer:
         means = [torch.zeros_like(change_KNZ) for _ in self._baseline_L]
         for place, weight in zip((places + 1) / 2, weights / 2, strict=True):
             on_line = (self._start_KZ.unsqueeze(1) + float(place) * change_KNZ).flatten(0, 1).requires_grad_()
-            odds_L = self._terms.finish(on_line).sum(dim=0)
+            odds_L = self._log_odds(on_line).sum(dim=0)
             for label, mean_KNZ in enumerate(means):
                 (gradient,) = torch.autograd.grad(odds_L[label], on_line, retain_graph=label + 1 < len(means))
                 mean_KNZ.add_(gradient.view_as(mean_KNZ), alpha=float(weight))
         return means
+
+
+def explainer_of(
+    model: TabularModel, preprocessor: Preprocessor, device: torch.device, labels: Sequence[int] | None = None
+) -> AdditiveExplainer | ContributionExplainer:
+    """Return what splits a model's log-odds: into the terms themselves where the model is additive.
+
+    Args:
+        model: The model.
+        preprocessor: Its encoding, with the distribution of the training rows.
+        device: Where to compute.
+        labels: Places of the labels to explain. Default: all.
+
+    Raises:
+        DataError: The model was written by a version of dkan that did not keep that distribution.
+    """
+    if isinstance(model, AdditiveFastKAN):
+        return AdditiveExplainer(model, preprocessor, labels)
+    return ContributionExplainer(model, preprocessor, device, labels=labels)
 
 
 def background_rows(preprocessor: Preprocessor, columns: list[Column], count: int = BACKGROUND_ROWS) -> Arrays:
@@ -153,7 +190,7 @@ def background_rows(preprocessor: Preprocessor, columns: list[Column], count: in
         if column.scored is None:
             arrays["categorical"][:, column.code_index] = bins_K
             continue
-        cells = encode_values(column, _bin_values(column.knots)[bins_K])
+        cells = encode_values(column, bin_values(column.knots)[bins_K])
         arrays["numeric"][:, column.score_index] = cells.scores_P
         if cells.codes_P is not None:
             arrays["categorical"][:, column.code_index] = cells.codes_P
@@ -168,6 +205,6 @@ def _drawn_bins(name: str, counts: list[int], count: int) -> npt.NDArray[np.int6
     return np.searchsorted(shares, ranks_K).clip(max=len(counts) - 1)
 
 
-def _bin_values(knots: Float64) -> Float64:
+def bin_values(knots: Float64) -> Float64:
     """Return a value of each bin of ``histograms.count_up_to``: missing, up to and including each knot, and above."""
     return np.concatenate([[np.nan], knots, [np.nextafter(knots[-1], np.inf)]])

@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -10,11 +11,13 @@ from markupsafe import Markup
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
-from dkan_core.errors import ConfigError, DataError
+from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.evaluation.prediction import check_match
-from dkan_core.explanation.drawings import Drawing, draw_curve, draw_importance
+from dkan_core.explanation.against import compare_explanations
+from dkan_core.explanation.curve_drawings import draw_curve
+from dkan_core.explanation.drawings import Drawing, draw_importance
 from dkan_core.explanation.heatmaps import draw_map
-from dkan_core.explanation.learned import Effort, Explanation, explain_rows
+from dkan_core.explanation.learned import Effort, Explanation, read_explanation
 from dkan_core.explanation.section import render_explanation, render_section
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.storage.files import write_atomic, write_json
@@ -49,18 +52,26 @@ def explain(
     rows: int = 20_000,
     label: str | None = None,
     seed: int = 0,
+    against: str | Path | None = None,
+    overwrite: bool = False,
 ) -> Explanation:
     """Read what a model learned off a prepared split; write ``explanation.json``, ``explanation.html`` and figures.
 
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
         prepared: Folder or URI that ``prepare`` wrote, with the encoding the model was trained with.
-        out: Folder or URI for the results; those of an earlier explanation are replaced.
+        out: Folder or URI for the results.
         split: "train", "valid" or "test".
         top: Columns that are shuffled and whose curve is drawn.
         rows: Rows of the split to read, its first ones; ``prepare`` has shuffled them.
         label: Label to explain. Default: curves of the one with the most positives, importances averaged over all.
         seed: Decides the shuffles; the same seed gives the same files.
+        against: An earlier model, folder or URI: its curves stand beside the model's, with the importances and the rows
+            whose scores changed.
+        overwrite: Whether an earlier result in ``out`` may be replaced.
+
+    Returns:
+        Importances, curves and interactions: what ``explanation.json`` holds.
 
     Raises:
         ConfigError: A setting is out of range, or there is no such label.
@@ -70,7 +81,7 @@ def explain(
     for name, value, low in (("top", top, 1), ("rows", rows, 2), ("seed", seed, 0)):
         if value < low:
             raise ConfigError(f"{name} must be {low} or more, got {value}")
-    with staged_folder(out, names=OUTPUTS, overwrite=True) as folder:
+    with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
         with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
         with open_prepared(prepared, split) as (data, manifest):
@@ -79,14 +90,30 @@ def explain(
                 raise ConfigError(f"label must be one of {', '.join(manifest.labels)}, got {label!r}")
             arrays = read_rows(data, manifest, split, rows)
         positives = {name: manifest.splits[split].classes[name]["1"] for name in manifest.labels}
-        found = explain_rows(saved, positives, arrays, split=split, label=label, effort=Effort(top=top), seed=seed)
+        effort = Effort(top=top)
+        found = read_explanation(saved, positives, arrays, split=split, label=label, effort=effort, seed=seed)
+        if against is not None:
+            with local_copy(against) as earlier_folder:
+                earlier = SavedModel(earlier_folder)
+            where = redact(str(against))
+            found = compare_explanations(
+                saved, earlier, found, arrays, labels=manifest.labels, where=where, effort=effort
+            )
         _write(found, folder)
         write_json(folder / NUMBERS, found.to_dict())
     logger.info("%s counts most for %s; page in %s/%s", found.importance[0].name, found.label, out, PAGE)
     return found
 
 
-def quick_explanation(saved: SavedModel, positives: Mapping[str, int], arrays: Arrays, split: str) -> Explanation:
+def quick_explanation(
+    saved: SavedModel,
+    positives: Mapping[str, int],
+    arrays: Arrays,
+    split: str,
+    *,
+    label: str | None = None,
+    share: float = 1.0,
+) -> Explanation:
     """Return what a model learned, from a few rows, within seconds.
 
     Args:
@@ -94,14 +121,33 @@ def quick_explanation(saved: SavedModel, positives: Mapping[str, int], arrays: A
         positives: How many rows have each label, of all rows that were evaluated.
         arrays: Some of them, as ``read_rows`` returns them.
         split: The split's name, or what else they are called.
+        label: The label to explain. Default: importances are means over all.
+        share: Of the usual effort, where several labels are explained one after the other.
     """
-    return explain_rows(saved, positives, arrays, split=split, label=None, effort=QUICK, seed=0)
+    effort = replace(QUICK, cells=share * QUICK.cells)
+    return read_explanation(saved, positives, arrays, split=split, label=label, effort=effort, seed=0)
+
+
+def quick_comparison(
+    saved: SavedModel, earlier: SavedModel, found: Explanation, arrays: Arrays, labels: Sequence[str], where: str
+) -> Explanation:
+    """Return a quick explanation beside what an earlier model had learned.
+
+    Args:
+        saved: The model.
+        earlier: The earlier one.
+        found: What ``quick_explanation`` returned.
+        arrays: The rows that it was given.
+        labels: Names of their labels.
+        where: Where the earlier model lies.
+    """
+    return compare_explanations(saved, earlier, found, arrays, labels=labels, where=where, effort=QUICK)
 
 
 def learned_section(found: Explanation) -> Markup:
     """Return a report's section on what a model learned."""
-    curves = [draw_curve(curve, found.label, png=False) for curve in found.curves]
-    return render_section(found, draw_importance(found.importance[:QUICK_BARS], png=False), QUICK_BARS, curves)
+    curves = _drawn_curves(found)
+    return render_section(found, draw_importance(found.importance[:QUICK_BARS]), QUICK_BARS, curves)
 
 
 def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Arrays:
@@ -122,9 +168,17 @@ def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Ar
         return next(all_batches(reader, min(rows, reader.rows)))
 
 
+def _drawn_curves(found: Explanation) -> list[Drawing]:
+    """Return each curve, with that of an earlier model where there is one."""
+    return [
+        draw_curve(curve, found.label, found.against.curve_of(curve.name) if found.against else None)
+        for curve in found.curves
+    ]
+
+
 def _write(found: Explanation, folder: Path) -> None:
     importance = draw_importance(found.importance[: len(found.curves)])
-    curves = [draw_curve(curve, found.label) for curve in found.curves]
+    curves = _drawn_curves(found)
     maps = [draw_map(pair) for pair in found.maps]
     _save(folder / IMPORTANCE, importance)
     for name, drawing in zip(safe_names(curve.name for curve in found.curves), curves, strict=True):

@@ -89,6 +89,12 @@ class Grid:
         """Return how many rows each point stands for."""
         return np.bincount(self.point_N[self.point_N >= 0], minlength=len(self.roles_P)).astype(np.int64)
 
+    def points_of(self, values_N: Float64) -> npt.NDArray[np.int64]:
+        """Return the point that stands for each value of a numeric column; -1 for a value that is missing."""
+        marks = np.array([role == "mark" for role in self.roles_P], dtype=bool)
+        points = self.values_P[~marks & ~np.isnan(self.values_P)]
+        return _points_of(points, self.values_P[marks], self.scale, values_N)
+
     @property
     def weights_P(self) -> Float64:
         """Return each point's share of the rows."""
@@ -114,7 +120,7 @@ def _category_grid(column: Column, arrays: Arrays) -> Grid:
     counts = np.bincount(codes_N, minlength=column.coded.cardinality)
     levels = [int(code) for code in np.argsort(-counts, kind="stable") if counts[code] and code != MISSING]
     chosen = levels[:MAX_LEVELS] + [MISSING] * bool(counts[MISSING])
-    vocabulary = column.coded.vocabulary
+    vocabulary = column.coded.names
     point_of = np.full(column.coded.cardinality, -1)
     point_of[chosen] = np.arange(len(chosen))
     return Grid(
@@ -146,9 +152,7 @@ def _numeric_grid(column: Column, values_N: Float64) -> Grid:
         points, marks, role = *_curve_points(column, present, low, high, scale), "curve"
     values_P = np.concatenate([points, marks])
     roles_P = [role] * len(points) + ["mark"] * len(marks)
-    point_N = _nearest(points, values_N, scale) if len(points) else np.full(len(values_N), -1)
-    for place, mark in enumerate(marks, len(points)):
-        point_N[values_N == mark] = place
+    point_N = _points_of(points, marks, scale, values_N)
     missing_N = np.isnan(values_N)
     point_N[missing_N] = len(values_P)
     if missing_N.any():
@@ -207,10 +211,14 @@ def choose_scale(present: Float64, low: float) -> Scale:
     return Scale("log") if low > 0 else Scale("asinh", float(np.quantile(sizes, 0.1)))
 
 
-def _nearest(points: Float64, values_N: Float64, scale: Scale) -> npt.NDArray[np.int64]:
-    """Return the place of the point nearest to each value on the axis."""
+def _points_of(points: Float64, marks: Float64, scale: Scale, values_N: Float64) -> npt.NDArray[np.int64]:
+    """Return the mark that each value is, or else the place of the point nearest to it on the axis."""
     between = scale.inverse((scale.forward(points)[1:] + scale.forward(points)[:-1]) / 2)
-    return np.searchsorted(between, values_N).astype(np.int64)
+    point_N = np.searchsorted(between, values_N).astype(np.int64)
+    for place, mark in enumerate(marks, len(points)):
+        point_N[values_N == mark] = place
+    point_N[np.isnan(values_N)] = -1
+    return point_N
 
 
 def written(value: float) -> str:

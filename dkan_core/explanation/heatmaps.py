@@ -1,86 +1,96 @@
 """Heat maps of what two columns do together, in the look of the report's figures."""
 
-from typing import Literal
-
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.evaluation.metrics import Array
-from dkan_core.explanation.drawings import STEPS, Drawing, draw, scale_axis, short
+from dkan_core.explanation.drawings import Drawing, scaled_axis, short
 from dkan_core.explanation.interactions import PairAxis, PairMap
-from dkan_core.report.figures import ACCENT, MUTED, WARM
+from dkan_core.report.figures.axes import Axis, Box, Panel, even_ticks, tick_texts
+from dkan_core.report.figures.canvas import ACCENT, MUTED, POINTS_PER_INCH, WARM, Canvas
+
+WIDTH, HEIGHT = 9.8 * POINTS_PER_INCH, 3.9 * POINTS_PER_INCH
+# About 32 characters fit below the axis of a map; longer rows of names would overlap.
+NAMES_BELOW = 32
+# The key: its distance from the map, its width, and the room for its numbers.
+KEY_GAP, KEY_WIDTH, KEY_ROOM = 10.0, 10.0, 54.0
+KEY_STEPS = 41
 
 
-def draw_map(pair: PairMap, *, png: bool = True) -> Drawing:
+def draw_map(pair: PairMap) -> Drawing:
     """Draw the effect of a pair, and beside it the part that neither column has alone."""
-    joint, own, rows = (np.array(part) for part in (pair.joint, pair.own, pair.rows))
+    canvas = Canvas(WIDTH, HEIGHT)
+    x, y = _axis(pair.second), _axis(pair.first)
+    turned = x if pair.second.edges or not _is_long(pair.second) else _turned(x)
+    half, left = WIDTH / 2, 2 + y.room_left
+    for place, (values, title) in enumerate(
+        ((pair.joint, "Both together"), (pair.own, "Beyond the sum of the two alone"))
+    ):
+        shown = turned
+        box = Box(
+            left=left + place * half,
+            top=22,
+            right=(place + 1) * half - KEY_GAP - KEY_WIDTH - KEY_ROOM,
+            bottom=HEIGHT - 2 - shown.room_below,
+        )
+        canvas.text(box.left, 10, title, anchor="start")
+        # Each map has colors of its own range: the part beyond the sum is often ten times smaller.
+        _paint(Panel(canvas, box, shown, y), np.array(values), np.array(pair.rows), pair)
+        _paint_key(canvas, box, float(np.abs(values).max()))
+    return Drawing(canvas)
 
-    def paint(figure: Figure) -> None:
-        grid = figure.add_gridspec(1, 4, width_ratios=(1, 0.04, 1, 0.04))
-        for place, (values, title) in enumerate(((joint, "Both together"), (own, "Beyond the sum of the two alone"))):
-            axes = figure.add_subplot(grid[0, 2 * place])
-            # Each map has colors of its own range: the part beyond the sum is often ten times smaller.
-            _paint_cells(axes, values, rows, pair)
-            axes.set_title(title, fontsize=9.5, loc="left")
-            _paint_key(figure.add_subplot(grid[0, 2 * place + 1]), float(np.abs(values).max()))
 
-    return draw((9.8, 3.9), paint, png=png)
+def _is_long(side: PairAxis) -> bool:
+    return max(map(len, side.names)) * len(side.names) > NAMES_BELOW
 
 
-def _paint_cells(axes: Axes, values_AB: Float64, rows_AB: Array, pair: PairMap) -> None:
-    x, y = _edges(pair.second), _edges(pair.first)
-    axes.pcolormesh(x, y, _colors(values_AB, float(np.abs(values_AB).max())), antialiased=False, linewidth=0)
-    places_A, places_B = np.nonzero(rows_AB == 0)
-    axes.plot(_middles(x, pair.second)[places_B], _middles(y, pair.first)[places_A], ".", color=MUTED, markersize=2)
-    axes.set(xlabel=short(pair.second.name, 40), ylabel=short(pair.first.name, 40))
-    axes.grid(visible=False)
-    sides: tuple[tuple[Literal["x", "y"], PairAxis, Float64], ...] = (("x", pair.second, x), ("y", pair.first, y))
-    for which, side, edges in sides:
-        axis = axes.xaxis if which == "x" else axes.yaxis
-        if side.edges:
-            scale_axis(axes, which, side.on_axis, edges[[0, -1]].tolist())
-        else:
-            axis.set_ticks(range(len(side.names)), [short(name, 20) for name in side.names])
-    # About 32 characters fit below the axis of a map; longer rows of names would overlap.
-    if not pair.second.edges and max(map(len, pair.second.names)) * len(pair.second.names) > 32:
-        axes.tick_params(axis="x", labelrotation=40)
-        for text in axes.get_xticklabels():
-            text.set(ha="right", rotation_mode="anchor")
+def _axis(side: PairAxis) -> Axis:
+    if side.edges:
+        axis = scaled_axis(side.on_axis, [side.edges[0], side.edges[-1]], short(side.name, 40), room=0.0)
+        return Axis(low=axis.low, high=axis.high, ticks=axis.ticks, label=axis.label, grid=False, forward=axis.forward)
+    ticks = [(place, short(name, 20)) for place, name in enumerate(side.names)]
+    return Axis(low=-0.5, high=len(side.names) - 0.5, ticks=ticks, label=short(side.name, 40), grid=False)
+
+
+def _turned(axis: Axis) -> Axis:
+    return Axis(low=axis.low, high=axis.high, ticks=axis.ticks, label=axis.label, grid=False, angle=40)
+
+
+def _paint(panel: Panel, values_AB: Float64, rows_AB: Array, pair: PairMap) -> None:
+    across, down = panel.across(_edges(pair.second)).tolist(), panel.down(_edges(pair.first)).tolist()
+    limit = float(np.abs(values_AB).max())
+    for row, col in np.ndindex(values_AB.shape):
+        corners = (across[col], across[col + 1], down[row], down[row + 1])
+        _cell(panel.canvas, corners, float(values_AB[row, col]), limit)
+        if not rows_AB[row, col]:
+            panel.canvas.dot((corners[0] + corners[1]) / 2, (corners[2] + corners[3]) / 2, MUTED, radius=0.8)
 
 
 def _edges(side: PairAxis) -> Float64:
     return np.asarray(side.edges or np.arange(len(side.names) + 1) - 0.5, dtype=np.float64)
 
 
-def _middles(edges: Float64, side: PairAxis) -> Float64:
-    places = side.on_axis.forward(edges)
-    return side.on_axis.inverse((places[1:] + places[:-1]) / 2)
-
-
-def _colors(values: Float64, limit: float) -> Float64:
-    """Return warm colors above zero and cool ones below, the paler the nearer: the ground shows through, dark or light.
-
-    Shape:
-        - Input: ``(*)``
-        - Output: ``(*, 4)``
-    """
-    colors = np.empty((*values.shape, 4))
-    colors[..., :3] = np.where(values[..., None] > 0, to_rgb(WARM), to_rgb(ACCENT))
+def _cell(canvas: Canvas, corners: tuple[float, float, float, float], value: float, limit: float) -> None:
+    """Fill a rectangle: warm above zero and cool below, the paler the nearer."""
+    left, right, bottom, top = corners
+    places = [(left, bottom), (right, bottom), (right, top), (left, top)]
     # Opacity rather than paler colors: a page may be dark or light.
-    colors[..., 3] = np.abs(values) / (limit or 1.0)
-    return colors
+    canvas.area(places, WARM if value > 0 else ACCENT, opacity=abs(value) / (limit or 1.0), crisp=True)
 
 
-def _paint_key(axes: Axes, limit: float) -> None:
-    steps = np.linspace(-limit, limit, 42) if limit else np.array([-1.0, 1.0])
-    middles = (steps[1:] + steps[:-1]) / 2
-    axes.pcolormesh([0, 1], steps, _colors(middles[:, None], limit), antialiased=False, linewidth=0)
-    axes.set(xticks=[], ylabel="log-odds")
-    axes.yaxis.set_label_position("right")
-    axes.yaxis.tick_right()
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
-    axes.grid(visible=False)
+def _paint_key(canvas: Canvas, beside: Box, limit: float) -> None:
+    left, right = beside.right + KEY_GAP, beside.right + KEY_GAP + KEY_WIDTH
+    ends = limit or 1.0
+    panel = Panel(
+        canvas,
+        Box(left=left, top=beside.top, right=right, bottom=beside.bottom),
+        Axis(low=0, high=1),
+        Axis(low=-ends, high=ends),
+    )
+    edges = np.linspace(-ends, ends, KEY_STEPS + 1)
+    for low, high, below, above in zip(edges, edges[1:], panel.down(edges), panel.down(edges[1:]), strict=False):
+        _cell(canvas, (left, right, below, above), float(low + high) / 2 if limit else 0.0, ends)
+    ticks = tick_texts(even_ticks(-ends, ends, 5))
+    for (_, text), down in zip(ticks, panel.down([tick for tick, _ in ticks]), strict=True):
+        canvas.text(right + 4, float(down), text, anchor="start")
+    canvas.text(right + KEY_ROOM - 8, (beside.top + beside.bottom) / 2, "log-odds", angle=90)

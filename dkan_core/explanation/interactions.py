@@ -193,7 +193,7 @@ def _cut_category(column: Column, codes_N: npt.NDArray[np.int64], bins: int) -> 
     chosen = frequent[: min(bins, MAX_LEVELS)]
     bin_of = np.full(column.coded.cardinality, -1)
     bin_of[chosen] = np.arange(len(chosen))
-    names = [str(column.coded.vocabulary[code - FIRST_CODE]) for code in chosen]
+    names = [str(column.coded.names[code - FIRST_CODE]) for code in chosen]
     return _Bins(
         column=column,
         cells=Cells(None, np.array(chosen, dtype=np.int32)),

@@ -1,25 +1,32 @@
 """All that is read from a model: importances, curves, interactions."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import Array, macro_average_precision
 from dkan_core.evaluation.prediction import best_device, check_probabilities, to_probability, torch_threads
+from dkan_core.explanation.additive import AdditiveCurves
+from dkan_core.explanation.bands import Measured, standard_errors
 from dkan_core.explanation.columns import source_columns
-from dkan_core.explanation.curves import Curve, read_curve
+from dkan_core.explanation.curves import Curve, ReadCurve, describe_curve, read_curve, read_term
 from dkan_core.explanation.importance import Importance, add_precision_drops, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, map_pair
 from dkan_core.explanation.model_answers import ModelAnswers
 from dkan_core.explanation.response import row_count
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
+from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
+
+if TYPE_CHECKING:
+    from dkan_core.explanation.against import Against
 
 # Columns of which every pair is measured: 28 pairs. Their number grows with the square.
 PAIRED = 8
@@ -84,12 +91,18 @@ class Explanation:
 
     seed: int
 
+    against: "Against | None" = None
+    """What an earlier model had learned, where one is given."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
-        return asdict(self)
+        plain = asdict(self)
+        if self.against is None:
+            del plain["against"]
+        return plain
 
 
-def explain_rows(
+def read_explanation(
     saved: SavedModel,
     positives: Mapping[str, int],
     arrays: Arrays,
@@ -98,6 +111,7 @@ def explain_rows(
     label: str | None,
     effort: Effort,
     seed: int,
+    drawn: Sequence[str] | None = None,
 ) -> Explanation:
     """Read what a model learned off its answers on some rows.
 
@@ -109,6 +123,7 @@ def explain_rows(
         label: The label to explain. Default: importances are means over all.
         effort: How much to compute.
         seed: Decides the shuffles.
+        drawn: Columns to draw curves of, where the model has them. Default: the most important ones.
 
     Raises:
         DataError: The model gives no probability for a row.
@@ -134,10 +149,13 @@ def explain_rows(
         answers = ModelAnswers(model, device, chosen, inputs)
         check_probabilities(to_probability(answers.scored_NL), saved.config.labels, split)
         ranked = rank_by_effect(answers, columns, top=effort.top, cells=effort.cells, seed=seed, advance=advance)
-        if effort.slopes and "numeric" in inputs:
+        # A curve that is a table has steps and no gradient.
+        if effort.slopes and "numeric" in inputs and not isinstance(model, AdditiveFastKAN):
             slopes_F = measure_slopes(model, device, inputs, chosen, effort.cells)
             ranked = add_slopes(ranked, columns, slopes_F)
         best = [by_name[importance.name] for importance in ranked[:top]]
+        if drawn is not None:
+            best = [by_name[name] for name in drawn if name in by_name]
         if effort.shuffles:
             ranked = add_precision_drops(
                 answers,
@@ -149,12 +167,19 @@ def explain_rows(
                 seed=seed,
                 advance=advance,
             )
-        curves = []
-        for column in best:
-            # Shared out evenly: the last curve is as exact as the first one.
-            limit = effort.cells / top
-            curves.append(read_curve(answers, column, label=place, rows=effort.curve_rows, cells=limit))
-            advance(1)
+        if isinstance(model, AdditiveFastKAN):
+            terms = AdditiveCurves(model)
+            read_terms = [read_term(terms, answers, column, label=names.index(shown)) for column in best]
+            curves = _terms_described(read_terms, saved)
+            advance(top)
+        else:
+            read = []
+            for column in best:
+                # Shared out evenly: the last curve is as exact as the first one.
+                limit = effort.cells / top
+                read.append(read_curve(answers, column, label=place, rows=effort.curve_rows, cells=limit))
+                advance(1)
+            curves = _described(read, saved, labels_NL[:, place], answers.log_odds_NL[:, place], arrays.get("weight"))
         pairs = find_interactions(
             answers,
             best[:paired],
@@ -183,3 +208,26 @@ def explain_rows(
         maps=maps,
         seed=seed,
     )
+
+
+def _terms_described(read: Sequence[tuple[ReadCurve, Float64]], saved: SavedModel) -> list[Curve]:
+    """Return the terms of an additive model with the bands of its members, and formulas."""
+    counts = saved.preprocessor.counts or {}
+    return [describe_curve(curve, error_P, counts.get(curve.grid.column.name)) for curve, error_P in read]
+
+
+def _described(
+    read: Sequence[ReadCurve], saved: SavedModel, labels_N: Array, log_odds_N: Float64, weight_N: Array | None
+) -> list[Curve]:
+    """Return the curves with bands, where the model says how many rows it was trained on, and formulas."""
+    counts = saved.preprocessor.counts or {}
+    errors: Sequence[Float64 | None] = [None] * len(read)
+    # Every row is in one bin of each column.
+    train_rows = sum(next(iter(counts.values()), []))
+    if train_rows:
+        measured = Measured(labels_N, log_odds_N, weight_N, train_rows)
+        errors = standard_errors(read, measured) or errors
+    return [
+        describe_curve(curve, error_P, counts.get(curve.grid.column.name))
+        for curve, error_P in zip(read, errors, strict=True)
+    ]

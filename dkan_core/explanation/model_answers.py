@@ -14,10 +14,11 @@ from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation import prediction
 from dkan_core.evaluation.prediction import CHUNK_OUTPUTS
-from dkan_core.explanation.columns import Rows, Settings
+from dkan_core.explanation.columns import Rows, Settings, changed_rows
 from dkan_core.explanation.response import Answers, Change, cut, row_count, slices
+from dkan_core.model.base import TabularModel
 from dkan_core.model.first_layer import FeatureChange, FirstLayerTerms
-from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.tabular import TabularFastKAN, mean_log_odds
 
 # Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
 # says nothing, and one row of that kind would outweigh all others in a mean of squares.
@@ -42,10 +43,12 @@ class ModelAnswers(Answers):
     scored_NL: npt.NDArray[np.float32]
     """The log-odds of all labels for the rows as they are, of any size."""
 
-    def __init__(self, model: TabularFastKAN, device: torch.device, labels: Sequence[int], arrays: Arrays) -> None:
+    def __init__(self, model: TabularModel, device: torch.device, labels: Sequence[int], arrays: Arrays) -> None:
         self._model, self._device, self._labels = model, device, list(labels)
         self._step = max(1, CHUNK_OUTPUTS // model.first_width)
-        self._terms = FirstLayerTerms(model) if model.first_layer_is_sum else None
+        self._terms: FirstLayerTerms | None = None
+        if isinstance(model, TabularFastKAN) and model.first_layer_is_sum:
+            self._terms = FirstLayerTerms(model)
         if self._terms is None:
             self.scored_NL = prediction.log_odds(model, arrays, device).cpu().numpy()
         else:
@@ -70,8 +73,11 @@ class ModelAnswers(Answers):
         return torch.cat(scored).numpy(), torch.cat(kept)
 
     def _first(self, arrays: Arrays) -> Tensor:
+        return self._model.first_output(*self._stored(arrays))
+
+    def _stored(self, arrays: Arrays) -> tuple[Tensor | None, Tensor | None]:
         stored = {name: torch.from_numpy(array).to(self._device) for name, array in arrays.items()}
-        return self._model.first_output(stored.get("numeric"), stored.get("categorical"))
+        return stored.get("numeric"), stored.get("categorical")
 
     def to_changed(self, rows_M: Rows, settings: Settings) -> Float64:
         """Return the log-odds ``(M, L)`` of rows with some columns changed.
@@ -84,6 +90,35 @@ class ModelAnswers(Answers):
             return super().to_changed(rows_M, settings)
         parts = [(rows_M[part], cut(settings, part)) for part in slices(len(rows_M), self._step)]
         return np.concatenate([answered_ML for part in parts for answered_ML in self._score_together([part])])
+
+    @torch.inference_mode()
+    def of_members(self, rows_M: Rows, settings: Settings, label: int) -> Float64:
+        """Return a label's log-odds of changed rows, and beside them what each member says, each calibrated.
+
+        Args:
+            rows_M: Which rows; one may be changed in several ways.
+            settings: The columns, each with M values.
+            label: Which of the labels.
+
+        Shape:
+            - Output: ``(M, 1 + members)``
+        """
+        found = []
+        for part in slices(len(rows_M), self._step):
+            both_ML = self._together_and_apart(rows_M[part], cut(settings, part))
+            found.append(self._model.calibrated(both_ML)[:, :, self._labels[label]].T)
+        return torch.cat(found).cpu().numpy().astype(np.float64).clip(-LARGEST, LARGEST)
+
+    def _together_and_apart(self, rows_M: Rows, settings: Settings) -> Tensor:
+        """Return the log-odds of changed rows before calibration, ``(1 + members, M, L)``, all members' first."""
+        if isinstance(self._model, TabularFastKAN) and self._terms is not None:
+            logits_ML = self._model.logits_of(self._changed_first(rows_M, settings))
+            together_L = mean_log_odds(logits_ML)
+        else:
+            logits_ML = self._model.member_logits(*self._stored(changed_rows(self.arrays, rows_M, settings)))
+            of_probabilities = isinstance(self._model, TabularFastKAN)
+            together_L = mean_log_odds(logits_ML) if of_probabilities else logits_ML.mean(dim=0)
+        return torch.cat([together_L.unsqueeze(0), logits_ML])
 
     def to_changes(self, changes: Iterable[Change]) -> Iterator[Float64]:
         """Yield what ``to_changed`` returns for each of many changes; those of few rows are scored together."""

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from dkan_core.explanation.contributions import ContributionExplainer
+from dkan_core.explanation.additive import CROSS
+from dkan_core.explanation.contributions import explainer_of
 from dkan_core.model.saved_model import SavedModel
 
 REASON = pa.struct([("column", pa.string()), ("value", pa.string()), ("log_odds", pa.float32())])
@@ -33,16 +34,24 @@ class ReasonFinder:
     Args:
         saved: The model.
         device: Where to compute.
+        label: The one label to explain. Default: all.
 
     Raises:
         DataError: The model does not hold the distribution of its training data.
     """
 
-    def __init__(self, saved: SavedModel, device: torch.device) -> None:
-        self.labels = saved.config.labels
+    def __init__(self, saved: SavedModel, device: torch.device, label: str | None = None) -> None:
+        self.labels = saved.config.labels if label is None else (label,)
         self._preprocessor = saved.preprocessor
-        self._explainer = ContributionExplainer(saved.module, saved.preprocessor, device)
-        self._names = pa.array([column.name for column in self._explainer.columns])
+        places = [saved.config.labels.index(name) for name in self.labels]
+        self._explainer = explainer_of(saved.module, saved.preprocessor, device, places)
+        self._names = pa.array([CROSS.join(columns) for columns in self._explainer.sources])
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all columns that the model reads, and of its pairs of columns where it is additive."""
+        names: list[str] = self._names.to_pylist()
+        return names
 
     @property
     def fields(self) -> list[tuple[str, pa.DataType]]:
@@ -68,8 +77,15 @@ class ReasonFinder:
             where: The rows, as messages should call them.
         """
         found_NFL = self._explainer.explain(self._preprocessor.transform(rows, where))
-        texts = [_text(rows.column(name.as_py())) for name in self._names]
+        texts = [self._texts(rows, columns, where) for columns in self._explainer.sources]
         return [self._strongest(found_NF, texts, count) for found_NF in np.moveaxis(found_NFL, 2, 0)]
+
+    def _texts(self, rows: pa.RecordBatch | pa.Table, columns: Sequence[str], where: str) -> pa.Array:
+        """Return the values of a column as text, or those of a pair with a cross between them."""
+        texts = [_text(self._preprocessor.column_of(rows, name, where)) for name in columns]
+        if len(texts) == 1:
+            return texts[0]
+        return pc.binary_join_element_wise(*(text.fill_null("missing") for text in texts), CROSS)
 
     def _strongest(self, found_NF: npt.NDArray[np.float32], texts: Sequence[pa.Array], count: int) -> pa.ListArray:
         # Stable: of equal contributions the earlier column is first, on every machine.

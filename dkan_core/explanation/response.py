@@ -48,6 +48,19 @@ class Answers:
         parts = [self._answer(rows_M[part], cut(settings, part)) for part in slices(len(rows_M), step)]
         return np.concatenate(parts)
 
+    def of_members(self, rows_M: Rows, settings: Settings, label: int) -> Float64:
+        """Return a label's log-odds of changed rows, and beside them what each member of an ensemble says.
+
+        Args:
+            rows_M: Which rows; one may be changed in several ways.
+            settings: The columns, each with M values.
+            label: Which of the labels.
+
+        Shape:
+            - Output: ``(M, 1 + members)``; a function has no members
+        """
+        return self.to_changed(rows_M, settings)[:, [label]]
+
     def to_changes(self, changes: Iterable[Change]) -> Iterator[Float64]:
         """Yield what ``to_changed`` returns for each of many changes, some of which may be scored together."""
         return (self.to_changed(*change) for change in changes)
@@ -57,6 +70,12 @@ class Answers:
 
 
 def respond(answers: Answers, count: int, settings: Settings, label: int) -> Float64:
+    """Return what ``respond_by_member`` does, ``(P, N)``, without the members."""
+    rows_M, repeated = _repeated(count, settings)
+    return answers.to_changed(rows_M, repeated)[:, label].reshape(-1, count)
+
+
+def respond_by_member(answers: Answers, count: int, settings: Settings, label: int) -> Float64:
     """Return a label's log-odds of the first rows with the columns set to each of P values.
 
     Args:
@@ -66,11 +85,17 @@ def respond(answers: Answers, count: int, settings: Settings, label: int) -> Flo
         label: Which of the answers' labels.
 
     Shape:
-        - Output: ``(P, N)``
+        - Output: ``(P, N, 1 + members)``, the ensemble first
     """
-    values = len(settings[0][1])
-    place_M, rows_M = np.divmod(np.arange(values * count), count)
-    return answers.to_changed(rows_M, cut(settings, place_M))[:, label].reshape(values, count)
+    rows_M, repeated = _repeated(count, settings)
+    answered = answers.of_members(rows_M, repeated, label)
+    return answered.reshape(-1, count, answered.shape[1])
+
+
+def _repeated(count: int, settings: Settings) -> tuple[Rows, Settings]:
+    """Return the first rows once for each value, with the values repeated."""
+    place_M, rows_M = np.divmod(np.arange(len(settings[0][1]) * count), count)
+    return rows_M, cut(settings, place_M)
 
 
 def cut(settings: Settings, part: slice | Rows) -> Settings:

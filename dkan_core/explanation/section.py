@@ -2,17 +2,23 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from markupsafe import Markup
 
+from dkan_core.explanation.curve_drawings import departing_marks
 from dkan_core.explanation.curves import Curve
-from dkan_core.explanation.drawings import Drawing, departing_marks, percent
+from dkan_core.explanation.drawings import Drawing, percent
 from dkan_core.explanation.interactions import PairMap
 from dkan_core.explanation.learned import Explanation
-from dkan_core.report.figures import page_element
-from dkan_core.report.templating import Card, render_html
+from dkan_core.report.figures.svg import page_element
+from dkan_core.report.templating import Card, inline_script, render_html
 
-# A page of a thousand columns would be a list of zeros; all of them are in ``explanation.json``.
-TABLE_ROWS = 60
+# With more, a browser takes seconds to search; all of them are in ``explanation.json``.
+TABLE_ROWS = 5000
+# Fewer columns are found at a glance.
+LEAST_TO_FIND = 8
+# Columns whose effect changed, and names of columns that one model alone reads.
+SHIFT_ROWS = 12
 # Of the 28 pairs at most.
 PAIR_ROWS = 10
 
@@ -34,13 +40,17 @@ def render_explanation(
         lead=f"{found.rows:,} rows of the {found.split} split, {len(found.importance):,} columns",
         label=found.label,
         facts=_facts(found),
-        importance_card=_importance_card(found, "importance", importance, len(found.curves)),
+        importance_card=_importance_card(found, importance, len(found.curves)),
         importance=found.importance,
         table_rows=TABLE_ROWS,
-        curve_cards=_curve_cards(found, curves),
+        curve_cards=[*zip(found.curves, _curve_cards(found, curves), strict=True)],
+        least_to_find=LEAST_TO_FIND,
+        script=inline_script("columns.js"),
         percent=percent,
         pairs=found.interactions[:PAIR_ROWS],
         map_cards=_map_cards(found.maps, maps),
+        against=found.against,
+        before_rows=SHIFT_ROWS,
     )
 
 
@@ -53,12 +63,14 @@ def render_section(found: Explanation, importance: Drawing, bars: int, curves: S
         bars: How many bars there are, at most.
         curves: A drawing for each of its curves.
     """
-    cards = [_importance_card(found, "learned", importance, bars), *_curve_cards(found, curves)]
-    return render_html("learned", label=found.label, rows=found.rows, cards=cards)
+    cards = [_importance_card(found, importance, bars), *_curve_cards(found, curves)]
+    return render_html(
+        "learned", label=found.label, rows=found.rows, cards=cards, against=found.against, before_rows=SHIFT_ROWS
+    )
 
 
-def _importance_card(found: Explanation, key: str, drawing: Drawing, bars: int) -> Card:
-    return ("Importance", _of_labels(found, bars), page_element(drawing.svg, key, "Importance"))
+def _importance_card(found: Explanation, drawing: Drawing, bars: int) -> Card:
+    return ("Importance", _of_labels(found, bars), page_element(drawing.svg, "Importance"))
 
 
 def _facts(found: Explanation) -> list[tuple[str, str, str]]:
@@ -103,14 +115,25 @@ def _curve_cards(found: Explanation, drawings: Sequence[Drawing]) -> list[Card]:
         (
             curve.name,
             _about_curve(curve, effects[curve.name]),
-            page_element(drawing.svg, f"curve-{place}", f"Effect of {curve.name}"),
+            page_element(drawing.svg, _spoken(curve)),
         )
-        for place, (curve, drawing) in enumerate(zip(found.curves, drawings, strict=True))
+        for curve, drawing in zip(found.curves, drawings, strict=True)
     ]
 
 
+def _spoken(curve: Curve) -> str:
+    """Return what a screen reader says of a curve: where it is lowest and highest."""
+    shown = curve.of("curve", "level") or curve.points
+    low, high = min(shown, key=lambda point: point.mean), max(shown, key=lambda point: point.mean)
+    ends = f"lowest {low.mean:+.2f} at {low.name}, highest {high.mean:+.2f} at {high.name}"
+    return f"Effect of {curve.name}: {ends}"
+
+
 def _about_curve(curve: Curve, effect: float) -> str:
-    parts = [f"Effect {effect:.2f} log-odds."]
+    # What a column does with others is no part of its curve, which would be flat beside a large effect.
+    parts = [f"Effect {effect:.2f} log-odds; alone, as the figure shows, {min(effect, effect_alone(curve)):.2f}."]
+    if curve.formula is not None:
+        parts.append(f"About {curve.formula.text} (R² {curve.formula.r2:.2f}).")
     if departing_marks(curve):
         parts.append("Orange: frequent values that the model treats apart.")
     # Else a reader would take the bars for all there is.
@@ -122,10 +145,19 @@ def _about_curve(curve: Curve, effect: float) -> str:
     return " ".join(parts)
 
 
+def effect_alone(curve: Curve) -> float:
+    """Return the standard deviation over rows of what a column does by itself: the effect that its figure shows."""
+    rows = np.array([point.rows for point in curve.points], dtype=np.float64)
+    means = np.array([point.mean for point in curve.points])
+    if not rows.sum():
+        return 0.0
+    return float(np.sqrt(np.average(np.square(means - np.average(means, weights=rows)), weights=rows)))
+
+
 def _map_cards(pairs: Sequence[PairMap], drawings: Sequence[Drawing]) -> list[Card]:
     text = "Orange raises the log-odds, blue lowers them. Dots: no row has such values."
     cards = []
-    for place, (pair, drawing) in enumerate(zip(pairs, drawings, strict=True)):
+    for pair, drawing in zip(pairs, drawings, strict=True):
         names = f"{pair.first.name} × {pair.second.name}"
-        cards.append((names, text, page_element(drawing.svg, f"map-{place}", f"Effect of {names}")))
+        cards.append((names, text, page_element(drawing.svg, f"Effect of {names}")))
     return cards

@@ -15,7 +15,8 @@ from dkan_core.explanation.columns import Column
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.model_answers import LARGEST
 from dkan_core.explanation.response import affordable_rows, first_rows, row_count, width
-from dkan_core.model.tabular import TabularFastKAN, decode_scores
+from dkan_core.model.base import TabularModel
+from dkan_core.model.tabular import decode_scores
 
 # Smaller than the chunks that are only scored (in ``response``): until the gradient is taken, what the forward pass
 # computed in every layer is kept, many floats for each value.
@@ -36,7 +37,7 @@ def add_slopes(ranked: Sequence[Importance], columns: Sequence[Column], slopes_F
 
 
 def measure_slopes(
-    model: TabularFastKAN, device: torch.device, arrays: Arrays, labels: Sequence[int], cells: float
+    model: TabularModel, device: torch.device, arrays: Arrays, labels: Sequence[int], cells: float
 ) -> Float64:
     """Return the mean absolute gradient of the log-odds by each score, times the scores' standard deviation.
 
@@ -79,7 +80,7 @@ def _present(numeric_BF: Tensor) -> Tensor:
     return numeric_BF != 0 if numeric_BF.dtype == torch.uint8 else ~numeric_BF.isnan()
 
 
-def _summed_gradients(model: TabularFastKAN, chunk: dict[str, Tensor], labels: Sequence[int]) -> Tensor:
+def _summed_gradients(model: TabularModel, chunk: dict[str, Tensor], labels: Sequence[int]) -> Tensor:
     """Return the sum over the rows with a value of the absolute gradient, averaged over labels.
 
     Shape:

@@ -15,6 +15,7 @@ from dkan_core.config.train import TrainConfig
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
+from dkan_core.model.additive_shape import PAIR_FUNCTIONS, AdditiveShape, Layout, layout_of
 from dkan_core.utils.resources import available_memory
 from dkan_core.utils.schemas import Schema, read_json
 
@@ -24,6 +25,8 @@ MAX_BINARY_KNOTS = 2
 # By falling frequency: rarer categories share a weight. At 64 outputs and 16 members, so many codes are 16 MB; a column
 # of 65,536 would make the table larger than the rest of the model, with weights that hardly any row trains.
 MAX_ONE_HOT_CODES = 4096
+# Basis functions of an additive model's curves, coarse and fine ones, as multiples of ``num_centers``.
+RESOLUTIONS = (1, 4)
 # Of a parameter, at least: its value, gradient and two moments, in float32.
 TRAINING_BYTES = 4 * 4
 
@@ -44,8 +47,12 @@ class ModelConfig(Schema):
     labels: Annotated[tuple[str, ...], Field(min_length=1)]
     """Label names, in the order of the outputs."""
 
-    model: Literal["auto", "fastkan"]
-    """"auto": an ensemble with feature crosses, value one-hots and linear binary columns; "fastkan": plain FastKAN."""
+    positive: dict[str, str] = Field(default_factory=dict)
+    """By label, the value of its column that counts as 1; labels that are not here hold 0 and 1."""
+
+    model: Literal["auto", "fastkan", "additive"]
+    """"auto": an ensemble with feature crosses, value one-hots and linear binary columns; "fastkan": plain FastKAN;
+    "additive": a curve per column and chosen pairs, without hidden layers."""
 
     num_numeric: Index
     """Number of numeric features."""
@@ -76,8 +83,13 @@ class ModelConfig(Schema):
     dropout: float
     binary_dropout: float
 
+    additive: AdditiveShape | None = None
+    """What additive models alone have."""
+
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if (self.additive is not None) != (self.model == "additive"):
+            raise ValueError("additive: must be there for model additive, and for no other")
         # A network has one schema: what settings may not ask for, no file may hold.
         TrainConfig(
             **{name: getattr(self, name) for name in ModelConfig.model_fields if name in field_types(TrainConfig)}
@@ -95,7 +107,20 @@ class ModelConfig(Schema):
         crosses = (group for group in self.one_hot_groups if len(group) > 1)
         if sum(math.prod(self.cardinalities[index] for index in group) for group in crosses) > MAX_JOINT_CODES:
             raise ValueError(f"indicators: must have at most {MAX_JOINT_CODES:,} joint codes")
+        if self.additive is not None:
+            self._check_additive(self.additive)
         return self
+
+    def _check_additive(self, shape: AdditiveShape) -> None:
+        if self.hidden or self.embedded or any(len(group) > 1 for group in self.one_hot_groups):
+            raise ValueError("additive: there must be no hidden layer, no embedding and no cross of codes")
+        if len(shape.upper) != len(self.binary):
+            raise ValueError("additive.upper: must have one code for each binary feature")
+        _check_indexes("additive.monotone", [feature for feature, _ in shape.monotone], self.num_numeric)
+        coded = {self.num_numeric + group[0] for group in self.one_hot_groups}
+        odd = {each.feature for each in shape.binned} - coded - {*range(self.num_numeric)}
+        if odd:
+            raise ValueError(f"additive.binned: {min(odd)} is no feature with a term")
 
     @classmethod
     def for_data(
@@ -105,6 +130,7 @@ class ModelConfig(Schema):
         *,
         one_hot_groups: Sequence[tuple[int, ...]] = (),
         missing: Sequence[int] = (),
+        additive: AdditiveShape | None = None,
     ) -> "ModelConfig":
         """Return the architecture for a prepared data set.
 
@@ -113,10 +139,12 @@ class ModelConfig(Schema):
             config: Sizes, and whether the model is a plain FastKAN, which has no one-hot weights.
             one_hot_groups: Groups of coded features whose joint value gets weights of its own.
             missing: Coded features of which only whether they are missing gets weights.
+            additive: What additive models alone have.
         """
         plain = config.model == "fastkan"
         return cls(
             labels=tuple(prepared.labels),
+            positive=dict(prepared.positive),
             model=config.model,
             **features_of(prepared.preprocessor, config.model),
             one_hot_groups=() if plain else tuple(one_hot_groups),
@@ -130,6 +158,7 @@ class ModelConfig(Schema):
             input_norm=config.input_norm,
             dropout=config.dropout,
             binary_dropout=config.binary_dropout,
+            additive=additive,
         )
 
     def check_encoding(self, preprocessor: Preprocessor, where: str) -> None:
@@ -141,7 +170,9 @@ class ModelConfig(Schema):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
-        return self.model_dump(by_alias=True)
+        # Without keys that other models do not have: they write the same bytes as ever.
+        left_out = {name for name in ("additive", "positive") if not getattr(self, name)}
+        return self.model_dump(by_alias=True, exclude=left_out)
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any], where: str = "architecture") -> "ModelConfig":
@@ -168,7 +199,9 @@ def features_of(preprocessor: Preprocessor, model: str) -> dict[str, Any]:
         "num_numeric": len(preprocessor.numeric),
         "binary": () if model == "fastkan" else tuple(binary),
         "cardinalities": tuple(feature.cardinality for feature in preprocessor.coded),
-        "embedded": tuple(index for index, feature in enumerate(preprocessor.coded) if feature.kind == "category"),
+        "embedded": ()
+        if model == "additive"
+        else tuple(index for index, feature in enumerate(preprocessor.coded) if feature.kind == "category"),
     }
 
 
@@ -182,12 +215,21 @@ def count_parameters(config: ModelConfig) -> int:
 
     Trained parameters, grids and calibration: as many as the tensors of ``TabularFastKAN.state_dict`` hold.
     """
+    if config.additive is not None:
+        rows = additive_layout(config).size if config.additive.form == "tables" else 0
+        return count_trained(config) + rows + 2 * len(config.labels)
     layers = len(config.hidden) + (_basis_inputs(config) > 0)
     return count_trained(config) + layers * config.num_centers + 2 * len(config.labels)
 
 
 def count_trained(config: ModelConfig) -> int:
     """Return P, the number of trainable parameters, before anything is allocated for them."""
+    if config.additive is not None:
+        layout = additive_layout(config)
+        functions = sum(curve_functions(config)) if config.additive.form == "curves" else 0
+        of_pairs = PAIR_FUNCTIONS**2 * len(layout.pairs) if config.additive.form == "curves" else 0
+        width = config.members * len(config.labels)
+        return width * (layout.size + functions * len(layout.curved) + of_pairs) + len(config.labels)
     sizes = [config.cardinalities[index] for index in config.embedded]
     embeddings = sum(size * embedding_width(size, config.embedding_dim) for size in sizes)
     inputs, outputs, centers = _basis_inputs(config), len(config.labels), config.num_centers
@@ -198,6 +240,23 @@ def count_trained(config: ModelConfig) -> int:
     for before, after in itertools.pairwise((first, *rest)):
         network += config.members * (before * after * (centers + 1) + after + 2 * before)
     return embeddings + shifts + network + outputs
+
+
+def additive_shape(config: ModelConfig) -> AdditiveShape:
+    """Return what additive models alone have."""
+    assert config.additive is not None
+    return config.additive
+
+
+def additive_layout(config: ModelConfig) -> Layout:
+    """Return where the terms of an additive model lie."""
+    coded = [group[0] for group in config.one_hot_groups]
+    return layout_of(config.num_numeric, config.binary, config.cardinalities, coded, additive_shape(config))
+
+
+def curve_functions(config: ModelConfig) -> tuple[int, ...]:
+    """Return the number of basis functions of each resolution of an additive model's curves."""
+    return tuple(config.num_centers * factor for factor in RESOLUTIONS)
 
 
 def _basis_inputs(config: ModelConfig) -> int:

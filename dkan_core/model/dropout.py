@@ -58,7 +58,7 @@ class RowDropout(nn.Module):
         if key_B is None:
             return F.dropout(x, self.p)
         factor_BU = keep_factors(key_B, self.unit_keys, self.p, x.dtype)
-        return x * (factor_BU if x.dim() == 2 else factor_BU.view(len(key_B), len(x), -1).transpose(0, 1))
+        return x * (factor_BU if x.dim() == 2 else factor_BU.view(len(key_B), len(x), x.shape[-1]).transpose(0, 1))
 
     def hashed(self, key_B: Tensor | None) -> tuple[Tensor | None, Tensor, int]:
         """Return what a pass that drops by itself needs: keys of the rows, of the units, and the share to drop.

@@ -50,9 +50,14 @@ class MemberLayer(KernelModule):
         nn.init.trunc_normal_(self.spline_weight, std=0.1)
         nn.init.uniform_(self.base_weight, -(inputs**-0.5), inputs**-0.5)
 
+    def weights(self) -> tuple[Tensor, ...]:
+        """Return what the layer learns, as ``kernels.hidden_layer`` takes it."""
+        return self.norm_weight, self.norm_bias, self.spline_weight, self.base_weight, self.base_bias
+
     def forward(self, x_MBI: Tensor, dropout: RowDropout | None = None, dropout_key_B: Tensor | None = None) -> Tensor:
-        weights = (self.norm_weight, self.norm_bias, self.spline_weight, self.base_weight, self.base_bias)
-        fused_MBO = hidden_layer(x_MBI, weights, self.rbf.grid, self.rbf.width, dropout, dropout_key_B, self.kernel)
+        fused_MBO = hidden_layer(
+            x_MBI, self.weights(), self.rbf.grid, self.rbf.width, dropout, dropout_key_B, self.kernel
+        )
         if fused_MBO is not None:
             return fused_MBO
         x_MBI = x_MBI if dropout is None else dropout(x_MBI, dropout_key_B)

@@ -81,10 +81,14 @@ class FastKANLayer(KernelModule):
         self.base_linear = nn.Linear(inputs, outputs)
         nn.init.trunc_normal_(self.spline_linear.weight, std=0.1)
 
+    def weights(self) -> tuple[Tensor, ...] | None:
+        """Return what the layer learns, in the order of ``kernels.hidden_layer``; None without a norm."""
+        norm, base = self.layernorm, self.base_linear
+        return None if norm is None else (norm.weight, norm.bias, self.spline_linear.weight, base.weight, base.bias)
+
     def forward(self, x_BI: Tensor, dropout: RowDropout | None = None, dropout_key_B: Tensor | None = None) -> Tensor:
-        if self.layernorm is not None:
-            norm, base = self.layernorm, self.base_linear
-            weights = (norm.weight, norm.bias, self.spline_linear.weight, base.weight, base.bias)
+        weights = self.weights()
+        if weights is not None:
             networks = tuple(weight.unsqueeze(0) for weight in weights)
             grid_G, width = self.rbf.grid, self.rbf.width
             fused_NBO = hidden_layer(x_BI.unsqueeze(0), networks, grid_G, width, dropout, dropout_key_B, self.kernel)

@@ -16,10 +16,11 @@ from torch import Tensor
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.origin import Origin
 from dkan_core.errors import DataError
-from dkan_core.model.architecture import ModelConfig, count_parameters
+from dkan_core.model.architecture import ModelConfig, additive_layout, count_parameters
+from dkan_core.model.base import TabularModel
+from dkan_core.model.build import build_model
 from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE
 from dkan_core.model.model_folder import CARD, CONFIG, METRICS, PREPROCESSOR, WEIGHTS, ModelFolder, with_hashes
-from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.report.templating import render_markdown
 from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.failures import output_error
@@ -28,7 +29,7 @@ from dkan_core.utils.storage.files import json_text, remove, sync_folder, write_
 
 def save_model(
     folder: Path,
-    model: TabularFastKAN,
+    model: TabularModel,
     config: ModelConfig,
     preprocessor: Preprocessor,
     metrics: dict[str, Any],
@@ -85,6 +86,7 @@ def model_card(config: ModelConfig, preprocessor: Preprocessor, metrics: dict[st
         "model_card",
         config=config,
         layers=[*config.hidden, len(config.labels)],
+        terms=additive_layout(config) if config.additive is not None else None,
         metrics=metrics,
         numeric=[feature.name for feature in preprocessor.numeric],
         categories=[feature.name for feature in preprocessor.coded if feature.kind == "category"],
@@ -170,6 +172,14 @@ class ModelMetrics(_Metrics):
     origin: Origin | None = None
     """Of the data that it was trained on; None where an earlier dkan wrote this, or the rows came from no files."""
 
+    edits: list[dict[str, str | float | list[str]]] | None = None
+    """What was changed by hand in an additive model, in this order; None where nothing was."""
+
+    edits_before: dict[str, float | None] | None = None
+    """Quality before the last edits; None where it was not measured."""
+
+    edits_after: dict[str, float | None] | None = None
+
 
 class SavedModel:
     """A model read from its folder, ready to score.
@@ -199,7 +209,7 @@ class SavedModel:
             )
         return metrics.model_dump(exclude_unset=True)
 
-    def _read_module(self) -> TabularFastKAN:
+    def _read_module(self) -> TabularModel:
         where, content = self.folder / WEIGHTS, self.files.read(WEIGHTS)
         try:
             state = load(content)
@@ -208,7 +218,7 @@ class SavedModel:
         check_count(self.config, state, where)
         # Its initial weights are random, and at once replaced; the caller's random state stays as it is.
         with torch.random.fork_rng(devices=[]):
-            module = TabularFastKAN(self.config)
+            module = build_model(self.config)
         check_weights(module.state_dict(), state, where)
         module.load_state_dict(state)
         return module.eval()

@@ -8,15 +8,14 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, SCORE_LIMIT, STEPS, UNSEEN
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embedding_width
+from dkan_core.model.base import TabularModel
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import FastKANEnsemble
 from dkan_core.model.fastkan import Basis, FastKAN, FastKANLayer
@@ -41,6 +40,11 @@ def decode_scores(numeric_BF: Tensor) -> Tensor:
         return numeric_BF.float().nan_to_num(nan=0.0)
     scores_BF = numeric_BF.float().sub_(1).mul_(2 * SCORE_LIMIT / STEPS).sub_(SCORE_LIMIT)
     return scores_BF.masked_fill_(numeric_BF == 0, 0.0)
+
+
+def stored_scores(numeric_BF: Tensor | None) -> Tensor | None:
+    """Return scores as a first layer takes them: bytes as they are stored, others decoded."""
+    return numeric_BF if numeric_BF is None or numeric_BF.dtype == torch.uint8 else decode_scores(numeric_BF)
 
 
 class OneHotWeights(KernelModule):
@@ -184,21 +188,27 @@ class InputEncoder(nn.Module):
         """
         if layer.layernorm is not None or not can_compute_input_layer(layer.spline_linear.weight, layer.kernel):
             return None
+        grid = (layer.rbf.grid, layer.rbf.width)
+        scores_BF, weights = stored_scores(numeric), self.input_weights(layer)
+        first_BH = input_layer(scores_BF, self.byte_scores, categorical, weights, grid, self.layout)
+        binary_BF = self.binary_inputs(numeric, dropout_key_B)
+        return first_BH if self.binary_linear is None or binary_BF is None else first_BH + self.binary_linear(binary_BF)
+
+    def input_weights(self, layer: FastKANLayer) -> InputWeights:
+        """Return what a first layer and this encoder learn, but for the weights of binary features."""
         one_hot_VH = None if self.indicators is None else self.indicators.weight
         base = layer.base_linear
-        weights = InputWeights(layer.spline_linear.weight, base.weight, base.bias, one_hot_VH, self._tables)
-        scores_BF = numeric if numeric is None or numeric.dtype == torch.uint8 else decode_scores(numeric)
-        grid = (layer.rbf.grid, layer.rbf.width)
-        first_BH = input_layer(scores_BF, self.byte_scores, categorical, weights, grid, self.layout)
-        if self.binary_linear is None or numeric is None:
-            return first_BH
-        return first_BH + self._binary_shift(decode_scores(numeric[:, self.binary]), dropout_key_B)
+        return InputWeights(layer.spline_linear.weight, base.weight, base.bias, one_hot_VH, self._tables)
 
-    def _binary_shift(self, binary_BF: Tensor, dropout_key_B: Tensor | None) -> Tensor:
-        """Return what binary features add to the first layer's output."""
-        assert self.binary_linear is not None
-        shift_BH: Tensor = self.binary_linear(BINARY_SCALE * self.binary_dropout(binary_BF, dropout_key_B))
-        return shift_BH
+    def binary_inputs(self, numeric: Tensor | None, dropout_key_B: Tensor | None) -> Tensor | None:
+        """Return what ``binary_linear`` is given; None where there are no binary features."""
+        if self.binary_linear is None or numeric is None:
+            return None
+        return self._scaled_and_dropped(decode_scores(numeric[:, self.binary]), dropout_key_B)
+
+    def _scaled_and_dropped(self, binary_BF: Tensor, dropout_key_B: Tensor | None) -> Tensor:
+        scaled_BF: Tensor = BINARY_SCALE * self.binary_dropout(binary_BF, dropout_key_B)
+        return scaled_BF
 
     @property
     def _tables(self) -> list[Tensor]:
@@ -224,7 +234,7 @@ class InputEncoder(nn.Module):
         if numeric is not None:
             scores_BF = decode_scores(numeric)
             if self.binary_linear is not None:
-                shifts.append(self._binary_shift(scores_BF[:, self.binary], dropout_key_B))
+                shifts.append(self.binary_linear(self._scaled_and_dropped(scores_BF[:, self.binary], dropout_key_B)))
                 scores_BF = scores_BF[:, self.curved]
             inputs.append(scores_BF)
         if categorical is not None and self.indicators is not None:
@@ -232,7 +242,7 @@ class InputEncoder(nn.Module):
         return inputs, shifts
 
 
-class TabularFastKAN(nn.Module):
+class TabularFastKAN(TabularModel):
     """Input encoder, networks and calibration.
 
     Shape:
@@ -240,12 +250,8 @@ class TabularFastKAN(nn.Module):
         - Output: calibrated log-odds ``(B, L)`` of the members' mean probability
     """
 
-    calibration_scale: Tensor
-    calibration_shift: Tensor
-
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         widths = [*config.hidden, len(config.labels)]
         self.first_width = config.members * widths[0]
         self.encoder = InputEncoder(config, self.first_width)
@@ -258,10 +264,16 @@ class TabularFastKAN(nn.Module):
             self.network = FastKANEnsemble(
                 config.members, widths, input_norm=config.input_norm, dropout=config.dropout, **basis
             )
-        # One for all members: with the labels' prior in it, the first steps need not learn how rare positives are.
-        self.bias = nn.Parameter(torch.zeros(len(config.labels)))
-        self.register_buffer("calibration_scale", torch.ones(len(config.labels)))
-        self.register_buffer("calibration_shift", torch.zeros(len(config.labels)))
+
+    @property
+    def widths(self) -> list[int]:
+        """Inputs, hidden units and outputs of each member."""
+        return [self.encoder.width, *self.config.hidden, len(self.config.labels)]
+
+    @property
+    def code_tables(self) -> dict[str, list[int]]:
+        """The parameters whose rows stand for codes, and the sizes of the features or groups they hold."""
+        return {f"encoder.{name}": sizes for name, sizes in self.encoder.code_tables().items()}
 
     def member_logits(
         self,
@@ -269,25 +281,13 @@ class TabularFastKAN(nn.Module):
         categorical: Tensor | None = None,
         dropout_key_B: Tensor | None = None,
     ) -> Tensor:
-        """Return each member's log-odds ``(M, B, L)``, before calibration: what the loss looks at.
-
-        Args:
-            numeric: ``(B, F)``; None where there are no numeric features.
-            categorical: ``(B, C)`` int32; None where there are no coded features.
-            dropout_key_B: Decides in training mode what is dropped; without it torch's generator does.
-        """
+        """Return each member's log-odds ``(M, B, L)``; see the base."""
         return self._after_first(self.first_output(numeric, categorical, dropout_key_B), dropout_key_B) + self.bias
 
     def first_output(
         self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor | None = None
     ) -> Tensor:
-        """Return the first layer's output over all members ``(B, H)``.
-
-        Args:
-            numeric: ``(B, F)``; None where there are no numeric features.
-            categorical: ``(B, C)`` int32; None where there are no coded features.
-            dropout_key_B: Decides in training mode what is dropped.
-        """
+        """Return the first layer's output over all members ``(B, H)``; ``dropout_key_B`` as in ``member_logits``."""
         first = self.first_layer
         first_BH = None if first is None else self.encoder.first_layer(first, numeric, categorical, dropout_key_B)
         if first_BH is not None:
@@ -310,25 +310,15 @@ class TabularFastKAN(nn.Module):
 
     def log_odds_of(self, first_BH: Tensor) -> Tensor:
         """Return the calibrated log-odds ``(B, L)``, given the first layer's output."""
-        logits_MBL = self._after_first(first_BH, None) + self.bias
-        return mean_log_odds(logits_MBL) * self.calibration_scale + self.calibration_shift
+        return self.calibrated(mean_log_odds(self.logits_of(first_BH)))
+
+    def logits_of(self, first_BH: Tensor) -> Tensor:
+        """Return each member's log-odds ``(M, B, L)``, before calibration, given the first layer's output."""
+        return self._after_first(first_BH, None) + self.bias
 
     def _after_first(self, first_BH: Tensor, dropout_key_B: Tensor | None) -> Tensor:
         logits = self.network.after_first(first_BH, dropout_key_B)
         return logits.unsqueeze(0) if isinstance(self.network, FastKAN) else logits
-
-    @torch.no_grad()
-    def start_at(self, log_odds_L: Sequence[float]) -> None:
-        """Let the untrained model answer about the labels' prior log-odds to every row."""
-        self.bias.copy_(torch.tensor(log_odds_L))
-
-    def calibrate(self, scale_L: float | npt.NDArray[Any] = 1.0, shift_L: float | npt.NDArray[Any] = 0.0) -> None:
-        """Stretch and shift the log-odds from now on; without arguments, undo an earlier calibration."""
-        self.calibration_scale.copy_(torch.as_tensor(scale_L))
-        self.calibration_shift.copy_(torch.as_tensor(shift_L))
-
-    def forward(self, numeric: Tensor | None = None, categorical: Tensor | None = None) -> Tensor:
-        return self.log_odds_of(self.first_output(numeric, categorical))
 
 
 def mean_log_odds(logits_MBL: Tensor) -> Tensor:

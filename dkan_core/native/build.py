@@ -31,13 +31,23 @@ VARIANTS = {
 
 VARIANT_NAMES = {
     "DKAN_VARIANT": "",
+    "DKAN_HIDDEN_PASSES": "hidden_passes_",
     "DKAN_INPUT_PASSES": "input_passes_",
     "DKAN_ADAMW": "adamw_",
     "DKAN_ENCODE": "encode_",
+    "DKAN_PLACE": "place_",
+    "DKAN_MIX_ROWS": "mix_rows_",
 }
 """What a kind of processor's functions are called: macro and beginning of the name."""
 
-VARIANT_SOURCES = {"passes": "fast", "input_layer": "fast", "adamw": "off", "encoding": "off"}
+VARIANT_SOURCES = {
+    "passes": "fast",
+    "hidden_layer": "fast",
+    "input_layer": "fast",
+    "adamw": "off",
+    "encoding": "off",
+    "hashing": "off",
+}
 """Compiled for each kind of processor; "off": operations round one by one, as numpy's do."""
 
 
@@ -80,7 +90,7 @@ def compile_library(target: Path = LIBRARY) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".passes-") as scratch:
         objects = [
             _compile(compiler, source, Path(scratch) / f"{source}.o", (_fingerprint_option(),))
-            for source in ("library", "gather", "input_layer_call")
+            for source in ("library", "gather", "sorting", "hidden_call", "input_layer_call")
         ]
         for name, flags in variants.items():
             names = [f"-D{macro}={prefix}{name}" for macro, prefix in VARIANT_NAMES.items()]

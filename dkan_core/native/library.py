@@ -53,11 +53,24 @@ class InputLayerArguments(Structure):
     """See ``InputLayer`` in ``arguments.h``."""
 
     _fields_ = (
-        *_pointers("bytes byte_scores scores codes spline base bias one_hot centers embeddings layout grad_out out"),
+        *_pointers("bytes byte_scores scores codes spline base bias one_hot centers embeddings layout shift"),
+        *_pointers("grad_out out"),
         *_pointers("grad_scores grad_spline grad_base grad_bias grad_one_hot grad_embeddings"),
         *_sizes("rows features coded inputs outputs num_centers"),
         *_floats("inverse_width"),
     )
+
+
+class LossArguments(Structure):
+    """See ``Loss`` in ``arguments.h``."""
+
+    _fields_ = (*_pointers("labels row_weights label_weights shift grad_shift out"), *_floats("total pos_weight"))
+
+
+class StepArguments(Structure):
+    """See ``TrainingStep`` in ``arguments.h``."""
+
+    _fields_ = (("input", InputLayerArguments), ("hidden", HiddenArguments), ("loss", LossArguments))
 
 
 class AdamWArguments(Structure):
@@ -66,7 +79,7 @@ class AdamWArguments(Structure):
     _fields_ = (
         *_pointers("old_values old_exp_avg old_exp_avg_sq new_values new_exp_avg new_exp_avg_sq gradient"),
         *_pointers("starts stops factors"),
-        *_sizes("stretches count"),
+        *_sizes("stretches count clears"),
         *_floats("beta1 beta2 one_minus_beta1 one_minus_beta2 root_scale epsilon step_size scale"),
     )
 
@@ -83,13 +96,19 @@ class GatherArguments(Structure):
 class ColumnArguments(Structure):
     """See ``Column`` in ``arguments.h``."""
 
-    _fields_ = (*_pointers("values valid edges codes"), *_sizes("valid_offset edge_count is_double missing"))
+    _fields_ = (*_pointers("values valid edges codes out"), *_sizes("valid_offset edge_count is_double missing"))
 
 
-class EncodeArguments(Structure):
-    """See ``Encode`` in ``arguments.h``."""
+class PlaceArguments(Structure):
+    """See ``Place`` in ``arguments.h``."""
 
-    _fields_ = (*_pointers("columns places out"), *_sizes("row_bytes rows count"))
+    _fields_ = (*_pointers("codes places out"), *_sizes("row_bytes stride rows count"))
+
+
+class DistinctArguments(Structure):
+    """See ``Distinct`` in ``sorting.cpp``."""
+
+    _fields_ = (*_pointers("values distinct up_to"), *_sizes("rows is_double finite most"))
 
 
 @functools.cache
@@ -110,13 +129,20 @@ def native_library(path: Path = LIBRARY) -> ctypes.CDLL | None:
     library.dkan_table_sum.restype = c_int64
     library.dkan_input_layer.argtypes = (POINTER(InputLayerArguments), c_int, c_int)
     library.dkan_input_layer.restype = c_int64
+    library.dkan_training_step.argtypes = (POINTER(StepArguments), c_int)
+    library.dkan_training_step.restype = c_int64
     library.dkan_adamw.argtypes = (POINTER(AdamWArguments),)
     library.dkan_adamw.restype = c_float
     library.dkan_gather.argtypes = (POINTER(GatherArguments), c_int)
     library.dkan_gather.restype = c_int64
     library.dkan_mix_rows.argtypes = (c_uint64, c_int64, c_uint64, c_void_p)
     library.dkan_mix_rows.restype = None
-    library.dkan_encode.argtypes = (POINTER(EncodeArguments), c_int)
+    library.dkan_encode.argtypes = (c_void_p, c_int64, c_int64, c_int)
+    library.dkan_distinct.argtypes = (POINTER(DistinctArguments),)
+    library.dkan_distinct.restype = c_int64
+    library.dkan_order_keys.argtypes = (c_void_p, c_int64, c_int64, c_void_p)
+    library.dkan_order_keys.restype = None
+    library.dkan_place.argtypes = (POINTER(PlaceArguments), c_int)
     return library
 
 

@@ -159,6 +159,11 @@ def _add_value_codes(
 
 def _add_category_codes(graph: Graph, feature: CategoryFeature, missing_text: str) -> str:
     """Add a column of texts; return its codes ``(N,)``."""
+    if feature.buckets:
+        raise DataError(
+            f"column {feature.name!r}: its rare values share codes by their hash, which ONNX cannot compute; prepare "
+            "without --max-categories, or score with `dkan predict`"
+        )
     if missing_text in feature.vocabulary:
         raise DataError(
             f"column {feature.name!r}: {missing_text!r} is one of its categories, and would also stand for a missing "

@@ -10,15 +10,19 @@ from typing import Literal
 import dkan_core
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.onnx_export.encoding import add_encoding
-from dkan_core.onnx_export.graph import Graph
+from dkan_core.onnx_export.graph import PRODUCER, Graph
 from dkan_core.onnx_export.network import add_probabilities
 from dkan_core.onnx_export.verification import OUTPUT, largest_difference
+from dkan_core.utils.storage.outputs import check_file_free, check_suffix
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_file
 
 # Protocol buffers hold no more. The names and nodes of the widest graphs are a few megabytes.
 MAX_CONSTANT_BYTES = 2**31 - (64 << 20)
+# A file begins with the number and type of its first field, ``ir_version``; who made it is the next one.
+ONNX_BEGINNING = b"\x08"
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +45,12 @@ class ExportResult:
 
 
 def export(
-    model: str | Path, out: str | Path, *, format: Literal["onnx"] = "onnx", missing_text: str = ""
+    model: str | Path,
+    out: str | Path,
+    *,
+    format: Literal["onnx"] = "onnx",
+    missing_text: str = "",
+    overwrite: bool = False,
 ) -> ExportResult:
     """Write a model as one file that runs without dkan: raw columns in, probabilities out.
 
@@ -54,6 +63,10 @@ def export(
         out: File to write; a path or an fsspec URI.
         format: "onnx".
         missing_text: What stands for a missing category, as ONNX has no nulls.
+        overwrite: Whether an earlier file of dkan may be replaced.
+
+    Returns:
+        Where the file is, and how well it agrees with the model.
 
     Raises:
         ConfigError: The packages for the format are not installed.
@@ -63,9 +76,11 @@ def export(
     """
     if format != "onnx":
         raise ConfigError(f"format must be onnx, got {format!r}")
+    check_suffix(out, (".onnx",), "models are exported as ONNX")
+    check_file_free(str(out), overwrite=overwrite, beginning=ONNX_BEGINNING, mark=PRODUCER.encode())
     for package in ("onnx", "onnxruntime"):
         if find_spec(package) is None:
-            raise ConfigError(f"{package} is not installed; run: pip install 'dkan[onnx]'")
+            raise ConfigError(f"{package} is not installed; in a checkout of dkan run: pip install '.[onnx]'")
     with local_copy(model) as folder:
         saved = SavedModel(folder)
     content = onnx_bytes(saved, missing_text)
@@ -90,7 +105,17 @@ def onnx_bytes(saved: SavedModel, missing_text: str = "") -> bytes:
     """
     from onnx import TensorProto, helper
 
+    if not isinstance(saved.module, TabularFastKAN):
+        raise DataError(
+            f"{saved.folder}: model {saved.config.model} looks its terms up by the codes of stored scores, which the "
+            "ONNX graph of the encoding does not have; score with `dkan predict`, or export a model auto or fastkan"
+        )
     for name in saved.preprocessor.columns:
+        if name in saved.preprocessor.times:
+            raise DataError(
+                f"{saved.folder}: column {name!r} holds dates or times, which an ONNX graph cannot take apart; train "
+                "with columns of numbers in its place, or score with `dkan predict`"
+            )
         if name in ("", OUTPUT):
             raise DataError(f"{saved.folder}: column {name!r}: no input of an ONNX graph may be called so; rename it")
     graph = Graph(reserved=[*saved.preprocessor.columns, OUTPUT])

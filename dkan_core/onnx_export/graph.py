@@ -14,6 +14,8 @@ OPSET, IR_VERSION = 17, 8
 # The oldest whose LabelEncoder turns strings into integers.
 ML_OPSET = 2
 ML_DOMAIN = "ai.onnx.ml"
+# Stands at the beginning of a file, by which one of ours is known.
+PRODUCER = "dkan"
 
 Array = npt.NDArray[Any]
 
@@ -97,7 +99,7 @@ class Graph:
             graph,
             opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(ML_DOMAIN, ML_OPSET)],
             ir_version=IR_VERSION,
-            producer_name="dkan",
+            producer_name=PRODUCER,
             producer_version=version,
         )
         helper.set_model_props(model, metadata)

@@ -1,29 +1,33 @@
-"""The report of an evaluation: one HTML page that needs no network and no script.
+"""The report of an evaluation: one HTML page that needs no network.
 
-It is shown in a sandboxed frame by the Kubeflow UI and opens as a file anywhere. The same input gives the same bytes.
+It is shown in a sandboxed frame by the Kubeflow UI and opens as a file anywhere. Where no script may run, only the
+threshold explorer is missing. The same input gives the same bytes.
 
 Shape suffixes: N rows, L labels.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from dkan_core.evaluation.curves import confusion_matrix, threshold_table
-from dkan_core.evaluation.metrics import Array
-from dkan_core.report import figures
-from dkan_core.report.templating import Card, render_html, score
-from dkan_core.training import breakdown
+from dkan_core.evaluation.curves import confusion_matrix, threshold_counts, threshold_table
+from dkan_core.evaluation.intervals import INTERVAL
+from dkan_core.evaluation.metrics import NOT_MEASURED, Array
+from dkan_core.report.figures import evaluation as figures
+from dkan_core.report.history import History, training_section
+from dkan_core.report.templating import Card, digits_of, inline_script, render_html, score
 
-# Each has four figures, together some 100 KB: more sections make a page that browsers scroll slowly. The table lists
+# Each has six figures, together some 100 KB: more sections make a page that browsers scroll slowly. The table lists
 # every label.
 LABEL_SECTIONS = 30
 # Of a list in the facts about data and model, such as crosses.
 LIST_ITEMS = 24
-History = Sequence[Mapping[str, Any]]
+# Below that a slice's metrics are mostly chance, and its row is grey.
+FEW_ROWS = 30
 
 
 def render_report(
@@ -37,8 +41,12 @@ def render_report(
     history: History,
     data_summary: Mapping[str, Any],
     model_summary: Mapping[str, Any],
+    provenance: Mapping[str, Any] = MappingProxyType({}),
+    split: str = "",
     compared: Markup | None = None,
-    learned: Markup | None = None,
+    learned: Mapping[str, Markup] = MappingProxyType({}),
+    errors: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    columns: Mapping[str, Any] | None = None,
 ) -> Markup:
     """Render the evaluation of a model on one split as a self-contained HTML page.
 
@@ -53,39 +61,49 @@ def render_report(
             ``average_precision``, ``rows_per_second`` and ``seconds``; may be empty.
         data_summary: Facts about the data, nested as they are.
         model_summary: Facts about the model, nested as they are.
+        provenance: What made the page, of which data and model.
+        split: How it was decided which rows are in this split, as a sentence.
         compared: Section that compares the model with an earlier one.
-        learned: Section on what the model learned.
+        learned: Section on what the model learned, by label; a label may have none.
+        errors: The worst errors by label, as of ``WorstErrors.to_dict``; a label may have none.
+        columns: The columns and how far they have moved, as of ``describe_columns``.
 
     Returns:
-        The page. Every string given is escaped; the two sections are not.
+        The page. Every string given is escaped; the sections are not.
     """
     several = len(names) > 1
     what = f"{len(names)} labels" if several else f"one label: {names[0]}"
     sections = [
-        _section(f"label{place}", labels[:, place], probabilities[:, place], thresholds.get(name))
-        | {"name": name, "facts": metrics["labels"][name]}
+        _section(labels[:, place], probabilities[:, place], thresholds.get(name))
+        | {"name": name, "facts": metrics["labels"][name], "errors": errors.get(name), "learned": learned.get(name)}
         for place, name in enumerate(names[:LABEL_SECTIONS])
     ]
     return render_html(
         "evaluation",
         title=title,
-        lead=f"{len(labels):,} rows, {what}",
+        lead=" ".join(filter(None, [f"{len(labels):,} rows, {what}.", split])),
+        warnings=metrics.get("warnings", ()),
         facts=_facts(metrics, several),
         compared=compared,
         labels=[(name, metrics["labels"][name], thresholds.get(name)) for name in names],
-        pooled={"curves": _curves("pooled", labels.ravel(), probabilities.ravel(), None)} if several else None,
+        pooled={"curves": _curves(labels.ravel(), probabilities.ravel(), None)} if several else None,
         sections=sections,
-        learned=learned,
-        training=_training(history) if history else None,
+        slices=metrics.get("slices"),
+        few_rows=FEW_ROWS,
+        columns=columns,
+        training=training_section(history) if history else None,
         data_summary=data_summary,
         model_summary=model_summary,
+        provenance=provenance,
         list_items=LIST_ITEMS,
+        script=inline_script("explorer.js"),
     )
 
 
 def _facts(metrics: Mapping[str, Any], several: bool) -> list[tuple[str, str, str]]:
     by_label = metrics["labels"].values()
-    prevalence, precision = metrics["prevalence"], metrics["average_precision"]
+    prevalence = metrics["prevalence"]
+    precision = metrics["average_precision"]
     # What a model that always answers with the prevalence would score.
     constant_loss = _mean_over(by_label, lambda rate: -sum(p * math.log(p) for p in (rate, 1 - rate) if p))
     constant_brier = _mean_over(by_label, lambda rate: rate * (1 - rate))
@@ -94,20 +112,27 @@ def _facts(metrics: Mapping[str, Any], several: bool) -> list[tuple[str, str, st
     lift = f", lift {precision / no_skill:.3g}" if precision and no_skill else ""
     measured = sum(label["rows"] for label in by_label)
     positives = sum(round((label["prevalence"] or 0) * label["rows"]) for label in by_label)
+    digits = digits_of(measured // max(1, len(by_label)))
+
+    def tile(name: str, key: str, beside: str) -> tuple[str, str, str]:
+        interval = metrics.get(key + INTERVAL)
+        bounds = f"95%: {score(interval[0], digits)} to {score(interval[1], digits)}; " if interval else ""
+        return name, score(metrics[key], digits), bounds + beside
+
     shown = [
-        ("Average precision", score(precision), f"no skill {score(no_skill)}{lift}"),
-        ("ROC AUC", score(metrics["roc_auc"]), "no skill 0.5000"),
-        ("Log loss", score(metrics["log_loss"]), f"constant guess {score(constant_loss)}"),
-        ("Brier score", score(metrics["brier"]), f"constant guess {score(constant_brier)}"),
-        ("Prevalence", score(prevalence), f"{positives:,} positives"),
+        tile("Average precision", "average_precision", f"no skill {score(no_skill, digits)}{lift}"),
+        tile("ROC AUC", "roc_auc", "no skill 0.5"),
+        tile("Log loss", "log_loss", f"constant guess {score(constant_loss, digits)}"),
+        tile("Brier score", "brier", f"constant guess {score(constant_brier, digits)}"),
+        ("Prevalence", score(prevalence, digits), f"{positives:,} positives"),
         ("Rows", f"{metrics['rows']:,}", f"{measured:,} labels measured"),
     ]
     if several:
-        shown.insert(1, ("AP, pooled", score(metrics["average_precision_micro"]), "all labels as one ranking"))
+        shown.insert(1, tile("AP, pooled", "average_precision_micro", "all labels as one ranking"))
     return shown
 
 
-def _section(key: str, labels_N: Array, scores_N: Array, threshold: float | None) -> dict[str, Any]:
+def _section(labels_N: Array, scores_N: Array, threshold: float | None) -> dict[str, Any]:
     """Return what the page shows of one label: curves, what alerting brings, and the operating point."""
     operating = None
     if threshold is not None:
@@ -119,14 +144,20 @@ def _section(key: str, labels_N: Array, scores_N: Array, threshold: float | None
             "false_alerts": false_alerts,
             "rejected": rejected,
         }
+    curves = _curves(labels_N, scores_N, threshold)
+    rows = int(np.count_nonzero(labels_N != NOT_MEASURED))
     return {
-        "curves": _curves(key, labels_N, scores_N, threshold),
+        "curves": curves,
         "alerts": threshold_table(labels_N, scores_N, threshold),
         "operating": operating,
+        # Costs are weighed against each other: that takes both classes.
+        "counts": threshold_counts(labels_N, scores_N, threshold) if curves else None,
+        "prevalence_percent": 100 * np.count_nonzero(labels_N == 1) / max(1, rows),
+        "digits": digits_of(rows),
     }
 
 
-def _curves(key: str, labels_N: Array, scores_N: Array, threshold: float | None) -> list[Card]:
+def _curves(labels_N: Array, scores_N: Array, threshold: float | None) -> list[Card]:
     """Return the curves of one label; none where only one class was measured."""
     positives, negatives = (int(np.count_nonzero(labels_N == value)) for value in (1, 0))
     if not positives or not negatives:
@@ -135,71 +166,35 @@ def _curves(key: str, labels_N: Array, scores_N: Array, threshold: float | None)
     return [
         (
             "Precision and recall",
-            f"Share of alerts that are right, over share of positives found. Dashed: no skill, {score(no_skill)}.",
-            figures.precision_recall_figure(f"{key}-pr", labels_N, scores_N, threshold),
+            f"Share of alerts that are right, over share of positives found. Dashed: no skill, {no_skill:.3g}.",
+            figures.precision_recall_figure(labels_N, scores_N, threshold),
         ),
         (
             "ROC",
             "Share of positives found, over share of negatives alerted on. Dashed: no skill.",
-            figures.roc_figure(f"{key}-roc", labels_N, scores_N, threshold),
+            figures.roc_figure(labels_N, scores_N, threshold),
         ),
         (
             "Calibration",
-            "Observed rate, over mean probability, in bins of equal count. Dashed: perfect.",
-            figures.calibration_figure(f"{key}-calibration", labels_N, scores_N),
+            "Observed rate, over mean probability, in bins of equal count; bars: 95% intervals. Dashed: perfect.",
+            figures.calibration_figure(labels_N, scores_N),
         ),
         (
             "Scores by class",
             "How many rows of each class have which score. Logarithmic scale.",
-            figures.score_figure(f"{key}-scores", labels_N, scores_N),
+            figures.score_figure(labels_N, scores_N),
+        ),
+        (
+            "Cumulative gain",
+            "Share of positives found, over share of rows alerted on. Dashed: no skill. Grey: a perfect order.",
+            figures.gain_figure(labels_N, scores_N),
+        ),
+        (
+            "Lift",
+            "How many times more positives are among the alerts than among as many rows at random. Dashed: no skill.",
+            figures.lift_figure(labels_N, scores_N),
         ),
     ]
-
-
-def _training(history: History) -> dict[str, Any]:
-    axis = next((key for key in ("epoch", "step") if all(key in entry for entry in history)), None)
-    cards: list[Card] = []
-    for key, name, explanation in (
-        ("average_precision", "Validation average precision", "Evaluated on a snapshot while training went on."),
-        ("loss", "Training loss", "As reported at each evaluation."),
-    ):
-        points = [
-            (entry[axis] if axis else place, entry[key])
-            for place, entry in enumerate(history, 1)
-            # Of labels with one class only, an evaluation has no average precision.
-            if entry.get(key) is not None
-        ]
-        if points:
-            x, y = zip(*points, strict=True)
-            best = key == "average_precision"
-            label = (axis or "evaluation").capitalize()
-            figure = figures.history_figure(f"history-{key}", name, x, y, xlabel=label, mark_best=best)
-            cards.append((name, f"{explanation} The dot is the best, {max(y):.4f}." if best else explanation, figure))
-    spent = breakdown.total(history)
-    parts = [part for part in breakdown.PARTS if any(part in each for each in spent.values())]
-    return {
-        "pace": _pace(history),
-        "curves": cards,
-        "parts": parts,
-        "meaning": breakdown.MEANING,
-        "times": [(name, _times(each, parts)) for name, each in spent.items()],
-    }
-
-
-def _times(spent: Mapping[str, Any], parts: Sequence[breakdown.Part]) -> list[str]:
-    """Return what a process spent its time on, and its memory."""
-    shares = [f"{breakdown.share(spent, part):.1%}" if part in spent else "" for part in parts]
-    return [*shares, f"{spent.get('seconds', 0.0):,.1f}", f"{spent['peak_memory'] / 1e6:,.0f} MB"]
-
-
-def _pace(history: History) -> str:
-    last = history[-1]
-    parts = [f"{len(history):,} evaluation{'s' if len(history) > 1 else ''}"]
-    if last.get("seconds") is not None:
-        parts.append(f"{last['seconds']:,.0f} seconds")
-    if last.get("rows_per_second") is not None:
-        parts.append(f"{last['rows_per_second']:,.0f} rows per second at the end")
-    return ", ".join(parts) + "."
 
 
 def _mean_over(by_label: Iterable[Mapping[str, Any]], formula: Callable[[float], float]) -> float | None:

@@ -5,9 +5,14 @@ which figures and rendered sections are, goes into a page as it is. A name that 
 give is an error.
 """
 
+import base64
 import functools
+import hashlib
 import html
+import itertools
+import math
 import re
+from importlib import resources
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +20,9 @@ from markupsafe import Markup
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+# Of a section. What stands in it is escaped already, as all of the page is.
+HEADING = re.compile(r"<h2>(.*?)</h2>")
 
 Card = tuple[str, str, Markup]
 """Heading, explanation and figure."""
@@ -51,11 +59,64 @@ def _environment() -> "Environment":
         keep_trailing_newline=True,
     )
     environment.filters |= {"count": "{:,}".format, "score": score, "text": _text}
+    environment.filters |= {"headings": headings, "anchored": anchored, "hash_source": hash_source}
+    environment.filters |= {"digits": digits_of}
     return environment
+
+
+def inline_script(name: str) -> Markup:
+    """Return a script of ``templates/`` for a page to hold, which allows that very text and no other.
+
+    Args:
+        name: The file's name.
+    """
+    text = resources.files("dkan_core.report").joinpath("templates", name).read_text(encoding="utf-8")
+    # Else a page would end it early.
+    assert "</" not in text and "<!--" not in text
+    return Markup(text)
+
+
+def hash_source(script: str) -> Markup:
+    """Return what a Content-Security-Policy calls an inline script by (CSP Level 3, section 2.3.1).
+
+    >>> hash_source("alert(1)")
+    Markup("'sha256-bhHHL3z2vDgxUt0W3dWQOrprscmda2Y5pLsLg4GF+pI='")
+    """
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return Markup(f"'sha256-{digest}'")
+
+
+def digits_of(rows: int) -> int:
+    """Return how many decimals of a share of so many rows say something: one more than are certain, at most four.
+
+    >>> [digits_of(rows) for rows in (0, 20, 94, 2_000, 60_000)]
+    [2, 2, 3, 3, 4]
+    """
+    # The standard error of a share is half of 1 / sqrt(rows), or less.
+    return min(4, max(2, math.ceil(math.log10(2 * math.sqrt(max(1, rows)))) + 1))
 
 
 def _escape_unless_safe(value: Any) -> Any:
     return escape_markdown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def headings(body: str) -> list[tuple[str, Markup]]:
+    """Return place and text of each section of a page, for its contents.
+
+    >>> headings("<h2>Labels</h2><p>...</p><h2>A &lt; B</h2>")
+    [('section-1', Markup('Labels')), ('section-2', Markup('A &lt; B'))]
+    """
+    return [(f"section-{place}", Markup(text)) for place, text in enumerate(HEADING.findall(body), 1)]
+
+
+def anchored(body: str) -> Markup:
+    """Return a page whose sections can be linked to.
+
+    >>> anchored("<h2>Labels</h2>")
+    Markup('<h2 id="section-1">Labels</h2>')
+    """
+    places = itertools.count(1)
+    return Markup(HEADING.sub(lambda found: f'<h2 id="section-{next(places)}">{found[1]}</h2>', body))
 
 
 def escape_markdown(text: str) -> str:
@@ -69,15 +130,15 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"[\\`*_{}\[\]()#!|~:@]", r"\\\g<0>", html.escape(line, quote=False))
 
 
-def score(value: float | None) -> str:
-    """Write a metric with four places, or as many digits as a small one needs.
+def score(value: float | None, digits: int = 4) -> str:
+    """Write a metric with so many decimals, or with as many digits as a small one needs.
 
-    >>> score(0.5), score(0.000123456), score(None)
-    ('0.5000', '0.000123', '–')
+    >>> score(0.5), score(0.51234, 3), score(0.000123456), score(None)
+    ('0.5000', '0.512', '0.000123', '–')
     """
     if value is None:
         return "–"
-    return f"{value:.3g}" if 0 < abs(value) < 0.001 else f"{value:.4f}"
+    return f"{value:.{digits - 1}g}" if 0 < abs(value) < 10.0 ** (1 - digits) else f"{value:.{digits}f}"
 
 
 def _text(value: Any) -> str:

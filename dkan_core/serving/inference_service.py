@@ -201,7 +201,7 @@ class _Services:
 
     def __init__(self, namespace: str) -> None:
         if importlib.util.find_spec("kubernetes") is None:
-            raise ConfigError("kubernetes is not installed; run: pip install 'dkan[serve]'")
+            raise ConfigError("kubernetes is not installed; in a checkout of dkan run: pip install '.[serve]'")
         from kubernetes import client
 
         found = _load_configuration()

@@ -13,7 +13,7 @@ def import_kserve() -> None:
         ConfigError: It is not installed.
     """
     if importlib.util.find_spec("kserve") is None:
-        raise ConfigError("kserve is not installed; run: pip install 'dkan[serve]'")
+        raise ConfigError("kserve is not installed; in a checkout of dkan run: pip install '.[serve]'")
     # Its model server parses the options of the process when it is imported, and ends the process on one of ours that
     # abbreviates one of its own.
     arguments = sys.argv

@@ -12,6 +12,7 @@ import pyarrow as pa
 from dkan_core.data.encoding.like import check_features
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.source.columns import column_types, is_number, is_text
+from dkan_core.data.source.times import expected
 from dkan_core.errors import DataError
 from dkan_core.evaluation.prediction import TRAINED_WITH
 
@@ -36,6 +37,9 @@ ARROW_TYPES = {
     "BYTES": pa.string(),
 }
 """Types of the Open Inference Protocol."""
+
+# Without a zone, and with one.
+EXAMPLES = ("2024-05-31T18:00:00", "2024-05-31T18:00:00+02:00")
 
 # Of what pyarrow and NumPy cannot make an array.
 NOT_AN_ARRAY = (pa.ArrowException, OverflowError, TypeError, ValueError)
@@ -95,6 +99,8 @@ def _inferred(name: str, values: list[Any], preprocessor: Preprocessor) -> pa.Ar
         except NOT_AN_ARRAY as error:
             found = f"{shown(value)} cannot be read ({_first_line(error)})"
             raise DataError(f"{where}: column {name!r}: {found}") from None
+        if is_text(kind) and name in preprocessor.times:
+            continue
         others = dict.fromkeys(preprocessor.columns, pa.null())
         check_features(preprocessor, {**others, name: kind}, where, because=TRAINED_WITH)
     raise DataError(f"{REQUEST}: column {name!r} holds values of several types; expected one")
@@ -183,14 +189,29 @@ def _kind(kind: pa.DataType) -> tuple[bool, bool]:
 
 def _rows(columns: Mapping[str, pa.Array], preprocessor: Preprocessor) -> pa.RecordBatch:
     """Return the columns with the types that are scored, so that rows of several requests fit together."""
+    times = {name: pa.timestamp("us", zone) for name, zone in preprocessor.times.items() if name in columns}
+    columns = {**columns, **{name: _parsed_times(name, columns[name], kind) for name, kind in times.items()}}
     types = {name: column.type for name, column in columns.items()}
     check_features(preprocessor, types, REQUEST, because=TRAINED_WITH)
-    numeric = {feature.name for feature in preprocessor.numeric}
-    cast = {
-        name: columns[name].cast(pa.float64() if name in numeric else pa.string(), safe=False)
-        for name in preprocessor.columns
-    }
+    cast = {name: columns[name].cast(kind, safe=False) for name, kind in preprocessor.source_types.items()}
     return pa.record_batch(list(cast.values()), names=list(cast))
+
+
+def _parsed_times(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return dates and times, which JSON has as text, as such; numbers are left to be refused."""
+    if not is_text(column.type):
+        return column
+    with suppress(pa.ArrowInvalid):
+        return column.cast(kind)
+    for number, value in enumerate(column):
+        try:
+            value.cast(kind)
+        except pa.ArrowInvalid:
+            raise DataError(
+                f"{REQUEST}: row {number}: column {name!r}: expected {expected(kind.tz)} in ISO 8601, "
+                f"such as {EXAMPLES[kind.tz is not None]}, found {shown(value.as_py())}"
+            ) from None
+    raise AssertionError("a column was refused, and none of its values")
 
 
 def shown(value: Any) -> str:

@@ -73,8 +73,7 @@ class Scorer:
 
     def warm_up(self) -> None:
         """Score a row whose values are all missing: what is slow the first time is over before the first request."""
-        types = {feature.name: pa.float64() for feature in self.preprocessor.numeric}
-        columns = {name: pa.nulls(1, types.get(name, pa.string())) for name in self.preprocessor.columns}
+        columns = {name: pa.nulls(1, kind) for name, kind in self.preprocessor.source_types.items()}
         self.score([pa.record_batch(list(columns.values()), names=list(columns))])
 
 

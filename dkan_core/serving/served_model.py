@@ -12,6 +12,7 @@ from kserve import InferOutput, InferRequest, InferResponse, Model
 from kserve.errors import InvalidInput
 from kserve.protocol.infer_type import to_http_parameters
 
+from dkan_core.data.source.columns import is_number
 from dkan_core.errors import DataError
 from dkan_core.serving.batching import MicroBatcher, Probabilities
 from dkan_core.serving.facts import current_request
@@ -39,10 +40,9 @@ class ServedModel(Model):  # type: ignore[misc]
 
     def get_input_types(self) -> list[dict[str, Any]]:
         """Return the columns that are read, as tensors of any number of rows."""
-        numeric = {feature.name for feature in self._scorer.preprocessor.numeric}
         return [
-            {"name": name, "datatype": "FP64" if name in numeric else "BYTES", "shape": [-1]}
-            for name in self._scorer.preprocessor.columns
+            {"name": name, "datatype": "FP64" if is_number(kind) else "BYTES", "shape": [-1]}
+            for name, kind in self._scorer.preprocessor.source_types.items()
         ]
 
     def get_output_types(self) -> list[dict[str, Any]]:

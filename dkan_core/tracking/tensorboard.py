@@ -37,6 +37,8 @@ class TensorBoardTracker(Tracker):
 
     def evaluation(self, entry: Mapping[str, Any]) -> None:
         self._board.add_scalar("valid/average_precision", entry["average_precision"], entry["step"])
+        if "validation_loss" in entry:
+            self._board.add_scalar("valid/loss", entry["validation_loss"], entry["step"])
         self._show_times(entry["time"], entry["step"])
         self._copy_events()
 

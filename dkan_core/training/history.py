@@ -86,6 +86,9 @@ class HistoryEntry(Schema):
     loss: float
     """Mean training loss since the previous entry."""
 
+    validation_loss: Amount | None = None
+    """On the validation split: mean binary cross-entropy, without pos_weight and label_weights."""
+
     rows_per_second: Amount
     """Training speed since the previous entry."""
 

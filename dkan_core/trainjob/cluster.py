@@ -36,7 +36,9 @@ class Cluster:
 
     def __init__(self, namespace: str) -> None:
         if importlib.util.find_spec("kubeflow") is None or importlib.util.find_spec("kubeflow.trainer") is None:
-            raise ConfigError("training on several nodes needs the Kubeflow SDK; run: pip install 'dkan[nodes]'")
+            raise ConfigError(
+                "training on several nodes needs the Kubeflow SDK; in a checkout of dkan run: pip install '.[nodes]'"
+            )
         from kubeflow.trainer import KubernetesBackendConfig
         from kubeflow.trainer.backends.kubernetes.backend import KubernetesBackend
         from kubernetes.config import ConfigException

@@ -2,8 +2,8 @@
 
 import logging
 
-from dkan_core.errors import redact
-from dkan_core.utils.progress import console, on_terminal
+from dkan_core.errors import ConfigError, redact
+from dkan_core.utils.progress import console, on_terminal, show_progress
 
 
 def set_up_logging() -> None:
@@ -18,6 +18,26 @@ def set_up_logging() -> None:
     for shown in logging.getLogger().handlers:
         shown.addFilter(_hide_credentials)
     logging.getLogger("dkan_core").setLevel(logging.INFO)
+
+
+def set_verbosity(*, quiet: bool, verbose: bool) -> None:
+    """Change what is shown, after ``set_up_logging``.
+
+    Args:
+        quiet: Warnings and errors alone, and no progress.
+        verbose: Everything that dkan says, and what the libraries under it do.
+
+    Raises:
+        ConfigError: Both are asked for.
+    """
+    if quiet and verbose:
+        raise ConfigError("--quiet and --verbose: choose one")
+    show_progress(not quiet)
+    if quiet:
+        logging.getLogger("dkan_core").setLevel(logging.WARNING)
+    if verbose:
+        logging.getLogger().setLevel(logging.INFO)
+        logging.getLogger("dkan_core").setLevel(logging.DEBUG)
 
 
 def _hide_credentials(record: logging.LogRecord) -> bool:

@@ -8,13 +8,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 # Often enough to see that a pod gets on, and a hundred lines at most for an hour of work.
 LOG_SECONDS = 30
+# Columns of a terminal that has room for more than the least.
+WIDE = 110
 
 console = Console(stderr=True)
 logger = logging.getLogger(__name__)
+
+_wanted = True
 
 
 def on_terminal() -> bool:
@@ -22,16 +33,33 @@ def on_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-def make_progress(*columns: TextColumn) -> Progress:
+def show_progress(wanted: bool) -> None:
+    """Show bars, or none, from here on."""
+    global _wanted
+    _wanted = wanted
+
+
+def show_start() -> None:
+    """Tell a person at once that a command has begun; whatever is written next takes the place of it."""
+    if _wanted and on_terminal():
+        sys.stderr.write("starting\r")
+        sys.stderr.flush()
+
+
+def is_wide() -> bool:
+    """Tell whether a line takes more than the 80 columns of a usual terminal."""
+    return console.width >= WIDE
+
+
+def make_progress(*columns: ProgressColumn) -> Progress:
     """Return a bar for a terminal, with further columns after the percentage."""
     return Progress(
         TextColumn("{task.description:>9}"),
         BarColumn(bar_width=28),
         TaskProgressColumn(),
         *columns,
-        TimeRemainingColumn(),
         console=console,
-        disable=not on_terminal(),
+        disable=not (_wanted and on_terminal()),
     )
 
 
@@ -49,7 +77,8 @@ def progress(description: str, total: int, unit: str) -> Iterator[Callable[[int]
         yield _log_lines(description, total, unit)
         return
     # The bar counts in floats; people want whole numbers.
-    with make_progress(TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)) as bar:
+    counts = TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
+    with make_progress(counts, TimeRemainingColumn(elapsed_when_finished=True)) as bar:
         task = bar.add_task(description, total=total)
         yield lambda count: bar.advance(task, count)
 

@@ -146,7 +146,7 @@ def _prepare(out: Path) -> int:
 
 def _publish(out: Path) -> dict[str, float]:
     """Evaluate on the test split, hold the gate, and publish with the test metrics, which are returned."""
-    evaluation = evaluate(out / "run", out / "prepared", out / "eval", explain=False)
+    evaluation = evaluate(out / "run", out / "prepared", out / "eval", explain=False, overwrite=True)
     metrics = evaluation.scalars()
     found = metrics["average_precision"]
     _say("evaluate", "test average precision %.4f; report in %s", found, out / "eval" / "report.html")
@@ -234,7 +234,7 @@ def _registered(address: str) -> str:
 def _compare(address: str, uri: str, test: Path, out: Path) -> None:
     """Ask the server for the rows that ``predict`` scores, and compare."""
     _say("serve", "%s at %s/v1/models/%s:predict", uri, address, NAME)
-    predict(uri, test, out / "scores.parquet")
+    predict(uri, test, out / "scores.parquet", overwrite=True)
     expected = pq.read_table(out / "scores.parquet")
     rows = pq.read_table(test)
     answer = _ask(f"{address}/v1/models/{NAME}:predict", {"instances": rows.to_pylist()})

@@ -5,6 +5,7 @@ fails for a union. What is optional is so by its default: ``Input[Dataset] = Non
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,14 +43,19 @@ def _find_function(container: dict[str, Any]) -> ast.FunctionDef | None:
         return None
     name = words[words.index(NAMED_BY) + 1]
     for text in words:
-        try:
-            nodes = ast.parse(text).body if f"def {name}(" in text else []
-        except (SyntaxError, ValueError):
-            continue  # a shell's line
-        for node in nodes:
+        for node in _statements(text) if f"def {name}(" in text else ():
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 return node
     return None
+
+
+@functools.lru_cache
+def _statements(text: str) -> tuple[ast.stmt, ...]:
+    """Return those of a source; none of a shell's line. Several executors have the same function's."""
+    try:
+        return tuple(ast.parse(text).body)
+    except (SyntaxError, ValueError):
+        return ()
 
 
 def _holds_union(annotation: ast.expr) -> bool:

@@ -63,7 +63,7 @@ def test_every_file_has_the_bytes_that_predict_writes(trained: TrainResult, raw:
     assert complete_scoring(out) == 569 == complete_scoring(out), "a second call finds it done"
     assert names_in(out) == {*BOUNDS, "_scoring.json"}
     for name in BOUNDS:
-        predict(trained.model, raw / name, tmp_path / "alone", columns=("row", "label"))
+        predict(trained.model, raw / name, tmp_path / "alone", columns=("row", "label"), overwrite=True)
         assert (out / name).read_bytes() == (tmp_path / "alone").read_bytes(), name
 
 
@@ -309,7 +309,7 @@ def test_command_prints_the_table_and_fails_by_its_gate(
     arguments = ("drift", trained.model, raw, "--json", tmp_path / "drift.json")
     assert dkan(*arguments, monkeypatch=monkeypatch) == 0
     assert "mean_radius" in capsys.readouterr().out
-    assert dkan(*arguments, "--max-psi", "1e-9", monkeypatch=monkeypatch) == 1
+    assert dkan(*arguments, "--overwrite", "--max-psi", "1e-9", monkeypatch=monkeypatch) == 1
     printed = capsys.readouterr()
     assert "error: PSI above max_psi 1e-09" in printed.err and "mean_radius" in printed.out
     assert json.loads((tmp_path / "drift.json").read_text())["rows"] == 569

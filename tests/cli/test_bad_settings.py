@@ -142,6 +142,12 @@ CASES: dict[str, Case] = {
         r"a\.parquet: weight .*'w' .*1 rows",
     ),
     "weight null": (with_column("w", SOME_NULL), [*LABEL, "--weight", "w"], None, r"a\.parquet: weight .*'w' .*1 rows"),
+    "weight 0 in all rows of a split": (
+        both(lambda t: put(put(t, "w", [1, 1, 0, 0] * 100), "part", ["train", "train", "valid", "valid"] * 100)),
+        [*LABEL, "--weight", "w", "--split-column", "part"],
+        None,
+        r"weight column 'w' is 0 in every row of valid",
+    ),
     "weight of text": (
         nothing,
         [*LABEL, "--weight", "city"],
@@ -154,7 +160,7 @@ CASES: dict[str, Case] = {
         config_file("labels = ['label']"),
         [*LABEL, *CONFIG],
         None,
-        r"unknown setting 'labels'; expected one of label",
+        r"settings\.toml: unknown setting 'labels' \(did you mean 'label'\?\); expected one of label",
     ),
     "setting of another type": (config_file("seed = 'one'"), [*LABEL, *CONFIG], None, r"seed must be int, got 'one'"),
     "config not TOML": (config_file("seed ="), [*LABEL, *CONFIG], None, r"config file .*settings\.toml: "),

@@ -52,7 +52,7 @@ def test_every_command_has_help(command: str) -> None:
     [("prepare", PrepareConfig), ("train", TrainConfig), ("tune-lr", TrainConfig), ("plan", TrainConfig)],
 )
 def test_every_setting_is_an_option_with_its_text(command: str, config: type) -> None:
-    output = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "300", "NO_COLOR": "1"}).output
+    output = help_of(command)
     assert set(field_docs(config)) == {field.name for field in fields(config)}
     for name, text in field_docs(config).items():
         assert f"--{name.replace('_', '-')}" in output and text.split(".")[0] in output
@@ -64,13 +64,18 @@ COMMANDS: dict[str, Any] = {
     "tune-lr": TrainConfig,
     "plan": TrainConfig,
     "serve": ServeConfig,
-    **dict.fromkeys(["evaluate", "explain", "predict", "export", "drift", "register", "verify", "bench sync"]),
+    "inspect": PrepareConfig,
+    **dict.fromkeys(
+        ["demo", "evaluate", "explain", "edit", "predict", "export", "drift", "register", "verify", "bench sync"]
+    ),
 }
 """Every command, and the config whose fields are options of it."""
 
 
-def help_of(command: str) -> str:
-    result = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "400", "NO_COLOR": "1"})
+def help_of(command: str, option: str = "") -> str:
+    """Return the help with every option."""
+    shown = option or ("--help-all" if COMMANDS.get(command) is TrainConfig else "--help")
+    result = CliRunner().invoke(app, [*command.split(), shown], env={"COLUMNS": "400", "NO_COLOR": "1"})
     assert result.exit_code == 0
     return result.output
 
@@ -95,6 +100,19 @@ def test_help_has_the_default_of_every_option(command: str) -> None:
     assert len(options) > 2
     for line in options:
         assert re.search(r"\[default: .*\]|\[required\]|<bool>", line), line
+
+
+@pytest.mark.parametrize("command", [name for name, kind in COMMANDS.items() if kind is TrainConfig])
+def test_help_leaves_advanced_options_to_help_all(command: str) -> None:
+    short, whole = (
+        re.findall(r"^│ +(--[\w-]+)", help_of(command, each), re.MULTILINE) for each in ("-h", "--help-all")
+    )
+    advanced = [f"--{field.name.replace('_', '-')}" for field in fields(TrainConfig) if field.metadata["advanced"]]
+    assert [name for name in whole if name not in short] == sorted(advanced, key=whole.index)
+    assert len(short) < 0.6 * len(whole) and {"--epochs", "--batch-size", "--help-all"} <= set(short)
+    found: Any = get_command(app)
+    known = {name for parameter in found.commands[command].params for name in parameter.opts}
+    assert {*advanced} <= known, "taken and completed, though not shown"
 
 
 def test_help_tells_a_fixed_default_from_one_that_depends_on_the_data() -> None:
@@ -175,10 +193,13 @@ def test_tensorboard_writes_curves(whole_way: tuple[Path, dict[str, str]]) -> No
 
 
 @pytest.mark.slow
-def test_terminal_shows_a_bar_with_speed_loss_and_average_precision(prepared: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [80, 150])
+def test_terminal_shows_a_bar_with_epoch_loss_and_average_precision(
+    columns: int, prepared: Path, tmp_path: Path
+) -> None:
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "dkan_core", "train", str(prepared), "--out", str(tmp_path / "run"), *QUICK]
-    process = subprocess.Popen(command, stderr=follower, stdout=follower, env={**os.environ, "COLUMNS": "150"})
+    process = subprocess.Popen(command, stderr=follower, stdout=follower, env={**os.environ, "COLUMNS": str(columns)})
     os.close(follower)
     output = b""
     while True:
@@ -190,7 +211,11 @@ def test_terminal_shows_a_bar_with_speed_loss_and_average_precision(prepared: Pa
     os.close(leader)
     assert process.wait() == 0
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode())
-    assert re.search(r"training .* 100% .*[\d,]+ rows/s  loss 0\.\d{4}  AP 0\.\d{4}  best 0\.\d{4}", plain), plain
+    last = "" if columns == 80 else r"AP 0\.\d{4}  "
+    values = rf"[\d,]+ rows/s  loss 0\.\d{{4}}  {last}best AP 0\.\d{{4}} \d:\d\d:\d\d"
+    assert re.search(rf"epoch 2\.0/2 .* 100% {values}", plain), plain
+    assert all(len(line) <= columns for line in re.split(r"[\r\n]+", plain))
+    assert plain.startswith("starting"), "a sign of life, before anything is imported that takes long"
 
 
 def test_settings_come_from_a_file_and_options_go_before_them(dkan: Dkan, prepared: Path, tmp_path: Path) -> None:

@@ -94,7 +94,24 @@ def metrics(out: Path) -> object:
 
 MODEL = ("model.safetensors", "config.json", "preprocessor.json", "metrics.json")
 SHARD, CHECKPOINT, SETTINGS = "test/00000-of-00001.safetensors", "step-000000000020.safetensors", "settings.json"
+ROWS = "rows.parquet"
 KINDS = {
+    "rows to prepare": Kind(
+        make=lambda sound, folder: shutil.copy(sound.rows, folder),
+        files=(ROWS,),
+        command=lambda sound, folder, out: [
+            *("prepare", folder / ROWS, "--out", out, "--label", "label", "--split", "60/20/20", "--seed", 3)
+        ],
+        result=lambda out: (out / "manifest.json").exists(),
+        known=frozenset([ROWS]),
+    ),
+    "rows to score": Kind(
+        make=lambda sound, folder: shutil.copy(sound.rows, folder),
+        files=(ROWS,),
+        command=lambda sound, folder, out: ["predict", sound.run / "model", folder / ROWS, "--out", out],
+        result=lambda out: pq.read_table(out).num_rows,
+        known=frozenset([ROWS]),
+    ),
     "model": Kind(
         make=lambda sound, folder: copy(sound.run / "model", folder),
         files=(*MODEL, "files.json", "README.md"),
@@ -134,7 +151,7 @@ KINDS = {
         command=lambda sound, folder, out: ["prepare", sound.rows, "--out", out, "--config", folder / SETTINGS],
         result=lambda out: (out / "manifest.json").exists(),
         known=frozenset([SETTINGS]),
-        blamed=("rows.parquet",),
+        blamed=(ROWS,),
         examples=25,
     ),
 }
@@ -197,7 +214,7 @@ def _walk(value: Any) -> Iterator[Any]:
 def sound(prepared: Path, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Sound:
     """A finished run, what it was trained on, and a few rows to score."""
     folder = tmp_path_factory.mktemp("sound")
-    settings_file, rows = folder / "train.json", folder / "rows.parquet"
+    settings_file, rows = folder / "train.json", folder / ROWS
     plain = {"hidden": [4], "model": "fastkan", "device": "cpu", "batch_size": 64, "epochs": 3}
     settings_file.write_text(json.dumps(plain))
     train(prepared, folder / "run", build_config(TrainConfig, plain))

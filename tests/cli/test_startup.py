@@ -63,3 +63,55 @@ def test_preparing_imports_no_torch(tmp_path: Path) -> None:
     assert (tmp_path / "out/manifest.json").exists()
     assert "pyarrow" in modules
     assert not modules & COMPUTING
+
+
+# What ends without being taken apart says nothing of itself; what is registered for the end is done.
+ENDING = """
+import atexit, sys, threading, time
+from dkan_core.cli.startup import run_process
+
+class Left:
+    def __del__(self):
+        print("taken apart")
+
+left = Left()
+
+def late():
+    time.sleep(0.2)
+    print("thread done")
+
+def command():
+    atexit.register(print, "handler done")
+    threading.Thread(target=late).start()
+    print("command done")
+    sys.exit({code!r})
+
+run_process(command)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "last"),
+    [
+        pytest.param(0, 0, [], id="done"),
+        pytest.param(None, 0, [], id="done, without a code"),
+        pytest.param(2, 2, [], id="refused"),
+        pytest.param("wrong", 1, ["taken apart"], id="by a message, as Python ends it"),
+    ],
+)
+def test_process_ends_in_order_and_at_once(code: int | str | None, expected: int, last: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING.format(code=code)], capture_output=True, text=True, check=False)
+    assert done.returncode == expected
+    assert done.stdout.split("\n")[:-1] == ["command done", "thread done", "handler done", *last]
+    assert done.stderr == ("wrong\n" if last else "")
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [pytest.param("rows.parquet", 0, id="done"), pytest.param("nothing", 2, id="refused")]
+)
+def test_closed_streams_change_nothing(tmp_path: Path, rows: str, expected: int) -> None:
+    pq.write_table(pa.table({"x": [0.5, 1.5, 2.5, 3.5] * 50, "label": [0, 1] * 100}), tmp_path / "rows.parquet")
+    words = [sys.executable, "-m", "dkan_core", "prepare", str(tmp_path / rows), "--out", str(tmp_path / "out")]
+    command = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *words, "--label", "label"]
+    assert subprocess.run(command, check=False).returncode == expected
+    assert (tmp_path / "out" / "manifest.json").exists() == (expected == 0)

@@ -14,6 +14,7 @@ from components.training.train_fastkan.component import train_fastkan
 from components.training.train_fastkan_nodes.component import train_fastkan_nodes
 from dkan_core import FastKANClassifier, PrepareConfig, TrainConfig
 from dkan_core.config import field_docs, field_types, item_type, without_none
+from dkan_core.config.forms import form_fields
 
 OPEN: dict[type, tuple[object, ...]] = {int: (0,), float: (0.0,), str: ("", "auto"), bool: ()}
 """What stands in a form for a setting that is None or empty: KFP has no null."""
@@ -54,6 +55,13 @@ def test_form_has_the_type_and_the_default_of_the_schema(form: Any, kind: type, 
     if parameter.default is not inspect.Parameter.empty:
         allowed = OPEN[expected] if field.default in (None, ()) else (field.default,)
         assert parameter.default in allowed
+
+
+@pytest.mark.parametrize(("form", "kind"), FORMS, ids=[form.name for form, _ in FORMS])
+def test_no_setting_has_the_name_of_an_artifact(form: Any, kind: type) -> None:
+    """It would be given the artifact."""
+    artifacts = {name for name, each in form.component_spec.outputs.items() if each.type.startswith("system.")}
+    assert not artifacts & {field.name for field in form_fields(kind)}
 
 
 @pytest.mark.parametrize("name", IN_ESTIMATOR)

@@ -31,7 +31,11 @@ def test_configs_are_frozen_and_keyword_only() -> None:
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        (TrainConfig, {"batchsize": 1}, "unknown setting 'batchsize'; expected one of .*batch_size"),
+        (
+            TrainConfig,
+            {"batchsize": 1},
+            r"unknown setting 'batchsize' \(did you mean 'batch_size'\?\); expected one of .*batch_size",
+        ),
         (TrainConfig, {"batch_size": 0}, "batch_size must be from 1 .*got 0"),
         (TrainConfig, {"batch_size": 1.5}, "batch_size must be .*got 1.5"),
         (TrainConfig, {"batch_size": True}, "batch_size must be .*got True"),

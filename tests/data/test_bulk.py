@@ -62,7 +62,7 @@ def encoded(preprocessor: Preprocessor, rows: pa.RecordBatch, places: npt.NDArra
         [("key", "<u8"), ("numeric", "u1", len(preprocessor.numeric)), ("categorical", "<i4", len(preprocessor.coded))]
     )
     records = np.zeros(len(places), record)
-    BulkEncoder(preprocessor).encode(rows, "rows", places, records)
+    BulkEncoder(preprocessor).encode([rows], "rows", places, records)
     return records
 
 

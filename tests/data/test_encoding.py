@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dkan_core import DataError
-from dkan_core.data.encoding import fitting
+from dkan_core.data.encoding import distinct, fitting
 from dkan_core.data.encoding.distinct import distinct_values
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor, normal_scores
 from dkan_core.data.source.columns import is_number
+from tests.native import needs_native
 
 STEP = 6 / 254
 Column = npt.NDArray[Any]
@@ -202,17 +203,33 @@ def test_values_too_close_or_too_far_for_a_float_keep_finite_ordered_scores(valu
     assert np.isfinite(scores).all() and np.abs(scores).max() <= 3 and (np.diff(scores) >= 0).all()
 
 
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_native)])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("zeros", [[], [0.0], [-0.0], [0.0, -0.0]])
-def test_distinct_values_are_those_of_a_sort_in_float64(kind: Any, zeros: list[float]) -> None:
+def test_distinct_values_are_those_of_a_sort_in_float64(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, zeros: list[float], *, native: bool
+) -> None:
+    if not native:
+        monkeypatch.setattr(distinct, "native_library", lambda: None)
     rng = np.random.default_rng(0)
     values = rng.permutation(np.r_[rng.normal(size=99), rng.integers(1, 9, 99), 40 * zeros, np.inf, np.nan]).astype(
         kind
     )
     found = distinct_values(pa.table({"x": values}), "x", "rows")
     expected, counts = np.unique(values[np.isfinite(values)].astype(np.float64), return_counts=True)
-    assert found.values.tobytes() == expected.tobytes()
+    assert found.values.astype(np.float64).tobytes() == expected.tobytes()
     assert (found.counts.tolist(), found.missing, found.rows) == (counts.tolist(), 2, len(values))
+    assert found.most == max(counts)
+    ranks = np.r_[found.mid_ranks(np.arange(len(expected))), 0, 0.3, 1]
+    mid_ranks = (np.cumsum(counts) - counts / 2) / counts.sum()
+    assert found.places_from(ranks).tolist() == np.searchsorted(mid_ranks, ranks).tolist()
+
+
+@pytest.mark.parametrize("values", [[], [np.nan, np.inf], [2.0]])
+def test_columns_of_few_values_have_as_many_distinct_ones(values: list[float]) -> None:
+    found = distinct_values(pa.table({"x": pa.array(values, pa.float32())}), "x", "rows")
+    finite = [value for value in values if np.isfinite(value)]
+    assert (found.values.tolist(), found.missing, found.most) == (finite, len(values) - len(finite), len(finite))
 
 
 NUMERIC = {"name": "x", "knots": [0.0, 1.0], "scores": [-1.0, 1.0]}

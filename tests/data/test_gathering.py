@@ -62,6 +62,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShardReader]:
 
 def resolved(**changes: Any) -> ResolvedTrainConfig:
     fixed: dict[str, Any] = {"members": 1, "hidden": (4,), "strategy": "single", "sync_interval": 1, "workers": 1}
+    fixed |= {"grid_min": -2.0, "grid_max": 2.0}
     return ResolvedTrainConfig(**{**fixed, "device": "cpu", "learning_rate": 0.1, **SETTINGS, **changes})
 
 
@@ -182,7 +183,7 @@ def test_rows_on_a_gpu_are_decided_there(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_rows_on_a_device_that_takes_no_steps_are_refused() -> None:
-    with pytest.raises(ConfigError, match="data_in device: with strategy parameter-server on cpu no GPU takes steps"):
+    with pytest.raises(ConfigError, match="data_in device: with strategy single on cpu no GPU takes steps"):
         resolve(TrainConfig(device="cpu", data_in="device"), 1000)
 
 

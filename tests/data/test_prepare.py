@@ -142,10 +142,19 @@ def test_wide_batches_do_not_pile_up(monkeypatch: Any) -> None:
     sample = sampling.BottomK(50, seed=1)
     for first in range(0, 5000, 10):
         row_ids = np.arange(first, first + 10, dtype=np.uint64)
-        sample.add(pa.record_batch({"id": row_ids}), row_ids, np.ones(10, dtype=bool))
+        sample.add([pa.record_batch({"id": row_ids})], row_ids, np.ones(10, dtype=bool))
         assert len(sample.pieces) <= 5
     keys = splitmix64(np.arange(5000, dtype=np.uint64), seed=1)
     assert sample.sample().rows["id"].to_pylist() == np.argsort(keys)[:50].tolist()
+
+
+@pytest.mark.parametrize("size", [1, 700, 1400, 5000])
+def test_limit_of_the_sample_is_known_before_the_rows_are(size: int) -> None:
+    numbers = np.arange(20_000, dtype=np.uint64)
+    for eligible in (numbers % 7 == 0, numbers < 1400):
+        keys = np.sort(splitmix64(numbers[eligible], seed=3))
+        found = sampling.smallest_keys_limit(20_000, size, 3, eligible.__getitem__)
+        assert (keys if found is None else keys[keys <= found]).tolist() == keys[:size].tolist()
 
 
 def test_nan_and_infinity_are_counted_and_taken_as_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -214,7 +223,9 @@ def test_dropped_column_is_gone_and_of_any_type(tmp_path: Path) -> None:
 
 def test_label_with_very_many_values_is_refused_at_once(tmp_path: Path) -> None:
     table = make_rows().set_column(3, "y", pa.array(np.random.default_rng(0).random(ROWS)))
-    with pytest.raises(DataError, match=r"'y' must hold 0, 1 or null; found .* and [\d,]+ more values"):
+    with pytest.raises(
+        DataError, match=r"'y' must hold 0, 1 or null; found .* and [\d,]+ more values; give each class, or"
+    ):
         prepare(write(table, tmp_path / "raw"), tmp_path / "out", CONFIG)
 
 

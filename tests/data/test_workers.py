@@ -14,6 +14,7 @@ from dkan_core import ConfigError, DataError, PrepareConfig, prepare, prepare_pa
 from dkan_core.data.format import shard_writer
 from dkan_core.data.preparation import workers
 from dkan_core.utils.storage.shared_folder import SharedFolder
+from tests.data.killed import KILLED_AT_FSYNC
 from tests.data.tables import CONFIG, contents, make_rows, write
 
 PARTS = 9
@@ -71,14 +72,7 @@ def test_each_part_that_was_whole_before_a_kill_is_done_once(
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
 
 
-KILLED = """
-import os, sys
-sync, left = os.fsync, int(sys.argv[1])
-def fsync(file):
-    global left
-    left -= 1
-    sync(file) if left else os.kill(os.getpid(), 9)
-os.fsync = fsync
+KILLED = f"""{KILLED_AT_FSYNC}
 from dkan_core import PrepareConfig, prepare
 from dkan_core.data.format import shard_writer
 shard_writer.SHARD_BYTES = 3000

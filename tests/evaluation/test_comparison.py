@@ -13,7 +13,8 @@ from dkan_core.data.format.manifest import PreparedData, read_manifest
 from dkan_core.data.format.origin import KEPT_FILES, origin_of, overlap
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.evaluation.comparison import compare, comparison_section
-from dkan_core.evaluation.labelled_rows import PreparedRows, read_back
+from dkan_core.evaluation.labelled_rows import PreparedRows
+from dkan_core.explanation.reading_back import read_back
 
 SMALL = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, seed=1)
 
@@ -21,8 +22,11 @@ SMALL = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=6
 def test_model_compared_with_itself_scores_the_same(trained: TrainResult, prepared: Path, tmp_path: Path) -> None:
     metrics = evaluate(trained.model, prepared, tmp_path / "eval", previous=trained.model, explain=False).metrics
     assert metrics["previous_average_precision"] == metrics["average_precision"]
+    assert metrics["difference_to_previous_interval"] == {"average_precision": [0.0, 0.0], "roc_auc": [0.0, 0.0]}
+    low, high = metrics["average_precision_interval"]
+    assert low < metrics["average_precision"] <= high
     report = (tmp_path / "eval" / "report.html").read_text()
-    assert "Against the previous best model" in report and "+0.0000" in report
+    assert "Against the previous best model" in report and "+0.000 to +0.000" in report
 
 
 def test_model_with_another_encoding_scores_as_on_raw_rows(source: Path, prepared: Path, tmp_path: Path) -> None:

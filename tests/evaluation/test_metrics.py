@@ -53,6 +53,8 @@ def test_scalars_equal_scikit_learn(sample: tuple[Array, Array]) -> None:
     assert ours["average_precision"] == metrics.average_precision(labels, scores)
     assert ours["roc_auc"] == pytest.approx(reference.roc_auc_score(labels, scores), abs=1e-12)
     assert ours["log_loss"] == pytest.approx(reference.log_loss(labels, clipped), abs=1e-9)
+    log_odds_N = np.log(clipped) - np.log1p(-clipped)
+    assert metrics.mean_log_loss(labels[:, None], log_odds_N[:, None]) == pytest.approx(ours["log_loss"], abs=1e-8)
     assert ours["brier"] == pytest.approx(reference.brier_score_loss(labels, scores.astype(np.float64)), abs=1e-12)
 
 
@@ -240,6 +242,9 @@ def test_weighted_scalars_equal_scikit_learn(sample: tuple[Array, Array], seed: 
         "prevalence": np.average(labels, weights=weight),
     }
     assert {name: ours[name] for name in wanted} == pytest.approx(wanted, abs=1e-9)
+    log_odds_N = np.log(clipped) - np.log1p(-clipped)
+    ours_of_log_odds = metrics.mean_log_loss(labels[:, None], log_odds_N[:, None], weight)
+    assert ours_of_log_odds == pytest.approx(wanted["log_loss"], abs=1e-8)
     assert ours["average_precision_micro"] == ours["average_precision"]
     plain = metrics.compute_metrics(labels[:, None], scores[:, None], ["a"])
     for name in wanted:

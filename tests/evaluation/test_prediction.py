@@ -164,3 +164,17 @@ def test_source_is_never_overwritten(trained: TrainResult, table: pa.Table, tmp_
     with pytest.raises(OutputError, match="is one of the sources"):
         predict(trained.model, source, tmp_path / "raw/../raw/part-0.parquet")
     assert source.read_bytes() == before
+
+
+def test_values_that_the_model_does_not_know_are_counted_by_column(
+    trained: TrainResult, table: pa.Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    predict(trained.model, write(table, tmp_path / "known", 2), tmp_path / "known.parquet")
+    assert "does not know" not in caplog.text
+    place = table.column_names.index("site")
+    sites = ["elsewhere", "nowhere"] * 50 + table["site"].to_pylist()[100:]
+    moved = write(table.set_column(place, "site", pa.array(sites)), tmp_path / "moved", 2)
+    predict(trained.model, moved, tmp_path / "moved.parquet")
+    (text,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    share = f"100 of {len(table)} rows ({100 / len(table):.2%})"
+    assert text == f"column 'site': {share} hold a value that the model does not know; 0.00% in training"

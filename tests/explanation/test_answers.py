@@ -118,3 +118,17 @@ def test_log_odds_are_cut_off_where_float32_leaves_no_digits() -> None:
     answers = ModelAnswers(model, CPU, [0, 1], arrays)
     assert np.abs(answers.scored_NL).max() > 16 == np.abs(answers.log_odds_NL).max()
     assert np.abs(answers.to_changed(np.arange(50), [(NUMBER, cells_like(NUMBER, arrays, np.arange(50)))])).max() == 16
+
+
+@pytest.mark.parametrize("changes", [{}, {"input_norm": "layer"}, {"members": 1}], ids=str)
+def test_members_stand_beside_what_they_say_together(changes: dict[str, Any]) -> None:
+    model, arrays = make_model(**changes), make_arrays(60, "uint8")
+    answers, rows = ModelAnswers(model, CPU, [1, 0], arrays), np.arange(0, 60, 2)
+    settings: Settings = [(BOTH, cells_like(BOTH, arrays, rows[::-1].copy()))]
+    found = answers.of_members(rows, settings, 0)
+    assert found.shape == (30, 1 + model.config.members)
+    np.testing.assert_allclose(found[:, 0], answers.to_changed(rows, settings)[:, 0], atol=1e-5)
+    probability = 1 / (1 + np.exp(-(found[:, 1:] + 0.2) / 1.3))
+    mean = probability.mean(axis=1)
+    # The mean of the probabilities before calibration, as ``make_model`` set it, and then the calibration.
+    np.testing.assert_allclose(1.3 * np.log(mean / (1 - mean)) - 0.2, found[:, 0], atol=1e-4)

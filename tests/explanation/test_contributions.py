@@ -22,6 +22,7 @@ from dkan_core.evaluation.prediction import log_odds
 from dkan_core.explanation.contributions import BACKGROUND_ROWS, ContributionExplainer, background_rows
 from dkan_core.explanation.reasons import BASELINE
 from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.base import TabularModel
 from dkan_core.model.model_folder import PREPROCESSOR
 from dkan_core.model.saved_model import SavedModel, write_model_files
 from dkan_core.model.tabular import TabularFastKAN
@@ -103,7 +104,7 @@ def test_background_spreads_every_column_over_its_distribution(rows: tuple[Prepa
 
 
 def shapley_values(
-    model: TabularFastKAN, arrays: Arrays, background: Arrays, places: list[list[tuple[str, int]]]
+    model: TabularModel, arrays: Arrays, background: Arrays, places: list[list[tuple[str, int]]]
 ) -> npt.NDArray[np.float64]:
     """Return Shapley's values of one row against a background, by all coalitions."""
     columns = len(places)
@@ -228,7 +229,7 @@ def test_classifier_returns_all_contributions_as_a_frame(labels: int) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 4))
     y = X[:, :labels] + 0.3 * rng.normal(size=(300, labels)) > 0
-    model = FastKANClassifier(hidden=(8,), epochs=2, batch_size=64, random_state=0, n_jobs=1, device="cpu")
+    model = FastKANClassifier(hidden=(8,), epochs=20, batch_size=64, random_state=0, n_jobs=1, device="cpu")
     model.fit(X, y[:, 0] if labels == 1 else y.astype(np.int64))
     found, log_odds_NL = model.explain(X[:9]), model.decision_function(X[:9]).reshape(9, labels)
     for label, name in enumerate(model.labels_):

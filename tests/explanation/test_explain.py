@@ -19,6 +19,7 @@ from dkan_core import (
 )
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.explanation.explain import read_rows, safe_names
+from dkan_core.explanation.section import effect_alone
 from tests.command import check, dkan
 from tests.explanation.known import NOISE, TRUE
 from tests.report.test_report import check_page
@@ -128,8 +129,21 @@ def test_any_name_is_safe_in_files_and_page(many: tuple[Path, Path], tmp_path: P
     assert len(names) == 6 and all(re.fullmatch(r"[\w.-]+", name) for name in names)
     page = (tmp_path / "out/explanation.html").read_text()
     check_page(page)
-    assert "<script" not in page and "&lt;script&gt;" in page
+    assert page.count("<script") == 1 and "&lt;script&gt;" in page
     assert safe_names(["a b", "a/b", "A_B", ""]) == ["a_b", "a_b-2", "A_B-3", "column"]
+
+
+def test_effect_together_with_others_is_told_apart_from_what_the_figure_shows(
+    known: Path, learner: TrainResult, tmp_path: Path
+) -> None:
+    found = explain(learner.model, known, tmp_path / "out", top=6, rows=500)
+    effects = {column.name: column.effect for column in found.importance}
+    alone = {curve.name: effect_alone(curve) for curve in found.curves}
+    # Whose product counts, and nothing else of them.
+    assert alone["left"] < 0.35 * effects["left"] and alone["right"] < 0.35 * effects["right"]
+    assert 0.8 * effects["bowl"] < alone["bowl"] < 1.2 * effects["bowl"]
+    text = f"Effect {effects['left']:.2f} log-odds; alone, as the figure shows, {alone['left']:.2f}."
+    assert text in (tmp_path / "out/explanation.html").read_text()
 
 
 def test_report_shows_what_was_learned_unless_told_not_to(known: Path, learner: TrainResult, tmp_path: Path) -> None:
@@ -177,7 +191,7 @@ def test_command_explains_and_replaces(
     out = tmp_path / "out"
     for top in (2, 1):
         words = ["explain", *many, "--out", out, "--split", "train", "--rows", 200, "--top", top, "--seed", 1]
-        assert dkan(*words, "--label", "rare", monkeypatch=monkeypatch) == 0
+        assert dkan(*words, "--label", "rare", *["--overwrite"] * (top == 1), monkeypatch=monkeypatch) == 0
     plain = json.loads((out / "explanation.json").read_text())
     assert len(list((out / "curves").iterdir())) == 2 and not (out / "interactions").exists()
     assert (plain["rows"], plain["split"], plain["label"], plain["seed"]) == (200, "train", "rare", 1)

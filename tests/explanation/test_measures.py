@@ -18,8 +18,8 @@ from dkan_core.data.format.manifest import PreparedData, read_manifest
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation import slopes
 from dkan_core.explanation.columns import Column, changed_rows, encode_values, read_values, redrawn, source_columns
-from dkan_core.explanation.curves import Curve, read_curve
-from dkan_core.explanation.drawings import departing_marks
+from dkan_core.explanation.curve_drawings import departing_marks
+from dkan_core.explanation.curves import Curve, describe_curve, read_curve
 from dkan_core.explanation.explain import read_rows
 from dkan_core.explanation.grid import make_grid
 from dkan_core.explanation.importance import rank_by_effect
@@ -95,7 +95,7 @@ def known_answers(rows: Arrays, columns: list[Column], formula: Formula) -> Answ
 
 
 def curve(answers: Answers, column: Column) -> Curve:
-    return read_curve(answers, column, label=0, rows=300, cells=1e9)
+    return describe_curve(read_curve(answers, column, label=0, rows=300, cells=1e9))
 
 
 def test_sum_of_columns_has_bands_without_width_and_no_interaction(rows: tuple[PreparedData, Arrays]) -> None:

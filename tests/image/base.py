@@ -33,7 +33,7 @@ def base_image() -> tuple[str, str]:
     else:
         if pull.returncode == 0:
             return wanted, "pulled"
-    suite = wanted.rpartition("-")[2]
+    suite = wanted.partition("@")[0].rpartition("-")[2]
     # Not under the real one's name: an engine that others use would take it for that.
     stand_in = f"dkan-test-base:{suite}"
     origin = f"made of Debian's packages, as {wanted} cannot be pulled: {reason}"

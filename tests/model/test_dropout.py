@@ -33,6 +33,12 @@ def standardized(mask: Tensor, p: float) -> Tensor:
     return z
 
 
+def test_batch_without_rows_drops_nothing() -> None:
+    """As the slice of a rank may be that takes part in a step of the others."""
+    x = torch.ones(2, 0, 3)
+    assert RowDropout(6, 0.5, layer=1)(x, torch.empty(0, dtype=torch.int32)).shape == x.shape
+
+
 @pytest.mark.parametrize("p", [0.01, 0.2, 0.5, 0.9])
 def test_share_kept_is_right_over_all_and_in_each_row_and_unit(p: float) -> None:
     z = standardized(kept(p=p), p)

@@ -138,7 +138,7 @@ UNHASHED: dict[str, tuple[Attack, str]] = {
     "centers": (set_key(CONFIG, "num_centers", 1), r"config\.json: num_centers must be"),
     "grid infinite": (set_key(CONFIG, "grid_max", float("inf")), r"config\.json: grid_max: .* finite number"),
     "grid moved": (
-        set_key(CONFIG, "grid_max", 3.0),
+        set_key(CONFIG, "grid_max", 2.5),
         r"model\.safetensors: .*rbf\.grid is not the grid",
     ),
     "grid reversed": (set_key(CONFIG, "grid_max", -9.0), r"config\.json: grid_max must be above grid_min"),

@@ -8,6 +8,7 @@ import pyarrow as pa
 import torch
 
 from dkan_core.data.encoding.fitting import fit_preprocessor
+from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.model.architecture import ModelConfig, features_of
 from dkan_core.model.saved_model import save_model
 from dkan_core.model.tabular import TabularFastKAN
@@ -69,6 +70,8 @@ def random_model(
     categories: tuple[str, ...] = CATEGORIES,
     dtype: NumericDtype = "uint8",
     rows: pa.Table | None = None,
+    times: tuple[str, ...] = (),
+    encoding: Preprocessor | None = None,
     **changes: Any,
 ) -> Path:
     """Write a model whose every weight is random, also those that start at zero.
@@ -79,9 +82,12 @@ def random_model(
         categories: Columns of categories to use.
         dtype: How normal scores are stored.
         rows: What the encoding is chosen from. Default: ``table``.
+        times: Columns of dates and times to use.
+        encoding: To be taken instead of one that is chosen from the columns.
         changes: Of the architecture.
     """
-    preprocessor = fit_preprocessor(table() if rows is None else rows, numeric, categories, dtype, "rows")
+    rows = table() if rows is None else rows
+    preprocessor = encoding or fit_preprocessor(rows, numeric, categories, dtype, "rows", times=times)
     model = changes.get("model", "auto")
     coded = range(0 if model == "fastkan" else len(preprocessor.coded))
     config = ModelConfig(

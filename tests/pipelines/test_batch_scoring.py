@@ -62,7 +62,7 @@ def test_gate_fails_on_shifted_rows_and_a_second_run_accepts_them(
     assert "rows:    569" in accepted.stdout and "report.html" in accepted.stdout
     assert {path.name for path in scores.iterdir()} == {*FILES, "_scoring.json"}
     for name in FILES:
-        predict(trained.model, shifted / name, tmp_path / "alone", columns=("label",))
+        predict(trained.model, shifted / name, tmp_path / "alone", columns=("label",), overwrite=True)
         assert (scores / name).read_bytes() == (tmp_path / "alone").read_bytes()
     rows = pq.read_table(scores, columns=["label", "label_probability"])
     labels, probabilities = (column.to_numpy() for column in rows.columns)

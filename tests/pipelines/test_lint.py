@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from pipelines.__main__ import app
-from pipelines.compiled import package_of
+from pipelines.compiled import package_of, read_documents
 from pipelines.lint import lint, lint_documents
 from tests.pipelines.faults import DELETE, FAULTS
 from tests.pipelines.specimens import compiled, everything
@@ -27,11 +27,12 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Documents:
 
 
 def changed(documents: Documents, path: str, value: Any) -> Documents:
-    """Return the documents with ``value`` at a path of keys separated by ``/``."""
-    documents = copy.deepcopy(documents)
+    """Return the documents with ``value`` at a path of keys separated by ``/``; only what leads there is copied."""
+    documents = [*documents]
     place: Any = documents
     *keys, last = [int(key) if key.isdecimal() else key for key in path.split("/")]
     for key in keys:
+        place[key] = copy.copy(place[key])
         place = place[key]
     if value is DELETE:
         del place[last]
@@ -97,7 +98,7 @@ def is_referred_to(documents: Documents, key: str, owner: str) -> bool:
     ids=["everything", "parallel-prepare"],
 )
 def test_no_input_that_something_refers_to_can_be_missing(path: Path | None, good: Documents) -> None:
-    documents = good if path is None else list(yaml.safe_load_all(path.read_text()))
+    documents = good if path is None else read_documents(path)
     missing = [place for place, key, owner in input_definitions(documents) if is_referred_to(documents, key, owner)]
     assert len(missing) > 20
     for place in missing:

@@ -18,6 +18,7 @@ import pytest
 from dkan_core import DataError, TrainResult, predict
 from tests.command import check, dkan
 from tests.serving.server import Server, serving
+from tests.training.processes import wait_until
 
 PREDICT = "/v1/models/late:predict"
 INFER = "/v2/models/late/infer"
@@ -350,6 +351,8 @@ def test_two_processes_count_together_and_answer_what_has_begun_when_they_are_to
         for _ in range(8):
             assert len(server.probabilities(table.to_pylist())) == 40
         total = 'dkan_rows_total{model="late"} 320.0'
+        # The last request is counted once its answer has been sent; then every process knows of it.
+        wait_until(lambda: total in server.ask("/metrics").content.decode())
         assert all(total in server.ask("/metrics").content.decode() for _ in range(4))
         with socket.create_connection(("127.0.0.1", server.port)) as client:
             head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()

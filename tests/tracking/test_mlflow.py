@@ -81,7 +81,7 @@ def test_run_has_settings_data_and_every_evaluation(
 ) -> None:
     run = run_of(mlflow, logged)
     assert run.info.status == "FINISHED" and run.info.run_name == "run"
-    assert run.data.params["hidden"] == "8" and run.data.params["strategy"] == "parameter-server"
+    assert run.data.params["hidden"] == "8" and run.data.params["strategy"] == "single"
     assert run.data.params["epochs"] == "8" and run.data.params["seed"] == "0"
     assert run.data.tags["dkan.data_fingerprint"] == read_manifest(prepared).fingerprint
     assert run.data.tags["dkan.version"] == dkan_core.__version__
@@ -334,7 +334,7 @@ def test_mlflow_by_name_needs_a_server_and_the_package(
         tracker.finished(END)
     assert not (tracked_run.folder / "mlflow.json").exists()
     monkeypatch.setattr(client_module, "_is_installed", lambda: False)
-    with pytest.raises(ConfigError, match=r"tracking mlflow: mlflow is not installed; .*dkan\[mlflow\]"):
+    with pytest.raises(ConfigError, match=r"tracking mlflow: mlflow is not installed; .*\.\[mlflow\]"):
         resolve(config, rows=100)
 
 

@@ -56,3 +56,20 @@ def inject(folder: Path, body: str) -> dict[str, str]:
     """Return the environment in which every process of a run executes ``body`` when it begins."""
     (folder / "sitecustomize.py").write_text(INJECTION.format(body=body.replace("\n", "\n    ")))
     return {"PYTHONPATH": str(folder)}
+
+
+WAIT_IN_EVERY_STEP = """
+import time
+def trace(frame, event, arg):
+    if event == "call" and frame.f_code.co_name == "apply_updates" and not os.path.exists(DONE):
+        time.sleep(SECONDS)
+sys.settrace(trace)
+"""
+
+
+def slow_steps(folder: Path, until: Path, seconds: float = 0.05) -> dict[str, str]:
+    """Return the environment in which every step of a server takes its time until a file is there.
+
+    Steps are quicker than a process starts: a run would be over before its last fault.
+    """
+    return inject(folder, WAIT_IN_EVERY_STEP.replace("DONE", repr(str(until))).replace("SECONDS", str(seconds)))

@@ -336,7 +336,7 @@ def test_process_without_a_cluster_or_the_sdk_says_so(
     with pytest.raises(ConfigError, match="no cluster is known here"):
         go()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'dkan\[nodes\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[nodes\]'"):
         go()
 
 

@@ -88,5 +88,7 @@ MODELS = {
     "lightgbm": Model("boosting", "fit_lightgbm", ("lightgbm", "pandas")),
     "xgboost": Model("boosting", "fit_xgboost", ("xgboost", "pandas")),
     "tabm": Model("tabm", "fit_tabm", ("tabm", "rtdl_num_embeddings", "torch", "sklearn")),
+    "additive": Model("dkan", "fit_additive", ("dkan_core", "torch")),
+    "ebm": Model("ebm", "fit_ebm", ("interpret", "pandas")),
     "logistic": Model("logistic", "fit_logistic", ("sklearn",)),
 }

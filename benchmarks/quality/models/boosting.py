@@ -37,7 +37,7 @@ def fit_xgboost(job: Job) -> Fitted:
 
 def fit_catboost(job: Job) -> Fitted:
     """Fit CatBoost; strings are its own categories, with its learning rate chosen from the data."""
-    return _one_a_label(job, _catboost, _string_frame)
+    return _one_a_label(job, _catboost, string_frame)
 
 
 def _one_a_label(
@@ -52,7 +52,7 @@ def _one_a_label(
     boosters = []
     for label in range(len(job.data.labels)):
         over = job.budget.share(len(job.data.labels) - label)
-        rows = (_measured(x_train, y_train[:, label]), _measured(x_valid, y_valid[:, label]))
+        rows = (measured(x_train, y_train[:, label]), measured(x_valid, y_valid[:, label]))
         boosters.append(fit(*rows, job, over))
 
     def score() -> Array:
@@ -62,7 +62,8 @@ def _one_a_label(
     return Fitted(score=score, rounds=[rounds for _, rounds in boosters])
 
 
-def _measured(frame: Frame, labels_N: Array) -> Rows:
+def measured(frame: Frame, labels_N: Array) -> Rows:
+    """Return the rows where a label was measured, and the label."""
     kept = labels_N != NOT_MEASURED
     return (frame, labels_N) if kept.all() else (frame[kept], labels_N[kept])
 
@@ -79,7 +80,8 @@ def _category_frame(encoder: Encoder, table: pa.Table) -> Frame:
     return pd.concat([frame, pd.DataFrame(coded, index=frame.index)], axis=1)
 
 
-def _string_frame(encoder: Encoder, table: pa.Table) -> Frame:
+def string_frame(encoder: Encoder, table: pa.Table) -> Frame:
+    """Return the features with categories as strings."""
     if not encoder.data.categorical:
         return encoder.numeric_NF(table)
     frame = pd.DataFrame(encoder.numeric_NF(table), columns=list(encoder.data.numeric))

@@ -26,6 +26,11 @@ def fit_fastkan(job: Job) -> Fitted:
     return _fit(job, REFERENCE)
 
 
+def fit_additive(job: Job) -> Fitted:
+    """Fit an additive model with every other setting left at its default."""
+    return _fit(job, TrainConfig(model="additive"))
+
+
 def _fit(job: Job, config: TrainConfig) -> Fitted:
     start_of_a_process = job.budget.used()  # next to nothing but imports until here
     prepared, run = job.scratch / "prepared", job.scratch / "run"
@@ -42,6 +47,6 @@ def _fit(job: Job, config: TrainConfig) -> Fitted:
 
 def _score(job: Job, model: str) -> Array:
     out = job.scratch / "scores.parquet"
-    predict(model, job.data.path("test"), out)
+    predict(model, job.data.path("test"), out, overwrite=True)
     table = pq.read_table(out)
     return np.stack([table[f"{label}_probability"].to_numpy() for label in job.data.labels], axis=1)

@@ -10,13 +10,16 @@ def fingerprint_parquet(
     data_uri: str,
     # Settings of PrepareConfig, by: python -m pipelines signatures
     label: str = "",
+    positive: str = "",
     drop: str = "",
     group: str = "",
     split_column: str = "",
+    split_by_time: str = "",
     split: str = "70/10/20",
     split_by: str = "row",
     weight: str = "",
     numeric_dtype: str = "uint8",
+    max_categories: int = 0,
     seed: int = 0,
     initial_model_uri: str = "",
     # End of settings.
@@ -27,16 +30,22 @@ def fingerprint_parquet(
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
             commas. Empty: those of initial_model_uri.
+        positive: Value of the label that counts as 1, such as late; every other one counts as 0; separate several by
+            commas. Of several labels LABEL=VALUE for each that does not hold 0 and 1. Empty: labels hold 0 and 1.
         drop: Column to leave out; separate several by commas. Empty: none.
         group: Column whose equal values stay in one split; it is not used as a feature. Empty: every row by itself.
         split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by
             hash.
+        split_by_time: Column of times, dates or numbers: the earliest rows are train, the latest test; it is not used
+            as a feature. Empty: none.
         split: Percentages of rows (or groups) in train/valid/test when there is no split column.
         split_by: What is hashed: the row's number, or its features, so that a row stays in its split when data are
             added. One of: row, content.
         weight: Column holding a non-negative weight for each row; it is not used as a feature. Empty: equal weights.
         numeric_dtype: Storage type of the numeric columns, which are stored as normal scores. One of: uint8, float16,
             float32.
+        max_categories: Most values of a column of strings that get codes of their own; rarer ones share codes by their
+            hash. 0: all that repeat.
         seed: Seed of the split, of the sample that statistics are computed from, and of the shuffle.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
 

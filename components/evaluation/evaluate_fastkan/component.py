@@ -17,6 +17,7 @@ def evaluate_fastkan(
     summary: dsl.Output[dsl.Markdown],
     split: str = "test",
     previous_model_uri: str = "",
+    worst_errors: int = 10,
 ) -> NamedTuple("Outputs", [("average_precision", float), ("previous_average_precision", float), ("comparable", bool)]):
     """Evaluate a trained FastKAN on one split of the prepared data.
 
@@ -29,6 +30,7 @@ def evaluate_fastkan(
         summary: The metrics as Markdown.
         split: Split to evaluate: train, valid or test.
         previous_model_uri: Earlier model to compare the new one with, such as the published one; may be absent.
+        worst_errors: Rows of each label to show in the report, with their values and reasons; 0 for none.
 
     Returns:
         average_precision: Average precision on the split; the mean over the labels where there are several.
@@ -37,7 +39,17 @@ def evaluate_fastkan(
     """
     from dkan_core import evaluate
 
-    evaluation = evaluate(model.path, prepared.path, report.path, split=split, previous=previous_model_uri or None)
+    earlier = previous_model_uri or None
+    # A step that is tried again may find what it wrote before.
+    evaluation = evaluate(
+        model.path,
+        prepared.path,
+        report.path,
+        split=split,
+        previous=earlier,
+        worst_errors=worst_errors,
+        overwrite=True,
+    )
     # The artifact is the page, not the folder around it: the Kubeflow UI shows a single file only.
     report.path = f"{report.path}/report.html"
     with open(summary.path, "w", encoding="utf-8") as file:  # noqa: PTH123 - a component imports dkan_core alone

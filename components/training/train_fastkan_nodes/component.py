@@ -13,8 +13,12 @@ def train_fastkan_nodes(
     run_uri: str,
     image: str,
     # Settings of TrainConfig, by: python -m pipelines signatures
+    model_kind: str = "auto",
     members: int = 0,
     hidden: str = "auto",
+    quality: str = "default",
+    pairs: str = "auto",
+    monotone: str = "",
     num_centers: int = 8,
     dropout: float = 0.2,
     initial_model_uri: str = "",
@@ -61,14 +65,22 @@ def train_fastkan_nodes(
         metrics: Validation average precision of the best model.
         run_uri: Folder or bucket for runs and their checkpoints, each in a folder of its own; a path is on the claim.
         image: Image of the nodes, the same as the launcher's.
+        model_kind: "auto" extends FastKAN with what suits the data; "fastkan" is plain; "additive" has no hidden layer.
+            One of: auto, fastkan, additive.
         members: Networks in the ensemble, trained together, with averaged probabilities. 0: from the number of rows.
         hidden: Units in each member's hidden layer; several values make several layers; separate several by commas.
             auto: from the number of rows.
+        quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
+            Members, hidden, epochs, batch_size and learning_rate keep the values that are set. One of: fast, default,
+            best.
+        pairs: Pairs of columns with a term of their own, with model additive; "auto": as many as predict unseen rows.
+        monotone: Numeric columns along which log-odds never fall (age:+) or never rise (age:-), with model additive;
+            separate several by commas. Empty: none.
         num_centers: Gaussian basis functions per edge.
         dropout: Fraction of hidden units dropped during training; independent of the number of workers.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
-        strategy: How workers synchronize; "auto" is single on one GPU, allreduce under torchrun, else parameter-server.
-            One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single.
+        strategy: How workers synchronize; "auto" is single with one worker, allreduce under torchrun, else
+            parameter-server. One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single.
         epochs: Maximum passes over the train split; may be raised when resuming. 0: from the number of rows.
         batch_size: Rows per step over all workers. 0: from the number of rows.
         learning_rate: Peak learning rate of AdamW. 0: from the batch size.

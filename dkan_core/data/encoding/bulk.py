@@ -1,21 +1,38 @@
 """Many rows to codes at once: by the native extension where it is built, else by ``Preprocessor.transform``.
 
 The bytes are the same either way: natively, a value is compared with the edges at which ``transform`` changes its code.
+
+Shape suffixes: N rows, F numeric features, C coded features.
 """
 
 import ctypes
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dkan_core.data.encoding.edges import CodeEdges, Int64, code_edges
-from dkan_core.data.encoding.preprocessor import NumericFeature, Preprocessor, column_of_numbers
-from dkan_core.native.library import ColumnArguments, EncodeArguments, native_library
+from dkan_core.data.encoding.edges import CodeEdges, Int64, UInt8, code_edges
+from dkan_core.data.encoding.preprocessor import (
+    CategoryFeature,
+    NumericFeature,
+    Preprocessor,
+    ValueFeature,
+    category_codes,
+    columns_pool,
+    normal_scores,
+    quantize,
+    value_codes,
+)
+from dkan_core.data.encoding.raw_columns import column_named, column_of_numbers, numbers
+from dkan_core.data.source.blocks import side_by_side
+from dkan_core.native.library import ColumnArguments, PlaceArguments, native_library
 from dkan_core.utils.resources import available_cores
 
 FLOATS: dict[Any, np.dtype[Any]] = {pa.float32(): np.dtype(np.float32), pa.float64(): np.dtype(np.float64)}
+CACHE_LINE = 64
 
 
 class BulkEncoder:
@@ -27,14 +44,24 @@ class BulkEncoder:
 
     def __init__(self, preprocessor: Preprocessor) -> None:
         self.preprocessor = preprocessor
-        # The library reads them by address.
-        self._edges: dict[tuple[str, np.dtype[Any]], CodeEdges | None] = {}
+        self._library = native_library() if preprocessor.numeric_dtype == "uint8" else None
+        # Kept as long as the encoding is; the library reads them by address, too.
+        self._edges: dict[tuple[str, np.dtype[Any]], tuple[NumericFeature, CodeEdges | None]] = preprocessor.kept
+        self._codes: UInt8 = np.empty(0, np.uint8)
+        self._numeric: dict[str, list[int]] = defaultdict(list)
+        self._coded: dict[str, list[int]] = defaultdict(list)
+        for index, feature in enumerate(preprocessor.numeric):
+            self._numeric[feature.time.column if feature.time is not None else feature.name].append(index)
+        times = {feature.name: feature.time for feature in preprocessor.numeric}
+        for index, coded in enumerate(preprocessor.coded):
+            time = times.get(coded.name)
+            self._coded[time.column if time is not None else coded.name].append(index)
 
-    def encode(self, rows: pa.RecordBatch, where: str, places: Int64, records: npt.NDArray[Any]) -> None:
+    def encode(self, blocks: Iterable[pa.RecordBatch], where: str, places: Int64, records: npt.NDArray[Any]) -> None:
         """Write the codes of rows into records.
 
         Args:
-            rows: At least the columns that the preprocessor reads (N).
+            blocks: Some columns of the rows each, together at least those that the preprocessor reads.
             where: The file, for messages.
             places: Which record each row is (N,).
             records: Structured (N,), with the fields ``numeric`` and ``categorical`` as far as there are such features.
@@ -42,49 +69,97 @@ class BulkEncoder:
         Raises:
             DataError: A column is missing or of another kind than in training.
         """
-        if not self._encode_natively(rows, where, places, records):
-            for name, array in self.preprocessor.transform(rows, where).items():
+        if self._library is None:
+            for name, array in self.preprocessor.transform(side_by_side(blocks), where).items():
                 records[name][places] = array
-        elif self.preprocessor.coded:
-            records["categorical"][places] = self.preprocessor.transform_coded(rows, where)
+            return
+        codes_FN = self._codes_of(len(places))
+        coded_CN = np.empty((len(self.preprocessor.coded), len(places)), np.int32)
+        missing = dict.fromkeys([*self._numeric, *self._coded])
+        for block in blocks:
+            self._encode_numeric(block, where, codes_FN)
+            self._encode_coded(block, where, coded_CN)
+            for name in block.schema.names:
+                missing.pop(name, None)
+        for name in missing:
+            column_named(pa.record_batch({}), name, where)
+        if len(codes_FN):
+            self._place(codes_FN, np.ascontiguousarray(places, np.int64), records["numeric"])
+        if len(coded_CN):
+            records["categorical"][places] = coded_CN.T
 
-    def _encode_natively(self, rows: pa.RecordBatch, where: str, places: Int64, records: npt.NDArray[Any]) -> bool:
-        """Encode the numeric columns; tells whether that is possible."""
-        library, features = native_library(), self.preprocessor.numeric
-        if library is None or not features or self.preprocessor.numeric_dtype != "uint8":
-            return False
-        arguments, kept = (ColumnArguments * len(features))(), []
-        for argument, feature in zip(arguments, features, strict=True):
-            column = column_of_numbers(rows, feature.name, where)
+    def _codes_of(self, rows: int) -> UInt8:
+        """Return room for the codes of so many rows by column, used again for each batch."""
+        # An odd number of cache lines: an even one would let the codes of many columns share a few places of the cache.
+        stride = (-(-rows // CACHE_LINE) | 1) * CACHE_LINE
+        features = len(self.preprocessor.numeric)
+        if self._codes.size < features * stride:
+            self._codes = np.empty(features * stride, np.uint8)
+        return self._codes[: features * stride].reshape(features, stride)
+
+    def _encode_numeric(self, block: pa.RecordBatch, where: str, codes_FN: UInt8) -> None:
+        """Encode the numeric features of some columns."""
+        indices = [index for name in block.schema.names for index in self._numeric.get(name, ())]
+        arguments, kept, count = (ColumnArguments * len(indices))(), [], 0
+        for index in indices:
+            feature = self.preprocessor.numeric[index]
+            column = column_of_numbers(block, feature.name, where, feature.time)
             column = column if column.type in FLOATS else column.cast(pa.float64(), safe=False)
+            edges = self._edges_of(feature, FLOATS[column.type])
+            if edges is None:
+                scores = normal_scores(numbers(block, feature.name, where, feature.time), feature)
+                codes_FN[index, : len(block)] = quantize(scores, "uint8")
+                continue
             kept.append(column)
-            if not self._describe(argument, column, feature):
-                return False
-        numeric = records["numeric"]
-        call = EncodeArguments(
-            ctypes.addressof(arguments),
-            np.ascontiguousarray(places, np.int64).ctypes.data,
-            numeric.ctypes.data,
-            numeric.strides[0],
-            len(places),
-            len(features),
-        )
-        library.dkan_encode(ctypes.byref(call), available_cores())
-        return True
+            _describe(arguments[count], column, edges, codes_FN[index])
+            count += 1
+        if self._library is not None and count:
+            self._library.dkan_encode(ctypes.addressof(arguments), count, len(block), available_cores())
 
-    def _describe(self, argument: ColumnArguments, column: pa.Array, feature: NumericFeature) -> bool:
-        kind = FLOATS[column.type]
+    def _edges_of(self, feature: NumericFeature, kind: np.dtype[Any]) -> CodeEdges | None:
         key = feature.name, kind
-        if key not in self._edges:
-            self._edges[key] = code_edges(feature, kind)
-        found = self._edges[key]
-        if found is None:
-            return False
-        valid, values = column.buffers()
-        argument.values = values.address + column.offset * kind.itemsize
-        argument.valid = valid.address if valid is not None and column.null_count else None
-        argument.valid_offset = column.offset
-        argument.edges, argument.codes = found.edges.ctypes.data, found.codes.ctypes.data
-        argument.edge_count, argument.missing = len(found.edges), found.missing
-        argument.is_double = kind.itemsize == 8
-        return True
+        found = self._edges.get(key)
+        # Of another feature where the encoding was copied with a change.
+        if found is None or found[0] is not feature:
+            found = self._edges[key] = feature, code_edges(feature, kind)
+        return found[1]
+
+    def _encode_coded(self, block: pa.RecordBatch, where: str, coded_CN: npt.NDArray[np.int32]) -> None:
+        """Encode the coded features of some columns."""
+        indices = [index for name in block.schema.names for index in self._coded.get(name, ())]
+
+        def encode(feature: CategoryFeature | ValueFeature) -> npt.NDArray[np.int32]:
+            if feature.kind == "value":
+                return value_codes(self.preprocessor.numbers_of(block, feature.name, where), feature)
+            return category_codes(column_named(block, feature.name, where), feature, where)
+
+        features = [self.preprocessor.coded[index] for index in indices]
+        for index, codes in zip(indices, columns_pool.map(encode, features), strict=True):
+            coded_CN[index] = codes
+
+    def _place(self, codes_FN: UInt8, places: Int64, numeric_NF: UInt8) -> None:
+        """Write codes by column to the places of their rows."""
+        call = PlaceArguments(
+            codes_FN.ctypes.data,
+            places.ctypes.data,
+            numeric_NF.ctypes.data,
+            numeric_NF.strides[0],
+            codes_FN.strides[0],
+            len(places),
+            len(codes_FN),
+        )
+        if self._library is not None:
+            self._library.dkan_place(ctypes.byref(call), available_cores())
+
+
+def _describe(argument: ColumnArguments, column: pa.Array, edges: CodeEdges, out: UInt8) -> None:
+    """Say where a column's values and edges lie, and where its codes go."""
+    kind = FLOATS[column.type]
+    valid, values = column.buffers()
+    argument.values = values.address + column.offset * kind.itemsize
+    argument.valid = valid.address if valid is not None and column.null_count else None
+    argument.valid_offset = column.offset
+    argument.edges, argument.codes = edges.edges.ctypes.data, edges.codes.ctypes.data
+    argument.edge_count, argument.missing = len(edges.edges), edges.missing
+    argument.is_double = kind.itemsize == 8
+    argument.out = out.ctypes.data

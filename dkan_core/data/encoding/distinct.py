@@ -1,5 +1,6 @@
 """The distinct values of a numeric column and how often each occurs, from one sort in the column's own type."""
 
+import ctypes
 import itertools
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dkan_core.data.encoding.preprocessor import Float64, column_of_numbers, numbers
+from dkan_core.data.encoding.raw_columns import Float64, column_of_numbers, numbers
+from dkan_core.data.source.times import TimePart
+from dkan_core.native.library import DistinctArguments, native_library
 
 Int64 = npt.NDArray[np.int64]
 
@@ -21,14 +24,17 @@ class DistinctValues:
         - values, up_to, counts: ``(U,)``
     """
 
-    values: Float64
-    """Rising."""
+    values: npt.NDArray[Any]
+    """Rising, of the column's own type where that is a float."""
 
     up_to: Int64
     """Rows that hold that value or a smaller one (U,)."""
 
     missing: int
     """Rows that hold null, NaN or infinity."""
+
+    most: int
+    """Rows that hold the most frequent value."""
 
     @property
     def rows(self) -> int:
@@ -40,36 +46,81 @@ class DistinctValues:
         """Rows of each value."""
         return np.diff(self.up_to, prepend=0)
 
+    def mid_ranks(self, places: Int64) -> Float64:
+        """Return the share of the rows below each of some values, half of its own included.
+
+        Args:
+            places: Indices of the values.
+        """
+        counts = self.up_to[places] - np.where(places > 0, self.up_to[places - 1], 0)
+        ranks: Float64 = (self.up_to[places] - counts / 2) / self.up_to[-1]
+        return ranks
+
+    def places_from(self, ranks: Float64) -> Int64:
+        """Return the index of the first value at or above each mid-rank, U where there is none."""
+        # By halves, as few of the mid-ranks are looked at.
+        below, found = np.full(len(ranks), -1), np.full(len(ranks), len(self.values))
+        while (apart := below + 1 < found).any():
+            middle = np.where(apart, (below + found) // 2, 0)
+            reached = self.mid_ranks(middle) >= ranks
+            found, below = np.where(apart & reached, middle, found), np.where(apart & ~reached, middle, below)
+        return found
+
     def count_between(self, places: Int64) -> list[int]:
         """Count rows as ``histograms.count_up_to`` does: missing, up to each of some values, and above the last.
 
         Args:
             places: Rising indices of the values.
 
-        >>> DistinctValues(np.array([0.5, 1.0, 9.0]), np.array([1, 3, 4]), 1).count_between(np.array([1]))
+        >>> DistinctValues(np.array([0.5, 1.0, 9.0]), np.array([1, 3, 4]), 1, 2).count_between(np.array([1]))
         [1, 3, 1]
         """
         ends = [0, *self.up_to[places].tolist(), self.rows - self.missing]
         return [self.missing, *(after - before for before, after in itertools.pairwise(ends))]
 
 
-def distinct_values(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> DistinctValues:
+def distinct_values(
+    rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePart | None = None
+) -> DistinctValues:
     """Find the distinct values of a column.
 
     Args:
         rows: The rows.
         name: The column; one that does not hold numbers raises DataError.
         where: The rows, as messages should call them.
+        time: What of a column of dates or times is meant; None for a column of numbers.
     """
-    column = column_of_numbers(rows, name, where)
+    column = column_of_numbers(rows, name, where, time)
     # In half the bytes of float64, the sort takes half the time, and finds the same.
-    values: npt.NDArray[Any] = column.to_numpy() if pa.types.is_float32(column.type) else numbers(rows, name, where)
+    values: npt.NDArray[Any] = (
+        column.to_numpy() if pa.types.is_float32(column.type) else numbers(rows, name, where, time)
+    )
+    return _find_natively(values) or _find(values)
+
+
+def _find_natively(values: npt.NDArray[Any]) -> DistinctValues | None:
+    """Find what ``_find`` does; None without the extension, or where 0.0 and -0.0 occur."""
+    library = native_library()
+    if library is None:
+        return None
+    values = np.ascontiguousarray(values)
+    distinct, up_to = np.empty_like(values), np.empty(len(values), np.int64)
+    pointers = [array.ctypes.data for array in (values, distinct, up_to)]
+    arguments = DistinctArguments(*pointers, rows=len(values), is_double=values.itemsize == 8)
+    count = library.dkan_distinct(ctypes.byref(arguments))
+    if count < 0:
+        return None
+    return DistinctValues(distinct[:count], up_to[:count], len(values) - arguments.finite, arguments.most)
+
+
+def _find(values: npt.NDArray[Any]) -> DistinctValues:
     finite = values[np.isfinite(values)]
     zeros = np.signbit(finite[finite == 0])
     if zeros.any() and not zeros.all():
         # Of 0.0 and -0.0, which are equal, the sort of float64 decides which one is kept, as it always has.
         kept, counts = np.unique(finite.astype(np.float64), return_counts=True)
-        return DistinctValues(kept, np.cumsum(counts), len(values) - len(finite))
+        return DistinctValues(kept, np.cumsum(counts), len(values) - len(finite), int(counts.max(initial=0)))
     finite.sort()
     last = np.flatnonzero(np.concatenate([finite[1:] != finite[:-1], [len(finite) > 0]]))
-    return DistinctValues(finite[last].astype(np.float64), last + 1, len(values) - len(finite))
+    most = int(np.diff(last, prepend=-1).max(initial=0))
+    return DistinctValues(finite[last], last + 1, len(values) - len(finite), most)

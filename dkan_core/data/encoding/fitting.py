@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from dkan_core.data.encoding.distinct import DistinctValues, Int64, distinct_values
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import (
+    MAX_BUCKETS,
     SCORE_LIMIT,
     STEPS,
     CategoryFeature,
@@ -21,10 +22,10 @@ from dkan_core.data.encoding.preprocessor import (
     NumericFeature,
     Preprocessor,
     ValueFeature,
-    column_named,
     columns_pool,
-    texts_of,
 )
+from dkan_core.data.encoding.raw_columns import column_named, texts_of
+from dkan_core.data.source.times import TimePart, time_parts
 from dkan_core.errors import DataError
 
 # A knot at each level that uint8 can store: more knots would tell apart what storage rounds together.
@@ -66,6 +67,8 @@ def fit_preprocessor(
     numeric_dtype: Literal["uint8", "float16", "float32"],
     where: str,
     *,
+    times: Sequence[str] = (),
+    max_categories: int | None = None,
     useless: Literal["refuse", "leave out"] = "refuse",
 ) -> Preprocessor:
     """Choose knots and vocabularies.
@@ -76,6 +79,9 @@ def fit_preprocessor(
         categorical: Columns of strings or booleans.
         numeric_dtype: How normal scores are stored.
         where: The rows, as messages should call them.
+        times: Columns of dates or times: of each, the seconds and the parts of the calendar that vary are features.
+        max_categories: Where a category column has more values, only the most frequent have a code of their own; the
+            others share some by their hash. Default: those that occur once are unseen.
         useless: What becomes of a column that holds no value at all, or of a category column no value of which repeats.
 
     Raises:
@@ -85,15 +91,19 @@ def fit_preprocessor(
     passed_over = [_UselessColumnError] if useless == "leave out" else []
     for name in categorical:
         with suppress(*passed_over):
-            coded.append(_fit_category(column_named(sample, name, where), name, where))
+            coded.append(_fit_category(column_named(sample, name, where), name, where, max_categories))
     scored: list[NumericFeature] = []
     counts: dict[str, list[int]] = {}
+    parts = [part for name in times for part in time_parts(name, sample.schema.field(name).type)]
+    columns = [*((name, None) for name in numeric), *((part.name, part) for part in parts)]
     find = partial(_distinct, sample, where)
-    for name, found in zip(numeric, columns_pool.map(find, numeric), strict=True):
+    for (name, time), found in zip(columns, columns_pool.map(find, columns), strict=True):
+        if time is not None and time.part != "seconds" and len(found.values) < 2:
+            continue  # the hour of dates, or the month in data of one month
         with suppress(*passed_over):
             feature, counts[name] = _fit_numeric(found, name, where)
-            scored.append(feature)
-            codes = _fit_value_codes(found, name) if len(numeric) <= MAX_VALUE_CODED_COLUMNS else None
+            scored.append(feature.model_copy(update={"time": time}))
+            codes = _fit_value_codes(found, name) if len(columns) <= MAX_VALUE_CODED_COLUMNS else None
             coded += [codes] if codes is not None else []
     fitted = Preprocessor(numeric=scored, coded=coded, numeric_dtype=numeric_dtype)
     categories = Preprocessor(
@@ -103,9 +113,11 @@ def fit_preprocessor(
     return fitted.model_copy(update={"counts": counts})
 
 
-def _distinct(sample: pa.Table, where: str, name: str) -> DistinctValues:
-    found = distinct_values(sample, name, where)
-    _check_told_apart(column_named(sample, name, where), name, where)
+def _distinct(sample: pa.Table, where: str, column: tuple[str, TimePart | None]) -> DistinctValues:
+    name, time = column
+    found = distinct_values(sample, name, where, time)
+    if time is None:
+        _check_told_apart(column_named(sample, name, where), name, where)
     return found
 
 
@@ -132,11 +144,11 @@ def _fit_numeric(found: DistinctValues, name: str, where: str) -> tuple[NumericF
     """Return a column's knots and scores, and how many rows are between the knots."""
     if not len(found.values):
         raise _no_value(name, found.missing, where)
-    mid_rank = (found.up_to - found.counts / 2) / found.up_to[-1]
     if len(found.values) > MAX_EXACT_KNOTS:
-        chosen, inverse = _knots_at_levels(mid_rank)
+        chosen, inverse = _knots_at_levels(found)
     else:
-        chosen, inverse = np.arange(len(found.values)), _inverse_normal(mid_rank)
+        chosen = np.arange(len(found.values))
+        inverse = _inverse_normal(found.mid_ranks(chosen))
     scores = np.clip(inverse, -SCORE_LIMIT, SCORE_LIMIT)
     # Six places, a 23,000th of a storage step, keep the manifest short and equal on machines that differ in the last
     # bit of the inverse normal.
@@ -144,15 +156,15 @@ def _fit_numeric(found: DistinctValues, name: str, where: str) -> tuple[NumericF
     return feature, found.count_between(chosen)
 
 
-def _knots_at_levels(mid_rank: Float64) -> tuple[Int64, Float64]:
+def _knots_at_levels(found: DistinctValues) -> tuple[Int64, Float64]:
     """Return which of many values are knots, and the inverse normal of their ranks."""
     # The first value at or above each level's rank; the levels beyond the last value share that one.
-    above = np.clip(np.searchsorted(mid_rank, LEVEL_RANKS), 0, len(mid_rank) - 1)
-    inverse = _inverse_normal(mid_rank[above])
+    above = np.minimum(found.places_from(LEVEL_RANKS), len(found.values) - 1)
+    inverse = _inverse_normal(found.mid_ranks(above))
     # Where the score jumps, as at a frequent value, the last value before the jump keeps its own score too.
     before = np.maximum(above[inverse - LEVELS > JUMP] - 1, 0)
     chosen, first = np.unique(np.concatenate([above, before]), return_index=True)
-    return chosen, np.concatenate([inverse, _inverse_normal(mid_rank[before])])[first]
+    return chosen, np.concatenate([inverse, _inverse_normal(found.mid_ranks(before))])[first]
 
 
 def _inverse_normal(ranks: Float64) -> Float64:
@@ -161,6 +173,8 @@ def _inverse_normal(ranks: Float64) -> Float64:
 
 def _fit_value_codes(found: DistinctValues, name: str) -> ValueFeature | None:
     """Code the frequent values of a numeric column, or None where that would say nothing new."""
+    if found.most < MIN_VALUE_ROWS and not found.missing:
+        return None
     counts = found.counts
     frequent = np.flatnonzero(counts >= MIN_VALUE_ROWS)
     # By falling count and, among equals, by value: the choice must not depend on the order of the rows.
@@ -174,7 +188,9 @@ def _fit_value_codes(found: DistinctValues, name: str) -> ValueFeature | None:
     return ValueFeature(name=name, vocabulary=vocabulary)
 
 
-def _fit_category(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> CategoryFeature:
+def _fit_category(
+    column: pa.ChunkedArray | pa.Array, name: str, where: str, max_categories: int | None
+) -> CategoryFeature:
     counts = pc.value_counts(texts_of(column, name, where).drop_null()).to_pylist()
     if not counts:
         raise _no_value(name, len(column), where)
@@ -184,7 +200,18 @@ def _fit_category(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> 
             f"{where}: column {name!r} looks like an identifier ({len(counts):,} values, none repeats); "
             f"leave it out with --drop {name}"
         )
-    return CategoryFeature(name=name, vocabulary=[value for _, value in repeated[:MAX_VOCABULARY]])
+    kept = [value for _, value in repeated[: max_categories or MAX_VOCABULARY]]
+    buckets = hash_buckets(max_categories) if max_categories is not None and len(counts) > max_categories else 0
+    return CategoryFeature(name=name, vocabulary=kept, buckets=buckets)
+
+
+def hash_buckets(max_categories: int) -> int:
+    """Return how many codes the values share that have none of their own: a quarter as many as have one.
+
+    >>> [hash_buckets(count) for count in (1, 100, 50_000)]
+    [1, 25, 256]
+    """
+    return min(MAX_BUCKETS, max(1, max_categories // 4))
 
 
 def _no_value(name: str, rows: int, where: str) -> _UselessColumnError:

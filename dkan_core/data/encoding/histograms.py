@@ -12,10 +12,9 @@ from dkan_core.data.encoding.preprocessor import (
     NumericFeature,
     Preprocessor,
     category_codes,
-    column_named,
     columns_pool,
-    numbers,
 )
+from dkan_core.data.encoding.raw_columns import column_named, numbers
 
 Int64 = npt.NDArray[np.int64]
 
@@ -37,7 +36,7 @@ def count_values(rows: pa.RecordBatch | pa.Table, preprocessor: Preprocessor, wh
     """
 
     def count_numeric(feature: NumericFeature) -> Int64:
-        return count_up_to(numbers(rows, feature.name, where), feature.knots)
+        return count_up_to(numbers(rows, feature.name, where, feature.time), feature.knots)
 
     def count_category(feature: CategoryFeature) -> Int64:
         codes = category_codes(column_named(rows, feature.name, where), feature, where)
@@ -47,6 +46,16 @@ def count_values(rows: pa.RecordBatch | pa.Table, preprocessor: Preprocessor, wh
     names = [*(feature.name for feature in numeric), *(feature.name for feature in categories)]
     counted = [*columns_pool.map(count_numeric, numeric), *columns_pool.map(count_category, categories)]
     return dict(zip(names, counted, strict=True))
+
+
+def hashed_shares(preprocessor: Preprocessor) -> dict[str, float]:
+    """Return by column which share of the sample's rows holds a value that has a code by its hash alone."""
+    shares = {}
+    for feature in preprocessor.coded:
+        if feature.kind == "category" and feature.buckets and preprocessor.counts is not None:
+            counts = preprocessor.counts[feature.name]
+            shares[feature.name] = round(sum(counts[-feature.buckets :]) / max(1, sum(counts)), 6)
+    return shares
 
 
 def count_up_to(values: npt.NDArray[np.floating], knots: list[float]) -> Int64:

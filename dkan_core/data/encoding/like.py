@@ -13,7 +13,10 @@ from pydantic import BaseModel, ConfigDict
 from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, manifest_text, parse_manifest
-from dkan_core.data.source.columns import Schema, check_roles, is_number, is_text
+from dkan_core.data.source.columns import is_number, is_text
+from dkan_core.data.source.folders import FOLDER_TEXT
+from dkan_core.data.source.roles import Schema, check_roles, feature_columns
+from dkan_core.data.source.times import expected, fits_zone, is_duration
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.schemas import read_json
 from dkan_core.utils.storage.files import read_if_there
@@ -33,6 +36,7 @@ class _Labels(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
     labels: tuple[str, ...]
+    positive: dict[str, str] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +48,8 @@ class Reference:
 
     preprocessor: Preprocessor
     labels: tuple[str, ...]
+    positive: dict[str, str]
+    """By label, the value that counts as 1, unless the settings say otherwise."""
 
     def complete(self, config: PrepareConfig) -> PrepareConfig:
         """Return the settings with what the reference decides filled in, and without the reference.
@@ -51,9 +57,10 @@ class Reference:
         Raises:
             ConfigError: A setting contradicts it, or gives another role to one of its feature columns.
         """
-        if config.label and {*config.label} != {*self.labels}:
+        if config.label and {*config.label} != {*self.labels} and not config.extend:
             raise ConfigError(
-                f"label {', '.join(config.label)}: {self.place} has {', '.join(self.labels)}; leave out --label"
+                f"label {', '.join(config.label)}: {self.place} has {', '.join(self.labels)}; leave out --label, or "
+                "add labels with --extend"
             )
         # A setting that was left out cannot be told from one that repeats the default: neither contradicts the
         # reference.
@@ -63,16 +70,25 @@ class Reference:
                 f"numeric_dtype {config.numeric_dtype}: {self.place} stores {self.preprocessor.numeric_dtype}; "
                 "leave out --numeric-dtype with --like"
             )
-        roles = {"group": config.group, "split_column": config.split_column, "weight": config.weight}
+        if config.max_categories is not None and not config.extend:
+            raise ConfigError(f"max_categories: {self.place} has its encoding; leave it out with --like")
+        names = ("group", "split_column", "split_by_time", "weight")
+        roles = {name: getattr(config, name) for name in names}
         for setting, name in [*(("drop", name) for name in config.drop), *roles.items()]:
             if name in self.preprocessor.columns:
                 raise ConfigError(
                     f"{setting} {name}: is a feature of {self.place}, which needs it; leave out that setting"
                 )
-        return replace(config, label=self.labels, numeric_dtype=self.preprocessor.numeric_dtype, like=None)
+        added = [name for name in config.label if name not in self.labels]
+        labels = (*self.labels, *added)
+        given = replace(config, label=config.label or self.labels).positive_values
+        positive = tuple(f"{label}={value}" for label, value in {**self.positive, **given}.items())
+        return replace(
+            config, label=labels, positive=positive, numeric_dtype=self.preprocessor.numeric_dtype, like=None
+        )
 
     def assign_roles(self, types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> Schema:
-        """Give every column that is needed its role; the others are ignored, and named in the log.
+        """Give every column its role, and name in the log what is ignored, or with ``extend`` is added to the features.
 
         Args:
             types: Type of each column.
@@ -85,14 +101,26 @@ class Reference:
         check_features(self.preprocessor, types, where, because=f"{self.place} was made with")
         check_roles(types, config, where)
         schema = Schema(
-            numeric=tuple(feature.name for feature in self.preprocessor.numeric),
+            numeric=tuple(feature.name for feature in self.preprocessor.numeric if feature.time is None),
+            times=tuple(self.preprocessor.times),
             categorical=tuple(feature.name for feature in self.preprocessor.coded if feature.kind == "category"),
             labels=config.label,
             group=config.group,
             split_column=config.split_column,
             weight=config.weight,
+            split_by_time=config.split_by_time,
+            positive=config.positive_values,
         )
         ignored = [name for name in types if name not in {*schema.columns, *config.drop}]
+        if ignored and config.extend:
+            added = feature_columns({name: types[name] for name in ignored}, where)
+            logger.info("%s: columns that are added to those of %s: %s", where, self.place, listed_names(ignored))
+            return replace(
+                schema,
+                numeric=(*schema.numeric, *added.numeric),
+                times=(*schema.times, *added.times),
+                categorical=(*schema.categorical, *added.categorical),
+            )
         if ignored:
             logger.info("%s: columns that %s does not know are ignored: %s", where, self.place, listed_names(ignored))
         return schema
@@ -118,9 +146,13 @@ def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], wh
             "where its values are not known, add it as a column of nulls"
         )
     numeric = {feature.name for feature in preprocessor.numeric}
-    for name in preprocessor.columns:
-        kinds = (is_number,) if name in numeric else (is_text, pa.types.is_boolean)
-        if not any(fits(types[name]) for fits in (*kinds, pa.types.is_null)):
+    for name, zone in preprocessor.times.items():
+        if types[name] != FOLDER_TEXT and not fits_zone(types[name], zone):
+            raise DataError(f"{where}: column {name!r} is {types[name]}; {because} {expected(zone)} there")
+    for name in (name for name in preprocessor.columns if name not in preprocessor.times):
+        kinds = (is_number, is_duration) if name in numeric else (is_text, pa.types.is_boolean)
+        # Text in the names of folders is read as what is needed, if it can be.
+        if types[name] != FOLDER_TEXT and not any(fits(types[name]) for fits in (*kinds, pa.types.is_null)):
             wanted = "numbers" if name in numeric else "categories (strings or booleans)"
             raise DataError(f"{where}: column {name!r} is {types[name]}; {because} {wanted} there")
 
@@ -148,15 +180,19 @@ def read_reference(place: str) -> Reference:
     manifest = manifest_text(root)
     if manifest is not None:
         prepared = parse_manifest(manifest, f"{root}/{MANIFEST}")
-        return Reference(place=place, preprocessor=prepared.preprocessor, labels=tuple(prepared.labels))
+        return Reference(
+            place=place,
+            preprocessor=prepared.preprocessor,
+            labels=tuple(prepared.labels),
+            positive=prepared.positive,
+        )
     # A run's folder is taken for the model in it, as by all commands.
     for folder in (root, f"{root}/{MODEL_FOLDER}"):
         encoding, architecture = (read_if_there(f"{folder}/{name}") for name in (PREPROCESSOR, ARCHITECTURE))
         if encoding is not None and architecture is not None:
-            labels = read_json(_Labels, architecture, f"{folder}/{ARCHITECTURE}").labels
-            return Reference(
-                place=place, preprocessor=read_json(Preprocessor, encoding, f"{folder}/{PREPROCESSOR}"), labels=labels
-            )
+            found = read_json(_Labels, architecture, f"{folder}/{ARCHITECTURE}")
+            preprocessor = read_json(Preprocessor, encoding, f"{folder}/{PREPROCESSOR}")
+            return Reference(place=place, preprocessor=preprocessor, labels=found.labels, positive=found.positive)
     raise DataError(
         f"{place}: neither a model ({PREPROCESSOR}) nor prepared data ({MANIFEST}) there; "
         "expected a folder that `dkan train` or `dkan prepare` wrote"

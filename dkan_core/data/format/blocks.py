@@ -49,8 +49,10 @@ class VerifiedBlocks:
         skipped_N = np.cumsum(count_N) - count_N
         touched = np.repeat(first_N - skipped_N, count_N) + np.arange(count_N.sum())
         # The first block has the header, which says where the arrays lie.
-        touched = np.concatenate([touched, base_N])
-        missing = np.unique(touched[~self._verified_B[touched]])
+        is_touched_B = np.zeros(len(self._verified_B), bool)
+        is_touched_B[touched] = True
+        is_touched_B[base_N] = True
+        missing = np.flatnonzero(is_touched_B & ~self._verified_B)
         if not len(missing):
             self.is_complete = bool(self._verified_B.all())
         shards = np.searchsorted(self._first, missing, side="right") - 1

@@ -67,6 +67,46 @@ def block_hashes(file: BinaryIO) -> Iterator[str]:
         yield hashlib.sha256(block).hexdigest()
 
 
+class HashingFile:
+    """Writes to a file, and hashes the whole and each block of it.
+
+    Args:
+        file: What to write to, from its beginning.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.size = 0
+        self._whole, self._block = hashlib.sha256(), hashlib.sha256()
+        self._blocks: list[str] = []
+
+    def write(self, content: bytes | memoryview) -> None:
+        """Write bytes behind what is there."""
+        self.file.write(content)
+        self._whole.update(content)
+        while content:
+            piece = content[: BLOCK_BYTES - self.size % BLOCK_BYTES]
+            self._block.update(piece)
+            self.size, content = self.size + len(piece), content[len(piece) :]
+            if self.size % BLOCK_BYTES == 0:
+                self._end_block()
+
+    def _end_block(self) -> None:
+        self._blocks.append(self._block.hexdigest())
+        self._block = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of what was written."""
+        return self._whole.hexdigest()
+
+    def blocks(self) -> tuple[str, ...]:
+        """Return the SHA-256 of each block; nothing can be written after that."""
+        if self.size % BLOCK_BYTES:
+            self._end_block()
+        return tuple(self._blocks)
+
+
 ReadBytes = Callable[[int, int], "bytes | memoryview"]
 """Returns the bytes of a shard from a place on, so many."""
 

@@ -14,10 +14,11 @@ from pydantic import ConfigDict, Field, model_validator
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.download import download_file, download_shards
-from dkan_core.data.format.integrity import Content, Layout, block_count
+from dkan_core.data.format.integrity import Content, block_count
 from dkan_core.data.format.remote_reader import open_remote
-from dkan_core.data.format.shard_writer import Shard
+from dkan_core.data.format.shard_writer import Shard, array_layout
 from dkan_core.data.source.columns import SourceFile
+from dkan_core.data.source.files import SUFFIXES
 from dkan_core.errors import DataError, redact
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.files import read_if_there, read_regular, write_json
@@ -63,6 +64,15 @@ class _Manifest(Schema):
     encoding_from: str | None = None
     """SHA-256 of the encoding where it is that of a model or of other data (``PrepareConfig.like``); None if fitted."""
 
+    max_categories: int | None = None
+    """As in the settings; None where no limit was set."""
+
+    positive: dict[str, str] = Field(default_factory=dict)
+    """By label, the value of its column that counts as 1; labels that are not here held 0 and 1."""
+
+    hashed: dict[str, float] = Field(default_factory=dict)
+    """By column, which share of the train sample's rows has a code by its value's hash alone."""
+
     format_version: Literal[1, 2] = FORMAT_VERSION
     """Version of the format; 1 has no hashes of blocks."""
 
@@ -74,6 +84,9 @@ class _Manifest(Schema):
 
     split_rule: dict[str, str]
     """How rows were split."""
+
+    split_hints: dict[str, str] = Field(default_factory=dict)
+    """Columns by which rows that were split at random could have been split, as "time" and "group"."""
 
     seed: int
     """Decided split, sample and shuffle."""
@@ -113,7 +126,12 @@ class PreparedData(_Manifest):
     def _content(self) -> dict[str, Any]:
         left_out = {"shards": {"__all__": {"blocks"}}} if self.format_version == 1 else None
         # Only where there is one, so that the fingerprints of fitted data stay.
-        taken = {} if self.encoding_from is None else {"encoding_from": self.encoding_from}
+        taken: dict[str, Any] = {} if self.encoding_from is None else {"encoding_from": self.encoding_from}
+        if self.split_hints:
+            taken["split_hints"] = self.split_hints
+        taken |= {} if self.max_categories is None else {"max_categories": self.max_categories}
+        taken |= {"hashed": self.hashed} if self.hashed else {}
+        taken |= {"positive": self.positive} if self.positive else {}
         return {
             **taken,
             "format_version": self.format_version,
@@ -130,6 +148,10 @@ class PreparedData(_Manifest):
             "encoding": self.preprocessor.to_dict(),
             "sources": [source.model_dump() for source in self.sources],
         }
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name} {split.rows:,}" for name, split in self.splits.items())
+        return f"PreparedData({rows} rows; {len(self.preprocessor.columns)} columns; labels {', '.join(self.labels)})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
@@ -148,28 +170,10 @@ class PreparedData(_Manifest):
             "stored as": self.preprocessor.numeric_dtype,
             "encoding": "fitted" if self.encoding_from is None else f"taken from {self.encoding_from[:12]}",
             "split rule": self.split_rule,
+            **({"positive values": self.positive} if self.positive else {}),
             "source files": len(self.sources),
             "fingerprint": self.fingerprint,
         }
-
-
-def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool) -> Layout:
-    """Return row shape and dtype of each array in a shard.
-
-    Args:
-        preprocessor: The encoding of the rows.
-        labels: How many labels there are.
-        weighted: Whether rows have weights.
-    """
-    layout: dict[str, tuple[tuple[int, ...], str]] = {}
-    if preprocessor.numeric:
-        layout["numeric"] = ((len(preprocessor.numeric),), preprocessor.numeric_dtype)
-    if preprocessor.coded:
-        layout["categorical"] = ((len(preprocessor.coded),), "int32")
-    layout["labels"] = ((labels,), "uint8")
-    if weighted:
-        layout["weight"] = ((), "float32")
-    return layout
 
 
 @contextmanager
@@ -370,10 +374,23 @@ def _checked(file: _ManifestFile, path: str) -> PreparedData:
 
 def _text(folder: Path) -> bytes:
     path = folder / MANIFEST
+    # An error here, such as of a name that is too long, is named by what reads the file.
+    with suppress(OSError):
+        if folder.is_file():
+            raise _no_manifest(folder)
     with suppress(FileNotFoundError):
         return read_regular(path)
     finish_interrupted(folder, OUTPUTS)
     try:
         return read_regular(path)
     except FileNotFoundError:
-        raise DataError(f"{folder}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote") from None
+        raise _no_manifest(folder) from None
+
+
+def _no_manifest(place: Path) -> DataError:
+    """Return the error for a place without a manifest; raw Parquet has to be prepared first."""
+    names = list(place.iterdir()) if place.is_dir() else [place]
+    is_raw = any(name.suffix.lower() in SUFFIXES and name.is_file() for name in names)
+    advice = f"prepare it first, with `dkan prepare {place} --out prepared --label COLUMN`"
+    hint = f"; it is raw Parquet: {advice}" if is_raw else ""
+    return DataError(f"{place}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote{hint}")

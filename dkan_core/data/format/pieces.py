@@ -37,6 +37,7 @@ class PieceCopier:
         self._handles_S = np.array(handles, np.int64)
         self._memory_S = np.zeros(len(handles), np.uintp)
         self._fixed = self._addresses()
+        self._pointers = c_void_p * len(names)
         self._library = native_library()
 
     def _addresses(self) -> list[int]:
@@ -59,13 +60,7 @@ class PieceCopier:
         if self._library is None:
             return False
         pieces = np.ascontiguousarray(pieces)
-        targets = (c_void_p * len(self.names))(*(out[name].ctypes.data for name in self.names))
-        arguments = GatherArguments(
-            pieces.ctypes.data,
-            *self._fixed,
-            ctypes.addressof(targets),
-            count=len(pieces),
-            shards=len(self._handles_S),
-            arrays=len(self.names),
-        )
+        targets = self._pointers(*(out[name].ctypes.data for name in self.names))
+        counts = len(pieces), len(self._handles_S), len(self.names)
+        arguments = GatherArguments(pieces.ctypes.data, *self._fixed, ctypes.addressof(targets), *counts)
         return int(self._library.dkan_gather(byref(arguments), threads)) < 0

@@ -4,8 +4,6 @@ Shuffling needs one pass and little memory: each row's hash decides its place. I
 rows are appended to one spill file a shard as they come; then each spill file is sorted by hash on its own.
 """
 
-import hashlib
-import io
 import itertools
 import math
 import os
@@ -17,15 +15,19 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
-from safetensors.numpy import save
 
-from dkan_core.data.format.integrity import Layout, block_hashes
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format.integrity import HashingFile, Layout
+from dkan_core.data.format.streamed import chunks_in_order, row_layout, safetensors_header
 from dkan_core.data.hashing import UInt64
+from dkan_core.native.library import native_library
 from dkan_core.utils.schemas import Schema
 
-# What one shard takes in memory three times over while it is sorted. Larger ones would exceed small pods, smaller ones
-# would mean more open files: 256 GB are 1,024 shards.
+# What one shard takes in memory while it is sorted. Larger ones would exceed small pods, smaller ones would mean more
+# open files: 256 GB are 1,024 shards.
 SHARD_BYTES = 256 << 20
+# Of records whose arrays are put in order at once, within a processor's cache.
+CHUNK_BYTES = 4 << 20
 # In the spill files only; a shard holds its rows in this order, but not the key.
 KEY = "shuffle_key"
 
@@ -56,6 +58,25 @@ class Shard(Schema):
     """SHA-256 of each block of ``BLOCK_BYTES``; format version 1 has none."""
 
 
+def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool) -> Layout:
+    """Return row shape and dtype of each array in a shard.
+
+    Args:
+        preprocessor: The encoding of the rows.
+        labels: How many labels there are.
+        weighted: Whether rows have weights.
+    """
+    layout: dict[str, tuple[tuple[int, ...], str]] = {}
+    if preprocessor.numeric:
+        layout["numeric"] = ((len(preprocessor.numeric),), preprocessor.numeric_dtype)
+    if preprocessor.coded:
+        layout["categorical"] = ((len(preprocessor.coded),), "int32")
+    layout["labels"] = ((labels,), "uint8")
+    if weighted:
+        layout["weight"] = ((), "float32")
+    return layout
+
+
 def record_type(layout: Layout) -> np.dtype[Any]:
     """Return the type of a row in a spill file: its key, then its arrays."""
     return np.dtype([(KEY, "<u8"), *((name, dtype, shape) for name, (shape, dtype) in layout.items())])
@@ -77,27 +98,60 @@ def write_shard(path: Path, listed_as: str, load: Callable[[], npt.NDArray[Any]]
     Args:
         path: The file to write.
         listed_as: Its path in the manifest.
-        load: Returns the records. They are not handed over at once because this frees them as soon as it can.
+        load: Returns the records: they and the order of their keys are all that this holds in memory.
     """
     records = load()
-    # Keys differ, as the hash of row numbers is a bijection: the order does not depend on the kind of sort.
-    order = np.argsort(records[KEY])
-    arrays = {name: records[name][order] for name in records.dtype.names or () if name != KEY}
-    # Each of these copies is as large as the shard.
-    del records
-    content = save(arrays)
-    del arrays
+    order = order_of_keys(records[KEY])
+    header, names = safetensors_header(row_layout(records.dtype, without=KEY), len(order))
     with path.open("wb") as file:
-        file.write(content)
+        hashing = HashingFile(file)
+        hashing.write(header)
+        for name in names:
+            for rows in chunks_in_order(records, order, name, max(1, CHUNK_BYTES // records.dtype.itemsize)):
+                hashing.write(rows.data.cast("B"))
         file.flush()
         os.fsync(file.fileno())
-    return Shard(
-        path=listed_as,
-        rows=len(order),
-        bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-        blocks=tuple(block_hashes(io.BytesIO(content))),
-    )
+    return Shard(path=listed_as, rows=len(order), bytes=hashing.size, sha256=hashing.sha256, blocks=hashing.blocks())
+
+
+def order_of_keys(keys: UInt64) -> npt.NDArray[np.int64]:
+    """Return the order of keys (N,), all of which differ."""
+    # As the hash of row numbers is a bijection: the order does not depend on the kind of sort.
+    library = native_library()
+    if library is None:
+        return np.argsort(keys)
+    order = np.empty(len(keys), np.int64)
+    library.dkan_order_keys(keys.ctypes.data, keys.strides[0], len(keys), order.ctypes.data)
+    return order
+
+
+class SpillReader:
+    """Reads spill files, one after the other, into the same memory: new memory has to be cleared by the system."""
+
+    def __init__(self) -> None:
+        self._memory: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def take(self, spill: Path, record: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return the records in a file, until the next call, and remove it.
+
+        Args:
+            spill: The file.
+            record: Their type.
+        """
+        size = spill.stat().st_size
+        if len(self._memory) < size:
+            self._memory = np.empty(0, np.uint8)  # before there is more
+            self._memory = np.empty(size, np.uint8)
+        with spill.open("rb", buffering=0) as file:
+            content = self._memory[:size]
+            done = 0
+            while done < size:
+                count = file.readinto(content[done:])  # type: ignore[arg-type]
+                if not count:
+                    raise OSError(f"{spill}: is truncated")
+                done += count
+        spill.unlink()
+        return content.view(record)
 
 
 class ShardWriter:
@@ -149,14 +203,15 @@ class ShardWriter:
         """Return the spill file of each shard; one that got no row has none."""
         return [self._path(index, "spill") for index in range(self.count)]
 
-    def finish(self) -> Iterator[Shard]:
-        """Sort each spill file, write its shard and describe it."""
+    def finish(self, spills: SpillReader | None = None) -> Iterator[Shard]:
+        """Sort each spill file, write its shard and describe it.
+
+        Args:
+            spills: Reads them. Default: one of their own.
+        """
+        reader = spills or SpillReader()
         for index, spill in enumerate(self.spills()):
             if spill.exists():
                 path = self._path(index, "safetensors")
-                yield write_shard(path, f"{self.folder.name}/{path.name}", partial(self._take, spill))
-
-    def _take(self, spill: Path) -> npt.NDArray[Any]:
-        records = np.fromfile(spill, dtype=self.record)
-        spill.unlink()
-        return records
+                load = partial(reader.take, spill, self.record)
+                yield write_shard(path, f"{self.folder.name}/{path.name}", load)

@@ -18,6 +18,7 @@ from dkan_core.data.loading.order import (
     dropout_keys,
     epoch_order,
     piece_rows,
+    row_keys,
     slice_of,
     steps_per_epoch,
     stored_order,
@@ -122,6 +123,7 @@ def train_batches(
     weights: Sequence[float] = (),
     first: int = 0,
     buffers: TakeBuffers | None = None,
+    keep_keys: bool = False,
 ) -> Iterator[Arrays]:
     """Yield a worker's slice of each global batch of an epoch.
 
@@ -137,6 +139,7 @@ def train_batches(
         weights: Share of each worker. Default: even shares.
         first: The first global batch to yield.
         buffers: Gives the arrays of each batch. Default: new ones.
+        keep_keys: Whether a row has the same key in every epoch.
     """
     take = buffers or (lambda rows: batch_buffers(reader, rows))
     piece = piece_rows(reader.rows, reader.row_bytes)
@@ -144,8 +147,12 @@ def train_batches(
     for step in range(first, steps_per_epoch(reader.rows, batch_size)):
         start, stop = slice_of(reader.rows, step, batch_size=batch_size, rank=rank, workers=workers, weights=weights)
         batch = take(stop - start)
-        reader.gather(order.extents(start, stop), batch)
-        dropout_keys(seed, epoch * reader.rows + start, stop - start, batch[KEYS])
+        extents = order.extents(start, stop)
+        reader.gather(extents, batch)
+        if keep_keys:
+            row_keys(seed, extents, batch[KEYS])
+        else:
+            dropout_keys(seed, epoch * reader.rows + start, stop - start, batch[KEYS])
         yield batch
 
 
@@ -208,6 +215,7 @@ def run_batches(
             weights=config.slice_weights,
             first=batch,
             buffers=buffers,
+            keep_keys=config.bags_rows,
         )
         epoch, batch = epoch + 1, 0
 

@@ -47,7 +47,14 @@ class RowStream:
     """
 
     def __init__(self, first: Int64, position: Int64) -> None:
-        self.first, self.position = first, position
+        self.position = position
+        # Of all stretches at once: with each batch it would take as long as copying the rows of a small one.
+        self.stretches = np.stack([first, first + np.diff(position)], axis=1)
+
+    @property
+    def first(self) -> Int64:
+        """First row of each stretch."""
+        return self.stretches[:, 0]
 
     def extents(self, start: int, stop: int) -> Int64:
         """Return the stretches at positions ``start`` up to ``stop`` of the stream.
@@ -55,11 +62,14 @@ class RowStream:
         Shape:
             - Output: ``(E, 2)``, first row and the one past the last of each stretch
         """
-        low, high = np.searchsorted(self.position, (start, max(start, stop - 1)), side="right") - 1
-        covered = slice(low, high + 1 if stop > start else low)
-        begin, first = self.position[covered], self.first[covered]
-        end = self.position[1:][covered]
-        return np.stack([first + np.maximum(start - begin, 0), first + np.minimum(end, stop) - begin], axis=1)
+        if stop <= start:
+            return np.empty((0, 2), np.int64)
+        low = int(self.position.searchsorted(start, side="right")) - 1
+        high = int(self.position.searchsorted(stop - 1, side="right"))
+        covered = self.stretches[low:high].copy()
+        covered[0, 0] += start - self.position[low]
+        covered[-1, 1] -= self.position[high] - stop
+        return covered
 
 
 def epoch_order(starts: Int64, *, piece: int, seed: int, epoch: int) -> RowStream:
@@ -135,7 +145,25 @@ def dropout_keys(seed: int, first: int, rows: int, out: Int32 | None = None) -> 
     >>> dropout_keys(0, 5, 3)[1:].tolist() == dropout_keys(0, 6, 2).tolist()
     True
     """
-    keys = np.empty(rows, np.int32) if out is None else out
+    return _mixed_keys(seed, first, np.empty(rows, np.int32) if out is None else out)
+
+
+def row_keys(seed: int, extents: Int64, out: Int32) -> None:
+    """Put a key for each row of some stretches into ``out``: the same in every epoch.
+
+    Args:
+        seed: Of the run.
+        extents: Stretches of rows, as ``RowStream.extents`` returns them.
+        out: Gets the keys, one for each row.
+    """
+    start = 0
+    for first, stop in extents.tolist():
+        _mixed_keys(seed, first, out[start : start + stop - first])
+        start += stop - first
+
+
+def _mixed_keys(seed: int, first: int, keys: Int32) -> Int32:
+    rows = len(keys)
     salt, library = salted(seed, "dropout"), native_library()
     if library is not None:
         library.dkan_mix_rows(first, rows, (GOLDEN * (salt + 1)) & MASK, keys.ctypes.data)

@@ -20,7 +20,7 @@ from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.preparation.partition import cut_parts
 from dkan_core.data.preparation.plan import PLAN, PreparationPlan, claim, open_plan, read_plan, read_records
-from dkan_core.data.preparation.prepare import find_task, log_prepared
+from dkan_core.data.preparation.prepare import find_task, log_prepared, with_time_bounds
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.sampling import merge_samples
 from dkan_core.data.preparation.stages import assemble, encode, fitted_file, read_fitted, shard_paths, survey
@@ -73,10 +73,13 @@ def plan_preparation(
         raise ConfigError(f"prepared_uri must be a folder or URI that every process reaches, got {str(prepared_uri)!r}")
     finish_interrupted(prepared_uri, OUTPUTS)
     task, footers = find_task(sources, config)
-    plan, place = PreparationPlan(task=task, parts=cut_parts(task.files, footers, parts)), SharedFolder(prepared_uri)
+    cut, place = cut_parts(task.files, footers, parts), SharedFolder(prepared_uri)
     if not overwrite and is_reusable(task, _whole(place)):
         logger.info("%s: the same sources and settings were prepared before", prepared_uri)
-        return list(range(len(plan.parts)))
+        return list(range(len(cut)))
+    # Here and not by the parts: one column takes little, and each part has to know where the splits begin.
+    task = with_time_bounds(task, [fragment for fragments in cut for fragment in fragments])
+    plan = PreparationPlan(task=task, parts=cut)
     claim(place, plan, overwrite=overwrite)
     logger.info("planned %s: %s rows in %d parts", prepared_uri, f"{task.rows:,}", len(plan.parts))
     return list(range(len(plan.parts)))
@@ -139,7 +142,7 @@ def fit_preparation(prepared_uri: str | Path) -> None:
     schema = plan.task.schema
     counts = merge_counts([Counts.from_dict(record) for record in read_records(place, plan, "survey")], schema)
     files = [partial(place.open, f"{plan.record('survey', part)}.arrow") for part in range(len(plan.parts))]
-    sample = merge_samples(files, sample_rows(len(schema.numeric) + len(schema.categorical)))
+    sample = merge_samples(files, sample_rows(len(schema.features)))
     preprocessor = fit(plan.task, counts, sample)
     # Only now, when nothing can be wrong with the source any more; the manifest first, so that nobody reads half of it.
     for name in (MANIFEST, *SPLITS, PARTIAL):

@@ -18,8 +18,10 @@ from dkan_core.data.format.manifest import MANIFEST, OUTPUTS
 from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.steps import PreparationTask
-from dkan_core.data.source.columns import Schema, SourceFile
+from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.files import stamp, whole_second
+from dkan_core.data.source.roles import Schema
+from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError, OutputError
 from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
@@ -52,9 +54,12 @@ class PreparationPlan:
     def _content(self) -> dict[str, Any]:
         return {
             "format_version": FORMAT_VERSION,
-            "config": asdict(self.task.config),
+            "config": _plain(self.task.config),
             "files": [file.model_dump() for file in self.task.files],
-            "schema": asdict(self.task.schema),
+            "schema": _plain(self.task.schema),
+            # Only where there are some, so that plans of other splits stay what they were.
+            **({} if self.task.bounds is None else {"bounds": asdict(self.task.bounds)}),
+            **({"hints": dict(self.task.hints)} if self.task.hints else {}),
             "encoding": None if self.task.encoding is None else self.task.encoding.to_dict(),
             "parts": [[_plain_fragment(fragment) for fragment in fragments] for fragments in self.parts],
         }
@@ -69,18 +74,25 @@ class PreparationPlan:
         roles: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in plain["schema"].items()
         }
-        encoding = plain.get("encoding")
+        encoding, bounds = plain.get("encoding"), plain.get("bounds")
         task = PreparationTask(
             config=build_config(PrepareConfig, plain["config"]),
             files=[SourceFile(**file) for file in plain["files"]],
             schema=Schema(**roles),
             encoding=None if encoding is None else Preprocessor.from_dict(encoding),
+            bounds=None if bounds is None else TimeBounds(**bounds),
+            hints=plain.get("hints", {}),
         )
         return cls(task=task, parts=[[_fragment(fragment) for fragment in fragments] for fragments in plain["parts"]])
 
     def record(self, stage: str, part: int) -> str:
         """Return the name of what says that a part is through a stage, without a suffix."""
         return f"{self.folder}/{stage}/{part:05d}"
+
+
+def _plain(roles: PrepareConfig | Schema) -> dict[str, Any]:
+    """Return the fields; ``positive`` only where there is some, so that other plans stay what they were."""
+    return {name: value for name, value in asdict(roles).items() if name != "positive" or value}
 
 
 def _plain_fragment(fragment: Fragment) -> dict[str, Any]:

@@ -2,16 +2,22 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding.like import read_reference
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
-from dkan_core.data.preparation.partition import whole_files
+from dkan_core.data.format.shard_writer import SpillReader
+from dkan_core.data.preparation.partition import Fragment, whole_files
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
-from dkan_core.data.preparation.statistics import collect_statistics, merge_counts
+from dkan_core.data.preparation.statistics import collect_statistics, merge_counts, sample_limit
 from dkan_core.data.preparation.steps import PreparationTask, describe, describe_files, fit, log_unseen, spill_rows
-from dkan_core.data.source.columns import Footer, assign_roles, read_sources
+from dkan_core.data.source.columns import Footer, read_sources
+from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
+from dkan_core.data.source.roles import assign_roles
+from dkan_core.data.source.split_hints import find_split_hints, split_warnings
+from dkan_core.data.source.time_split import find_time_bounds
 from dkan_core.errors import ConfigError
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.files import write_json
@@ -64,14 +70,17 @@ def prepare(
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
         task, footers = find_task(sources, config)
         fragments = whole_files(task.files, footers)
+        task = with_time_bounds(task, fragments)
         with progress("reading", task.rows, "rows") as advance:
-            counts, sample = collect_statistics(fragments, task.schema, task.config, advance)
+            limit = sample_limit(task.rows, task.schema, task.config)
+            counts, sample = collect_statistics(fragments, task.schema, task.config, advance, task.bounds, limit)
         counts = merge_counts([counts], task.schema)
         preprocessor = fit(task, counts, sample)
         del sample  # not needed any more, and large
         with progress("writing", task.rows, "rows") as advance:
             writers, unseen = spill_rows(folder, task, fragments, preprocessor, counts, advance)
-        shards = {split: list(writer.finish()) for split, writer in writers.items()}
+        spills = SpillReader()
+        shards = {split: list(writer.finish(spills)) for split, writer in writers.items()}
         prepared = describe(task, preprocessor, counts, shards)
         write_json(folder / MANIFEST, prepared.to_dict())
     log_unseen(unseen, task.rows)
@@ -91,18 +100,50 @@ def find_task(
         DataError: The sources are not what was expected; the message names file and column.
     """
     chosen = [sources] if isinstance(sources, (str, Path)) else list(sources)
+    if config.extend and config.like is None:
+        raise ConfigError("extend: there is nothing to extend; name a model or prepared data with --like")
     reference = None if config.like is None else read_reference(config.like)
     if reference is not None:
         config = reference.complete(config)
     files, types, footers = read_sources([str(source) for source in chosen])
     where = describe_files(files)
+    hints = {}
+    if config.splits_at_random:
+        hints = find_split_hints(types, {*config.label, *filter(None, [config.weight])}, files[0].path)
+    in_folders = [name for name in folder_values(files[0].path) if name in types]
+    folders = {name: str(types[name]) for name in in_folders}
     if reference is None:
-        return PreparationTask(config=config, files=files, schema=assign_roles(types, config, where)), footers
-    schema = reference.assign_roles(types, config, where)
-    return PreparationTask(config=config, files=files, schema=schema, encoding=reference.preprocessor), footers
+        schema = replace(assign_roles(types, config, where), folders=folders)
+        return PreparationTask(config=config, files=files, schema=schema, hints=hints), footers
+    known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
+    types |= dict.fromkeys(known, FOLDER_TEXT)
+    schema = replace(reference.assign_roles(types, config, where), folders={**folders, **known})
+    encoding = reference.preprocessor
+    return PreparationTask(config=config, files=files, schema=schema, encoding=encoding, hints=hints), footers
+
+
+def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> PreparationTask:
+    """Return the task with where valid and test begin, if rows are split by time.
+
+    Args:
+        task: What is to be prepared.
+        fragments: All rows.
+
+    Raises:
+        DataError: A row has no time, or there are too few different ones.
+    """
+    column = task.config.split_by_time
+    if column is None:
+        return task
+    with progress("reading times", task.rows, "rows") as advance:
+        bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, task.schema.folders)
+    logger.info("split by %s: %s", column, ", ".join(f"{name} {value}" for name, value in bounds.describe().items()))
+    return replace(task, bounds=bounds)
 
 
 def log_prepared(out: str | Path, prepared: PreparedData) -> None:
     """Log how many rows each split has."""
     rows = ", ".join(f"{name} {split.rows:,}" for name, split in prepared.splits.items())
     logger.info("prepared %s: %s rows", out, rows)
+    for text in split_warnings(prepared.split_hints):
+        logger.warning("%s", text)

@@ -31,17 +31,20 @@ def earlier_result(place: SharedFolder) -> PreparedData | None:
 def is_reusable(task: PreparationTask, earlier: PreparedData | None) -> bool:
     """Tell whether the same sources and settings gave an earlier result."""
     return earlier is not None and (
-        [_identity(file) for file in earlier.sources] == [_identity(file) for file in task.files]
+        [identity(file) for file in earlier.sources] == [identity(file) for file in task.files]
         and (earlier.labels, earlier.weight, earlier.seed)
         == (list(task.config.label), task.config.weight, task.config.seed)
-        and earlier.split_rule == task.split_rule
+        # Bounds of a split by time follow from the files, and are not known before these are read.
+        and {**earlier.split_rule, **task.split_rule} == earlier.split_rule
         and earlier.encoding_from == (None if task.encoding is None else task.encoding.digest)
         and earlier.preprocessor.numeric_dtype == task.config.numeric_dtype
-        and earlier.preprocessor.columns == [*task.schema.numeric, *task.schema.categorical]
+        and earlier.max_categories == task.config.max_categories
+        and earlier.positive == task.schema.positive
+        and earlier.preprocessor.columns == task.schema.features
     )
 
 
-def _identity(file: SourceFile) -> tuple[str, int, int, str]:
+def identity(file: SourceFile) -> tuple[str, int, int, str]:
     """Return what tells a source file from another one."""
     # Credentials may change from run to run; a manifest holds none.
     return redact(file.path), file.rows, file.bytes, whole_second(file.modified)

@@ -5,7 +5,7 @@ of the samples of the parts.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ MAX_PIECES = 256
 # Rows of a record batch, the least that is read of a file: of each part some K/parts rows are taken, so larger batches
 # would read many rows in vain when there are hundreds of parts.
 ROWS_READ = 1024
+# Some arrays of so many numbers fit in the cache, and each is below what malloc asks the system for anew.
+NUMBERS_HASHED = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -32,51 +34,94 @@ class Sample:
 
 
 class BottomK:
-    """The K rows with the smallest hash seen so far."""
+    """The K rows with the smallest hash seen so far.
 
-    def __init__(self, size: int, seed: int) -> None:
+    Args:
+        size: K.
+        seed: Of the hash.
+        limit: A key that none of the K rows exceeds, where that is known. Default: found on the way.
+    """
+
+    def __init__(self, size: int, seed: int, limit: np.uint64 | None = None) -> None:
         self.size, self.seed = size, seed
         self.keys: UInt64 = np.empty(0, dtype=np.uint64)
-        self.pieces: list[pa.Table] = []
-        self.limit: np.uint64 | None = None
+        self.pieces: list[dict[str, pa.Array]] = []
+        self.limit = limit
 
-    def add(self, batch: pa.RecordBatch, row_ids: UInt64, eligible: npt.NDArray[np.bool_]) -> None:
+    def add(self, blocks: Iterable[pa.RecordBatch], row_ids: UInt64, eligible: npt.NDArray[np.bool_]) -> None:
         """Take some rows into account.
 
         Args:
-            batch: The rows (N).
+            blocks: The rows (N), some columns at a time, always cut alike. All are gone through.
             row_ids: Their numbers (N,), counted through all files.
             eligible: Which of them may be sampled (N,).
         """
         keys = splitmix64(row_ids, seed=self.seed)
-        if self.limit is not None:
-            eligible = eligible & (keys < self.limit)
-        self.pieces.append(pa.Table.from_batches([batch]).filter(pa.array(eligible)))
-        self.keys = np.concatenate([self.keys, keys[eligible]])
+        chosen = np.flatnonzero(self._may_stay(keys, eligible))
+        taken = pa.array(chosen)
+        columns: dict[str, pa.Array] = {}
+        for block in blocks:
+            found = block.take(taken)
+            columns |= zip(found.schema.names, found.columns, strict=True)
+        self.pieces.append(columns)
+        self.keys = np.concatenate([self.keys, keys[chosen]])
         # A quarter more than is kept, so that rows are sorted once per quarter of a sample rather than with each batch.
         # Few rows of a late batch are kept: without the second bound, pieces of a few rows would pile up.
         if len(self.keys) > self.size + self.size // 4 or len(self.pieces) > MAX_PIECES:
             self._prune()
 
-    def _prune(self) -> None:
+    def _may_stay(self, keys: UInt64, eligible: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Tell which rows may be among the K, by all keys up to these."""
+        if self.limit is not None:
+            eligible = eligible & (keys <= self.limit)
+        known = np.concatenate([self.keys, keys[eligible]])
+        if len(known) <= self.size:
+            return eligible
+        # Before any row is copied: of the first batches most rows would be taken in vain.
+        self.limit = np.partition(known, self.size - 1)[self.size - 1]
+        return eligible & (keys <= self.limit)
+
+    def _prune(self) -> Sample:
         sample = _smallest(self.keys, self.pieces, self.size)
-        self.keys, self.pieces = sample.keys, [sample.rows]
-        # Once there are K rows, the largest of their keys is a bound: rows above it need not be kept at all.
-        if len(self.keys) == self.size:
-            self.limit = self.keys[-1]
+        columns = zip(sample.rows.column_names, sample.rows.columns, strict=True)
+        self.keys, self.pieces = sample.keys, [{name: column.chunk(0) for name, column in columns}]
+        return sample
 
     def sample(self) -> Sample:
         """Return the sample of all rows so far."""
-        self._prune()
-        return Sample(self.keys, self.pieces[0])
+        return self._prune()
 
 
-def _smallest(keys: UInt64, pieces: Sequence[pa.Table], size: int) -> Sample:
+def smallest_keys_limit(
+    rows: int, size: int, seed: int, is_eligible: Callable[[UInt64], npt.NDArray[np.bool_]]
+) -> np.uint64 | None:
+    """Return the largest key of the bottom-k of rows 0, 1, 2 ..., or None where all eligible ones are in it.
+
+    Args:
+        rows: How many there are.
+        size: K.
+        seed: Of the hash.
+        is_eligible: Tells of rows, by their numbers, which may be sampled.
+    """
+    kept, limit = np.empty(0, np.uint64), np.uint64(2**64 - 1)
+    for first in range(0, rows, NUMBERS_HASHED):
+        row_ids = np.arange(first, min(first + NUMBERS_HASHED, rows), dtype=np.uint64)
+        keys = splitmix64(row_ids, seed=seed)
+        low = np.flatnonzero(keys <= limit)
+        kept = np.concatenate([kept, keys[low[is_eligible(row_ids[low])]]])
+        if len(kept) > size:
+            kept = np.partition(kept, size - 1)[:size]
+            limit = kept[-1]
+    return limit if len(kept) == size else None
+
+
+def _smallest(keys: UInt64, pieces: Sequence[dict[str, pa.Array]], size: int) -> Sample:
+    """Return the rows with the smallest keys; the pieces are emptied."""
     smallest = np.argsort(keys)[:size]
-    table = pa.concat_tables(pieces)
-    # One column after the other: the copy made on the way is then as small as a column.
-    kept = [column.combine_chunks().take(pa.array(smallest)) for column in table.columns]
-    return Sample(keys[smallest], pa.Table.from_arrays(kept, schema=table.schema))
+    taken = pa.array(smallest)
+    # One column after the other: what is held twice is then as small as a column.
+    kept = {name: pa.concat_arrays([piece.pop(name) for piece in pieces]).take(taken) for name in [*pieces[0]]}
+    return Sample(keys[smallest], pa.table(kept))
 
 
 def save_row_sample(path: Path, sample: Sample) -> None:
@@ -98,7 +143,8 @@ def merge_samples(files: Sequence[Callable[[], Any]], size: int) -> Sample:
     # The K-th smallest key of all parts: of each part no rows behind it are read.
     limit = np.partition(everything, size - 1)[size - 1] if len(everything) > size else np.uint64(2**64 - 1)
     taken = [part[: np.searchsorted(part, limit, side="right")] for part in keys]
-    pieces = [_read_rows(file, len(part)) for file, part in zip(files, taken, strict=True)]
+    tables = [_read_rows(file, len(part)) for file, part in zip(files, taken, strict=True)]
+    pieces = [{name: table[name].combine_chunks() for name in table.column_names} for table in tables]
     return _smallest(np.concatenate(taken), pieces, size)
 
 

@@ -18,7 +18,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.shard_writer import record_type, shard_count, shard_name, write_shard
 from dkan_core.data.preparation.plan import PreparationPlan, read_records, unchanged_fragments
 from dkan_core.data.preparation.sampling import save_row_sample
-from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics
+from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics, sample_limit
 from dkan_core.data.preparation.steps import check_unchanged, describe_files, layout_of, present_splits, spill_rows
 from dkan_core.errors import DataError
 from dkan_core.utils.progress import progress
@@ -85,7 +85,8 @@ def survey(place: SharedFolder, plan: PreparationPlan, part: int) -> int:
     fragments, task = unchanged_fragments(plan, part), plan.task
     rows = sum(fragment.rows for fragment in fragments)
     with progress("reading", rows, "rows") as advance:
-        counts, sample = collect_statistics(fragments, task.schema, task.config, advance)
+        limit = sample_limit(task.rows, task.schema, task.config)
+        counts, sample = collect_statistics(fragments, task.schema, task.config, advance, task.bounds, limit)
     read = {fragment.path for fragment in fragments}
     check_values(counts, describe_files([file for file in task.files if file.path in read]))
     with place.staged(f"{plan.record('survey', part)}.arrow") as file:

@@ -4,13 +4,14 @@ The sample holds the whole train split when that has few rows. Of wide data fewe
 stays within some 512 MB.
 """
 
+import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,9 +20,10 @@ from dkan_core.config.prepare import SPLITS
 from dkan_core.data.format.integrity import MAX_WEIGHT
 from dkan_core.data.hashing import salted
 from dkan_core.data.preparation.partition import Fragment
-from dkan_core.data.preparation.sampling import BottomK, Sample
-from dkan_core.data.source.columns import Schema
-from dkan_core.data.source.splits import read_split_batches
+from dkan_core.data.preparation.sampling import BottomK, Sample, smallest_keys_limit
+from dkan_core.data.source.roles import Schema
+from dkan_core.data.source.splits import read_split_batches, split_of_keys
+from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError
 
 # Measured: the ranks of such a sample are off by some 0.3%, a third of what one step of a uint8 score spans in the
@@ -51,13 +53,13 @@ class Counts:
     invalid: dict[str, dict[str, int]] = field(default_factory=dict)
     """For each numeric column that has any, the counts of "nan" and "inf" values (taken as missing)."""
 
-    weight: float = 0.0
-    """Sum of the weights of train's rows."""
+    weights: list[float] = field(default_factory=lambda: [0.0] * len(SPLITS))
+    """Sum of the rows' weights, of each split."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON; labels hold 0, 1 and null alone."""
         labels = {name: [[counter[value] for value in BINARY] for counter in self.labels[name]] for name in self.labels}
-        return {"rows": self.rows, "labels": labels, "invalid": self.invalid, "weight": self.weight}
+        return {"rows": self.rows, "labels": labels, "invalid": self.invalid, "weights": self.weights}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Counts":
@@ -69,7 +71,7 @@ class Counts:
             ]
             for name, split in plain["labels"].items()
         }
-        return cls(rows=plain["rows"], labels=labels, invalid=plain["invalid"], weight=plain["weight"])
+        return cls(rows=plain["rows"], labels=labels, invalid=plain["invalid"], weights=plain["weights"])
 
     def classes(self, index: int) -> dict[str, dict[str, int]]:
         """Return how often each label is 0, 1 and not measured in a split."""
@@ -92,7 +94,8 @@ def merge_counts(parts: Sequence[Counts], schema: Schema) -> Counts:
         if name in found
     }
     rows = [sum(part.rows[index] for part in parts) for index in range(len(SPLITS))]
-    return Counts(rows=rows, labels=labels, invalid=invalid, weight=sum(part.weight for part in parts))
+    weights = [sum(part.weights[index] for part in parts) for index in range(len(SPLITS))]
+    return Counts(rows=rows, labels=labels, invalid=invalid, weights=weights)
 
 
 def sample_rows(columns: int) -> int:
@@ -104,8 +107,33 @@ def sample_rows(columns: int) -> int:
     return max(MIN_SAMPLE_ROWS, min(SAMPLE_ROWS, SAMPLE_BYTES // (8 * columns)))
 
 
+def sample_limit(rows: int, schema: Schema, config: PrepareConfig) -> np.uint64 | None:
+    """Return the largest key of a row in the sample, or None where that is not known before the rows are read.
+
+    Args:
+        rows: Rows of all files.
+        schema: Role of each column.
+        config: How rows are split; its seed decides the sample.
+    """
+    if not config.splits_at_random or config.split_by != "row":
+        return None
+    return _row_sample_limit(rows, sample_rows(len(schema.features)), config)
+
+
+# One process may survey many parts.
+@lru_cache(maxsize=1)
+def _row_sample_limit(rows: int, size: int, config: PrepareConfig) -> np.uint64 | None:
+    seed = salted(config.seed, "sample")
+    return smallest_keys_limit(rows, size, seed, lambda row_ids: split_of_keys(row_ids, config) == 0)
+
+
 def collect_statistics(
-    fragments: Sequence[Fragment], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
+    fragments: Sequence[Fragment],
+    schema: Schema,
+    config: PrepareConfig,
+    on_rows: Callable[[int], None],
+    bounds: TimeBounds | None = None,
+    limit: np.uint64 | None = None,
 ) -> tuple[Counts, Sample]:
     """Read every row once, and check what can be checked row by row.
 
@@ -114,17 +142,18 @@ def collect_statistics(
         schema: Role of each column.
         config: How rows are split; its seed decides the sample.
         on_rows: Called with the number of rows after each batch.
+        bounds: Where valid and test begin, of a split by time.
+        limit: A key that no row of the sample exceeds, as of ``sample_limit``.
 
     Returns:
         The counts, and of the train split at most ``sample_rows`` rows, feature columns only.
     """
-    features = [*schema.numeric, *schema.categorical]
-    sample = BottomK(sample_rows(len(features)), salted(config.seed, "sample"))
+    sample = BottomK(sample_rows(len(schema.features)), salted(config.seed, "sample"), limit)
     counts = Counts(
         rows=[0] * len(SPLITS),
         labels={name: [Counter() for _ in SPLITS] for name in schema.labels},
     )
-    for batch in read_split_batches(fragments, schema, config, on_rows):
+    for batch in read_split_batches(fragments, schema, config, on_rows, bounds):
         for index in range(len(SPLITS)):
             mask = pa.array(batch.split == index)
             counts.rows[index] += pc.sum(mask).as_py() or 0
@@ -134,11 +163,21 @@ def collect_statistics(
             if any(len(counter) > VALUES_REMEMBERED for counter in counts.labels[name]):
                 raise _not_binary(name, counts.labels[name], batch.path)
         if schema.weight is not None:
-            weights = batch.rows.column(schema.weight)
-            counts.weight += _train_weight(weights, batch.split == 0, schema.weight, batch.path)
-        _count_invalid(counts.invalid, batch.rows, schema.numeric)
-        sample.add(batch.rows.select(features), batch.row_ids, batch.split == 0)
+            weight = _checked_weights(batch.rows.column(schema.weight), schema.weight, batch.path)
+            for index in range(len(SPLITS)):
+                counts.weights[index] += float(pc.sum(weight.filter(pa.array(batch.split == index))).as_py() or 0)
+        sample.add(_counted(batch.features(), counts.invalid, schema), batch.row_ids, batch.split == 0)
     return counts, sample.sample()
+
+
+def _counted(
+    blocks: Iterable[pa.RecordBatch], invalid: dict[str, dict[str, int]], schema: Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield blocks of features whose invalid values were counted."""
+    numeric = set(schema.numeric)
+    for block in blocks:
+        _count_invalid(invalid, block, [name for name in block.schema.names if name in numeric])
+        yield block
 
 
 def _count_values(counter: Counter[object], values: pa.Array) -> None:
@@ -146,21 +185,21 @@ def _count_values(counter: Counter[object], values: pa.Array) -> None:
         counter[entry["values"]] += entry["counts"]
 
 
-def _train_weight(column: pa.Array, in_train: npt.NDArray[np.bool_], name: str, path: str) -> float:
-    """Return the sum of the train rows' weights, after a check of all."""
+def _checked_weights(column: pa.Array, name: str, path: str) -> pa.Array:
+    """Return the rows' weights as they will be stored, after a check of all."""
     # As the weights will be stored: one that overflows there is refused here.
     weight = column.cast(pa.float32(), safe=False)
     good = pc.and_(pc.less_equal(weight, MAX_WEIGHT), pc.greater_equal(weight, 0))
     bad = len(weight) - (pc.sum(good).as_py() or 0)
     if bad:
         raise DataError(f"{path}: weight column {name!r} must be from 0 to {MAX_WEIGHT:g}; {bad:,} rows are not")
-    return float(pc.sum(weight.filter(pa.array(in_train))).as_py() or 0)
+    return weight
 
 
 def _count_invalid(counts: dict[str, dict[str, int]], batch: pa.RecordBatch, numeric: Sequence[str]) -> None:
     for name in numeric:
         column = batch.column(name)
-        if pa.types.is_floating(column.type):
+        if pa.types.is_floating(column.type) and not _is_finite(column):
             finite = pc.sum(pc.is_finite(column)).as_py() or 0
             if finite == len(column) - column.null_count:
                 continue
@@ -168,6 +207,14 @@ def _count_invalid(counts: dict[str, dict[str, int]], batch: pa.RecordBatch, num
             entry = counts.setdefault(name, {"nan": 0, "inf": 0})
             entry["nan"] += nan
             entry["inf"] += len(column) - column.null_count - finite - nan
+
+
+def _is_finite(column: pa.Array) -> bool:
+    """Tell quickly whether all values are finite: so is their sum, then, unless it overflows or some are null."""
+    if column.null_count or column.type not in (pa.float32(), pa.float64()):
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(column.to_numpy().sum()))
 
 
 def check_values(counts: Counts, where: str) -> None:
@@ -178,7 +225,7 @@ def check_values(counts: Counts, where: str) -> None:
 
 
 def check_counts(counts: Counts, schema: Schema, where: str) -> None:
-    """Raise DataError unless some row of train has a weight, and every label has both classes where it must.
+    """Raise DataError unless some row of each split has a weight, and every label has both classes where it must.
 
     One label needs both classes in every split that has rows. Of several labels, each needs both in train and
     at least one needs both in each other split.
@@ -188,10 +235,10 @@ def check_counts(counts: Counts, schema: Schema, where: str) -> None:
         schema: Role of each column.
         where: The files, as messages should call them.
     """
-    if schema.weight is not None and counts.weight == 0:
-        raise DataError(f"{where}: weight column {schema.weight!r} is 0 in every row of train")
     check_values(counts, where)
     for index, split in enumerate(SPLITS):
+        if schema.weight is not None and counts.rows[index] and counts.weights[index] == 0:
+            raise DataError(f"{where}: weight column {schema.weight!r} is 0 in every row of {split}")
         if counts.rows[index] == 0 and split != "test":
             raise DataError(
                 f"{where}: no rows in the {split} split, of {sum(counts.rows):,} in all; "
@@ -202,7 +249,9 @@ def check_counts(counts: Counts, schema: Schema, where: str) -> None:
         if counts.rows[index] and len(lacking) >= needed:
             found = {value: count for value, count in counts.labels[lacking[0]][index].items() if value is not None}
             seen = ", ".join(f"{value!r} {count:,} times" for value, count in found.items()) or "no measured value"
-            raise DataError(f"{where}: label column {lacking[0]!r} has one class only in {split}: {seen}")
+            value = schema.positive.get(lacking[0])
+            hint = "" if value is None else f"; its positive value is {value!r}, to the letter"
+            raise DataError(f"{where}: label column {lacking[0]!r} has one class only in {split}: {seen}{hint}")
 
 
 def check_binary(name: str, values: pa.Array, where: str) -> None:
@@ -219,6 +268,15 @@ def check_binary(name: str, values: pa.Array, where: str) -> None:
         raise _not_binary(name, [counter], where)
 
 
+def _positive_hint(values: Sequence[object]) -> str:
+    """Return what can be done about a label of other values than 0 and 1."""
+    found = list(dict.fromkeys(values))
+    if len(found) > 2:
+        return "; give each class, or each side of a threshold, a label column of 0 and 1, or name it with --positive"
+    shown = " or ".join(f"--positive {shlex.quote(str(value))}" for value in found)
+    return f"; say which value counts as 1: {shown}" if found else ""
+
+
 def _not_binary(name: str, counters: Sequence[Counter[object]], where: str) -> DataError:
     seen: Counter[str] = Counter()
     for counter in counters:
@@ -226,4 +284,5 @@ def _not_binary(name: str, counters: Sequence[Counter[object]], where: str) -> D
             seen["null" if value is None else repr(value)] += count
     counts = ", ".join(f"{value} {count:,} times" for value, count in seen.most_common(8))
     more = f" and {len(seen) - 8:,} more values" if len(seen) > 8 else ""
-    return DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}{more}")
+    hint = _positive_hint([value for counter in counters for value in counter if value is not None])
+    return DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}{more}{hint}")

@@ -6,7 +6,7 @@ A step works on the rows of some fragments; what comes out of all of them does n
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,21 @@ import pyarrow as pa
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.bulk import BulkEncoder
+from dkan_core.data.encoding.extending import extended_encoding, with_counts
 from dkan_core.data.encoding.fitting import fit_preprocessor
-from dkan_core.data.encoding.histograms import count_values
+from dkan_core.data.encoding.histograms import hashed_shares
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
 from dkan_core.data.format.integrity import Layout
-from dkan_core.data.format.manifest import PreparedData, SplitInfo, array_layout
-from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, record_type
+from dkan_core.data.format.manifest import PreparedData, SplitInfo
+from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, array_layout, record_type
 from dkan_core.data.hashing import UInt64, salted, splitmix64
 from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.preparation.sampling import Sample
 from dkan_core.data.preparation.statistics import Counts, check_counts
-from dkan_core.data.source.columns import Schema, SourceFile
+from dkan_core.data.source.columns import SourceFile
+from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
+from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError, redact
 from dkan_core.evaluation.metrics import NOT_MEASURED
 
@@ -44,6 +47,10 @@ class PreparationTask:
     schema: Schema
     encoding: Preprocessor | None = None
     """To be taken as it is; None is to be fitted."""
+    bounds: TimeBounds | None = None
+    """Where valid and test begin, of a split by time; None before they are found."""
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """Columns by which rows could be split that are split at random, as ``find_split_hints`` returns them."""
 
     @property
     def rows(self) -> int:
@@ -61,6 +68,9 @@ class PreparationTask:
         config = self.config
         if config.split_column is not None:
             return {"by": "column", "column": config.split_column}
+        if config.split_by_time is not None:
+            found = {} if self.bounds is None else self.bounds.describe()
+            return {"by": "time", "column": config.split_by_time, "percent": config.split, **found}
         by = {"by": "group", "column": config.group} if config.group is not None else {"by": config.split_by}
         return {**by, "percent": config.split}
 
@@ -86,11 +96,25 @@ def fit(task: PreparationTask, counts: Counts, sample: Sample) -> Preprocessor:
         logger.warning(
             "column %r: %d NaN and %d infinite values are treated as missing", name, invalid["nan"], invalid["inf"]
         )
-    if task.encoding is not None:
-        counted = count_values(sample.rows, task.encoding, task.where)
-        return task.encoding.model_copy(update={"counts": {name: rows.tolist() for name, rows in counted.items()}})
-    schema = task.schema
-    return fit_preprocessor(sample.rows, schema.numeric, schema.categorical, task.config.numeric_dtype, task.where)
+    known = [] if task.encoding is None else task.encoding.columns
+    if task.encoding is not None and {*task.schema.features} <= {*known}:
+        return with_counts(task.encoding, sample.rows, task.where)
+    numeric, times, categorical = (
+        [name for name in names if name not in known]
+        for names in (task.schema.numeric, task.schema.times, task.schema.categorical)
+    )
+    fitted = fit_preprocessor(
+        sample.rows,
+        numeric,
+        categorical,
+        task.config.numeric_dtype,
+        task.where,
+        times=times,
+        max_categories=task.config.max_categories,
+    )
+    if task.encoding is None:
+        return fitted
+    return with_counts(extended_encoding(task.encoding, fitted), sample.rows, task.where)
 
 
 def layout_of(preprocessor: Preprocessor, schema: Schema) -> Layout:
@@ -133,16 +157,22 @@ def spill_rows(
     # Of its own, so that the place of a row in the shards does not follow from what decided its split.
     shuffle_seed = salted(task.config.seed, "shuffle")
     unseen = Counter[str]()
-    for batch in read_split_batches(fragments, task.schema, task.config, on_rows):
+    total_shards = sum(writer.count for writer in writers.values())
+    room = np.empty(0, record_type(layout))
+    for batch in read_split_batches(fragments, task.schema, task.config, on_rows, task.bounds):
         keys = splitmix64(batch.row_ids, seed=shuffle_seed)
-        bucket = np.zeros(len(keys), np.int64)
+        # Of a type so narrow that numpy sorts it by digits.
+        bucket = np.zeros(len(keys), np.uint16 if total_shards < 1 << 16 else np.int64)
         shards = 0
         for split, writer in writers.items():
             rows = np.flatnonzero(batch.split == SPLITS.index(split))
             bucket[rows] = shards + writer.shard_of(keys[rows])
             shards += writer.count
         order = np.argsort(bucket, kind="stable")
-        records = _encode_records(batch, keys, order, encoder, task.schema, record_type(layout))
+        if len(room) < len(keys):
+            room = np.empty(len(keys), room.dtype)
+        records = room[: len(keys)]
+        _encode_records(batch, keys, order, encoder, task.schema, records)
         if task.encoding is not None:
             unseen.update(count_unseen(records, preprocessor))
         by_shard = np.bincount(bucket, minlength=shards)
@@ -159,18 +189,16 @@ def _encode_records(
     order: npt.NDArray[np.int64],
     encoder: BulkEncoder,
     schema: Schema,
-    record: np.dtype[Any],
-) -> npt.NDArray[Any]:
-    """Return rows as records, in the order of ``order``."""
+    records: npt.NDArray[Any],
+) -> None:
+    """Write rows as records, in the order of ``order``."""
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
-    records = np.empty(len(order), record)
-    encoder.encode(batch.rows, batch.path, places, records)
+    encoder.encode(batch.features(), batch.path, places, records)
     records[KEY] = keys[order]
     records["labels"] = label_values(batch.rows, schema.labels)[order]
     if schema.weight is not None:
         records["weight"] = weight_values(batch.rows, schema.weight)[order]
-    return records
 
 
 def count_unseen(records: npt.NDArray[Any], preprocessor: Preprocessor) -> dict[str, int]:
@@ -264,9 +292,13 @@ def describe(
         weight=task.config.weight,
         splits=splits,
         split_rule=task.split_rule,
+        split_hints=dict(task.hints),
         seed=task.config.seed,
         invalid=counts.invalid,
         sources=[file.model_copy(update={"path": redact(file.path)}) for file in task.files],
+        max_categories=task.config.max_categories,
+        positive=task.schema.positive,
+        hashed=hashed_shares(preprocessor),
         encoding_from=None if task.encoding is None else task.encoding.digest,
     )
 

@@ -1,10 +1,10 @@
-"""The columns of the source files: read from every footer, checked, and given a role."""
+"""The columns of the source files: read from every footer, checked, and read batch by batch."""
 
-import difflib
 import hashlib
 import io
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from dkan_core.config.prepare import PrepareConfig
-from dkan_core.data.source.files import find_parquet, stamp
+from dkan_core.data.source.files import find_partitioned, stamp
+from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folder_values, infer_type
 from dkan_core.errors import DataError
 from dkan_core.utils import schemas
 from dkan_core.utils.storage.failures import readable
@@ -27,6 +27,9 @@ READ_BYTES = 1 << 18
 # Of decoded numbers: row groups up to here, which are those of most writers, are read as one batch. That takes half the
 # processor time of reading them in pieces, since each piece starts every column's decoder again.
 WHOLE_GROUP_BYTES = 160 << 20
+
+
+logger = logging.getLogger(__name__)
 
 
 class SourceFile(schemas.Schema):
@@ -54,30 +57,6 @@ class Footer:
 
     digest: str
     """As of ``footer_digest``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schema:
-    """What each column is for."""
-
-    numeric: tuple[str, ...]
-    """Numeric feature columns, in file order."""
-
-    categorical: tuple[str, ...]
-    """String and boolean feature columns, in file order."""
-
-    labels: tuple[str, ...]
-    """Label columns, in the order they were asked for."""
-
-    group: str | None
-    split_column: str | None
-    weight: str | None
-
-    @property
-    def columns(self) -> list[str]:
-        """Every column to read."""
-        roles = filter(None, (self.group, self.split_column, self.weight))
-        return [*self.numeric, *self.categorical, *self.labels, *roles]
 
 
 def open_parquet(path: str, *, whole_groups: bool = False, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
@@ -125,9 +104,11 @@ def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa
         DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
     """
     files, footers, reference, reference_path = [], [], {}, ""
-    for path in find_parquet(sources):
+    found = find_partitioned(sources)
+    for path, folders in found.items():
         parquet = open_parquet(path)
         types = column_types(path, parquet.schema_arrow)
+        types = {name: kind for name, kind in types.items() if kind != FOLDER_TEXT or name in folders}
         if not reference_path:
             reference, reference_path = types, path
         _check_same(path, types, reference_path, reference)
@@ -139,11 +120,14 @@ def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa
     # Single files without rows are fine: a job with many writers often leaves some.
     if sum(file.rows for file in files) == 0:
         raise DataError(f"{files[0].path}: no rows in any source file")
+    for name in (name for name, kind in reference.items() if kind == FOLDER_TEXT):
+        reference[name] = pa.type_for_alias(infer_type(folder_values(path)[name] for path in found))
+        logger.info("column %r is in the names of folders, and read as %s", name, reference[name])
     return files, reference, footers
 
 
 def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Return the type that each column's values are read as.
+    """Return the type that each column's values are read as, with those in the names of folders.
 
     Raises:
         DataError: Two columns have the same name.
@@ -151,7 +135,11 @@ def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
     name, count = Counter(schema.names).most_common(1)[0] if schema.names else ("", 0)
     if count > 1:
         raise DataError(f"{path}: column {name!r} occurs {count} times; expected each name once")
-    return {field.name: _plain_type(field.type) for field in schema}
+    in_folders = dict.fromkeys(folder_values(path), FOLDER_TEXT)
+    return {
+        **{field.name: _plain_type(field.type) for field in schema},
+        **{name: kind for name, kind in in_folders.items() if name not in schema.names},
+    }
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
@@ -185,87 +173,14 @@ def _check_same(path: str, types: dict[str, pa.DataType], first: str, expected: 
             raise DataError(f"{path}: column {name!r} is {kind}; in {first} it is {expected[name]}")
 
 
-def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> Schema:
-    """Give every column its role.
-
-    Args:
-        types: Type of each column.
-        config: Which columns are labels, group, split, weight or dropped.
-        where: The files, as messages should call them.
-
-    Raises:
-        DataError: A named column does not exist, or a feature has a type that is no feature.
-    """
-    check_roles(types, config, where)
-    taken = {*config.label, *config.drop, *filter(None, (config.group, config.split_column, config.weight))}
-    numeric, categorical = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
-    return Schema(
-        numeric=numeric,
-        categorical=categorical,
-        labels=config.label,
-        group=config.group,
-        split_column=config.split_column,
-        weight=config.weight,
-    )
-
-
-def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
-    """Raise DataError when a column named in ``config`` does not exist, or has a type that its role cannot use.
-
-    Args:
-        types: Type of each column.
-        config: Names of the columns that have a role.
-        where: The files, as messages should call them.
-    """
-    special = {"group": config.group, "split_column": config.split_column, "weight": config.weight}
-    for setting, name in [
-        *(("label", name) for name in config.label),
-        *(("drop", name) for name in config.drop),
-        *special.items(),
-    ]:
-        if name is not None and name not in types:
-            close = difflib.get_close_matches(name, types, n=1)
-            # A guess where a name is near, else the first columns: all of wide data would fill the screen.
-            hint = f"; did you mean {close[0]!r}?" if close else f"; columns are {', '.join(list(types)[:20])}"
-            raise DataError(f"{where}: {setting} column {name!r} does not exist{hint}")
-    _check_types(types, config, where)
-
-
-def feature_columns(types: dict[str, pa.DataType], where: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the numeric and the categorical feature columns.
-
-    Raises:
-        DataError: A feature has a type that is no feature, or there is none.
-    """
-    for name, kind in types.items():
-        if not (is_number(kind) or is_text(kind) or pa.types.is_boolean(kind)):
-            raise DataError(f"{where}: column {name!r} is {kind}; a feature is a number, string or boolean (--drop it)")
-    if not types:
-        raise DataError(f"{where}: no feature column is left")
-    numeric = tuple(name for name, kind in types.items() if is_number(kind))
-    return numeric, tuple(name for name in types if name not in set(numeric))
-
-
-def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
-    """Raise DataError when a column named in ``config`` has a type that its role cannot use."""
-    scalar = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
-    expected = [
-        *(("label", name, scalar, "0, 1 or null") for name in config.label),
-        ("group", config.group, (*scalar, pa.types.is_temporal), "a number, string, boolean or time"),
-        ("split", config.split_column, (is_text,), "a string"),
-        ("weight", config.weight, (is_number,), "a number"),
-    ]
-    for role, name, fits, wanted in expected:
-        if name is not None and not any(fit(types[name]) for fit in fits):
-            raise DataError(f"{where}: {role} column {name!r} is {types[name]}; expected {wanted}")
-
-
 def read_batches(
     path: str,
     columns: Sequence[str],
     on_rows: Callable[[int], None] | None = None,
     groups: tuple[int, int] | None = None,
     footer: str | None = None,
+    *,
+    folder_types: Mapping[str, str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in order, some 64 MB at a time, each column as its plain type.
 
@@ -275,31 +190,42 @@ def read_batches(
         on_rows: Called with the number of rows after each batch.
         groups: The first row group to read, and the one past the last. Default: all.
         footer: What ``footer_digest`` gave before. Default: any.
+        folder_types: What columns in the names of folders are read as. Default: text.
 
     Raises:
         DataError: The file is truncated or a page is damaged, or it is another one than before.
     """
     parquet = open_parquet(path)
-    if footer is not None and footer_digest(parquet) != footer:
-        raise source_changed(path)
-    types = column_types(path, parquet.schema_arrow)
-    plain = pa.schema([(name, types[name]) for name in columns])
+    check_footer(parquet, footer, path)
+    plain = plain_schema(column_types(path, parquet.schema_arrow), columns)
+    own = plain.names
     wanted = list(range(*groups)) if groups is not None else list(range(parquet.num_row_groups))
-    if _are_small(parquet.metadata, wanted, plain):
+    if are_small(parquet.metadata, wanted, plain):
         parquet = open_parquet(path, whole_groups=True, metadata=parquet.metadata)
-        batches = _whole_groups(parquet, wanted, list(columns))
+        batches = whole_groups(parquet, wanted, own)
     else:
         # At least so many rows that a call of Arrow costs less than its work, at most so many that progress is seen.
         rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
         # Batch by batch, as a row group of some writers is as large as the file.
-        batches = parquet.iter_batches(batch_size=rows, columns=list(columns), row_groups=wanted)
-    while (batch := _next_batch(batches, plain, path)) is not None:
-        yield batch
+        batches = parquet.iter_batches(batch_size=rows, columns=own, row_groups=wanted)
+    while (batch := next_batch(batches, plain, path)) is not None:
+        yield batch if len(own) == len(columns) else add_folder_columns(batch, columns, path, folder_types or {})
         if on_rows is not None:
             on_rows(batch.num_rows)
 
 
-def _are_small(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schema) -> bool:
+def check_footer(parquet: pq.ParquetFile, footer: str | None, path: str) -> None:
+    """Raise DataError unless a footer is the one that ``footer_digest`` gave before; None is any."""
+    if footer is not None and footer_digest(parquet) != footer:
+        raise source_changed(path)
+
+
+def plain_schema(types: Mapping[str, pa.DataType], columns: Sequence[str]) -> pa.Schema:
+    """Return the types, as of ``column_types``, of some columns, without those in the names of folders."""
+    return pa.schema([(name, types[name]) for name in columns if types[name] != FOLDER_TEXT])
+
+
+def are_small(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schema) -> bool:
     """Tell whether each row group may be read at once: of strings, it is not known how long they are."""
     if any(is_text(kind) for kind in plain.types):
         return False
@@ -308,7 +234,8 @@ def _are_small(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schem
     return bool(rows * row_bits // 8 <= WHOLE_GROUP_BYTES)
 
 
-def _whole_groups(parquet: pq.ParquetFile, groups: Sequence[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
+def whole_groups(parquet: pq.ParquetFile, groups: Sequence[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of row groups that are small, one batch for each."""
     for group in groups:
         yield from parquet.read_row_group(group, columns=columns).combine_chunks().to_batches()
 
@@ -318,7 +245,12 @@ def source_changed(path: str) -> DataError:
     return DataError(f"{path}: the source changed while it was read; prepare again")
 
 
-def _next_batch(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) -> pa.RecordBatch | None:
+def next_batch(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) -> pa.RecordBatch | None:
+    """Return the next batch with its columns as plain types, or None at the end.
+
+    Raises:
+        DataError: The file is truncated, or a page or a text in it is damaged.
+    """
     with readable(path):
         try:
             batch = next(batches, None)

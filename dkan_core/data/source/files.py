@@ -4,10 +4,13 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from dkan_core.data.source.folders import folder_values
+from dkan_core.data.source.text_files import csv_hint, refuse_text
 from dkan_core.errors import DataError
 from dkan_core.utils.storage.failures import readable
 from dkan_core.utils.storage.paths import check_name, filesystem, is_remote
@@ -28,15 +31,31 @@ def find_parquet(sources: Sequence[str | Path]) -> list[str]:
     Raises:
         DataError: A source does not exist, may not be read, or holds no Parquet file.
     """
-    found: set[str] = set()
+    return list(find_partitioned(sources))
+
+
+def find_partitioned(sources: Sequence[str | Path]) -> dict[str, list[str]]:
+    """List Parquet files as ``find_parquet`` does, each with the columns in the names of folders below its source."""
+    found: dict[str, list[str]] = {}
     for source in sources:
         files = _list_source(str(source))
         if not files:
-            raise DataError(f"{source}: no Parquet files there (names must end in {', '.join(SUFFIXES)})")
-        found.update(files)
+            hint = csv_hint(str(source))
+            raise DataError(f"{source}: no Parquet files there (names must end in {', '.join(SUFFIXES)}){hint}")
+        above = folder_values(_begin(str(source), files))
+        found |= {path: [name for name in folder_values(path) if name not in above] for path in files}
     if not found:
         raise DataError("no source given; name a Parquet file, a folder, a glob or an fsspec URI")
-    return _without_repeats(sorted(found))
+    return {path: found[path] for path in _without_repeats(sorted(found))}
+
+
+def _begin(source: str, files: Sequence[str]) -> str:
+    """Return the path of something in the folder that a source names, before any wildcard, or of the file it names."""
+    _, path = filesystem(source)
+    wildcard = re.search(r"[*?[]", path)
+    if wildcard:
+        return path[: wildcard.start()]
+    return path if files[0].endswith(path) else f"{path}/file"
 
 
 def _without_repeats(paths: Sequence[str]) -> list[str]:
@@ -59,8 +78,8 @@ def _list_source(source: str) -> list[str]:
         if fs.isdir(path):
             names = fs.find(path) if is_remote(source) else _walk(path)
             names = [name for name in names if not _is_hidden(name.removeprefix(path))]
-            _tell_partitions(source, {name.removeprefix(path).lstrip("/") for name in names})
         elif fs.exists(path):
+            refuse_text(source)
             return [fs.unstrip_protocol(path) if is_remote(source) else path]
         elif any(mark in path for mark in "*?["):
             names = [name for name in fs.glob(path) if not _is_hidden(Path(name).name)]
@@ -96,18 +115,6 @@ def _is_parquet(fs: Any, name: str) -> bool:
         return suffix in SUFFIXES
     head: bytes = fs.cat_file(name, start=0, end=len(MAGIC))
     return head == MAGIC
-
-
-def _tell_partitions(source: str, names: set[str]) -> None:
-    """Say which columns stand in the names of folders alone, as Hive and Spark write them: they are not read."""
-    folders = {part for name in names for part in PurePosixPath(name).parts[:-1]}
-    columns = sorted({part.split("=", 1)[0] for part in folders if "=" in part})
-    if columns:
-        logger.warning(
-            "%s: %s appear only in names of folders and are ignored; write them into the files",
-            source,
-            ", ".join(columns),
-        )
 
 
 def _is_hidden(path: str) -> bool:

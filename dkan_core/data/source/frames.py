@@ -31,22 +31,30 @@ def to_table(rows: Any, names: Sequence[str], where: str = "X") -> pa.Table:
         TypeError: A column holds values of several types.
     """
     try:
-        table = _frame_table(rows) if is_frame(rows) else _array_table(rows)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        table = frame_table(rows, names) if is_frame(rows) else _array_table(rows).rename_columns(list(names))
+    except pa.ArrowException as error:
         # The wording is scikit-learn's own.
         raise TypeError(f"{where}: each column's argument must be a string or a number throughout ({error})") from error
-    table = table.rename_columns(list(names))
     types = column_types(where, table.schema)
     plain = {name: pa.float64() if pa.types.is_null(kind) else kind for name, kind in types.items()}
     return table.cast(pa.schema(list(plain.items())))
 
 
-def _frame_table(rows: Any) -> pa.Table:
-    if not hasattr(rows, "iloc"):
-        return pa.table(rows)
+def frame_table(frame: Any, names: Sequence[str]) -> pa.Table:
+    """Return a frame as a table, with the types that its columns have.
+
+    Args:
+        frame: pandas, polars or Arrow.
+        names: What the columns are to be called.
+
+    Raises:
+        pa.ArrowException: A column holds values of several types.
+    """
+    if not hasattr(frame, "iloc"):
+        return pa.table(frame).rename_columns(list(names))
     # pandas itself is not imported here: whoever holds a frame has it. Arrow wants names that are strings.
-    renamed = rows.set_axis([str(index) for index in range(rows.shape[1])], axis=1)
-    return pa.Table.from_pandas(renamed, preserve_index=False)
+    renamed = frame.set_axis([str(index) for index in range(frame.shape[1])], axis=1)
+    return pa.Table.from_pandas(renamed, preserve_index=False).rename_columns(list(names))
 
 
 def _array_table(rows: np.ndarray[Any, Any]) -> pa.Table:

@@ -1,8 +1,9 @@
-"""Which split each row belongs to: by a column, or by the hash of a group, of its row number or of its content."""
+"""Which split each row belongs to: by a column, by time, or by the hash of a group, of its number or of its content."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,12 @@ import pyarrow.compute as pc
 from dkan_core.config.prepare import SPLITS, PrepareConfig
 from dkan_core.data.hashing import UInt64, content_keys, splitmix64, value_keys
 from dkan_core.data.preparation.partition import Fragment
-from dkan_core.data.source.columns import Schema, read_batches, source_changed
+from dkan_core.data.source.blocks import read_blocks
+from dkan_core.data.source.columns import source_changed
 from dkan_core.data.source.files import stamp
+from dkan_core.data.source.positive import with_positive
+from dkan_core.data.source.roles import Schema
+from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError
 
 # Their order is that of ``--split 70/10/20``, and of the counts by split in every file of a preparation.
@@ -29,12 +34,20 @@ class SplitBatch:
 
     path: str
     rows: pa.RecordBatch
+    """Every column but the features, at least."""
+
     row_ids: UInt64
     split: npt.NDArray[np.int8]
+    features: Callable[[], Iterator[pa.RecordBatch]]
+    """Yields the features, some columns at a time."""
 
 
 def read_split_batches(
-    fragments: Sequence[Fragment], schema: Schema, config: PrepareConfig, on_rows: Callable[[int], None]
+    fragments: Sequence[Fragment],
+    schema: Schema,
+    config: PrepareConfig,
+    on_rows: Callable[[int], None],
+    bounds: TimeBounds | None = None,
 ) -> Iterator[SplitBatch]:
     """Yield every row once, in the order of the fragments, with its number and its split.
 
@@ -43,19 +56,39 @@ def read_split_batches(
         schema: Which columns to read.
         config: How rows are split.
         on_rows: Called with the number of rows after each batch.
+        bounds: Where valid and test begin, of a split by time.
     """
+    by_content = config.splits_at_random and config.split_by == "content"
+    at_once = schema.columns if by_content else schema.others
     for fragment in fragments:
         first = fragment.first
-        for batch in read_batches(fragment.path, schema.columns, on_rows, fragment.groups, fragment.footer):
-            row_ids = np.arange(first, first + batch.num_rows, dtype=np.uint64)
-            first += batch.num_rows
-            yield SplitBatch(fragment.path, batch, row_ids, assign_splits(batch, row_ids, config, fragment.path))
+        for batch in read_blocks(
+            fragment.path,
+            at_once,
+            () if by_content else schema.features,
+            fragment.groups,
+            fragment.footer,
+            folder_types=schema.folders,
+        ):
+            row_ids = np.arange(first, first + batch.count, dtype=np.uint64)
+            first += batch.count
+            split = assign_splits(batch.rows, row_ids, config, fragment.path, bounds)
+            features = partial(_features_of, batch.rows, schema) if by_content else batch.blocks
+            labelled = with_positive(batch.rows, schema.positive, fragment.path)
+            yield SplitBatch(fragment.path, labelled, row_ids, split, features)
+            on_rows(batch.count)
         # Here as in the other pass: statistics of one file and rows of another would make a false manifest.
         if fragment.file is not None and stamp(fragment.path) != (fragment.file.bytes, fragment.file.modified):
             raise source_changed(fragment.path)
 
 
-def assign_splits(batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig, path: str) -> npt.NDArray[np.int8]:
+def _features_of(rows: pa.RecordBatch, schema: Schema) -> Iterator[pa.RecordBatch]:
+    yield rows.select(schema.features)
+
+
+def assign_splits(
+    batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig, path: str, bounds: TimeBounds | None = None
+) -> npt.NDArray[np.int8]:
     """Return the index in ``SPLITS`` of each row.
 
     Args:
@@ -63,15 +96,19 @@ def assign_splits(batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig,
         row_ids: Their numbers (N,), counted through all files.
         config: How rows are split.
         path: The file, for messages.
+        bounds: Where valid and test begin, of a split by time.
 
     Shape:
         - Output: ``(N,)``
 
     Raises:
-        DataError: A group is null, or the split column holds another value than train, valid and test.
+        DataError: A group or a time is null, or the split column holds another value than train, valid and test.
     """
     if config.split_column is not None:
         return _by_column(batch.column(config.split_column), config.split_column, path)
+    if config.split_by_time is not None:
+        assert bounds is not None, "the bounds are found before rows are split"
+        return bounds.split_of(time_keys(batch.column(config.split_by_time), config.split_by_time, path))
     keys = row_ids
     if config.group is not None:
         group = batch.column(config.group)
@@ -82,13 +119,26 @@ def assign_splits(batch: pa.RecordBatch, row_ids: UInt64, config: PrepareConfig,
         # Neither labels nor weights: a row that is measured or weighted anew stays where it was.
         features = [name for name in batch.schema.names if name not in (*config.label, config.weight)]
         keys = content_keys(batch.select(features))
+    return split_of_keys(keys, config)
+
+
+def split_of_keys(keys: UInt64, config: PrepareConfig) -> npt.NDArray[np.int8]:
+    """Return the index in ``SPLITS`` of rows by the hash of what decides it.
+
+    Args:
+        keys: What decides it: a row's number, or what stands for its group or content (N,).
+        config: The percentages, and the seed of the hash.
+
+    Shape:
+        - Output: ``(N,)``
+    """
     percent = config.split_percent
     # In the largest unit that divides all three, 70/10/20 takes hash % 10: whoever splits data by the same hash
     # elsewhere gets the same splits.
     unit = math.gcd(*percent)
-    bounds = np.cumsum(percent)[:2] // unit
+    edges = np.cumsum(percent)[:2] // unit
     bucket = splitmix64(keys, seed=config.seed) % np.uint64(100 // unit)
-    return np.searchsorted(bounds, bucket.astype(np.int64), side="right").astype(np.int8)
+    return np.searchsorted(edges, bucket.astype(np.int64), side="right").astype(np.int8)
 
 
 def _by_column(column: pa.Array, name: str, path: str) -> npt.NDArray[np.int8]:

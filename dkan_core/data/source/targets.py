@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils import check_array, column_or_1d
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight
 
@@ -31,7 +32,10 @@ def find_classes(y: Any) -> tuple[Array, list[str]]:
     check_classification_targets(y)
     kind = type_of_target(y, input_name="y", raise_unknown=True)
     if kind != "binary":
-        raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
+        raise ValueError(
+            f"Only binary classification is supported. The type of the target is {kind}. Give fit one column of 0 and "
+            "1 per class, such as pandas.get_dummies(y): each is a label."
+        )
     return np.unique(y), [name if isinstance(name, str) else "label"]
 
 
@@ -81,6 +85,35 @@ def check_weights(sample_weight: Any, labels_NL: npt.NDArray[np.uint8]) -> npt.N
     if not weight_N.any():
         raise ValueError("Sample weights must contain at least one non-zero number.")
     return np.asarray(weight_N, dtype=np.float32)
+
+
+def find_class_weights(class_weight: Any, labels_NL: npt.NDArray[np.uint8], classes: Array) -> Array | None:
+    """Return the weight of rows of label 0 and of label 1, ``(2,)``; None where all weigh the same.
+
+    Args:
+        class_weight: A dict, "balanced" or None, as scikit-learn takes it.
+        labels_NL: Labels of the rows that count.
+        classes: As ``find_classes`` returns them.
+
+    Raises:
+        ValueError: It is neither, names a class that there is none of, or there are several labels.
+    """
+    if class_weight is None:
+        return None
+    if labels_NL.shape[1] > 1:
+        raise ValueError("class_weight is for one label; of several set label_weights or pos_weight")
+    y = classes[labels_NL[:, 0].astype(np.int64)]
+    return np.asarray(compute_class_weight(class_weight, classes=classes, y=y), dtype=np.float32)
+
+
+def with_class_weights(
+    class_weights: Array | None, labels_NL: npt.NDArray[np.uint8], weight_N: Array | None
+) -> npt.NDArray[np.float32] | None:
+    """Return the weights of rows, times those of their classes; None where there are neither."""
+    if class_weights is None:
+        return weight_N
+    found_N = class_weights[labels_NL[:, 0].astype(np.int64)]
+    return np.asarray(found_N if weight_N is None else found_N * weight_N, dtype=np.float32)
 
 
 def labelled(labels_NL: npt.NDArray[np.uint8], weight_N: Array | None, rows: npt.NDArray[np.int64]) -> Arrays:

@@ -5,6 +5,7 @@ the training rows for a number, the most frequent values for a category, and mis
 KS: Kolmogorov-Smirnov distance, the largest difference of the distribution functions at the knots.
 """
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -27,6 +28,8 @@ MIN_SHARE = 1e-4
 
 # The customary limits of the PSI (Siddiqi 2006, Credit Risk Scorecards): below, a column counts as stable.
 MODERATE, LARGE = 0.1, 0.25
+
+logger = logging.getLogger(__name__)
 
 Float64 = npt.NDArray[np.float64]
 
@@ -90,6 +93,15 @@ class Drift:
         if above:
             more = f" and {len(above) - EXAMPLES} more" if len(above) > EXAMPLES else ""
             raise GateError(f"PSI above max_psi {max_psi:g}: {', '.join(above[:EXAMPLES])}{more}")
+
+    def is_stable(self, max_psi: float) -> bool:
+        """Tell whether ``check`` passes; what does not is logged."""
+        try:
+            self.check(max_psi)
+        except GateError as error:
+            logger.warning("%s", error)
+            return False
+        return True
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""

@@ -115,7 +115,9 @@ def register(
     """
     check_server(registry)
     if importlib.util.find_spec("model_registry") is None:
-        raise ConfigError("the client of the Model Registry is not installed; run: pip install 'dkan[registry]'")
+        raise ConfigError(
+            "the client of the Model Registry is not installed; in a checkout of dkan run: pip install '.[registry]'"
+        )
     tested = read_metrics(metrics) if isinstance(metrics, str | Path) else metrics
     entry = describe_model(model, name=name, version=version, metrics=tested or {}, run=run)
     registration: Registration = _client().upsert(registry.rstrip("/"), entry)

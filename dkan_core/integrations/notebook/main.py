@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from dkan_core.config import PrepareConfig, TrainConfig
 from dkan_core.data.encoding.fitting import MIN_CATEGORY_ROWS
-from dkan_core.data.encoding.preprocessor import numbers
+from dkan_core.data.encoding.raw_columns import numbers
 from dkan_core.data.preparation.prepare import prepare
 from dkan_core.data.source.columns import is_number
 from dkan_core.errors import DataError
@@ -33,7 +33,7 @@ from dkan_core.utils.storage.remote import local_copy
 class MainResult:
     """What ``main`` returns."""
 
-    average_precision: float
+    validation_average_precision: float
     """Best average precision on the test loader, which also chose the best epoch; the mean over labels."""
 
     holdout_average_precision: float | None
@@ -44,6 +44,12 @@ class MainResult:
 
     path: str
     """The model's folder: a path or an fsspec URI."""
+
+    def __repr__(self) -> str:
+        held_out = self.holdout_average_precision
+        holdout = "" if held_out is None else f", holdout_average_precision={held_out:.4f}"
+        precision = f"validation_average_precision={self.validation_average_precision:.4f}"
+        return f"MainResult({precision}{holdout}, path={self.path!r})"
 
     def predict_proba(self, rows: object) -> npt.NDArray[np.float32]:
         """Return the best model's probability that a label is 1, for raw rows of the kinds that ``main`` takes.
@@ -83,6 +89,10 @@ def main(
         run: Folder or fsspec URI of the run; by default a new temporary folder, which stays.
         overwrite: Whether an earlier run in ``run`` may be replaced.
 
+    Returns:
+        The best model, its folder, and its average precision on ``test_loader``, called that of validation, and on
+        ``holdout_loader``.
+
     Shape:
         - features ``(N, F)``; labels ``(N,)`` or ``(N, L)`` with 0, 1, or NaN for not measured
 
@@ -109,7 +119,7 @@ def main(
     model = _load(path, rows["train_loader"])
     holdout = rows.get("holdout_loader")
     return MainResult(
-        average_precision=average_precision,
+        validation_average_precision=average_precision,
         holdout_average_precision=None if holdout is None else _average_precision(model, holdout),
         model=model,
         path=path,

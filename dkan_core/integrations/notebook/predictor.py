@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.evaluation.prediction import SCORING_ROWS, log_odds, to_probability
 from dkan_core.integrations.notebook.rows import read_features
-from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.base import TabularModel
 
 
 class Predictor(nn.Module):
@@ -34,7 +34,7 @@ class Predictor(nn.Module):
     """
 
     def __init__(
-        self, network: TabularFastKAN, preprocessor: Preprocessor, feature_names: Sequence[str], *, named: bool
+        self, network: TabularModel, preprocessor: Preprocessor, feature_names: Sequence[str], *, named: bool
     ) -> None:
         super().__init__()
         self.network = network

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,29 +12,27 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.source.targets import (
     check_classes,
     check_weights,
     encode_labels,
+    find_class_weights,
     find_classes,
     labelled,
-    split_info,
+    with_class_weights,
 )
 from dkan_core.evaluation.prediction import best_device, log_odds, to_probability, torch_threads
-from dkan_core.integrations.sklearn.contributions import contributions_frame
+from dkan_core.integrations.sklearn.explaining import ExplainingMixin
 from dkan_core.integrations.sklearn.parameters import plain_parameters, thread_count, train_config
 from dkan_core.integrations.sklearn.persistence import describe_classifier, read_classifier, write_classifier
 from dkan_core.integrations.sklearn.rows import fit_encoding, hold_out_rows, read_features
-from dkan_core.training.roles.in_process import train_single
-from dkan_core.training.setup.defaults import resolve
+from dkan_core.integrations.sklearn.training import Initial, print_evaluation, read_initial, train_on_arrays
 
 Array = npt.NDArray[Any]
 
 
-class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class FastKANClassifier(ExplainingMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """FastKAN classifier of tabular rows, for one binary label or several.
 
     Numbers may be on any scale, and values may be missing (NaN, None; infinity counts as missing). Columns of strings,
@@ -47,10 +45,16 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     and to stop early. A setting that is None has its default, which is that of ``TrainConfig``.
 
     Args:
+        model: "auto" extends FastKAN with what suits the data. Default: auto.
+        pairs: Pairs of columns with a term of their own, with model additive. Default: auto.
+        monotone: Numeric columns along which log-odds never fall (age:+) or never rise (age:-), with model additive.
+            Default: ().
         members: Networks in the ensemble, trained together, with averaged probabilities. Default: from the number of
             rows.
         hidden: Units in each member's hidden layer; several values make several layers. Default: from the number of
             rows.
+        quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
+            Members, hidden, epochs, batch_size and learning_rate keep the values that are set. Default: default.
         num_centers: Gaussian basis functions per edge. Default: 8.
         dropout: Fraction of hidden units dropped during training. Default: 0.2.
         binary_dropout: Fraction of binary inputs dropped during training. Default: 0.2.
@@ -65,6 +69,10 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         patience: Stop after this many evaluations without a better validation AP. Default: 5.
         max_seconds: Stop after this many seconds of training and keep the best model. Default: no limit.
         validation_fraction: Fraction of the rows to hold out, stratified, if ``fit`` gets no ``eval_set``.
+        class_weight: Weight of each class, a dict or "balanced" (inversely to their rows), by which the weights of rows
+            are multiplied; it moves probabilities, as with scikit-learn's own classifiers. For one label; several have
+            ``label_weights`` and ``pos_weight``.
+        verbose: Print a line for each evaluation.
         device: Where to compute: auto, cpu, cuda, or a device such as cuda:1; "auto" is CUDA if there is any.
         n_jobs: Threads that torch may use, counted as joblib does; None, and more than there are: every core this
             process may run on.
@@ -93,8 +101,12 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
+        model: Literal["auto", "fastkan", "additive"] | None = None,
+        pairs: str | None = None,
+        monotone: tuple[str, ...] | None = None,
         members: int | None = None,
         hidden: int | tuple[int, ...] | None = None,
+        quality: Literal["fast", "default", "best"] | None = None,
         num_centers: int | None = None,
         dropout: float | None = None,
         binary_dropout: float | None = None,
@@ -109,12 +121,18 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         patience: int | None = None,
         max_seconds: float | None = None,
         validation_fraction: float = 0.1,
+        class_weight: "dict[Any, float] | Literal['balanced'] | None" = None,
+        verbose: bool | int = False,
         device: str | None = None,
         n_jobs: int | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
+        self.model = model
+        self.pairs = pairs
+        self.monotone = monotone
         self.members = members
         self.hidden = hidden
+        self.quality = quality
         self.num_centers = num_centers
         self.dropout = dropout
         self.binary_dropout = binary_dropout
@@ -129,6 +147,8 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.patience = patience
         self.max_seconds = max_seconds
         self.validation_fraction = validation_fraction
+        self.class_weight = class_weight
+        self.verbose = verbose
         self.device = device
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -142,7 +162,14 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.categorical = True
         return tags
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: tuple[Any, Any] | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        eval_set: tuple[Any, Any] | None = None,
+        init_model: "str | Path | FastKANClassifier | None" = None,
+    ) -> Self:
         """Train.
 
         Args:
@@ -151,19 +178,71 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight: Weight of each row in the loss and in the calibration of probabilities; a row of weight 0
                 counts as left out everywhere. The encoding and the validation metrics do not look at weights.
             eval_set: Rows and labels ``(X, y)`` to validate on; by default a part of the rows is held out.
+            init_model: Fitted classifier, or path or URI of a model folder, whose encoding, architecture and weights to
+                start from. Columns and labels may have been added; all of its columns must be there.
 
         Shape:
             - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight: ``(N,)``
         """
+        initial = None if init_model is None else read_initial(init_model)
         self._columns_by_name = False
         table = read_features(self, X, fitting=True)
         self.classes_, names = find_classes(y)
+        return self._fit(table, y, names, sample_weight, eval_set, initial, self.get_params())
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+        eval_set: tuple[Any, Any] | None = None,
+    ) -> Self:
+        """Train on further rows for one epoch, from the model as it is; the first call also chooses the encoding.
+
+        Each call is a short training of its own: with warm-up, a new state of the optimizer, and a part of its rows
+        held out, on which probabilities are calibrated anew.
+
+        Args:
+            X: Frame or array of rows, with the columns of the first call.
+            y: As of ``fit``; both classes must occur.
+            classes: Both classes; looked at by the first call alone. Default: those in ``y``.
+            sample_weight: As of ``fit``.
+            eval_set: As of ``fit``.
+
+        Shape:
+            - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight: ``(N,)``
+        """
+        is_first = not hasattr(self, "module_")
+        if is_first:
+            self._columns_by_name = False
+        table = read_features(self, X, fitting=is_first)
+        found, names = find_classes(y)
+        if is_first:
+            self.classes_ = found if classes is None else np.unique(classes)
+        initial = None if is_first else read_initial(self)
+        # What the first call left out stays out, whatever later rows hold there.
+        table = table if is_first else table.select(self.preprocessor_.columns)
+        return self._fit(table, y, names, sample_weight, eval_set, initial, {**self.get_params(), "epochs": 1})
+
+    def _fit(
+        self,
+        table: pa.Table,
+        y: Any,
+        names: list[str],
+        sample_weight: Any,
+        eval_set: tuple[Any, Any] | None,
+        initial: Initial | None,
+        parameters: dict[str, Any],
+    ) -> Self:
         labels_NL = encode_labels(y, self.classes_)
         check_consistent_length(table, labels_NL)
         weight_N = None if sample_weight is None else check_weights(sample_weight, labels_NL)
         # A row of weight 0 must not decide anything, such as which rows are held out.
         rows = np.arange(len(labels_NL)) if weight_N is None else np.flatnonzero(weight_N)
         check_classes(labels_NL[rows], "y")
+        class_weights = find_class_weights(self.class_weight, labels_NL[rows], self.classes_)
+        weight_N = with_class_weights(class_weights, labels_NL, weight_N)
 
         random = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
         if eval_set is None:
@@ -175,37 +254,29 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             valid = {"labels": encode_labels(eval_set[1], self.classes_)}
             check_consistent_length(valid_table, valid["labels"])
             check_classes(valid["labels"], "eval_set")
+            # Probabilities are calibrated on these rows, and are to be those of the weighted ones.
+            valid_weight_N = with_class_weights(class_weights, valid["labels"], None)
+            valid |= {} if valid_weight_N is None else {"weight": valid_weight_N}
         train_table = table.take(train)
-        self.preprocessor_ = fit_encoding(train_table)
-        self._train(
-            names,
-            {**self._encode(train_table), **labelled(labels_NL, weight_N, train)},
-            {**self._encode(valid_table), **valid},
-            seed=int(random.integers(2**31)),
-        )
+        self.preprocessor_ = fit_encoding(train_table, None if initial is None else initial.model.preprocessor)
+        arrays = {
+            "train": {**self._encode(train_table), **labelled(labels_NL, weight_N, train)},
+            "valid": {**self._encode(valid_table), **valid},
+        }
+        config = train_config(parameters, seed=int(random.integers(2**31)))
+        if initial is not None:
+            config, names = initial.complete(config), initial.label_names(names)
+        start = None if initial is None else initial.model
+        with torch_threads(thread_count(self.n_jobs)):
+            show = print_evaluation if self.verbose else None
+            result, data = train_on_arrays(arrays, names, self.preprocessor_, config, start, show)
+        self.module_, self.architecture_ = result.model, result.architecture
+        self.metrics_ = {**result.metrics, "data": data}
+        self._take_history(result.history)
         return self
 
     def _encode(self, table: pa.Table) -> Arrays:
         return self.preprocessor_.transform(table, "X")
-
-    def _train(self, names: list[str], train: Arrays, valid: Arrays, seed: int) -> None:
-        arrays = {"train": train, "valid": valid}
-        prepared = PreparedData(
-            preprocessor=self.preprocessor_,
-            labels=names,
-            weight="sample_weight" if "weight" in train else None,
-            splits={name: split_info(part["labels"], names) for name, part in arrays.items()},
-            split_rule={"by": "estimator"},
-            seed=seed,
-            invalid={},
-            sources=[],
-        )
-        config = resolve(train_config(self.get_params(), seed), len(train["labels"]), len(names))
-        with torch_threads(thread_count(self.n_jobs)):
-            result = train_single(ArraysReader(train), ArraysReader(valid), prepared, config)
-        self.module_, self.architecture_ = result.model, result.architecture
-        self.metrics_ = {**result.metrics, "data": prepared.fingerprint}
-        self._take_history(result.history)
 
     def _take_history(self, history: list[dict[str, Any]]) -> None:
         last = (
@@ -254,27 +325,6 @@ class FastKANClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         ones_NL = (self._log_odds(X) > 0).astype(np.int64)
         return self.classes_[ones_NL[:, 0]] if self._is_binary else ones_NL
-
-    def explain(self, X: Any) -> Any:
-        """Return how far each column moved the log-odds of each row, as a pandas ``DataFrame``.
-
-        The last column, ``baseline``, is the mean log-odds that the contributions start from: with it, a row adds up to
-        its log-odds, within 0.001. The method is that of ``dkan predict --reasons``.
-
-        Args:
-            X: Rows.
-
-        Shape:
-            - Output: ``(N, F + 1)``; of several labels ``(N, L * (F + 1))``, with labels above the columns
-
-        Raises:
-            ConfigError: pandas is not installed.
-            DataError: The model was saved by a version that did not keep the distribution of the training rows.
-        """
-        check_is_fitted(self)
-        arrays = self._encode(read_features(self, X, fitting=False))
-        with torch_threads(thread_count(self.n_jobs)):
-            return contributions_frame(self.module_, self.preprocessor_, arrays, self._device)
 
     @property
     def labels_(self) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ from pydantic import Field, model_validator
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import DataError
 from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.base import TabularModel
 from dkan_core.model.model_folder import CONFIG, ESTIMATOR, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, save_model
-from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import exchange_remote, local_copy
@@ -85,7 +85,7 @@ def describe_classifier(classes: npt.NDArray[Any], feature_names: npt.NDArray[An
 
 def write_classifier(
     folder: str | Path,
-    module: TabularFastKAN,
+    module: TabularModel,
     architecture: ModelConfig,
     preprocessor: Preprocessor,
     metrics: dict[str, Any],

@@ -13,11 +13,14 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from dkan_core.config import PrepareConfig
+from dkan_core.data.encoding.extending import extended_encoding, with_counts
 from dkan_core.data.encoding.fitting import fit_preprocessor
+from dkan_core.data.encoding.like import check_features
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.preparation.statistics import sample_rows
-from dkan_core.data.source.columns import column_types, feature_columns
+from dkan_core.data.source.columns import column_types
 from dkan_core.data.source.frames import column_names, is_frame, to_table
+from dkan_core.data.source.roles import feature_columns
 from dkan_core.data.source.splits import hold_out
 from dkan_core.data.source.targets import check_classes
 
@@ -72,22 +75,38 @@ def hold_out_rows(
     return train, held_out
 
 
-def fit_encoding(table: pa.Table) -> Preprocessor:
+def fit_encoding(table: pa.Table, base: Preprocessor | None = None) -> Preprocessor:
     """Choose the encoding as ``prepare`` does; columns that say nothing are left out with a warning.
 
+    Args:
+        table: The rows.
+        base: Encoding that its columns keep; others are added to it. Default: none.
+
     Raises:
+        DataError: A column of the base is missing, or of another kind.
         ValueError: No column says anything.
     """
-    numeric, categorical = feature_columns(column_types("X", table.schema), "X")
+    types = column_types("X", table.schema)
+    if base is not None:
+        check_features(base, types, "X", because="init_model was trained with")
+        added = [name for name in table.column_names if name not in base.columns]
+        encoding = extended_encoding(base, _fit_columns(table.select(added))) if added else base
+        return with_counts(encoding, table.slice(0, sample_rows(table.num_columns)), "X")
+    preprocessor = _fit_columns(table)
+    if not preprocessor.columns:
+        raise ValueError(
+            f"No column of X says anything about its rows: {table.column_names} hold no value, or none that repeats."
+        )
+    return preprocessor
+
+
+def _fit_columns(table: pa.Table) -> Preprocessor:
+    numeric, times, categorical = feature_columns(column_types("X", table.schema), "X")
     dtype = PrepareConfig(label=("label",)).numeric_dtype
     sample = table.slice(0, sample_rows(table.num_columns))
-    preprocessor = fit_preprocessor(sample, numeric, categorical, dtype, "X", useless="leave out")
+    preprocessor = fit_preprocessor(sample, numeric, categorical, dtype, "X", times=times, useless="leave out")
     used = preprocessor.columns
     left_out = [name for name in table.column_names if name not in set(used)]
-    if not used:
-        raise ValueError(
-            f"No column of X says anything about its rows: {left_out} hold no value, or none that repeats."
-        )
-    if left_out:
-        warnings.warn(f"columns {left_out} of X hold no value, or none that repeats: left out", stacklevel=3)
+    if left_out and used:
+        warnings.warn(f"columns {left_out} of X hold no value, or none that repeats: left out", stacklevel=4)
     return preprocessor

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from dkan_core.errors import ConfigError
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.kernels import choice, eager, native, recompute, verified, verified_native
-from dkan_core.native.library import native_library, variant_names
+from dkan_core.native.library import MAX_CENTERS, MAX_OUTPUTS, native_library, variant_names
 
 Kernel = Literal["auto", "eager", "recompute", "native"]
 """What users choose; "auto" is the best one for the device that is right there."""
@@ -117,6 +117,19 @@ def can_compute_input_layer(weight_OK: Tensor, kernel: Kernel = "auto") -> bool:
     """Tell whether ``native_input.input_layer`` computes a layer with these weights."""
     takes_native = kernel not in ("eager", "recompute") and native.can_compute(weight_OK)
     return takes_native and verified_native.input_layer_is_right()
+
+
+def can_compute_step(weight_OK: Tensor, shape: tuple[int, int, int, int], kernel: Kernel = "auto") -> bool:
+    """Tell whether ``native_step.training_step`` computes a model whose first layer has these weights.
+
+    Args:
+        weight_OK: Of the first layer's basis.
+        shape: Of the hidden layer: networks, inputs and outputs of each, centers.
+        kernel: The backend asked for.
+    """
+    few = shape[2] <= MAX_OUTPUTS and shape[3] <= MAX_CENTERS
+    takes_native = kernel not in ("eager", "recompute") and few and native.can_compute(weight_OK)
+    return takes_native and verified_native.step_is_right(*shape)
 
 
 def table_sum(places_BT: Tensor, table_VH: Tensor, kernel: Kernel = "auto") -> Tensor:

@@ -196,7 +196,7 @@ def _hidden_layer(
 ) -> Tensor:
     out_NBO = x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2])
     tensors = (x_NBI, norm_weight_NI, norm_bias_NI, spline_weight_NOK, base_weight_NOI, base_bias_NO, centers_G)
-    call = _HiddenCall(tensors, width, row_key_B, unit_key_U, dropped)
+    call = HiddenCall(tensors, width, row_key_B, unit_key_U, dropped)
     call.arguments.out = out_NBO.data_ptr()
     require_library().dkan_hidden_forward(ctypes.byref(call.arguments), torch.get_num_threads())
     return out_NBO
@@ -217,29 +217,28 @@ def _hidden_layer_backward(
     dropped: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     weights = (norm_weight_NI, norm_bias_NI, spline_weight_NOK, base_weight_NOI, base_bias_NO)
-    call = _HiddenCall((x_NBI, *weights, centers_G), width, row_key_B, unit_key_U, dropped)
+    call = HiddenCall((x_NBI, *weights, centers_G), width, row_key_B, unit_key_U, dropped)
     grad_NBO = grad_NBO.contiguous()
-    gradients = tuple(torch.empty_like(each, memory_format=torch.contiguous_format) for each in weights)
+    gradients = tuple(torch.zeros_like(each, memory_format=torch.contiguous_format) for each in weights)
     grad_x_NBI = torch.empty_like(call.x_NBI)
     call.arguments.grad_out = grad_NBO.data_ptr()
-    call.arguments.grad_x = grad_x_NBI.data_ptr()
-    for name, gradient in zip(("norm_weight", "norm_bias", "spline", "base", "bias"), gradients, strict=True):
-        setattr(call.arguments, f"grad_{name}", gradient.data_ptr())
+    call.point_to_gradients(grad_x_NBI, gradients)
     require_library().dkan_hidden_backward(ctypes.byref(call.arguments), torch.get_num_threads())
     return (grad_x_NBI, *gradients)  # type: ignore[return-value] # as many as there are weights
 
 
-_HIDDEN_ARGUMENTS = (
-    "Tensor x, Tensor norm_weight, Tensor norm_bias, Tensor spline_weight, Tensor base_weight, Tensor base_bias, "
-    "Tensor centers, float width, Tensor? row_key, Tensor unit_key, int dropped"
+HIDDEN_ARGUMENTS = (
+    "Tensor norm_weight, Tensor norm_bias, Tensor spline_weight, Tensor base_weight, Tensor base_bias, "
+    "Tensor centers, float hidden_width, Tensor? row_key, Tensor unit_key, int dropped"
 )
 register(
-    f"hidden_layer({_HIDDEN_ARGUMENTS}) -> Tensor",
+    f"hidden_layer(Tensor x, {HIDDEN_ARGUMENTS}) -> Tensor",
     _hidden_layer,
     lambda x_NBI, _, __, spline_weight_NOK, *___: x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2]),
 )
 register(
-    f"hidden_layer_backward(Tensor grad, {_HIDDEN_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"hidden_layer_backward(Tensor grad, Tensor x, {HIDDEN_ARGUMENTS})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _hidden_layer_backward,
     lambda _, x_NBI, *rest: (
         torch.empty_like(x_NBI),
@@ -268,7 +267,7 @@ class _HiddenLayer(torch.autograd.Function):
 OPERATIONS.impl("hidden_layer", _HiddenLayer.apply, "Autograd")
 
 
-class _HiddenCall:
+class HiddenCall:
     """The arguments of both passes, and the tensors that their pointers point into."""
 
     def __init__(
@@ -305,6 +304,13 @@ class _HiddenCall:
             inverse_width=1 / width,
             epsilon=LAYER_NORM_EPSILON,
         )
+
+    def point_to_gradients(self, grad_x_NBI: Tensor, gradients: Sequence[Tensor]) -> None:
+        """Have the gradient of the inputs put, and those of the weights added, into these."""
+        arguments = self.arguments
+        arguments.grad_x = grad_x_NBI.data_ptr()
+        arguments.grad_norm_weight, arguments.grad_norm_bias, *others = (each.data_ptr() for each in gradients)
+        arguments.grad_spline, arguments.grad_base, arguments.grad_bias = others
 
 
 def table_sum(places_BT: Tensor, table_VH: Tensor) -> Tensor:

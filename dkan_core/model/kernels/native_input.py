@@ -118,7 +118,7 @@ def input_layer(
     return out_BO
 
 
-class _Call:
+class InputCall:
     """The arguments of both passes, and the tensors that their pointers point into."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -161,12 +161,18 @@ class _Call:
         self, grad_BO: Tensor, grad_scores_BF: Tensor | None, weights: Sequence[Tensor | None], tables: Sequence[Tensor]
     ) -> None:
         """Add the gradients of weights and embeddings to tensors, and that of the scores where it is wanted."""
+        self.arguments.grad_out = grad_BO.data_ptr()
+        self.point_to_gradients(grad_scores_BF, weights, tables)
+        self._run(backward=True)
+
+    def point_to_gradients(
+        self, grad_scores_BF: Tensor | None, weights: Sequence[Tensor | None], tables: Sequence[Tensor]
+    ) -> None:
+        """Have the gradients of scores, where it is wanted, weights and embeddings added to these."""
         arguments = self.arguments
-        arguments.grad_out = grad_BO.data_ptr()
         arguments.grad_scores = _pointer(grad_scores_BF)
         arguments.grad_spline, arguments.grad_base, arguments.grad_bias, arguments.grad_one_hot = map(_pointer, weights)
         arguments.grad_embeddings = self._list(tables)
-        self._run(backward=True)
 
     def _list(self, tensors: Sequence[Tensor]) -> int:
         pointers = np.array([each.data_ptr() for each in tensors], np.uintp)
@@ -184,7 +190,7 @@ def _pointer(tensor: Tensor | None) -> int | None:
 
 
 def _forward(*arguments: Any) -> Tensor:
-    call = _Call(*arguments)
+    call = InputCall(*arguments)
     out_BO: Tensor = arguments[3].new_empty(call.rows, call.outputs)
     call.run(out_BO)
     return out_BO
@@ -196,7 +202,7 @@ def _backward(grad_BO: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor,
     scores_BF, *weights, tables = gradients
     for each in (scores_BF, *weights, *tables):
         each.zero_()
-    call = _Call(*arguments_of_call)
+    call = InputCall(*arguments_of_call)
     call.add_gradients(grad_BO.contiguous(), scores_BF if needs_scores else None, weights, tables)
     return gradients
 
@@ -226,7 +232,7 @@ def _empty_gradients(
     )
 
 
-_ARGUMENTS = (
+INPUT_ARGUMENTS = (
     "Tensor? scores, Tensor byte_scores, Tensor? codes, Tensor spline, Tensor base, Tensor bias, Tensor? one_hot, "
     "Tensor[] embeddings, Tensor centers, float width, Tensor layout"
 )
@@ -239,9 +245,9 @@ def _fake_forward(scores_BF: Tensor | None, _: Tensor, codes_BC: Tensor | None, 
     return out_BO
 
 
-register(f"input_layer({_ARGUMENTS}) -> Tensor", _forward, _fake_forward)
+register(f"input_layer({INPUT_ARGUMENTS}) -> Tensor", _forward, _fake_forward)
 register(
-    f"input_layer_backward(Tensor grad, {_ARGUMENTS}, bool needs_scores)"
+    f"input_layer_backward(Tensor grad, {INPUT_ARGUMENTS}, bool needs_scores)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor[])",
     _backward,
     lambda _, *arguments: _empty_gradients(*arguments),
@@ -251,11 +257,11 @@ register(
 def _add_gradients(grad_BO: Tensor, *arguments: Any) -> None:
     *arguments_of_call, grad_spline, grad_base, grad_bias, grad_one_hot, tables = arguments
     weights = (grad_spline, grad_base, grad_bias, grad_one_hot)
-    _Call(*arguments_of_call).add_gradients(grad_BO.contiguous(), None, weights, tables)
+    InputCall(*arguments_of_call).add_gradients(grad_BO.contiguous(), None, weights, tables)
 
 
 register(
-    f"add_input_layer_gradients(Tensor grad, {_ARGUMENTS}, Tensor(a!) grad_spline, Tensor(b!) grad_base, "
+    f"add_input_layer_gradients(Tensor grad, {INPUT_ARGUMENTS}, Tensor(a!) grad_spline, Tensor(b!) grad_base, "
     "Tensor(c!) grad_bias, Tensor(d!)? grad_one_hot, Tensor(e!)[] grad_embeddings) -> ()",
     _add_gradients,
     lambda *_: None,
@@ -282,7 +288,7 @@ def gradients_in_place() -> Iterator[None]:
         _accumulation.in_place = False
 
 
-def _kept_gradients(parameters: Sequence[Tensor | None]) -> list[Tensor | None] | None:
+def kept_gradients(parameters: Sequence[Tensor | None]) -> list[Tensor | None] | None:
     """Return where the gradients of some parameters are kept; None unless all of them are."""
     kept = [None if each is None or not each.is_leaf else each.grad for each in parameters]
     usual = [
@@ -305,7 +311,7 @@ class _InputLayer(torch.autograd.Function):
         needs_scores = ctx.needs_input_grad[1]
         arguments = _InputLayer._arguments(ctx.width, ctx.saved_tensors)
         *weights, embeddings = arguments[3:8]
-        kept = _kept_gradients([*weights, *embeddings]) if _accumulation.in_place and not needs_scores else None
+        kept = kept_gradients([*weights, *embeddings]) if _accumulation.in_place and not needs_scores else None
         if kept is not None:
             torch.ops.dkan.add_input_layer_gradients(grads[0], *arguments, *kept[:4], kept[4:])
             return (None,) * len(ctx.needs_input_grad)

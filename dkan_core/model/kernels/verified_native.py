@@ -6,7 +6,7 @@ and ``recompute`` is used.
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from dkan_core.model.kernels.native_input import (
     OneHotGroup,
     input_layer,
 )
+from dkan_core.model.kernels.native_step import Gradients, Loss, training_step
 
 CHECK_ROWS = 70
 """Two tasks of rows, the last one not full."""
@@ -61,21 +62,36 @@ def hidden_layer_is_right(networks: int, inputs: int, outputs: int, centers: int
     row_key_B, unit_key_U = (
         torch.randint(-(1 << 31), 1 << 31, (size,), generator=keys).int() for size in (CHECK_ROWS, networks * inputs)
     )
-    factor_BU = keep_factors(row_key_B, unit_key_U, DROPPED / (1 << 32), torch.float64)
-    factor_NBI = factor_BU.view(CHECK_ROWS, networks, inputs).transpose(0, 1)
 
     def fused(x_NBI: Tensor, *weights: Tensor) -> Tensor:
         return native.hidden_layer(x_NBI, weights, grid_G, width, row_key_B, unit_key_U, DROPPED)
 
     def exact(x_NBI: Tensor, *weights: Tensor) -> Tensor:
-        norm_weight, norm_bias, spline_weight, base_weight, base_bias = weights
-        x_NBI = x_NBI * factor_NBI
-        normed_NBI = F.layer_norm(x_NBI, (inputs,)) * norm_weight.unsqueeze(1) + norm_bias.unsqueeze(1)
-        spline_NBO = eager.radial_linear(normed_NBI, spline_weight, grid_G.double(), width)
-        return spline_NBO + torch.matmul(F.silu(x_NBI), base_weight.mT) + base_bias.unsqueeze(1)
+        return _exact_hidden(x_NBI, weights, grid_G, width, row_key_B, unit_key_U)
 
-    sizes = [(inputs,), (inputs,), (outputs, inputs * centers), (outputs, inputs), (outputs,)]
-    return _is_right("hidden layer", fused, exact, [(CHECK_ROWS, inputs), *sizes], networks=networks)
+    sizes = [(CHECK_ROWS, inputs), *_hidden_sizes(inputs, outputs, centers)]
+    return _is_right("hidden layer", fused, exact, sizes, networks=networks)
+
+
+def _hidden_sizes(inputs: int, outputs: int, centers: int) -> list[tuple[int, ...]]:
+    return [(inputs,), (inputs,), (outputs, inputs * centers), (outputs, inputs), (outputs,)]
+
+
+def _exact_hidden(
+    x_NBI: Tensor,
+    weights: Sequence[Tensor],
+    grid_G: Tensor,
+    width: float,
+    row_key_B: Tensor,
+    unit_key_U: Tensor,
+) -> Tensor:
+    norm_weight, norm_bias, spline_weight, base_weight, base_bias = weights
+    networks, rows, inputs = x_NBI.shape
+    factor_BU = keep_factors(row_key_B, unit_key_U, DROPPED / (1 << 32), torch.float64)
+    x_NBI = x_NBI * factor_BU.view(rows, networks, inputs).transpose(0, 1)
+    normed_NBI = F.layer_norm(x_NBI, (inputs,)) * norm_weight.unsqueeze(1) + norm_bias.unsqueeze(1)
+    spline_NBO = eager.radial_linear(normed_NBI, spline_weight, grid_G.double(), width)
+    return spline_NBO + torch.matmul(F.silu(x_NBI), base_weight.mT) + base_bias.unsqueeze(1)
 
 
 @functools.cache
@@ -96,10 +112,7 @@ def table_sum_is_right() -> bool:
 @torch.enable_grad()
 def input_layer_is_right() -> bool:
     """Tell whether a first layer and its gradients are what the formula says."""
-    codes_BC = torch.randint(9, (CHECK_ROWS, 2), generator=torch.Generator().manual_seed(1)).int()
-    columns = [EmbeddedColumn(0, 9, 3), EmbeddedColumn(1, 9, 1)]
-    groups = [OneHotGroup(0, 9, 9, [(0, 1)]), OneHotGroup(9, 5, 5, [(1, 1)]), OneHotGroup(14, 81, 0, [(0, 9), (1, 1)])]
-    layout = InputLayout([1, 0], columns, groups).to_tensor()
+    codes_BC, layout = _codes_and_layout()
 
     def fused(x_BD: Tensor, *weights: Tensor) -> Tensor:
         spline_OK, base_OI, bias_O, one_hot_VO, *tables = weights
@@ -107,17 +120,90 @@ def input_layer_is_right() -> bool:
         return input_layer(x_BD, torch.zeros(256), codes_BC, layer, (_grid(8), 0.6), layout)
 
     def exact(x_BD: Tensor, *weights: Tensor) -> Tensor:
-        spline_OK, base_OI, bias_O, one_hot_VO, *tables = weights
-        codes_B, others_B = codes_BC.long().unbind(1)
-        x_BI = torch.cat([x_BD[:, [1, 0]], tables[0][codes_B], tables[1][others_B]], dim=1)
-        places_BT = torch.stack([codes_B, 9 + others_B * (others_B < 5), 14 + 9 * codes_B + others_B], dim=1)
-        first_BO = eager.radial_linear(x_BI, spline_OK, _grid(8).double(), 0.6) + F.linear(
-            F.silu(x_BI), base_OI, bias_O
-        )
-        return first_BO + one_hot_VO[places_BT].sum(1)
+        return _exact_input(x_BD, codes_BC, weights)
 
-    sizes = [(CHECK_ROWS, 2), (70, 48), (70, 6), (70,), (95, 70), (9, 3), (9, 1)]
-    return _is_right("input layer", fused, exact, sizes)
+    return _is_right("input layer", fused, exact, [(CHECK_ROWS, 2), *_input_sizes(70)])
+
+
+def _codes_and_layout() -> tuple[Tensor, Tensor]:
+    codes_BC = torch.randint(9, (CHECK_ROWS, 2), generator=torch.Generator().manual_seed(1)).int()
+    columns = [EmbeddedColumn(0, 9, 3), EmbeddedColumn(1, 9, 1)]
+    groups = [OneHotGroup(0, 9, 9, [(0, 1)]), OneHotGroup(9, 5, 5, [(1, 1)]), OneHotGroup(14, 81, 0, [(0, 9), (1, 1)])]
+    return codes_BC, InputLayout([1, 0], columns, groups).to_tensor()
+
+
+def _input_sizes(outputs: int) -> list[tuple[int, ...]]:
+    """Return the sizes of weights, one-hot weights and embeddings."""
+    return [(outputs, 48), (outputs, 6), (outputs,), (95, outputs), (9, 3), (9, 1)]
+
+
+def _exact_input(x_BD: Tensor, codes_BC: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    spline_OK, base_OI, bias_O, one_hot_VO, *tables = weights
+    codes_B, others_B = codes_BC.long().unbind(1)
+    x_BI = torch.cat([x_BD[:, [1, 0]], tables[0][codes_B], tables[1][others_B]], dim=1)
+    places_BT = torch.stack([codes_B, 9 + others_B * (others_B < 5), 14 + 9 * codes_B + others_B], dim=1)
+    first_BO = eager.radial_linear(x_BI, spline_OK, _grid(8).double(), 0.6) + F.linear(F.silu(x_BI), base_OI, bias_O)
+    return first_BO + one_hot_VO[places_BT].sum(1)
+
+
+@functools.cache
+@torch.inference_mode(False)
+@torch.enable_grad()
+def step_is_right(networks: int, inputs: int, outputs: int, centers: int) -> bool:
+    """Tell whether the loss of a whole step and its gradients are what the formula says."""
+    case = _StepCase(networks, inputs, outputs, centers)
+    found = [torch.zeros_like(each) for each in case.weights]
+    value, doubles = case.fused(found), [each.double().requires_grad_() for each in case.weights]
+    exact = case.exact(doubles)
+    torch.autograd.backward(exact)
+    return _are_right(
+        "step", [(value, exact), *((each, right.grad) for each, right in zip(found, doubles, strict=True))]
+    )
+
+
+class _StepCase:
+    """Random rows and weights of a whole step, and its loss in two ways."""
+
+    def __init__(self, networks: int, inputs: int, outputs: int, centers: int) -> None:
+        generator = torch.Generator().manual_seed(2)
+        self.shape, self.grid_G, self.width = (networks, inputs), _grid(centers), 4 / (centers - 1)
+        self.codes_BC, self.layout = _codes_and_layout()
+        of_hidden = ((networks, *size) for size in _hidden_sizes(inputs, outputs, centers))
+        sizes = [*_input_sizes(networks * inputs), *of_hidden, (outputs,)]
+        self.weights = [torch.randn(*size, generator=generator) for size in sizes]
+        self.x_BD = torch.randn(CHECK_ROWS, 2, generator=generator)
+        self.is_measured_BL = torch.rand(CHECK_ROWS, outputs, generator=generator) < 0.7
+        self.is_positive_BL = torch.rand(CHECK_ROWS, outputs, generator=generator) < 0.5
+        self.total = self.is_measured_BL.sum().float()
+        self.keys = [
+            torch.randint(-(1 << 31), 1 << 31, (size,), generator=generator).int()
+            for size in (CHECK_ROWS, networks * inputs)
+        ]
+
+    def fused(self, found: Sequence[Tensor]) -> Tensor:
+        """Return the loss; its gradients are added to what is given."""
+        labels_BL = self.is_positive_BL.byte().masked_fill(~self.is_measured_BL, 255)
+        *weights, shift_L = self.weights
+        of_input = (self.x_BD, torch.zeros(256), self.codes_BC, *weights[:4], weights[4:6], _grid(8), 0.6, self.layout)
+        of_hidden = (*weights[6:], self.grid_G, self.width, *self.keys, DROPPED)
+        loss = Loss(labels_BL, None, None, shift_L, 2.0, self.total)
+        gradients = Gradients(found[0], found[1], found[2], found[3], found[4:6], found[6:11], found[11])
+        first_BH = torch.empty(CHECK_ROWS, self.shape[0] * self.shape[1])
+        return training_step(of_input, of_hidden, loss, gradients, first_BH, shifted=False)
+
+    def exact(self, weights: Sequence[Tensor]) -> Tensor:
+        """Return the loss in float64."""
+        first_BH = _exact_input(self.x_BD.double(), self.codes_BC, weights[:6])
+        first_NBI = first_BH.unflatten(1, self.shape).transpose(0, 1)
+        row_key_B, unit_key_U = self.keys
+        logits_NBL = _exact_hidden(first_NBI, weights[6:11], self.grid_G, self.width, row_key_B, unit_key_U)
+        loss_NBL = F.binary_cross_entropy_with_logits(
+            logits_NBL + weights[11],
+            self.is_positive_BL.double().expand_as(logits_NBL),
+            reduction="none",
+            pos_weight=torch.tensor(2.0),
+        )
+        return (loss_NBL.mean(0) * self.is_measured_BL).sum() / self.total
 
 
 def _grid(centers: int) -> Tensor:
@@ -141,7 +227,12 @@ def _is_right(
     direction = torch.randn(expected.shape, generator=generator)
     # Of scalars: with a gradient to begin with, torch imports for seconds what nothing here needs.
     torch.autograd.backward([(found * direction).sum(), (expected * direction).sum()])
-    pairs = [(found, expected), *((leaf.grad, double.grad) for leaf, double in zip(leaves, doubles, strict=True))]
+    gradients = ((leaf.grad, double.grad) for leaf, double in zip(leaves, doubles, strict=True))
+    return _are_right(name, [(found, expected), *gradients])
+
+
+def _are_right(name: str, pairs: Sequence[tuple[Tensor | None, Tensor | None]]) -> bool:
+    """Compare results with those of a formula in float64."""
     errors = [_relative_error(each, right) for each, right in pairs]
     # One by one: the largest of numbers with a NaN among them may be any.
     if all(error <= TOLERANCE for error in errors):

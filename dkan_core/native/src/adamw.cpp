@@ -12,6 +12,15 @@ namespace {
 // Parameters that are updated together, each in a lane of its own.
 constexpr int64_t LANES = 16;
 
+// Most gradients of tables are 0 already: memory that is only read need not be written back.
+template <typename Count>
+inline void clear_some(float* gradient, Count count) {
+    uint32_t bits[LANES] = {}, any = 0;
+    memcpy(bits, gradient, 4 * count);
+    for (uint32_t each : bits) any |= each;
+    if (any) memset(gradient, 0, 4 * count);
+}
+
 // Reads all before it writes any, so that old and new may be the same and the compiler need not ask.
 template <typename Count>
 inline void update_some(const dkan::AdamW& a, int64_t first, Count count, float factor, float* squares) {
@@ -27,6 +36,7 @@ inline void update_some(const dkan::AdamW& a, int64_t first, Count count, float 
         value[lane] -= exp_avg[lane] / root * a.step_size;
         squares[lane] += value[lane] * value[lane];
     }
+    if (a.clears) clear_some(a.gradient + first, count);
     memcpy(a.new_values + first, value, 4 * count);
     memcpy(a.new_exp_avg + first, exp_avg, 4 * count);
     memcpy(a.new_exp_avg_sq + first, exp_avg_sq, 4 * count);

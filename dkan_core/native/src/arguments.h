@@ -34,7 +34,7 @@ struct Hidden {
     const float* centers;      // [G]
     const float* grad_out;     // [N, B, O], for the backward pass alone
     float* out;                // [N, B, O]
-    float* grad_x;             // with the strides of x
+    float* grad_x;             // with the strides of x; the other gradients are added to
     float* grad_norm_weight;   // [N, I]
     float* grad_norm_bias;     // [N, I]
     float* grad_spline;        // [N, O, I, G]
@@ -51,6 +51,18 @@ struct Hidden {
     float kept_factor;         // what the others grow by
     float inverse_width;
     float epsilon;             // of LayerNorm
+};
+
+// Binary cross-entropy of the last layer's outputs: its mean over networks, weighted over rows and labels.
+struct Loss {
+    const uint8_t* labels;       // [B, O], 255 where not measured
+    const float* row_weights;    // [B]; null: all are 1
+    const float* label_weights;  // [O]; null: all are 1
+    const float* shift;          // [O], added to the outputs of all networks
+    float* grad_shift;           // [O]
+    double* out;                 // the loss
+    float total;                 // sum of the weights of all that is measured, in a batch that these rows are a part of
+    float pos_weight;            // of positives
 };
 
 // The sum of some rows of a table for each row of places.
@@ -79,6 +91,7 @@ struct InputLayer {
     const float* centers;       // [G]
     const float* const* embeddings;  // of each embedded column, [codes, width]
     const int64_t* layout;      // see input_layer.h
+    const float* shift;         // [B, H], added to the outputs, and may be `out` itself; null: nothing is
     const float* grad_out;      // [B, H], for the backward pass alone, which adds to all gradients
     float* out;                 // [B, H]
     float* grad_scores;         // [B, F]; null: nobody needs it
@@ -96,6 +109,14 @@ struct InputLayer {
     float inverse_width;
 };
 
+// Forward and backward pass of a model of these two layers. `hidden` and the gradients of `input` have no inputs of their
+// own: those of the hidden layer are the outputs of the first one, in whose place their gradients stand afterwards.
+struct TrainingStep {
+    InputLayer input;
+    Hidden hidden;
+    Loss loss;
+};
+
 // One step of AdamW.
 struct AdamW {
     const float* old_values;
@@ -104,12 +125,13 @@ struct AdamW {
     float* new_values;
     float* new_exp_avg;
     float* new_exp_avg_sq;
-    const float* gradient;
+    float* gradient;
     const int64_t* starts;   // of the stretches that decay, in order
     const int64_t* stops;
     const float* factors;    // what the parameters of a stretch are multiplied by
     int64_t stretches;
     int64_t count;
+    int64_t clears;          // whether the gradient is 0 afterwards
     float beta1;
     float beta2;
     float one_minus_beta1;
@@ -127,18 +149,20 @@ struct Column {
     const uint8_t* valid;   // a bitmap, 0 is null; no pointer: nothing is
     const void* edges;      // [E] rising, of the same type
     const uint8_t* codes;   // [E + 1]
+    uint8_t* out;           // [B]
     int64_t valid_offset;   // bits of the bitmap before the first row's
     int64_t edge_count;     // E, at most 255
     int64_t is_double;
     int64_t missing;
 };
 
-// Columns of codes as the rows of records.
-struct Encode {
-    const Column* columns;  // [I]
+// Codes of columns, to be written as the rows of records.
+struct Place {
+    const uint8_t* codes;   // [I, stride]
     const int64_t* places;  // [B], the record of each row
     uint8_t* out;           // the first code of record 0
     int64_t row_bytes;      // from record to record
+    int64_t stride;         // at least B, rounded up to a multiple of 8
     int64_t rows;           // B
     int64_t count;          // I
 };
@@ -162,6 +186,13 @@ constexpr int64_t PANEL = 64;
 
 static inline int64_t padded(int64_t count) { return (count + PADDING - 1) / PADDING * PADDING; }
 
+// The passes of a hidden layer, one set for each kind of processor.
+struct HiddenPasses {
+    void (*forward)(const Hidden&, const Packed&, int64_t network, int64_t start, int64_t stop);
+    double (*backward)(const Hidden&, const Packed&, const Packed& gradients, const Loss*, int64_t network,
+                       int64_t start, int64_t stop);
+};
+
 struct InputPasses;
 
 // The passes, one set for each kind of processor. A task is a part that depends on no other and on sizes alone: what it
@@ -170,14 +201,14 @@ struct Passes {
     const char* name;
     void (*basis_forward)(const Basis&, int64_t start, int64_t stop);
     void (*basis_backward)(const Basis&, int64_t start, int64_t stop);
-    void (*hidden_forward)(const Hidden&, const Packed&, int64_t network, int64_t start, int64_t stop);
-    void (*hidden_backward)(
-        const Hidden&, const Packed&, const Packed& gradients, int64_t network, int64_t start, int64_t stop);
     void (*table_forward)(const TableSum&, int64_t start, int64_t stop);
     void (*table_backward)(const TableSum&, int64_t start, int64_t stop);
+    const HiddenPasses* hidden_layer;
     const InputPasses* input_layer;
     float (*adamw)(const AdamW&);
-    void (*encode)(const Encode&, int64_t first, int64_t last);
+    void (*encode)(const Column&, int64_t start, int64_t count);
+    void (*place)(const Place&, int64_t first, int64_t last, int64_t start, int64_t stop);
+    void (*mix_rows)(uint64_t first, int64_t count, uint64_t increment, uint32_t* out);
 };
 
 }  // namespace dkan

@@ -1,4 +1,4 @@
-// Numbers of some columns to the row-major bytes that a shard holds (see dkan_core/data/encoding/bulk.py). A value's code
+// Numbers of a column to codes, and codes of columns to the row-major bytes that a shard holds (see dkan_core/data/encoding/bulk.py). A value's code
 // is decided by comparisons with edges alone, so that every variant gives the same bytes.
 
 #include "arguments.h"
@@ -8,16 +8,11 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 namespace {
 
 using dkan::Column;
-using dkan::Encode;
 
-// Rows whose codes are kept before they are turned: enough that preparing the search of a column costs little, and few
-// enough that the codes of a cache line's columns stay in the cache.
-constexpr int64_t TILE_ROWS = 1 << 15;
 constexpr int64_t BUCKETS = 1024;
 // Above, a search by halves takes fewer comparisons.
 constexpr int64_t MAX_STEPS = 4;
@@ -121,45 +116,35 @@ inline void transpose(uint64_t rows[8]) {
     }
 }
 
-// Codes of some columns [columns, TILE_ROWS] to the places of their rows.
-void write_rows(const Encode& a, const uint8_t* tile, int64_t first, int64_t columns, int64_t start, int64_t count) {
-    for (int64_t row = 0; row < count; row += 8) {
-        const int64_t rows = std::min<int64_t>(8, count - row);
-        uint8_t* to[8];
-        for (int64_t each = 0; each < rows; ++each) to[each] = a.out + a.places[start + row + each] * a.row_bytes + first;
-        for (int64_t column = 0; column < columns; column += 8) {
-            uint64_t turned[8];
-            for (int64_t each = 0; each < 8; ++each) memcpy(turned + each, tile + (column + each) * TILE_ROWS + row, 8);
-            transpose(turned);
-            const int64_t size = std::min<int64_t>(8, columns - column);
-            if (size == 8) {
-                for (int64_t each = 0; each < rows; ++each) memcpy(to[each] + column, turned + each, 8);
-            } else {
-                for (int64_t each = 0; each < rows; ++each) memcpy(to[each] + column, turned + each, size);
-            }
-        }
-    }
-}
-
 template <typename Number>
-void encode_column(const Column& column, int64_t start, int64_t count, uint8_t* out) {
+void encode_column(const Column& column, int64_t start, int64_t count) {
+    uint8_t* out = column.out + start;
     encode_values(Search<Number>(column), static_cast<const Number*>(column.values) + start, count, out);
     if (column.valid) mark_nulls(column, start, count, out);
 }
 
 }  // namespace
 
-// Columns `first` to the one before `last`, at most as many as a cache line has bytes.
-void DKAN_ENCODE(const dkan::Encode& a, int64_t first, int64_t last) {
-    // Whole groups of eight are turned.
-    std::vector<uint8_t> tile((last - first + 7) / 8 * 8 * TILE_ROWS);
-    for (int64_t start = 0; start < a.rows; start += TILE_ROWS) {
-        const int64_t count = std::min(TILE_ROWS, a.rows - start);
-        for (int64_t index = first; index < last; ++index) {
-            uint8_t* out = tile.data() + (index - first) * TILE_ROWS;
-            const Column& column = a.columns[index];
-            (column.is_double ? encode_column<double> : encode_column<float>)(column, start, count, out);
+void DKAN_ENCODE(const dkan::Column& column, int64_t start, int64_t count) {
+    (column.is_double ? encode_column<double> : encode_column<float>)(column, start, count);
+}
+
+// Columns `first` to the one before `last` of codes [columns, stride] to the places of their rows.
+void DKAN_PLACE(const dkan::Place& a, int64_t first, int64_t last, int64_t start, int64_t stop) {
+    for (int64_t row = start; row < stop; row += 8) {
+        const int64_t rows = std::min<int64_t>(8, stop - row);
+        uint8_t* to[8];
+        for (int64_t each = 0; each < rows; ++each) to[each] = a.out + a.places[row + each] * a.row_bytes;
+        for (int64_t column = first; column < last; column += 8) {
+            const int64_t size = std::min<int64_t>(8, last - column);
+            uint64_t turned[8] = {};
+            for (int64_t each = 0; each < size; ++each) memcpy(turned + each, a.codes + (column + each) * a.stride + row, 8);
+            transpose(turned);
+            if (size == 8) {
+                for (int64_t each = 0; each < rows; ++each) memcpy(to[each] + column, turned + each, 8);
+            } else {
+                for (int64_t each = 0; each < rows; ++each) memcpy(to[each] + column, turned + each, size);
+            }
         }
-        write_rows(a, tile.data(), first, last - first, start, count);
     }
 }

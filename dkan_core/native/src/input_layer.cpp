@@ -6,6 +6,7 @@
 
 namespace {
 
+constexpr int64_t AHEAD = 2;  // rows
 constexpr int64_t ROWS_AT_A_TIME = 48;  // a multiple of TILE_ROWS; their sums stay in the nearest cache
 
 int64_t columns_of(const InputCall& call, int64_t panel) {
@@ -69,10 +70,14 @@ void add_weight_gradient(
     }
 }
 
-void value_bases(const InputCall& call, const InputColumn& column) {
-    float* to = call.bases + column.bases;
+void value_bases(const InputCall& call, const Block& block, const InputColumn& column) {
+    float* to = block.value_bases + column.bases;
     for (const int32_t value : column.values) {
-        fill_bases(call.a, inputs_of(call.a, column, value), column.width, to);
+        if (column.place < 0 && call.byte_bases) {
+            memcpy(to, call.byte_bases + value * call.terms, call.terms * 4);
+        } else {
+            fill_bases(call.a, inputs_of(call.a, column, value), column.width, to);
+        }
         to += column.width * call.terms;
     }
 }
@@ -96,7 +101,7 @@ void value_tables(const InputCall& call, const Block& block, int64_t panel) {
             const int64_t row = column.one_hot + column.values[place];
             memcpy(table + place * PANEL, a.one_hot + row * a.outputs + panel * PANEL, columns * 4);
         }
-        add_product(call.bases + column.bases, depth, 1, weights, PANEL, values, depth, columns, table, PANEL);
+        add_product(block.value_bases + column.bases, depth, 1, weights, PANEL, values, depth, columns, table, PANEL);
     }
 }
 
@@ -110,7 +115,7 @@ struct Entries {
     int64_t step;
 };
 
-// Those that a block takes: the first block has the groups, too. Returns where they begin among the places of a row.
+// Those that a block takes: the first block has the groups, too. Returns how many groups and columns come before.
 int64_t entries_of(
     const InputCall& call, const Block& block, int64_t panel, float* one_hot, std::vector<Entries>& entries) {
     entries.clear();
@@ -124,16 +129,17 @@ int64_t entries_of(
     return block.first ? call.groups.size() + block.first : 0;
 }
 
-// Adds a row's entries to its sums.
-void gather(const std::vector<Entries>& entries, const int32_t* places, int64_t columns, float* to) {
+// Adds a row's entries to where its sums begin.
+void gather(
+    const std::vector<Entries>& entries, const int32_t* places, int64_t step, int64_t columns, const float* from, float* to) {
     const int64_t T = entries.size();
     if (columns == PANEL) {
         constexpr int64_t VECTORS = PANEL / LANES;
         Float sums[VECTORS];
 #pragma GCC unroll 16
-        for (int64_t v = 0; v < VECTORS; ++v) sums[v] = load(to + v * LANES);
+        for (int64_t v = 0; v < VECTORS; ++v) sums[v] = load(from + v * LANES);
         for (int64_t t = 0; t < T; ++t) {
-            const float* entry = entries[t].first + places[t] * entries[t].step;
+            const float* entry = entries[t].first + places[t * step] * entries[t].step;
 #pragma GCC unroll 16
             for (int64_t v = 0; v < VECTORS; ++v) sums[v] += load(entry + v * LANES);
         }
@@ -142,11 +148,21 @@ void gather(const std::vector<Entries>& entries, const int32_t* places, int64_t 
         return;
     }
     for (int64_t h = 0; h < columns; h += LANES) {
-        Float total = load(to + h);
+        Float total = load_some(from + h, columns - h);
         for (int64_t t = 0; t < T; ++t) {
-            total += load_some(entries[t].first + places[t] * entries[t].step + h, columns - h);
+            total += load_some(entries[t].first + places[t * step] * entries[t].step + h, columns - h);
         }
-        store(to + h, total);
+        store_some(to + h, total, columns - h);
+    }
+}
+
+// Fetches a row's entries of groups, whose tables no cache holds, while those of the row before are added.
+template <int WRITE>
+inline void prefetch_groups(const std::vector<Entries>& entries, int64_t groups, const int32_t* places, int64_t step) {
+    constexpr int64_t LINE = 16;
+    for (int64_t t = 0; t < groups; ++t) {
+        const float* entry = entries[t].first + places[t * step] * entries[t].step;
+        for (int64_t h = 0; h < PANEL; h += LINE) __builtin_prefetch(entry + h, WRITE, 3);
     }
 }
 
@@ -157,10 +173,13 @@ void add_row(const float* from, int64_t columns, float* to) {
 }
 
 // Adds a row's gradient to the entries that it has taken.
-void add_to_entries(const std::vector<Entries>& entries, const int32_t* places, const float* gradient, int64_t columns) {
+void add_to_entries(
+    const std::vector<Entries>& entries, const int32_t* places, int64_t step, const float* gradient, int64_t columns) {
     const int64_t T = entries.size();
     if (columns < PANEL) {
-        for (int64_t t = 0; t < T; ++t) add_row(gradient, columns, entries[t].first + places[t] * entries[t].step);
+        for (int64_t t = 0; t < T; ++t) {
+            add_row(gradient, columns, entries[t].first + places[t * step] * entries[t].step);
+        }
         return;
     }
     constexpr int64_t VECTORS = PANEL / LANES;
@@ -168,7 +187,7 @@ void add_to_entries(const std::vector<Entries>& entries, const int32_t* places, 
 #pragma GCC unroll 16
     for (int64_t v = 0; v < VECTORS; ++v) parts[v] = load(gradient + v * LANES);
     for (int64_t t = 0; t < T; ++t) {
-        float* entry = entries[t].first + places[t] * entries[t].step;
+        float* entry = entries[t].first + places[t * step] * entries[t].step;
 #pragma GCC unroll 16
         for (int64_t v = 0; v < VECTORS; ++v) store(entry + v * LANES, load(entry + v * LANES) + parts[v]);
     }
@@ -177,10 +196,21 @@ void add_to_entries(const std::vector<Entries>& entries, const int32_t* places, 
 // Adds what a block says to a panel of the outputs of some rows; the first block begins them.
 void forward(const InputCall& call, const Block& block, int64_t panel, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
-    const int64_t columns = columns_of(call, panel), T = call.groups.size() + call.columns.size();
-    const int64_t score_terms = block.first ? 0 : call.scores * call.terms;
+    const int64_t columns = columns_of(call, panel), score_terms = block.first ? 0 : call.scores * call.terms;
     std::vector<Entries> entries;
-    const int64_t from = entries_of(call, block, panel, const_cast<float*>(a.one_hot), entries);
+    const int32_t* places = call.places.data() + a.rows * entries_of(call, block, panel, const_cast<float*>(a.one_hot), entries);
+    const float* shift = block.first || !a.shift ? nullptr : a.shift + panel * PANEL;
+    float* out = a.out + panel * PANEL;
+    const float* begun = block.first ? out : a.bias + panel * PANEL;
+    const int64_t begun_step = block.first ? a.outputs : 0;
+    const int64_t groups = block.first || columns < PANEL ? 0 : call.groups.size();
+    if (!score_terms && !shift) {
+        for (int64_t b = start; b < stop; ++b) {
+            if (b + AHEAD < stop) prefetch_groups<0>(entries, groups, places + b + AHEAD, a.rows);
+            gather(entries, places + b, a.rows, columns, begun + b * begun_step, out + b * a.outputs);
+        }
+        return;
+    }
     Floats bases_memory, sums_memory;
     float* bases = bases_memory.make(ROWS_AT_A_TIME * score_terms);
     float* sums = sums_memory.make(ROWS_AT_A_TIME * PANEL, true);
@@ -188,18 +218,15 @@ void forward(const InputCall& call, const Block& block, int64_t panel, int64_t s
         const int64_t rows = stop - first < ROWS_AT_A_TIME ? stop - first : ROWS_AT_A_TIME;
         for (int64_t r = 0; r < rows; ++r) {
             const int64_t b = first + r;
-            const float* begun = block.first ? a.out + b * a.outputs : a.bias;
-            memcpy(sums + r * PANEL, begun + panel * PANEL, columns * 4);
-            gather(entries, call.places.data() + b * T + from, columns, sums + r * PANEL);
+            gather(entries, places + b, a.rows, columns, begun + b * begun_step, sums + r * PANEL);
+            if (shift) add_row(shift + b * a.outputs, columns, sums + r * PANEL);
             if (score_terms) fill_scores(call, b, bases + r * score_terms);
         }
         if (score_terms) {
             const float* weights = call.score_weights + panel * score_terms * PANEL;
             add_product(bases, score_terms, 1, weights, PANEL, rows, score_terms, columns, sums, PANEL);
         }
-        for (int64_t r = 0; r < rows; ++r) {
-            memcpy(a.out + (first + r) * a.outputs + panel * PANEL, sums + r * PANEL, columns * 4);
-        }
+        for (int64_t r = 0; r < rows; ++r) memcpy(out + (first + r) * a.outputs, sums + r * PANEL, columns * 4);
     }
 }
 
@@ -229,14 +256,16 @@ void score_weight_gradient(const InputCall& call, const Rows& chunk, int64_t pan
 // and to one-hot weights.
 void scatter(const InputCall& call, const Block& block, int64_t panel) {
     const InputLayer& a = call.a;
-    const int64_t columns = columns_of(call, panel), T = call.groups.size() + call.columns.size();
+    const int64_t columns = columns_of(call, panel);
     std::vector<Entries> entries;
-    const int64_t from = entries_of(call, block, panel, a.grad_one_hot, entries);
+    const int32_t* places = call.places.data() + a.rows * entries_of(call, block, panel, a.grad_one_hot, entries);
     float* bias = a.grad_bias + panel * PANEL;
+    const int64_t groups = block.first || columns < PANEL ? 0 : call.groups.size();
     for (int64_t b = 0; b < a.rows; ++b) {
         const float* gradient = a.grad_out + b * a.outputs + panel * PANEL;
+        if (b + AHEAD < a.rows) prefetch_groups<1>(entries, groups, places + b + AHEAD, a.rows);
         if (!block.first) add_row(gradient, columns, bias);
-        add_to_entries(entries, call.places.data() + b * T + from, gradient, columns);
+        add_to_entries(entries, places + b, a.rows, gradient, columns);
     }
     Floats memory;
     float* scratch = memory.make(PANEL * padded_terms(call.widest, call.terms));
@@ -248,7 +277,7 @@ void scatter(const InputCall& call, const Block& block, int64_t panel) {
             float* own = a.grad_one_hot + (column.one_hot + column.values[place]) * a.outputs + panel * PANEL;
             for (int64_t h = 0; h < columns; ++h) own[h] += table[place * PANEL + h];
         }
-        add_weight_gradient(call, column.first, column.width, panel, table, values, call.bases + column.bases,
+        add_weight_gradient(call, column.first, column.width, panel, table, values, block.value_bases + column.bases,
                             column.width * call.terms, scratch);
     }
 }
@@ -269,7 +298,7 @@ void embedding_gradient(const InputCall& call, const Block& block, const InputCo
     }
     for (int64_t place = 0; place < values; ++place) {
         const int64_t value = column.values[place];
-        add_x_gradient(a, inputs_of(a, column, value), column.width, call.bases + column.bases + place * terms,
+        add_x_gradient(a, inputs_of(a, column, value), column.width, block.value_bases + column.bases + place * terms,
                        grad_bases + place * step, a.grad_embeddings[column.place] + value * column.width);
     }
 }

@@ -43,22 +43,13 @@ struct Group {
     std::vector<std::pair<int64_t, int64_t>> columns;
 };
 
-// Columns whose tables are made together.
-struct Block {
-    int64_t first, stop;  // columns
-    int64_t rows, bases, weights;  // of their tables; numbers of their bases and of their part of the weights
-};
-
-struct Rows {
-    int64_t first, count;
-};
-
 // Memory that a thread uses again in its next call: the system would hand out zeroed pages each time.
 class Floats {
   public:
     Floats() = default;
     Floats(const Floats&) = delete;
     Floats& operator=(const Floats&) = delete;
+    Floats(Floats&&);
     ~Floats();
     // Without a value: most is written before it is read.
     float* make(int64_t count, bool zero = false);
@@ -68,16 +59,29 @@ class Floats {
     int64_t bytes_ = 0;
 };
 
+// Columns whose tables are made together.
+struct Block {
+    int64_t first, stop;  // columns
+    int64_t rows, bases, weights;  // of their tables; numbers of their bases and of their part of the weights
+    float* value_bases;            // [values, width * (G + 1)] of each column; null: not made yet
+    Floats memory;                 // where these are
+};
+
+struct Rows {
+    int64_t first, count;
+};
+
 struct InputCall {
     const InputLayer& a;
+    int64_t panels, terms;  // G + 1
     std::vector<InputColumn> columns;
     std::vector<Group> groups;
     std::vector<Block> blocks;
-    std::vector<int32_t> places;  // [B, groups + columns]: rows of their tables, counted from the group's or column's first
-    int64_t panels, terms;  // G + 1
+    std::vector<int32_t> places;  // [groups + columns, B]: rows of their tables, counted from the group's or column's first
     int64_t widest = 0;     // column
     int64_t scores = 0;     // that are no bytes
-    float* bases;           // of the block's values: [values, width * (G + 1)] each
+    float* byte_bases = nullptr;  // of each byte
+    Floats byte_memory;           // where these are
     float* weights;         // of its columns: [panels, width * (G + 1), PANEL] each
     float* tables;          // [panels, rows, PANEL], forward values and backward gradients
     float* score_weights;   // of the scores, as those of a column
@@ -87,7 +91,7 @@ struct InputCall {
 
 // One set for each kind of processor.
 struct InputPasses {
-    void (*value_bases)(const InputCall&, const InputColumn&);
+    void (*value_bases)(const InputCall&, const Block&, const InputColumn&);
     void (*value_tables)(const InputCall&, const Block&, int64_t panel);
     void (*score_weights)(const InputCall&, int64_t panel);
     void (*forward)(const InputCall&, const Block&, int64_t panel, int64_t start, int64_t stop);

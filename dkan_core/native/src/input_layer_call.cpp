@@ -1,5 +1,6 @@
 // One call of the first layer, forward or backward: reads the layout, and has the passes called in their order.
 
+#include "hidden_call.h"
 #include "input_layer.h"
 #include "tasks.h"
 
@@ -37,7 +38,7 @@ Group read_group(const int64_t*& next) {
 }
 
 InputCall read_layout(const InputLayer& a) {
-    InputCall call{a, {}, {}, {}, {}, ceil_div(a.outputs, PANEL), a.num_centers + 1};
+    InputCall call{a, ceil_div(a.outputs, PANEL), a.num_centers + 1};
     const int64_t* next = a.layout;
     const int64_t scores = *next++;
     if (a.bytes) {
@@ -58,16 +59,15 @@ InputCall read_layout(const InputLayer& a) {
 // Finds the row of each group's table for all rows; returns the first row that has none.
 int64_t find_groups(InputCall& call) {
     const InputLayer& a = call.a;
-    const int64_t T = call.groups.size() + call.columns.size();
     int64_t wrong = a.rows, t = 0;
     for (const Group& group : call.groups) {
-        int32_t* places = call.places.data() + t++;
+        int32_t* places = call.places.data() + a.rows * t++;
         for (int64_t b = 0; b < a.rows; ++b) {
             int64_t place = 0;
             for (const auto& [feature, stride] : group.columns) place += a.codes[b * a.coded + feature] * stride;
             if (group.cap && place >= group.cap) place = UNSEEN;
             if (place < 0 || place >= group.size) wrong = std::min(wrong, b);
-            places[b * T] = static_cast<int32_t>(place);
+            places[b] = static_cast<int32_t>(place);
         }
     }
     return wrong;
@@ -76,11 +76,10 @@ int64_t find_groups(InputCall& call) {
 // Finds the values of each column that occur, and which of them each row has; returns the first row of no value.
 int64_t find_values(InputCall& call) {
     const InputLayer& a = call.a;
-    const int64_t T = call.groups.size() + call.columns.size();
     int64_t wrong = a.rows, t = call.groups.size();
     std::vector<int32_t> known;
     for (InputColumn& column : call.columns) {
-        int32_t* places = call.places.data() + t++;
+        int32_t* places = call.places.data() + a.rows * t++;
         known.assign(column.codes, -1);
         for (int64_t b = 0; b < wrong; ++b) {
             const int32_t value = column.place < 0 ? a.bytes[b * a.features + column.feature]
@@ -93,20 +92,29 @@ int64_t find_values(InputCall& call) {
                 known[value] = static_cast<int32_t>(column.values.size());
                 column.values.push_back(value);
             }
-            places[b * T] = known[value];
+            places[b] = known[value];
         }
     }
     return wrong;
 }
 
+// All columns of bytes have the same basis.
+void make_byte_bases(InputCall& call) {
+    InputColumn bytes{0, 1, 0, BYTES, -1, -1, {}, 0, 0, 0};
+    for (int32_t value = 0; value < BYTES; ++value) bytes.values.push_back(value);
+    Block block{0, 0, 0, 0, 0, call.byte_memory.make(BYTES * call.terms + PANEL), {}};
+    passes().input_layer->value_bases(call, block, bytes);
+    call.byte_bases = block.value_bases;
+}
+
 // There is one block at least, since the first one begins the sums. Where blocks end changes no sum.
 void cut_blocks(InputCall& call) {
-    call.blocks.push_back({0, 0, 0, 0, 0});
+    call.blocks.push_back({0, 0, 0, 0, 0, nullptr, {}});
     const int64_t columns = call.columns.size();
     for (int64_t index = 0; index < columns; ++index) {
         InputColumn& column = call.columns[index];
         const int64_t values = column.values.size();
-        if (index && call.blocks.back().rows + values > BLOCK_ROWS) call.blocks.push_back({index, index, 0, 0, 0});
+        if (index && call.blocks.back().rows + values > BLOCK_ROWS) call.blocks.push_back({index, index, 0, 0, 0, nullptr, {}});
         Block& block = call.blocks.back();
         column.row = block.rows;
         column.bases = block.bases;
@@ -118,11 +126,13 @@ void cut_blocks(InputCall& call) {
     }
 }
 
-void make_bases(InputCall& call, const Block& block, Floats& memory, int threads) {
+// Those of the forward pass serve the backward pass, too.
+void make_bases(InputCall& call, Block& block, int threads) {
+    if (block.value_bases) return;
     // Products read whole vectors, also behind the last number.
-    call.bases = memory.make(block.bases + PANEL);
+    block.value_bases = block.memory.make(block.bases + PANEL);
     for_each_task(block.stop - block.first, block.bases, threads, [&](int64_t task) {
-        passes().input_layer->value_bases(call, call.columns[block.first + task]);
+        passes().input_layer->value_bases(call, block, call.columns[block.first + task]);
     });
 }
 
@@ -134,9 +144,9 @@ void run_forward(InputCall& call, int threads) {
     if (call.scores) {
         for (int64_t panel = 0; panel < call.panels; ++panel) pass.score_weights(call, panel);
     }
-    for (const Block& block : call.blocks) {
-        Floats bases, weights, tables;
-        make_bases(call, block, bases, threads);
+    for (Block& block : call.blocks) {
+        Floats weights, tables;
+        make_bases(call, block, threads);
         call.weights = weights.make(call.panels * block.weights);
         call.tables = tables.make(call.panels * block.rows * PANEL);
         for_each_task(call.panels, call.panels * (block.weights + block.bases * PANEL / 8), threads, [&](int64_t panel) {
@@ -184,9 +194,9 @@ void run_backward(InputCall& call, int threads) {
     const InputLayer& a = call.a;
     const InputPasses& pass = *passes().input_layer;
     run_score_gradients(call, pass, threads);
-    for (const Block& block : call.blocks) {
-        Floats bases, tables;
-        make_bases(call, block, bases, threads);
+    for (Block& block : call.blocks) {
+        Floats tables;
+        make_bases(call, block, threads);
         call.tables = tables.make(call.panels * block.rows * PANEL, true);
         const int64_t entries = call.groups.size() + block.stop - block.first;
         for_each_task(call.panels, call.panels * a.rows * entries * 4, threads, [&](int64_t panel) {
@@ -199,7 +209,20 @@ void run_backward(InputCall& call, int threads) {
     }
 }
 
+// Returns the first row with a code that no table has, and nothing else is done then; -1 if there is none.
+int64_t prepare(InputCall& call) {
+    const InputLayer& a = call.a;
+    call.places.resize(a.rows * (call.groups.size() + call.columns.size()));
+    const int64_t wrong = std::min(find_groups(call), find_values(call));
+    if (wrong < a.rows) return wrong;
+    cut_blocks(call);
+    if (a.bytes) make_byte_bases(call);
+    return -1;
+}
+
 }  // namespace
+
+dkan::Floats::Floats(Floats&& other) : memory_(other.memory_), bytes_(other.bytes_) { other.memory_ = nullptr; }
 
 float* dkan::Floats::make(int64_t count, bool zero) {
     bytes_ = (count * 4 + 127) / 64 * 64;
@@ -232,13 +255,19 @@ dkan::Floats::~Floats() {
     kept.bytes += bytes_;
 }
 
-// Returns the first row with a code that no table has, and nothing is computed then; -1 if there is none.
 DKAN_EXPORT int64_t dkan_input_layer(const InputLayer* a, int backward, int threads) {
     InputCall call = read_layout(*a);
-    call.places.resize(a->rows * (call.groups.size() + call.columns.size()));
-    const int64_t wrong = std::min(find_groups(call), find_values(call));
-    if (wrong < a->rows) return wrong;
-    cut_blocks(call);
-    (backward ? run_backward : run_forward)(call, threads);
+    const int64_t wrong = prepare(call);
+    if (wrong < 0) (backward ? run_backward : run_forward)(call, threads);
+    return wrong;
+}
+
+DKAN_EXPORT int64_t dkan_training_step(const TrainingStep* step, int threads) {
+    InputCall call = read_layout(step->input);
+    const int64_t wrong = prepare(call);
+    if (wrong >= 0) return wrong;
+    run_forward(call, threads);
+    hidden_backward(step->hidden, &step->loss, threads);
+    run_backward(call, threads);
     return -1;
 }

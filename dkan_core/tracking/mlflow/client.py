@@ -10,7 +10,7 @@ from dkan_core.config import TrainConfig
 from dkan_core.errors import ConfigError
 
 URI = "MLFLOW_TRACKING_URI"
-MISSING = "mlflow is not installed; run: pip install 'dkan[mlflow]'"
+MISSING = "mlflow is not installed; in a checkout of dkan run: pip install '.[mlflow]'"
 
 # The client's own defaults are 120 s and seven repetitions: half an hour for one request.
 CLIENT_SETTINGS = {

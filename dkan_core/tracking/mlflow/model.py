@@ -82,6 +82,9 @@ def signature_of(saved: SavedModel) -> Any:
     anything: Any = AnyType
     types: dict[str, Any] = {}
     for feature in saved.preprocessor.numeric:
+        if feature.time is not None:
+            types[feature.time.column] = anything()
+            continue
         types[feature.name] = anything() if all(map(float.is_integer, feature.knots)) else "double"
     for coded in saved.preprocessor.coded:
         if coded.kind == "category":
@@ -95,7 +98,14 @@ def example_of(preprocessor: Preprocessor) -> Any:
     """Return a row as a frame: the median of each numeric column, and the most frequent value of each other one."""
     import pandas as pd
 
-    row: dict[str, Any] = {feature.name: feature.knots[len(feature.knots) // 2] for feature in preprocessor.numeric}
+    row: dict[str, Any] = {}
+    for numeric in preprocessor.numeric:
+        median, time = numeric.knots[len(numeric.knots) // 2], numeric.time
+        if time is None:
+            row[numeric.name] = median
+        elif time.part == "seconds":
+            instant = pd.Timestamp(median, unit="s")
+            row[time.column] = instant if time.zone is None else instant.tz_localize("UTC").tz_convert(time.zone)
     for feature in preprocessor.coded:
         if feature.kind == "category":
             values = feature.vocabulary

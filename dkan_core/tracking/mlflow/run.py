@@ -25,6 +25,7 @@ STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "KILLED", 
 EVALUATED = {
     "valid/average_precision": "average_precision",
     "valid/best_average_precision": "best_average_precision",
+    "valid/loss": "validation_loss",
     "train/loss": "loss",
     "train/rows_per_second": "rows_per_second",
     "epoch": "epoch",
@@ -67,7 +68,8 @@ class MlflowTracker(Tracker):
         log_metrics(self._client, self._run_id, values, progress.step)
 
     def evaluation(self, entry: Mapping[str, Any]) -> None:
-        log_metrics(self._client, self._run_id, {name: entry[key] for name, key in EVALUATED.items()}, entry["step"])
+        values = {name: entry[key] for name, key in EVALUATED.items() if key in entry}
+        log_metrics(self._client, self._run_id, values, entry["step"])
 
     def finished(self, end: RunEnd) -> None:
         import mlflow

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.loading.loader import SliceBatches
-from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.base import TabularModel
 from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.flat_model import Replica
@@ -95,7 +95,7 @@ class DdpModel:
 class _Logits(nn.Module):
     """The model with its members' logits as what ``forward`` returns."""
 
-    def __init__(self, model: TabularFastKAN) -> None:
+    def __init__(self, model: TabularModel) -> None:
         super().__init__()
         self.model = model
 

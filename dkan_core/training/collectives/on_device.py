@@ -2,9 +2,15 @@
 
 Each rank applies the same update to the same parameters, as it does on the host, so that all states stay the same.
 
+Sums by NCCL may be part of a CUDA graph. What its and torch's documentation ask for in turn: all ranks capture and
+replay the same steps (``StepGraph``); the first sums are launched, and so connections are made before; calls of other
+threads, such as torch's watchdog, do not end the capture ("thread_local"); captured sums are not watched by torch, but
+by ``wait_for``; and graphs are released before the connections are closed (``DeviceRounds.close``).
+
 Shape suffixes: P trainable parameters, N numbers of a buffer.
 """
 
+import os
 import time
 
 import torch
@@ -17,6 +23,9 @@ from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import cell_weights
 from dkan_core.training.compute.step_exchange import StepExchange
 from dkan_core.training.state.parameter_store import Rules
+
+MIXING = "NCCL_GRAPH_MIXING_SUPPORT"
+"""Variable by which NCCL is told that sums are launched and replayed side by side."""
 
 POLL_SECONDS = 1e-4
 """How often to look whether a device has come to an event: a step takes several times as long."""
@@ -36,9 +45,14 @@ class DeviceExchange(StepExchange):
         self.process_group = process_group
 
     @property
-    def can_be_captured(self) -> bool:
-        """Whether sums stay on the devices: gloo takes them through the host."""
-        return self._sums_on_device
+    def why_not_captured(self) -> str:
+        """Why no CUDA graph may hold the sums; empty where one may."""
+        if not self._sums_on_device:
+            return "gloo takes sums through the host"
+        # The last batch of an epoch is launched beside the graph.
+        if os.environ.get(MIXING, "1") == "0":
+            return f"{MIXING} is 0"
+        return ""
 
     @property
     def _sums_on_device(self) -> bool:
@@ -56,6 +70,12 @@ class DeviceExchange(StepExchange):
     def all_reduce(self, buffer_N: Tensor) -> None:
         """Do the same where the process group is."""
         self.process_group.all_reduce(buffer_N)
+
+    def all_agree(self, agreed: bool) -> bool:
+        """Tell whether all ranks say yes: they launch their sums in the same way."""
+        refusals = torch.tensor([float(not agreed)], device=self.process_group.device)
+        self.process_group.all_reduce(refusals)
+        return refusals.item() == 0
 
     def wait_for(self, event: torch.cuda.Event) -> None:
         """Wait until the device has come to an event, unless a rank that it waits for may be gone."""
@@ -105,9 +125,9 @@ class DdpExchange(DeviceExchange):
         self.model = DdpModel(process_group, replica, rules.config)
 
     @property
-    def can_be_captured(self) -> bool:
-        """Never: its buckets are made anew in the first steps, and it counts its calls on the host."""
-        return False
+    def why_not_captured(self) -> str:
+        """Always: it makes its buckets anew in the first steps, and counts its calls on the host."""
+        return "DDP counts its calls on the host; strategy allreduce computes the same, and can be captured"
 
     def gradient(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the loss as this rank's share of that of all, and let DDP average its gradient."""
@@ -127,9 +147,13 @@ class AveragingExchange(DeviceExchange):
         self.buffer_N = torch.zeros(3 * replica.values_P.numel() + 1, device=replica.device)
 
     @property
-    def can_be_captured(self) -> bool:
-        """Whether steps can: they exchange nothing."""
-        return True
+    def why_not_captured(self) -> str:
+        """Never a reason: steps exchange nothing."""
+        return ""
+
+    def all_agree(self, agreed: bool) -> bool:
+        """Tell what this rank says: its steps are its own."""
+        return agreed
 
     def end_round(self, state_3P: Tensor, rows: int) -> None:
         """Put the mean over all ranks in the place of parameters and moments."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from dkan_core.config import ResolvedTrainConfig
+from dkan_core.training.communication.flight_recorder import FlightRecorder
 from dkan_core.training.communication.rendezvous import PEER_LOST, Rendezvous
 from dkan_core.training.roles.stopwatch import Stopwatch
 
@@ -89,9 +90,18 @@ class ProcessGroup:
         size: How many there are.
         device: Where it computes.
         timeout: Seconds that it waits for the others before it gives them up for lost.
+        recorder: Of its collectives, to be dumped where the others are lost. Default: none.
     """
 
-    def __init__(self, rendezvous: Rendezvous, rank: int, size: int, device: torch.device, timeout: float) -> None:
+    def __init__(
+        self,
+        rendezvous: Rendezvous,
+        rank: int,
+        size: int,
+        device: torch.device,
+        timeout: float,
+        recorder: FlightRecorder | None = None,
+    ) -> None:
         self.rank = rank
         self.size = size
         self.stopwatch = Stopwatch()
@@ -100,6 +110,9 @@ class ProcessGroup:
         self.device = device if rendezvous.backend != "gloo" else torch.device("cpu")
         """Where buffers are summed."""
 
+        self._recorder = recorder
+        if recorder is not None:
+            recorder.start(self.device)
         if rendezvous.one_node:
             # Nothing listens beyond this machine: neither library asks for a password.
             os.environ |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
@@ -123,6 +136,8 @@ class ProcessGroup:
             if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 raise
             logger.exception("lost the other ranks")
+            if self._recorder is not None:
+                self._recorder.keep_dump(self.device)
             sys.stderr.flush()
             # At once: what is left of the connections may wait for those that are gone.
             os._exit(PEER_LOST)

@@ -69,12 +69,19 @@ class DeviceSteps(LocalSteps):
         self.decay_P = torch.zeros_like(replica.values_P)
         for start, stop, decay in rules.decayed:
             self.decay_P[start:stop] = decay
+        self.rate_P = torch.ones_like(replica.values_P) if rules.rates else None
+        for start, stop, factor in rules.rates:
+            self.decay_P[start:stop] *= factor
+            if self.rate_P is not None:
+                self.rate_P[start:stop] = factor
         self.factors_S3 = torch.zeros(PLANNED_STEPS, 3, device=self.device)
         self.places_S = torch.zeros(PLANNED_STEPS, dtype=torch.int64, device=self.device)
         self.epoch = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.cursor = torch.zeros(1, dtype=torch.int64, device=self.device)
         self.totals_2 = torch.zeros(2, dtype=torch.float64, device=self.device)
-        self._graph = StepGraph(self.device)
+        self._graph = StepGraph(self.device, self.exchange.all_agree)
+        # With peers, they decide together before the first step.
+        self._takes_graph = not self.exchange.has_peers and self.resident is not None
         self._in_flight: deque[torch.cuda.Event] = deque()
         self._rehearsed = not self.exchange.has_peers
 
@@ -120,14 +127,22 @@ class DeviceSteps(LocalSteps):
             self._tell_that_rows_do_not_fit()
             self._release_rows()
         self._rehearsed = True
+        why_not = self.exchange.why_not_captured
+        if not why_not and self.resident is None:
+            why_not = "batches are sent to the device"
+        self._takes_graph = self.exchange.all_agree(not why_not)
+        if not self._takes_graph:
+            reason = why_not or "another rank's cannot be"
+            logger.info("steps are no CUDA graph, and are launched kernel by kernel: %s", reason)
 
     def _tell_that_rows_do_not_fit(self) -> None:
         logger.warning("a step and all rows do not fit on %s: batches are sent there from now on", self.device)
 
     def _release_rows(self) -> None:
         self.resident = None
+        self._takes_graph = False
         place_on_host(self.batches.reader, self.rules.config)
-        self._graph = StepGraph(self.device)
+        self._graph.release()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -141,6 +156,8 @@ class DeviceSteps(LocalSteps):
             taken = self._take_round(steps, slice_index, lr_scale)
             self.exchange.end_round(self.state_3P, taken)
             rows += taken
+        # Reading waits without a limit, and nothing else watches what a graph exchanges.
+        self._wait_for_steps(0)
         for target, source in zip(host, self.state_3P, strict=True):
             target.copy_(source)
         loss, weight = self.totals_2.tolist()
@@ -174,9 +191,10 @@ class DeviceSteps(LocalSteps):
         epoch = steps.start // self.rules.work_plan.steps_per_epoch
         if self.resident is not None:
             self.resident.begin_epoch(epoch)
+        counts = [self.rules.optimizer_count(step) for step in steps]
         factors = [
-            (schedule.learning_rate(step) * lr_scale, 1 - BETA1 ** (step + 1), math.sqrt(1 - BETA2 ** (step + 1)))
-            for step in steps
+            (schedule.learning_rate(step) * lr_scale, 1 - BETA1**count, math.sqrt(1 - BETA2**count))
+            for step, count in zip(steps, counts, strict=True)
         ]
         self.factors_S3[: len(steps)].copy_(torch.tensor(factors))
         self.places_S[: len(steps)].copy_(torch.tensor(places))
@@ -186,12 +204,17 @@ class DeviceSteps(LocalSteps):
     def _take_one(self, step: int, slice_index: int, rows: int) -> None:
         if rows == 0 and not self.exchange.has_peers:
             self.cursor.add_(1)
-        elif self.resident is None or not self.exchange.can_be_captured:
-            self._step(self._rows(step, slice_index, rows))
+        elif self._takes_graph:
+            self._graph.run(lambda: self._step(self._rows(step, slice_index, rows)), self._global_rows(step))
         else:
-            self._graph.run(lambda: self._step(self._rows(step, slice_index, rows)), rows)
-        self._wait_for_earlier_steps()
+            self._step(self._rows(step, slice_index, rows))
+        self._wait_for_steps(MAX_STEPS_IN_FLIGHT)
         self.on_step()
+
+    def _global_rows(self, step: int) -> int:
+        """Return the rows of a step over all workers: they decide how many of them are each one's."""
+        size = self.rules.config.batch_size
+        return min(size, self.batches.reader.rows - step % self.rules.work_plan.steps_per_epoch * size)
 
     def _rows(self, step: int, slice_index: int, rows: int) -> dict[str, Tensor]:
         """Return the rows of a slice: those on the device at the cursor, or those of the loader."""
@@ -213,22 +236,29 @@ class DeviceSteps(LocalSteps):
         gradient_P = self.replica.gradients_P
         limit = self.rules.config.clip_norm
         if limit is not None:
-            gradient_P *= (limit / torch.linalg.vector_norm(gradient_P)).clamp(max=1.0)
+            trained_P = gradient_P if self.rate_P is None else gradient_P * (self.rate_P > 0)
+            gradient_P *= (limit / torch.linalg.vector_norm(trained_P)).clamp(max=1.0)
         exp_avg_P, exp_avg_sq_P = self.moments_2P
         exp_avg_P.lerp_(gradient_P, (1 - BETA1) * share)
         exp_avg_sq_P.lerp_(gradient_P.square(), (1 - BETA2) * share)
         values_P.mul_(1 - lr * share * self.decay_P)
         scale_P = exp_avg_sq_P.sqrt().div_(second_rise).add_(EPSILON)
-        values_P.sub_(lr * share / first_rise * exp_avg_P / scale_P)
+        change_P = lr * share / first_rise * exp_avg_P / scale_P
+        values_P.sub_(change_P if self.rate_P is None else change_P * self.rate_P)
 
-    def _wait_for_earlier_steps(self) -> None:
+    def _wait_for_steps(self, most: int) -> None:
+        """Wait until at most so many are in flight of what the device has been told to do."""
         if self.device.type != "cuda":
             return
         event = torch.cuda.Event()
         event.record()
         self._in_flight.append(event)
-        if len(self._in_flight) > MAX_STEPS_IN_FLIGHT:
+        while len(self._in_flight) > most:
             self.exchange.wait_for(self._in_flight.popleft())
+
+    def release_graph(self) -> None:
+        """Give up the graph of a step: a connection of NCCL closes only once no graph holds one of its exchanges."""
+        self._graph.release()
 
 
 def make_local_steps(

@@ -9,9 +9,11 @@ from torch import Tensor
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.base import TabularModel
+from dkan_core.model.build import build_model
 from dkan_core.model.kernels import Kernel, use_kernel
-from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.gradient import accumulate_gradient, to_tensors, trained_parameters
+from dkan_core.model.prepared_step import PreparedStep, prepare_step
+from dkan_core.training.compute.gradient import accumulate_gradient, to_tensors, total_weight, trained_parameters
 from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.aggregation import LossTotals
 
@@ -31,7 +33,7 @@ class Replica:
         kernel: What computes its layers.
     """
 
-    def __init__(self, model: TabularFastKAN, device: torch.device, kernel: Kernel = "auto") -> None:
+    def __init__(self, model: TabularModel, device: torch.device, kernel: Kernel = "auto") -> None:
         self.device = device
         use_kernel(model, kernel)
         self.model = model.to(device)
@@ -40,6 +42,7 @@ class Replica:
         self.values_P = torch.empty(sum(self._sizes), device=device)
         self.gradients_P = torch.zeros(sum(self._sizes), device=device)
         self._views: dict[int, list[Tensor]] = {}
+        self._steps: dict[tuple[object, ...], PreparedStep | None] = {}
         self._bind_values()
         self._bind_gradients()
 
@@ -48,7 +51,7 @@ class Replica:
         cls, architecture: dict[str, object], device: torch.device, kernel: Kernel = "auto"
     ) -> "Replica":
         """Return a replica of a model with parameters yet to come."""
-        return cls(TabularFastKAN(ModelConfig.from_dict(architecture)), device, kernel)
+        return cls(build_model(ModelConfig.from_dict(architecture)), device, kernel)
 
     def load(self, values_P: Float32) -> None:
         """Take parameters ``(P,)``: on the CPU the model lives in the array from now on."""
@@ -82,14 +85,40 @@ class Replica:
         if target.data_ptr() != buffer_P.data_ptr():
             target.copy_(buffer_P)
 
-    def compute_gradient(self, arrays: Arrays, config: ResolvedTrainConfig) -> LossTotals:
+    def compute_gradient(self, arrays: Arrays, config: ResolvedTrainConfig, *, is_cleared: bool = False) -> LossTotals:
         """Put the gradient of a slice of a step into the gradients; return its mean loss, the weight of that, and rows.
 
         It is a function of parameters and rows alone, whichever process computes it.
+
+        Args:
+            arrays: The rows.
+            config: Resolved settings.
+            is_cleared: Whether the gradients are 0 already.
         """
-        self.gradients_P.zero_()
-        loss, weight = accumulate_gradient(self.model, to_tensors(arrays, self.device), config)
-        return LossTotals(loss, weight, len(arrays["labels"]))
+        if not is_cleared:
+            self.gradients_P.zero_()
+        rows = len(arrays["labels"])
+        step = self._prepared_step(arrays, config) if rows else None
+        if step is None:
+            loss, weight = accumulate_gradient(self.model, to_tensors(arrays, self.device), config)
+            return LossTotals(loss, weight, rows)
+        weight = total_weight(arrays, config)
+        return LossTotals(step.add_gradient(arrays, weight), weight, rows)
+
+    def _prepared_step(self, arrays: Arrays, config: ResolvedTrainConfig) -> PreparedStep | None:
+        """Return the steps on the present buffers, where one call computes a whole batch."""
+        if self.device.type != "cpu" or config.precision == "bf16" or config.accumulate > 1:
+            return None
+        buffers = (self.values_P.data_ptr(), self.gradients_P.data_ptr())
+        of_rows = tuple(
+            (name, array.dtype, array.flags.c_contiguous, *array.shape[1:]) for name, array in arrays.items()
+        )
+        key = (*buffers, *of_rows, self.model.training, config.pos_weight, config.label_weights)
+        if key not in self._steps:
+            if len(self._steps) == KEPT_BUFFERS:
+                self._steps.clear()
+            self._steps[key] = prepare_step(self.model, arrays, config.pos_weight, config.label_weights)
+        return self._steps[key]
 
     def _bind_values(self) -> None:
         for parameter, value in zip(self._parameters, self._values(), strict=True):

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,8 +18,10 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.architecture import ModelConfig, check_fits_memory
+from dkan_core.model.base import TabularModel
+from dkan_core.model.build import build_model
 from dkan_core.model.kernels.native_input import gradients_in_place
-from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.training_step import LossTerms, add_step_gradient
 from dkan_core.training.state.adamw import Decayed
 
 Logits = Callable[[Tensor | None, Tensor | None, Tensor], Tensor]
@@ -30,8 +33,14 @@ EVEN_CODE_ROWS = 540
 MIN_CODE_DECAY = 0.1
 MAX_CODE_DECAY = 3.0
 
+# AdamW's steps are as large for a code that few rows have, whose gradient is mostly noise, as for any weight. So
+# embeddings learn the slower, the fewer rows a code has on average; at EVEN_CODE_ROWS they learn as all weights do.
+MIN_CODE_RATE = 0.1
+# Times the decay of the others: at their rate a curve stays too flat.
+ADDITIVE_DECAY = 0.2
 
-def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: ResolvedTrainConfig) -> TabularFastKAN:
+
+def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: ResolvedTrainConfig) -> TabularModel:
     """Return the model that training starts from: a function of the seed, at the labels' prior log-odds by rows.
 
     Raises:
@@ -40,7 +49,7 @@ def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: R
     check_fits_memory(architecture)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        model = TabularFastKAN(architecture)
+        model = build_model(architecture)
     classes = [prepared.splits["train"].classes[label] for label in prepared.labels]
     # Half a row more of each class: a label may have one class alone.
     positives = [config.pos_weight * counts["1"] for counts in classes]
@@ -58,7 +67,7 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in trained_parameters(model))
 
 
-def decayed_ranges(model: TabularFastKAN, config: ResolvedTrainConfig, rows: int) -> list[Decayed]:
+def decayed_ranges(model: TabularModel, config: ResolvedTrainConfig, rows: int) -> list[Decayed]:
     """Return the stretches of the flat parameters that decay, and how much.
 
     Matrices do; vectors such as biases and norms do not. What stands for single codes (embeddings and one-hots)
@@ -69,7 +78,8 @@ def decayed_ranges(model: TabularFastKAN, config: ResolvedTrainConfig, rows: int
         config: Settings.
         rows: Rows of the train split.
     """
-    sizes = {f"encoder.{name}": sizes for name, sizes in model.encoder.code_tables().items()}
+    sizes = model.code_tables
+    base = config.weight_decay * (ADDITIVE_DECAY if config.model == "additive" else 1.0)
     ranges: list[Decayed] = []
     start = 0
     for name, parameter in model.named_parameters():
@@ -78,10 +88,10 @@ def decayed_ranges(model: TabularFastKAN, config: ResolvedTrainConfig, rows: int
         if name in sizes:
             width = parameter.shape[1]
             ends = itertools.accumulate((size * width for size in sizes[name]), initial=start)
-            decays = [code_decay(config.weight_decay, rows / size) for size in sizes[name]]
+            decays = [code_decay(base, rows / size) for size in sizes[name]]
             ranges += [(*stretch, decay) for stretch, decay in zip(itertools.pairwise(ends), decays, strict=True)]
         elif name.endswith("weight") and "norm" not in name:
-            ranges.append((start, start + parameter.numel(), config.weight_decay))
+            ranges.append((start, start + parameter.numel(), base))
         start += parameter.numel()
     return ranges
 
@@ -93,6 +103,15 @@ def code_decay(weight_decay: float, rows_per_code: float) -> float:
     [3.0, 2.0, 1.0, 0.1]
     """
     return weight_decay * min(MAX_CODE_DECAY, max(MIN_CODE_DECAY, math.sqrt(EVEN_CODE_ROWS / rows_per_code)))
+
+
+def code_rate(rows_per_code: float) -> float:
+    """Return the factor of the learning rate of embeddings whose codes have so many rows on average.
+
+    >>> [round(code_rate(rows), 2) for rows in (10, 135, 540, 54_000)]
+    [0.1, 0.25, 1.0, 1.0]
+    """
+    return min(1.0, max(MIN_CODE_RATE, rows_per_code / EVEN_CODE_ROWS))
 
 
 def flatten(model: nn.Module) -> Tensor:
@@ -120,6 +139,14 @@ def cell_weights(labels_BL: Tensor, weight_B: Tensor | None, label_weights: Sequ
     if weight_B is not None:
         weight_BL = weight_BL * weight_B.unsqueeze(1)
     return weight_BL * constants(tuple(label_weights), weight_BL.device) if label_weights else weight_BL
+
+
+def total_weight(arrays: Arrays, config: ResolvedTrainConfig) -> float:
+    """Return the sum of what all labels of some rows count in the loss."""
+    if "weight" not in arrays and not config.label_weights:
+        return float(np.count_nonzero(arrays["labels"] != NOT_MEASURED))
+    rows = to_tensors(arrays, torch.device("cpu"))
+    return cell_weights(rows["labels"], rows.get("weight"), config.label_weights).sum().item()
 
 
 @functools.cache
@@ -158,9 +185,7 @@ def masked_loss(
     return (loss_MBL.mean(0) * weight_BL).sum() / total.clamp(min=torch.finfo(total.dtype).tiny), total
 
 
-def compute_gradient(
-    model: TabularFastKAN, batch: dict[str, Tensor], config: ResolvedTrainConfig
-) -> tuple[float, float]:
+def compute_gradient(model: TabularModel, batch: dict[str, Tensor], config: ResolvedTrainConfig) -> tuple[float, float]:
     """Put the gradient of a batch's mean loss into the parameters' ``grad``; return that loss and its weight."""
     for parameter in trained_parameters(model):
         if parameter.grad is not None:
@@ -169,7 +194,7 @@ def compute_gradient(
 
 
 def accumulate_gradient(
-    model: TabularFastKAN, batch: dict[str, Tensor], config: ResolvedTrainConfig
+    model: TabularModel, batch: dict[str, Tensor], config: ResolvedTrainConfig
 ) -> tuple[float, float]:
     """Add the gradient of a batch's mean loss to the parameters' ``grad``; return that loss and its weight."""
     if len(batch["labels"]) == 0:
@@ -178,7 +203,7 @@ def accumulate_gradient(
     return loss.item(), weight.item()
 
 
-def add_gradient(model: TabularFastKAN, batch: dict[str, Tensor], config: ResolvedTrainConfig) -> tuple[Tensor, Tensor]:
+def add_gradient(model: TabularModel, batch: dict[str, Tensor], config: ResolvedTrainConfig) -> tuple[Tensor, Tensor]:
     """Add the gradient of a batch's mean loss to the parameters' ``grad``; return that loss and its weight, scalars.
 
     The rows, at least one, are computed in ``config.accumulate`` parts, fewer where there are too few rows, whose
@@ -191,11 +216,21 @@ def add_gradient(model: TabularFastKAN, batch: dict[str, Tensor], config: Resolv
     losses = []
     for start in range(0, rows, size):
         part = {name: tensor[start : start + size] for name, tensor in batch.items()}
-        loss = part_loss(model.member_logits, part, config, weight)
-        with gradients_in_place():
-            torch.autograd.backward(loss)
-        losses.append(loss.detach())
+        losses.append(_add_part(model, part, config, weight))
     return torch.stack(losses).sum(), weight
+
+
+def _add_part(model: TabularModel, part: dict[str, Tensor], config: ResolvedTrainConfig, total: Tensor) -> Tensor:
+    """Add the gradient of some rows of a batch; return what they add to its mean loss."""
+    if config.precision != "bf16":
+        label_weights = constants(config.label_weights, total.device) if config.label_weights else None
+        done = add_step_gradient(model, part, LossTerms(config.pos_weight, label_weights, total))
+        if done is not None:
+            return done
+    loss = part_loss(model.member_logits, part, config, total)
+    with gradients_in_place():
+        torch.autograd.backward(loss)
+    return loss.detach()
 
 
 def part_loss(member_logits: Logits, part: dict[str, Tensor], config: ResolvedTrainConfig, total: Tensor) -> Tensor:

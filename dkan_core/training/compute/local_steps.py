@@ -10,8 +10,8 @@ import numpy as np
 
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.state.adamw import AdamState, FlatAdamW
-from dkan_core.training.state.aggregation import LossTotals, clip_factor
+from dkan_core.training.state.adamw import AdamState
+from dkan_core.training.state.aggregation import LossTotals, clip_factor, mean_into
 from dkan_core.training.state.parameter_store import Rules
 
 
@@ -46,13 +46,14 @@ class LocalSteps(ABC):
 
 
 class HostSteps(LocalSteps):
-    """Steps with numpy's AdamW in the arrays of the state itself."""
+    """Steps on the host, in the arrays of the state itself."""
 
     def __init__(
         self, replica: Replica, batches: SliceBatches, rules: Rules, on_step: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(replica, batches, rules, on_step)
-        self._optimizer = FlatAdamW(rules.decayed)
+        self._optimizer = rules.optimizer()
+        # Of no step yet, and 0 again after each.
         self._gradient_P = np.zeros(replica.values_P.numel(), np.float32)
         replica.bind_gradient_array(self._gradient_P)
 
@@ -60,16 +61,28 @@ class HostSteps(LocalSteps):
         """Take steps on one slice of their batches."""
         config = self.rules.config
         taken = []
+        self.replica.load(state.values_P)
         for step in steps:
-            self.replica.load(state.values_P)
-            totals = self.replica.compute_gradient(self.batches.get(step, slice_index), config)
+            rows = self.batches.get(step, slice_index)
+            totals = self.replica.compute_gradient(rows, config, is_cleared=True)
             taken.append(totals)
             if totals.weight:
-                self.replica.copy_buffer(self.replica.gradients_P, self._gradient_P)
-                scale = clip_factor(float(np.linalg.norm(self._gradient_P)), config.clip_norm)
+                scale = self._clip_factor()
                 lr = self.rules.schedule.learning_rate(step) * lr_scale
-                self._optimizer.step(state, state, self._gradient_P, lr=lr, count=step + 1, scale=scale)
+                count = self.rules.optimizer_count(step)
+                self._optimizer.step(state, state, self._gradient_P, lr=lr, count=count, scale=scale, clear=True)
+            else:
+                self._gradient_P.fill(0)
             self.on_step()
         weight = sum(each.weight for each in taken)
         loss = sum(each.loss * each.weight for each in taken) / (weight or 1.0)
         return LossTotals(loss, weight, sum(each.rows for each in taken))
+
+    def _clip_factor(self) -> float:
+        """Return what scales the gradient; its norm takes a pass over it, and is needed for nothing else here."""
+        limit = self.rules.config.clip_norm
+        if limit is None:
+            return 1.0
+        # Summed as a parameter server does: with one worker, both take the same steps to the bit.
+        norm = mean_into(self._gradient_P, [self._gradient_P], [1.0])
+        return clip_factor(self._optimizer.trained_norm(self._gradient_P, norm), limit)

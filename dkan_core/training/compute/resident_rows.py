@@ -83,6 +83,7 @@ class ResidentRows:
     def __init__(self, reader: RowReader, config: ResolvedTrainConfig, device: torch.device) -> None:
         self.reader = reader
         self.seed = config.seed
+        self.keep_keys = config.bags_rows
         self.device = device
         self.rows = reader.rows
         self.arrays = _upload(reader, device)
@@ -112,7 +113,8 @@ class ResidentRows:
         places_B = place + torch.arange(count, device=self.device)
         rows_B = self.order_N[places_B]
         batch = {name: array.index_select(0, rows_B) for name, array in self.arrays.items()}
-        mixed_B = mix_keys(epoch * self.rows + places_B, seed=salted(self.seed, "dropout"))
+        keyed_B = rows_B if self.keep_keys else epoch * self.rows + places_B
+        mixed_B = mix_keys(keyed_B, seed=salted(self.seed, "dropout"))
         return {**batch, "dropout_key": (mixed_B >> 32).to(torch.int32)}
 
 

@@ -23,9 +23,9 @@ class StepExchange:
     """Whether anything is exchanged at the end of a round."""
 
     @property
-    def can_be_captured(self) -> bool:
-        """Whether a CUDA graph may hold what is exchanged in a step."""
-        return True
+    def why_not_captured(self) -> str:
+        """Why no CUDA graph may hold what is exchanged in a step; empty where one may."""
+        return ""
 
     def __init__(self, replica: Replica, config: ResolvedTrainConfig) -> None:
         self.replica = replica
@@ -61,6 +61,10 @@ class StepExchange:
             state_3P: Changed in place.
             rows: What this process's count.
         """
+
+    def all_agree(self, agreed: bool) -> bool:
+        """Tell whether all processes say yes whose steps have to be launched in the same way."""
+        return agreed
 
     def wait_for(self, event: torch.cuda.Event) -> None:
         """Wait until the device has come to an event."""

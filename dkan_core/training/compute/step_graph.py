@@ -1,4 +1,8 @@
-"""A step captured as a CUDA graph, which is launched as one."""
+"""A step captured as a CUDA graph, which is launched as one.
+
+NCCL takes a sum either from the graphs of all ranks or from none: all must capture the same step and replay it for the
+same batches, and they do so only if each has been able to.
+"""
 
 import logging
 from collections.abc import Callable
@@ -21,10 +25,12 @@ class StepGraph:
 
     Args:
         device: Where the step computes.
+        all_agree: Tells whether all processes say yes that take part in the steps.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, all_agree: Callable[[bool], bool] = bool) -> None:
         self._enabled = can_capture(device)
+        self._all_agree = all_agree
         self._graph: torch.cuda.CUDAGraph | None = None
         self._rows = 0
         self._warmed_up = 0
@@ -34,7 +40,7 @@ class StepGraph:
 
         Args:
             step: Always the same one but for the rows; it reads and writes the same tensors each time.
-            rows: Rows of the batch.
+            rows: Rows of the global batch, by which all processes decide alike.
         """
         if self._graph is not None and rows == self._rows:
             self._graph.replay()
@@ -46,15 +52,28 @@ class StepGraph:
             if self._warmed_up == WARMUP_STEPS:
                 self._capture(step)
 
+    def release(self) -> None:
+        """Give the graph up; steps are launched from now on."""
+        self._enabled = False
+        if self._graph is not None:
+            self._graph.reset()
+            self._graph = None
+
     def _capture(self, step: Callable[[], None]) -> None:
         graph = torch.cuda.CUDAGraph()
+        reason = ""
         try:
             # The threads that read rows and watch NCCL may do what they like meanwhile.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 step()
         except RuntimeError as error:
-            self._enabled = False
-            logger.warning("a step cannot be captured as a CUDA graph, and is launched kernel by kernel: %s", error)
+            reason = str(error)
+        if self._all_agree(not reason):
+            logger.info("a step of %d rows is one CUDA graph from now on", self._rows)
+            self._graph = graph
             return
-        logger.info("a step of %d rows is one CUDA graph from now on", self._rows)
-        self._graph = graph
+        self._enabled = False
+        if not reason:
+            graph.reset()
+            reason = "another rank cannot capture it"
+        logger.warning("a step cannot be captured as a CUDA graph, and is launched kernel by kernel: %s", reason)

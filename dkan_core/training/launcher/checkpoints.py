@@ -26,6 +26,8 @@ BEST_FILE = "best.safetensors"
 
 # The newest, and the one before it in case the newest turns out to be damaged.
 KEPT_FILES = 2
+
+LATER_SETTINGS = ("init_optimizer", "freeze", "lr_multipliers")
 # Over 3.5 s: a bucket that hiccups is worth that, and the next checkpoint comes anyway.
 RETRIES = RetryPolicy(first_pause=0.5, attempts=4)
 
@@ -144,6 +146,9 @@ def checkpoint_folder(config: TrainConfig, data: str) -> str:
     """
     settings = settings_of_course(asdict(config))
     fixed = {name: value for name, value in settings.items() if name not in PLACE_SETTINGS}
+    # A setting that is younger than the runs: at its default it changes none of them.
+    defaults = asdict(TrainConfig())
+    fixed = {name: value for name, value in fixed.items() if name not in LATER_SETTINGS or value != defaults[name]}
     run = hashlib.sha256(json.dumps([data, fixed]).encode()).hexdigest()[:16]
     return (config.checkpoint_uri or "").replace("{run}", run).rstrip("/")
 

@@ -50,9 +50,15 @@ def main() -> None:
 
 
 def import_ahead() -> None:
-    """Import what the processes of a run need."""
+    """Import what the processes of a run need, out of the garbage collector's sight: there is no garbage in it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
     for role in IMPORTED_AHEAD:
         importlib.import_module(f"dkan_core.training.{MODULES[role]}")
+    # The collector would write to the pages of what is imported, in every child, and so copy them.
+    gc.freeze()
+    if was_enabled:
+        gc.enable()
 
 
 def serve(link: socket.socket, launcher: int) -> None:
@@ -66,8 +72,6 @@ def serve(link: socket.socket, launcher: int) -> None:
     die_with_parent(launcher)
     name_process(f"dkan {NAME}")
     import_ahead()
-    # The collector would write to the pages of what is imported, in every child, and so copy them.
-    gc.freeze()
     # Nobody waits for the processes in between; the system removes them by itself.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     link.sendall(READY)

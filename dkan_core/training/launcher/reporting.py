@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.progress import TextColumn
+from rich.progress import TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.errors import OutputError
@@ -23,7 +23,7 @@ from dkan_core.training.history import HISTORY
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.training.state.shared_memory import SharedMemory, TimeSpent
-from dkan_core.utils.progress import make_progress, on_terminal
+from dkan_core.utils.progress import is_wide, make_progress, on_terminal
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.files import write_atomic
 
@@ -126,8 +126,10 @@ class Reporter:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        columns = "{task.fields[speed]}  loss {task.fields[loss]}  AP {task.fields[last]}  best {task.fields[best]}"
-        self._bar = self._stack.enter_context(make_progress(TextColumn(columns)))
+        last = "AP {task.fields[last]}  " if is_wide() else ""
+        values = "{task.fields[speed]}  loss {task.fields[loss]}  " + last + "best AP {task.fields[best]}"
+        times = [TimeElapsedColumn(), *([TimeRemainingColumn()] if is_wide() else [])]
+        self._bar = self._stack.enter_context(make_progress(TextColumn(values), *times))
         self._task = self._bar.add_task("training", total=None, speed="starting", loss="-", last="-", best="-")
         self._history_file = self._folder / HISTORY
         self._history_file.write_text("", encoding="utf-8")
@@ -160,7 +162,8 @@ class Reporter:
             return
         facts = ledger.facts(self._schedule.steps_per_epoch)
         speed = f"{facts['rows_per_second']:,.0f} rows/s"
-        self._bar.update(self._task, speed=speed, loss=f"{facts['loss']:.4f}")
+        epoch = f"epoch {facts['epoch']:.1f}/{self._config.epochs}"
+        self._bar.update(self._task, description=epoch, speed=speed, loss=f"{facts['loss']:.4f}")
         self._tracker.progress(
             Progress(
                 step=ledger.step,
@@ -193,7 +196,8 @@ class Reporter:
         # Speed and loss, too: a run may be over before anybody has looked at how far it is.
         speed = f"{entry['rows_per_second']:,.0f} rows/s"
         loss = f"{entry['loss']:.4f}"
-        self._bar.update(self._task, speed=speed, loss=loss, last=f"{last:.4f}", best=f"{best:.4f}")
+        epoch = f"epoch {entry['epoch']:.1f}/{self._config.epochs}"
+        self._bar.update(self._task, description=epoch, speed=speed, loss=loss, last=f"{last:.4f}", best=f"{best:.4f}")
         self._tracker.evaluation(dict(entry))
         # There the progress bar shows it.
         if not on_terminal():

@@ -31,6 +31,7 @@ PLACE_SETTINGS = (
     "checkpoint_seconds",
     "checkpoint_uri",
     "exchange_timeout",
+    "debug_distributed",
     "resume",
 )
 """Where and how long a run computes: none of it changes its course."""
@@ -190,7 +191,11 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: R
     architecture = ModelConfig.from_dict(checkpoint.architecture, where)
     # All but what was chosen by a look at the rows follows from data and settings.
     expected = ModelConfig.for_data(
-        prepared, config, one_hot_groups=architecture.one_hot_groups, missing=architecture.missing
+        prepared,
+        config,
+        one_hot_groups=architecture.one_hot_groups,
+        missing=architecture.missing,
+        additive=architecture.additive,
     ).to_dict()
     for name, value in architecture.to_dict().items():
         if value != expected[name]:

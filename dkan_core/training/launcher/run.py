@@ -13,7 +13,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.base import TabularModel
 from dkan_core.tracking.tracker import Tracker
 from dkan_core.training.communication.process_group import local_rendezvous, serve_loopback_store
 from dkan_core.training.communication.wakeup import Wakeup
@@ -27,8 +27,8 @@ from dkan_core.training.launcher.run_log import Ending
 from dkan_core.training.launcher.supervisor import Supervisor, process_names
 from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
-from dkan_core.training.setup.architecture import choose_architecture
-from dkan_core.training.setup.initial_model import InitialModel, initial_model
+from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
+from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.placement import Placement
 from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.ledger import Ledger, add_to_digest
@@ -92,7 +92,7 @@ def open_run(
     model = initial_model(architecture, manifest, config, initial)
     rows = manifest.splits["train"].rows
     with ExitStack() as stack:
-        memory = _filled_memory(stack, model, config, rows, checkpoint)
+        memory = _filled_memory(stack, model, config, rows, checkpoint, initial)
         rendezvous = ranks.rendezvous(config) if ranks else None
         if ranks is None and config.strategy not in LONE:
             store = serve_loopback_store(config.exchange_timeout)  # it is there until this block ends
@@ -105,6 +105,8 @@ def open_run(
             model=architecture.to_dict(),
             train_rows=rows,
             decayed=tuple(decayed_ranges(model, config, rows)),
+            rates=tuple(learning_rate_factors(model, config, rows)),
+            logs=str(folder / LOGS),
             best=str(best_path(folder, checkpoints)),
             shape=memory.shape,
             memory=memory.handle,
@@ -131,14 +133,17 @@ def _architecture(
 ) -> ModelConfig:
     if checkpoint is not None:
         return check_architecture(checkpoint, manifest, config)
-    if initial is not None:
-        return initial.architecture
     with open_split(data, manifest, "train") as reader:
-        return choose_architecture(reader, manifest, config)
+        return starting_architecture(reader, manifest, config, initial)
 
 
 def _filled_memory(
-    stack: ExitStack, model: TabularFastKAN, config: ResolvedTrainConfig, rows: int, checkpoint: Checkpoint | None
+    stack: ExitStack,
+    model: TabularModel,
+    config: ResolvedTrainConfig,
+    rows: int,
+    checkpoint: Checkpoint | None,
+    initial: InitialModel | None,
 ) -> SharedMemory:
     """Return shared memory with the state to begin with; its handle is closed with the stack."""
     values_P = flatten(model).numpy()
@@ -147,7 +152,7 @@ def _filled_memory(
     memory = create_memory(shape)
     stack.callback(os.close, memory.handle)
     if checkpoint is None:
-        initialize_store(memory, values_P)
+        initialize_store(memory, values_P, initial.moments_2P if initial else None)
     else:
         restore(memory, checkpoint, Schedule.from_config(config, rows))
     return memory

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dkan_core.config import TrainConfig
+from dkan_core.config.saving import BEGINNING as BEGINNING_OF_SETTINGS
 from dkan_core.errors import OutputError
 from dkan_core.model.model_folder import MODEL_FILES, check_model_is_ours
 from dkan_core.model.saved_model import write_model_files
@@ -24,7 +25,8 @@ from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import replace_remote
 
 METRICS = "metrics.json"
-WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, RECORD, METRICS)
+SETTINGS = "config.toml"
+WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, RECORD, SETTINGS, METRICS)
 OUTPUTS = (CHECKPOINTS, *WRITTEN)
 OWN_NAMES = {
     LOGS: r"(server|evaluator|train|(worker|rank|member)-\d+)\.log",
@@ -58,6 +60,8 @@ def check_run_folder(run: str | Path, *, overwrite: bool) -> None:
         check_file_is_ours(f"{run}/{HISTORY}", beginning=BEGINNING)
     if RECORD in there:
         check_file_is_ours(f"{run}/{RECORD}", beginning=b"{", mark=b'"run_id"')
+    if SETTINGS in there:
+        check_file_is_ours(f"{run}/{SETTINGS}", beginning=BEGINNING_OF_SETTINGS.encode())
     if METRICS in there:
         check_file_is_ours(f"{run}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
 

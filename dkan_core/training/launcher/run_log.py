@@ -3,12 +3,12 @@
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging.handlers import MemoryHandler
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from dkan_core.errors import redact
 
@@ -44,6 +44,8 @@ class Ending:
         self.options = options
         self.reason = ""
         """A key of ``REASONS``, set by the one that knows."""
+        self.history: Sequence[Mapping[str, Any]] = ()
+        """The evaluations, of which early stopping says what it stopped for."""
 
     def __enter__(self) -> Self:
         return self
@@ -52,6 +54,8 @@ class Ending:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         why = REASONS[self.reason] if error is None else describe(error)
+        if error is None and self.reason == "patience":
+            why = describe_patience(self.history)
         best = f"best model in {self.run}/{self.model.name}" if self.model.exists() else "no model yet"
         newest = f"newest checkpoint {self.checkpoint}" if self.checkpoint else "no checkpoint"
         logger.info("run ended (%s): %s; %s; %s", why, best, newest, self._next_step())
@@ -61,6 +65,21 @@ class Ending:
             return "start over with --overwrite"
         limit = LARGER.get(self.reason)
         return f"continue with {self.options}" + (f" and a larger {limit}" if limit else "")
+
+
+def describe_patience(history: Sequence[Mapping[str, Any]]) -> str:
+    """Say what early stopping stopped for.
+
+    >>> history = [{"epoch": 1.0, "average_precision": 0.4}, {"epoch": 1.5, "average_precision": 0.3}]
+    >>> describe_patience(history)
+    'early stopping: the 1 evaluation after epoch 1.00 was no better than its average precision of 0.4000'
+    """
+    best = max(history, key=lambda entry: entry["average_precision"])  # of equal ones the first, as it counts
+    since = len(history) - 1 - history.index(best)
+    those = "evaluation" if since == 1 else "evaluations"
+    verb = "was" if since == 1 else "were"
+    after, value = f"after epoch {best['epoch']:.2f}", f"{best['average_precision']:.4f}"
+    return f"early stopping: the {since} {those} {after} {verb} no better than its average precision of {value}"
 
 
 def describe(error: BaseException) -> str:

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from dkan_core.training.communication.process_group import backend_for_devices, 
 from dkan_core.training.communication.rendezvous import Rendezvous, TorchRun
 from dkan_core.training.compute.gradient import decayed_ranges, parameter_count, untrained_model
 from dkan_core.training.launcher.child_processes import Child, ForkServer
+from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.placement import Placement
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
@@ -154,8 +156,17 @@ class Ranks:
         raise TrainingError(f"lost the other ranks: {reason}") from (reasons[0] if reasons else None)
 
 
-def run_following_rank(ranks: Ranks, data: Path, manifest: PreparedData, config: ResolvedTrainConfig) -> dict[str, Any]:
+def run_following_rank(
+    ranks: Ranks, data: Path, manifest: PreparedData, config: ResolvedTrainConfig, logs: str = ""
+) -> dict[str, Any]:
     """Run this rank's collective worker, if there is something to train; return the result as rank 0 tells it.
+
+    Args:
+        ranks: This one and the others.
+        data: Prepared folder.
+        manifest: What is in it.
+        config: Resolved settings.
+        logs: Folder of the run for what libraries write when they are debugged. Default: none, as that is remote.
 
     Raises:
         UserError: The collective worker found the data wrong.
@@ -166,7 +177,7 @@ def run_following_rank(ranks: Ranks, data: Path, manifest: PreparedData, config:
         ranks.wait_until_ready()
         model = ranks.wait_for_value("plan")
         if model is not None:
-            spec = _collective_worker_spec(ranks, data, manifest, config, model)
+            spec = replace(_collective_worker_spec(ranks, data, manifest, config, model), logs=logs)
             with tempfile.TemporaryDirectory(prefix="dkan-") as logs:
                 child = fork_server.spawn(spec, Path(logs) / f"{spec.name}.log")
                 try:
@@ -198,6 +209,7 @@ def _collective_worker_spec(
         model=model,
         train_rows=rows,
         decayed=tuple(decayed_ranges(untrained, config, rows)),
+        rates=tuple(learning_rate_factors(untrained, config, rows)),
         shape=shape,
         memory=create_memory(shape).handle,
         wakeups={},

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
+from dkan_core.config.saving import settings_text
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.tiers import open_data, settle_tier
@@ -32,6 +33,7 @@ from dkan_core.training.launcher.resuming import check_architecture, ending_of, 
 from dkan_core.training.launcher.run import LOGS, Outcome, Run, open_run
 from dkan_core.training.launcher.run_folder import (
     METRICS,
+    SETTINGS,
     check_replaceable,
     check_run_folder,
     local_run_folder,
@@ -40,12 +42,13 @@ from dkan_core.training.launcher.run_folder import (
 from dkan_core.training.launcher.run_log import LOG, Ending, capture_log
 from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
-from dkan_core.training.setup.defaults import log_choices, resolve
+from dkan_core.training.setup.defaults import log_choices, resolve_for
 from dkan_core.training.setup.initial_model import take_initial
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.storage.files import write_atomic, write_json
+from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.staging import output_lock
 
 LEDGER_FACTS = ("units_done", "rows", "refused", "backoffs", "late", "reassigned")
@@ -82,6 +85,10 @@ class TrainResult:
     checkpoint: str | None = None
     """The newest one: path or URI; None where there is none to resume from."""
 
+    def __repr__(self) -> str:
+        epochs = f"{self.history[-1]['epoch']:g} epochs" if self.history else "no epoch"
+        return f"TrainResult(average_precision={self.average_precision:.4f}, model={self.model!r}; {epochs})"
+
 
 def train(
     prepared: str | Path, run: str | Path, config: TrainConfig | None = None, *, overwrite: bool = False
@@ -105,14 +112,14 @@ def train(
     torchrun = TorchRun.read()
     ranks = Ranks(torchrun, config.exchange_timeout) if torchrun else None
     if ranks is not None and ranks.place.rank:
-        return _follow_rank_0(prepared, config, ranks)
+        return _follow_rank_0(prepared, run, config, ranks)
     check_run_folder(run, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
     with output_lock(run), capture_log() as write_log, open_data(prepared, config) as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         asked, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
         rows = manifest.splits["train"].rows
-        resolved = resolve(asked, rows, len(manifest.labels), torchrun)
+        resolved = resolve_for(asked, manifest, torchrun)
         where = checkpoint_folder(resolved, manifest.fingerprint) or f"{run}/{CHECKPOINTS}"
         checkpoint = _starting_point(run, where, resolved, manifest, overwrite=overwrite)
         log_choices(asked, resolved)
@@ -122,6 +129,7 @@ def train(
             ranks.wait_until_ready()
         with local_run_folder(run) as folder:
             make_ready(folder, checkpoint)
+            write_atomic(folder / SETTINGS, settings_text(config, resolved))
             write_log(folder / LOGS / LOG)
             source = checkpoint.source if checkpoint else ""
             options = resume_options(resolved, where)
@@ -137,6 +145,7 @@ def train(
                         outcome = _execute(ready_run, end, tracker)
                     metrics = _write_metrics(folder, resolved, outcome)
                     end.reason = ENDINGS[outcome.ledger.ended]
+                    end.history = outcome.history
                 is_interrupted = end.reason == "interrupt"
                 tracker.finished(RunEnd(status="interrupted" if is_interrupted else "finished", metrics=metrics))
     result = _result(run, metrics, outcome, end.checkpoint)
@@ -220,17 +229,18 @@ def _result(run: str | Path, metrics: dict[str, Any], outcome: Outcome, checkpoi
     )
 
 
-def _follow_rank_0(prepared: str | Path, config: TrainConfig, ranks: Ranks) -> TrainResult:
+def _follow_rank_0(prepared: str | Path, run: str | Path, config: TrainConfig, ranks: Ranks) -> TrainResult:
     """Run the collective worker of a rank above 0; return what rank 0 returns."""
     with ExitStack() as stack:
         try:
             data, manifest = stack.enter_context(open_data(prepared, config))
-            resolved = resolve(config, manifest.splits["train"].rows, len(manifest.labels), ranks.place)
+            resolved = resolve_for(config, manifest, ranks.place)
             resolved = settle_tier(resolved, manifest.splits["train"].bytes)
         except DkanError as error:
             ranks.report_failure(error)
             raise
-        return TrainResult(**run_following_rank(ranks, data, manifest, resolved))
+        logs = "" if is_remote(run) else str(local_path(run) / LOGS)
+        return TrainResult(**run_following_rank(ranks, data, manifest, resolved, logs))
 
 
 def _training_facts(config: ResolvedTrainConfig, outcome: Outcome) -> dict[str, Any]:

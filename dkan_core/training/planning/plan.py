@@ -28,7 +28,7 @@ from dkan_core.training.planning.formulas import (
 )
 from dkan_core.training.planning.measuring import Measured, measure
 from dkan_core.training.planning.sizes import parse_size, show_size
-from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve
+from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve_for
 from dkan_core.training.setup.initial_model import with_architecture
 from dkan_core.utils.resources import available_cores
 
@@ -291,7 +291,7 @@ def _resolved(config: TrainConfig, workers: int, data: Path, manifest: PreparedD
         sync_interval=None,
         resume="never",
     )
-    return resolve(alone, manifest.splits["train"].rows, len(manifest.labels))
+    return resolve_for(alone, manifest)
 
 
 def _predictions(

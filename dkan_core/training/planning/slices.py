@@ -12,7 +12,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.training.planning.bench import describe_device
 from dkan_core.training.planning.formulas import StepCost, fit_step
 from dkan_core.training.planning.measuring import measure_devices
-from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.initial_model import with_architecture
 
 
@@ -101,7 +101,7 @@ def plan_slices(prepared: str | Path, config: TrainConfig) -> SlicePlan:
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         config = with_architecture(config, manifest, prepared)
-        resolved = resolve(config, manifest.splits["train"].rows, len(manifest.labels))
+        resolved = resolve_for(config, manifest)
         devices = resolved.devices
         if len(devices) < 2:
             raise ConfigError(f"device {config.device}: slices are balanced between several devices; name them all")

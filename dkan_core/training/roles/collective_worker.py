@@ -10,9 +10,10 @@ from contextlib import contextmanager
 
 from dkan_core.training.collectives import STRATEGIES
 from dkan_core.training.collectives.on_device import EXCHANGES
+from dkan_core.training.communication.flight_recorder import FlightRecorder
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute.device_steps import DeviceSteps, make_local_steps
-from dkan_core.training.roles.own_updates import OwnSteps, OwnUpdates
+from dkan_core.training.roles.own_updates import OwnSteps
 from dkan_core.training.roles.post_step import PostStepHooks, publish_to
 from dkan_core.training.roles.rank_updates import DeviceRounds, RankUpdates, ReducedUpdates, broadcast_state
 from dkan_core.training.roles.startup import ComputeProcess, open_compute_process
@@ -30,20 +31,18 @@ def main(spec: ProcessSpec) -> None:
 
 
 @contextmanager
-def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnSteps | OwnUpdates | RankUpdates]":
+def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnSteps | RankUpdates]":
     """Yield where this rank's updates come from, once its state is that of the first one."""
     if spec.config.strategy == "single":
         store = ParameterStore(process.memory, process.rules)
-        if spec.config.takes_local_steps:
-            on_step = process.heartbeat.record_activity
-            steps = make_local_steps(process.replica, process.batches, process.rules, on_step)
-            yield OwnSteps(store, steps, process.stopwatch)
-            return
-        yield OwnUpdates(store, process.replica, lambda step: process.batches.get(step, 0), process.stopwatch)
+        steps = make_local_steps(process.replica, process.batches, process.rules, process.heartbeat.record_activity)
+        yield OwnSteps(store, steps, process.stopwatch)
         return
     assert spec.rendezvous is not None, "ranks that exchange something have a rendezvous"
     device = process.replica.device
-    process_group = ProcessGroup(spec.rendezvous, spec.rank, spec.shape.workers, device, spec.config.exchange_timeout)
+    recorder = FlightRecorder(spec.logs, spec.rank) if spec.config.debug_distributed else None
+    timeout = spec.config.exchange_timeout
+    process_group = ProcessGroup(spec.rendezvous, spec.rank, spec.shape.workers, device, timeout, recorder)
     process_group.stopwatch = process.stopwatch
     # The launcher's memory is written to by the first rank alone.
     memory = create_memory(spec.shape) if spec.rank else process.memory

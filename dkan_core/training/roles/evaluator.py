@@ -5,6 +5,7 @@ it calls the best does not depend on how fast it is, or on how often it was kill
 the run's time is up, does the newest snapshot win and the stale ones are skipped.
 """
 
+import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -28,7 +29,9 @@ from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import Evaluated, SharedMemory, Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot, newest_snapshot, scored_values, snapshots_beyond
-from dkan_core.training.validation.early_stopping import EarlyStopping, describe_best
+from dkan_core.training.validation.additive_tables import TableMaker
+from dkan_core.training.validation.early_stopping import EarlyStopping
+from dkan_core.training.validation.finishing import finish_model
 from dkan_core.training.validation.scorer import Best, Scorer
 
 MODEL_FOLDER = "model"
@@ -148,21 +151,23 @@ class Evaluator:
         best = self.best
         if best is None or self.unsaved is None:
             return
-        config = self.spec.config
         replica = self.scorer.replica
-        calibration, metrics = describe_best(
-            best.scored, self.prepared.labels, config, epoch=best.facts["epoch"], step=best.facts["step"]
+        replica.load(best.values_P)
+        model, architecture, metrics = finish_model(
+            replica.model, best, self.prepared.labels, self.spec.config, lambda: self._tables
         )
         metrics["data"] = self.prepared.fingerprint
         metrics["origin"] = origin_of(self.prepared).model_dump()
-        replica.load(best.values_P)
-        # Into the saved model alone: snapshots are compared by log-odds as they are, whose order calibration keeps.
-        replica.model.calibrate(*calibration)
         folder = Path(self.spec.run) / MODEL_FOLDER
-        save_model(folder, replica.model, self.architecture, self.prepared.preprocessor, metrics)
-        replica.model.calibrate()
+        save_model(folder, model, architecture, self.prepared.preprocessor, metrics)
         self._write_state(self.unsaved, folder)
         self.unsaved = None
+
+    @functools.cached_property
+    def _tables(self) -> TableMaker:
+        """What makes tables of an additive model; it counts the rows of the train split once."""
+        train = open_split(Path(self.spec.prepared), self.prepared, "train")
+        return TableMaker(train, self.scorer.reader)
 
     def _write_state(self, each: StateSnapshot, model: Path) -> None:
         """Write the state of the best model as a checkpoint, for ``--resume best``; training does not need it."""

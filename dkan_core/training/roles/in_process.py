@@ -8,8 +8,8 @@ Shape suffixes: P trainable parameters of the model.
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,22 +17,24 @@ import torch
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.data.loading.loader import RowReader, SliceBatches, run_batches
+from dkan_core.data.loading.loader import RowReader, SliceBatches
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.model.base import TabularModel
 from dkan_core.training.compute.device_steps import make_local_steps
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
-from dkan_core.training.roles.own_updates import OwnSteps, OwnUpdates
+from dkan_core.training.roles.own_updates import OwnSteps
 from dkan_core.training.roles.post_step import PostStepHooks
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import TrainingLoop
-from dkan_core.training.setup.architecture import choose_architecture
-from dkan_core.training.setup.initial_model import InitialModel, initial_model
+from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
+from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
 from dkan_core.training.state.shared_memory import Evaluated, MemoryShape, create_memory
-from dkan_core.training.validation.early_stopping import EarlyStopping, describe_best
+from dkan_core.training.validation.additive_tables import TableMaker
+from dkan_core.training.validation.early_stopping import EarlyStopping
+from dkan_core.training.validation.finishing import finish_model
 from dkan_core.training.validation.scorer import Best, Scorer
 
 logger = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ logger = logging.getLogger(__name__)
 class SingleResult:
     """What ``train_single`` ended with."""
 
-    model: TabularFastKAN
+    model: TabularModel
     """The best model by validation AP, on the CPU, ready to score."""
 
     architecture: ModelConfig
@@ -64,6 +66,7 @@ def train_single(
     prepared: PreparedData,
     config: ResolvedTrainConfig,
     initial: InitialModel | None = None,
+    on_evaluation: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> SingleResult:
     """Train in this process and return the best model; torch's random state is left as it was.
 
@@ -73,6 +76,7 @@ def train_single(
         prepared: The manifest of both.
         config: Resolved settings for one worker.
         initial: Model to start from. Default: an untrained one.
+        on_evaluation: Called with each entry of the history. Default: nothing is.
 
     Raises:
         TrainingError: The loss is not finite, whatever the learning rate.
@@ -80,7 +84,7 @@ def train_single(
     assert config.workers == 1, f"one process trains, not {config.workers}"
     # An estimator must not change the random numbers of its caller's program.
     with torch.random.fork_rng(devices=[]):
-        return _Single(train, valid, prepared, config, initial).run()
+        return _Single(train, valid, prepared, config, initial, on_evaluation).run()
 
 
 class _Single:
@@ -93,21 +97,23 @@ class _Single:
         prepared: PreparedData,
         config: ResolvedTrainConfig,
         initial: InitialModel | None,
+        on_evaluation: Callable[[Mapping[str, Any]], None] | None,
     ) -> None:
+        self.on_evaluation = on_evaluation
         # Whatever strategy the settings name: there is nobody to exchange anything with.
         config = replace(config, strategy="single", mode="sync", sync_interval=1)
         self.config = config
         self.train = train
-        self.architecture = initial.architecture if initial else choose_architecture(train, prepared, config)
+        self.architecture = starting_architecture(train, prepared, config, initial)
         model = initial_model(self.architecture, prepared, config, initial)
         values_P = flatten(model).numpy()
         memory = create_memory(MemoryShape(parameters=len(values_P), workers=1, average=config.ema_decay > 0))
         # The mapping stays, and no other process is to open it.
         os.close(memory.handle)
-        initialize_store(memory, values_P)
-        self.store = ParameterStore(
-            memory, Rules.from_config(config, train.rows, decayed_ranges(model, config, train.rows))
-        )
+        initialize_store(memory, values_P, initial.moments_2P if initial else None)
+        decayed = decayed_ranges(model, config, train.rows)
+        rates = learning_rate_factors(model, config, train.rows)
+        self.store = ParameterStore(memory, Rules.from_config(config, train.rows, decayed, rates))
         self.replica = Replica(model, torch.device(config.device), config.kernel)
         self.scorer = Scorer(self.replica, valid, EarlyStopping(config.patience))
         self.best: Best | None = None
@@ -116,18 +122,10 @@ class _Single:
     def run(self) -> SingleResult:
         """Run every step, or until patience or time is used up."""
         stopwatch = Stopwatch()
-        with self._update_source(stopwatch) as source:
+        with closing(SliceBatches(self.train, self.config, 0)) as slices:
+            source = OwnSteps(self.store, make_local_steps(self.replica, slices, self.store.rules), stopwatch)
             TrainingLoop(self.store, source, PostStepHooks(self.store, self._evaluate), stopwatch).run()
         return self._result()
-
-    @contextmanager
-    def _update_source(self, stopwatch: Stopwatch) -> Iterator[OwnSteps | OwnUpdates]:
-        if self.config.takes_local_steps:
-            with closing(SliceBatches(self.train, self.config, 0)) as slices:
-                yield OwnSteps(self.store, make_local_steps(self.replica, slices, self.store.rules), stopwatch)
-        else:
-            batches = run_batches(self.train, self.config)
-            yield OwnUpdates(self.store, self.replica, lambda _: next(batches), stopwatch)
 
     def _evaluate(self, ledger: Ledger, _: bool) -> bool:
         """Score the state that counts and keep it if it is the best, unless patience is used up already."""
@@ -138,6 +136,8 @@ class _Single:
         entry, best = self.scorer.score_parameters(self.store.state_KP[::3], facts)
         self.best = best or self.best
         self.history.append(entry)
+        if self.on_evaluation is not None:
+            self.on_evaluation(entry)
         logger.info(
             "epoch %.2f  loss %.4f  AP %.4f  best %.4f",
             entry["epoch"],
@@ -151,17 +151,17 @@ class _Single:
     def _result(self) -> SingleResult:
         """Return the best model in memory of its own."""
         assert self.best is not None, "no evaluation gave an average precision"
-        facts = self.best.facts
-        calibration, metrics = describe_best(
-            self.best.scored, self.architecture.labels, self.config, epoch=facts["epoch"], step=facts["step"]
-        )
         self.replica.load(self.best.values_P)
-        best = TabularFastKAN(self.architecture)
-        best.load_state_dict(self.replica.model.state_dict())
-        best.calibrate(*calibration)
+        model, architecture, metrics = finish_model(
+            self.replica.model,
+            self.best,
+            self.architecture.labels,
+            self.config,
+            lambda: TableMaker(self.train, self.scorer.reader),
+        )
         return SingleResult(
-            model=best.eval(),
-            architecture=self.architecture,
+            model=model,
+            architecture=architecture,
             metrics=metrics,
             history=self.history,
             refused=self.store.ledger.refused,

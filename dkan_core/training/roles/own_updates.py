@@ -2,12 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable
 
 import numpy as np
 
-from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.local_steps import LocalSteps
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import UpdateSource
@@ -16,51 +13,19 @@ from dkan_core.training.state.aggregation import LossTotals, WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore
 
 MAX_STEPS = 256
-"""Between two commits, which copy the state to the host: so many are done again where the process dies."""
+"""Between two commits, which copy the state: so many are done again where the process dies."""
 
 MAX_SECONDS = 2.0
 """About so long, where that is fewer steps: so late are Ctrl-C and the end of the run's time noticed."""
 
 
-class OwnUpdates(UpdateSource):
-    """The gradient of one global batch after the other, to the bit what one worker of a parameter server pushes.
-
-    Args:
-        store: The state that counts; the gradients are put into the first push buffer of its memory.
-        replica: The model.
-        rows_of_step: Returns a global batch; the steps are asked for in order.
-        stopwatch: Told what the time went into.
-    """
-
-    def __init__(
-        self, store: ParameterStore, replica: Replica, rows_of_step: Callable[[int], Arrays], stopwatch: Stopwatch
-    ) -> None:
-        self.store = store
-        self.replica = replica
-        self.rows_of_step = rows_of_step
-        self.stopwatch = stopwatch
-        self._gradient_P = store.memory.pushes_WN[0]
-        replica.bind_gradient_array(self._gradient_P)
-
-    def next_updates(self) -> list[WorkerUpdate]:
-        """Compute the gradient of the next global batch."""
-        self.stopwatch.lap("other")
-        rules = self.store.rules
-        unit = self.store.ledger.units_done
-        (step,) = rules.work_plan.steps_of_unit(unit)
-        self.replica.load(self.store.state_KP[0])
-        totals = self.replica.compute_gradient(self.rows_of_step(step), rules.config)
-        self.replica.copy_buffer(self.replica.gradients_P, self._gradient_P)
-        self.stopwatch.lap("compute")
-        return [WorkerUpdate(unit=unit, array_P=self._gradient_P, **totals._asdict())]
-
-
 class OwnSteps(UpdateSource):
-    """Parameters and moments after some steps, which are taken on the model's device without a look at the host.
+    """Parameters and moments after some steps, to the bit those to which one worker of a parameter server leads.
 
-    There are as many steps as there may be before something is due, and one at first, whose time tells how long others
-    take. With a moving average of the parameters, which is
-    taken where the state that counts is, there is one.
+    The steps are taken where the model is: on a GPU without a look at the host, on a CPU in memory that no other
+    process reads. There are as many as there may be before something is due, and one at first, whose time tells how
+    long others take. With a moving average of the parameters, which is taken where the state that counts is, there is
+    one.
 
     Args:
         store: The state that counts.

@@ -89,9 +89,9 @@ class PostStepHooks:
 
     def commit(self, **changes: int) -> None:
         """Commit the ledger with some fields changed, unless they are so already."""
-        ledger = replace(self.store.ledger, **changes)
-        if ledger != self.store.ledger:
-            self.store.commit(ledger)
+        # At every turn of the loop, nearly always in vain: a ledger of its own is made only where there is a change.
+        if any(getattr(self.store.ledger, name) != value for name, value in changes.items()):
+            self.store.commit(replace(self.store.ledger, **changes))
 
     @property
     def _snapshot_is_due(self) -> bool:

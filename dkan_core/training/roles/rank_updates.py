@@ -177,6 +177,10 @@ class DeviceRounds(RankUpdates):
         )
         return [update]
 
+    def close(self) -> None:
+        """Take no more steps, so that the connections to the other ranks can be closed."""
+        self.steps.release_graph()
+
     def _take(self, count: int) -> RoundTotals:
         """Take so many rounds from the state that counts on; return what is summed over the ranks."""
         plan, done = self.store.rules.work_plan, self.store.ledger.units_done

@@ -61,7 +61,7 @@ def open_compute_process(spec: ProcessSpec) -> Iterator[ComputeProcess]:
             yield ComputeProcess(
                 memory=memory,
                 heartbeat=heartbeat,
-                rules=Rules.from_config(spec.config, spec.train_rows, spec.decayed),
+                rules=Rules.from_config(spec.config, spec.train_rows, spec.decayed, spec.rates),
                 replica=Replica.from_architecture(spec.model, device, spec.config.kernel),
                 batches=batches,
             )

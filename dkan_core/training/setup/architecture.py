@@ -6,6 +6,7 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.architecture import ModelConfig
+from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
 
 logger = logging.getLogger(__name__)
@@ -21,6 +22,8 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
     """
     one_hot_groups: tuple[tuple[int, ...], ...] = ()
     missing: tuple[int, ...] = ()
+    if config.model == "additive":
+        return _choose_additive(reader, prepared, config)
     if config.model == "auto":
         encoding = prepared.preprocessor
         columns = len(encoding.numeric) + len(encoding.coded)
@@ -31,3 +34,14 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
         crosses = [" x ".join(names[index] for index in group) for group in one_hot_groups if len(group) > 1]
         logger.info("crosses that pay on unseen rows: %s", ", ".join(crosses) or "none")
     return ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, missing=missing)
+
+
+def _choose_additive(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ModelConfig:
+    encoding = prepared.preprocessor
+    columns = len(encoding.numeric) + len(encoding.coded)
+    sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
+    one_hot_groups, shape = choose_additive(encoding, sample, config)
+    names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]
+    pairs = [" x ".join(names[feature] for feature in pair) for pair in shape.pairs]
+    logger.info("pairs that pay on unseen rows: %s", ", ".join(pairs) or "none")
+    return ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, additive=shape)

@@ -5,33 +5,24 @@ import logging
 from collections.abc import Sequence
 
 from dkan_core.config import ResolvedStrategy, ResolvedTrainConfig, TrainConfig
+from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.order import slice_of
 from dkan_core.errors import ConfigError
 from dkan_core.model.kernels import check_kernel, describe_kernel
 from dkan_core.tracking.mlflow.client import check_mlflow
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.setup.placement import choose_eval_device, rank_devices, worker_devices
+from dkan_core.training.setup.sizing import batch_rows, epoch_count, grid_range, network_size, rarer_class_rows
 
-# The numbers below were chosen on the validation parts of the data sets in docs/development/benchmarks.md, which says
-# what some of them are worth.
-
-# Rows of a batch over the root of the train split's rows.
-BATCH_PER_ROOT = 2.8
-MIN_BATCH = 128
-MAX_BATCH = 65_536
 BASE_BATCH = 512
 # Half of it lost 0.007 of AP, the mean of three data sets.
 BASE_LR = 4e-3
 # By the rules alone the rate of a large batch diverges; see ``resolve``.
 MAX_LR = 1e-2
+# Times the others' rate: without layers behind the tables nothing amplifies a step.
+ADDITIVE_LR = 5.0
 # Of the batch size, by ``lr_scaling``.
 EXPONENTS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
-ROWS_TO_SEE = 1_500_000
-# Too few steps cost more AP than any other choice: small data gets more epochs, and no plan recommends batches that
-# leave fewer steps.
-STEPS_TO_TAKE = 800
-MIN_EPOCHS = 3
-MAX_EPOCHS = 20
 # Steps between two exchanges where parameters are averaged. In a prototype with four workers, averaging every 8 steps
 # lost 0.007 of AP against one worker, every 64 steps 0.012.
 DEFAULT_INTERVAL = 8
@@ -54,22 +45,29 @@ STRATEGY_REASONS = {
     ("single", "sync"): "one worker, nothing to aggregate",
 }
 
-# Rows below which there are so many members of so many hidden units. Several members instead of one that is as wide are
-# worth 0.029 of AP on tox21, 0.005 on bank_marketing and nothing on adult. On the flights, which have the most rows,
-# width is worth more: 128 units instead of 64 gained 0.010 of AP, 256 another 0.005.
-SIZES = ((16_000, 4, 128), (128_000, 2, 128))
-# Members and hidden units for more rows, and for ``model="fastkan"``.
-LARGE, PLAIN = (1, 256), (1, 64)
-
 logger = logging.getLogger(__name__)
 
 
-def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun | None = None) -> ResolvedTrainConfig:
+def resolve_for(config: TrainConfig, prepared: PreparedData, torchrun: TorchRun | None = None) -> ResolvedTrainConfig:
+    """Fill in what is None for a data set; see ``resolve``."""
+    train = prepared.splits["train"]
+    return resolve(config, train.rows, len(prepared.labels), torchrun, rarer_rows=rarer_class_rows(train))
+
+
+def resolve(
+    config: TrainConfig,
+    rows: int,
+    labels: int = 1,
+    torchrun: TorchRun | None = None,
+    *,
+    rarer_rows: float | None = None,
+) -> ResolvedTrainConfig:
     """Fill in what is None and check the rest against the data and the machine.
 
-    - strategy: single on one GPU, where nothing is to be aggregated and the steps need no host; else parameter-server,
-      since it survives the death of any process; allreduce under torchrun, where a server on one node would be the
-      slowest link.
+    - strategy: single with one worker, where nothing is to be aggregated: on one GPU the steps need no host, and on a
+      CPU a server would read and write every parameter in another process, which took a seventh to a fifth of a run;
+      else parameter-server, since it survives the death of any process; allreduce under torchrun, where a server on
+      one node would be the slowest link.
     - device: CUDA where there is one; in the result, one device per worker.
     - workers: one per GPU; one on the CPU; under torchrun, one per rank.
     - eval_device: a GPU that no worker has, else the first worker's device.
@@ -78,9 +76,12 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
       times the root of the rows, from 128 to 65,536.
     - members and hidden: 4 of one layer of 128 units below 16,000 rows, 2 of 128 below 128,000, then 1 of 256: the more
       rows, the less two networks differ.
+    - grid_min and grid_max: -3 and 3 below 8,000 rows of the rarer class, taken as half of all where
+      it is not known; else, and with ``model="fastkan"``, -2 and 2.
     - learning_rate: 0.004 up to 512 rows a batch, growing with the batch size by ``lr_scaling``, at most 0.01 by any
       rule: AdamW's steps do not shrink with the gradient's noise, so what diverges in small batches does in large ones.
     - epochs: enough to see 1.5 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
+    - quality: its factors (``QUALITIES``) on members, hidden, batch size and epochs.
 
     Raises:
         ConfigError: There is no such GPU, settings exclude each other, there are more workers than rows of a batch,
@@ -95,12 +96,15 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
     strategy = _strategy(config, devices, torchrun)
     workers = len(devices)
     _check_workers(workers, strategy, rows, torchrun)
-    batch_size = _batch_size(config, workers, rows)
+    batch_size = batch_rows(config, workers, rows)
     _check_slices(config.slice_weights, workers, batch_size)
-    members, hidden = _network_size(config, rows)
+    members, hidden = network_size(config, rows)
+    grid_min, grid_max = grid_range(config, rows / 2 if rarer_rows is None else rarer_rows)
     resolved = {
         "members": members,
         "hidden": hidden,
+        "grid_min": grid_min,
+        "grid_max": grid_max,
         "strategy": strategy,
         "sync_interval": _sync_interval(config, strategy),
         "device": ",".join(devices),
@@ -109,7 +113,7 @@ def resolve(config: TrainConfig, rows: int, labels: int = 1, torchrun: TorchRun 
         "batch_size": batch_size,
         "batch_size_per_worker": None,
         "learning_rate": _learning_rate(config, batch_size),
-        "epochs": config.epochs or _epochs(rows, batch_size),
+        "epochs": epoch_count(config, rows, batch_size),
     }
     found = ResolvedTrainConfig(**{**vars(config), **resolved})
     if config.data_in == "device" and not found.may_hold_rows:
@@ -165,7 +169,7 @@ def _check_label_weights(config: TrainConfig, labels: int) -> None:
 
 def _check_extras(config: TrainConfig) -> None:
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("tensorboard is not installed; run: pip install 'dkan[tensorboard]'")
+        raise ConfigError("tensorboard is not installed; in a checkout of dkan run: pip install '.[tensorboard]'")
     check_mlflow(config)
 
 
@@ -203,13 +207,14 @@ def _sync_interval(config: TrainConfig, strategy: ResolvedStrategy) -> int:
 
 
 def _learning_rate(config: TrainConfig, batch_size: int) -> float:
-    return config.learning_rate or min(MAX_LR, scaled_learning_rate(batch_size, config.lr_scaling))
+    by_rule = min(MAX_LR, scaled_learning_rate(batch_size, config.lr_scaling))
+    return config.learning_rate or (ADDITIVE_LR * by_rule if config.model == "additive" else by_rule)
 
 
 def _strategy(config: TrainConfig, devices: Sequence[str], torchrun: TorchRun | None) -> ResolvedStrategy:
     if torchrun is None:
-        one_gpu = len(devices) == 1 and devices[0] != "cpu" and config.mode == "sync"
-        default: ResolvedStrategy = "single" if one_gpu else "parameter-server"
+        is_alone = len(devices) == 1 and config.mode == "sync"
+        default: ResolvedStrategy = "single" if is_alone else "parameter-server"
         return default if config.strategy == "auto" else config.strategy
     if config.strategy in ("parameter-server", "single"):
         raise ConfigError(
@@ -217,24 +222,3 @@ def _strategy(config: TrainConfig, devices: Sequence[str], torchrun: TorchRun | 
             "local-sgd, or start one process without torchrun"
         )
     return "allreduce" if config.strategy == "auto" else config.strategy
-
-
-def _network_size(config: TrainConfig, rows: int) -> tuple[int, tuple[int, ...]]:
-    """Return the members and the widths of each one's hidden layers."""
-    by_rows = next(((members, width) for below, members, width in SIZES if rows < below), LARGE)
-    members, width = PLAIN if config.model == "fastkan" else by_rows
-    return config.members or members, (width,) if config.hidden is None else config.hidden
-
-
-def _batch_size(config: TrainConfig, workers: int, rows: int) -> int:
-    """Return the rows of a step over all workers, at most all there are."""
-    if config.batch_size_per_worker is not None:
-        return min(workers * config.batch_size_per_worker, rows)
-    wanted = max(MIN_BATCH, min(MAX_BATCH, int(BATCH_PER_ROOT * rows**0.5)))
-    return min(config.batch_size or 1 << (wanted.bit_length() - 1), rows)
-
-
-def _epochs(rows: int, batch_size: int) -> int:
-    by_rows = max(MIN_EPOCHS, min(10, round(ROWS_TO_SEE / rows)))
-    by_steps = min(MAX_EPOCHS, STEPS_TO_TAKE * batch_size // rows)
-    return max(by_rows, by_steps)

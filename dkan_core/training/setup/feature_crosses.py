@@ -1,11 +1,13 @@
 """Which codes deserve weights of their own: chosen before training, by how well they predict rows they have not seen.
 
-An additive model of every feature is fitted on one half of a sample of the train split and leaves residuals in the
-other half, and the other way round. A candidate is a coded numeric column (are its exact values more than its smooth
-curve?) or a cross of coded columns (is the pair more than the sum?). Its effect is estimated on the residuals of one
-half and judged by the loss it saves in the other, so a candidate that only fits noise loses. One that is taken joins
-the additive model, on top of which the next is judged. All pairs are looked at once and the best again and again; a
-pair that is taken may grow by a third column. The halves are made by row, also where splits are by group.
+An additive model of every feature is fitted on each half of a sample of the train split. A candidate is a coded numeric
+column (are its exact values more than its smooth curve?) or a cross of coded columns (is the pair more than the sum?).
+Its effect is estimated on what the model of one half leaves unexplained there, and judged by the loss that it saves
+when model and effect meet the other half, so a candidate that only fits noise loses. (Estimated on what the model of
+the other half leaves, the effect would also hold that model's noise: it has the opposite sign where it is judged, and
+good candidates lose.) One that is taken joins the additive model, on top of which the next is judged. All pairs are
+looked at once and the best again and again; a pair that is taken may grow by a third column. The halves are made by
+row, also where splits are by group.
 
 The pairwise search is that of FAST (Lou et al. 2013, doi:10.1145/2487575.2487579), here cross-fitted and greedy.
 
@@ -16,6 +18,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -39,10 +42,11 @@ MAX_SHORTLIST = 24
 MAX_CROSSES = 4
 # Columns of a cross, at most.
 MAX_ORDER = 3
-# Log-likelihood, in nats over the sample, that exact values and a cross must save on unseen rows. A cross is chosen
-# among many more candidates than a column's values, so it has to gain more. On bank_marketing crosses are worth 0.007
-# of AP, on adult nothing; weights for all exact values would lose 0.022 and 0.002.
-MIN_VALUE_GAIN, MIN_CROSS_GAIN = 3.0, 10.0
+# Log-likelihood, in nats over the sample, that exact values and a cross must save on unseen rows, beyond one nat for
+# so many codes: each has a vector of weights, which take time in every step and may be memorised. The best of many
+# candidates gains a few nats by chance.
+MIN_VALUE_GAIN, MIN_CROSS_GAIN = 10.0, 10.0
+CODES_PER_NAT = 25
 
 # With so many rows a code, exact values are kept anyhow: they cost little, and the network may combine them.
 PLENTIFUL_ROWS = 5_000
@@ -90,7 +94,7 @@ def choose_one_hot_groups(preprocessor: Preprocessor, sample: Arrays, train_rows
     categories: list[Group] = [(index,) for index, feature in enumerate(coded) if feature.kind == "category"]
     values: list[Group] = [(index,) for index, feature in enumerate(coded) if feature.kind == "value"]
     columns = [
-        _column(codes, feature.cardinality) for codes, feature in zip(sample["categorical"].T, coded, strict=True)
+        coded_column(codes, feature.cardinality) for codes, feature in zip(sample["categorical"].T, coded, strict=True)
     ]
     residuals = Residuals.from_rows(_smooth(preprocessor, sample, columns), sample)
     # Values first: crosses have to gain on top of them.
@@ -107,7 +111,8 @@ class CodedColumn:
     size: int
 
 
-def _column(codes: npt.NDArray[np.int32], size: int) -> CodedColumn:
+def coded_column(codes: npt.NDArray[np.int32], size: int) -> CodedColumn:
+    """Return a coded feature of which rare codes count as unseen."""
     kept = min(size, MAX_ONE_HOT_CODES)
     return CodedColumn(np.where(codes < kept, codes, UNSEEN).astype(np.int64), kept)
 
@@ -132,94 +137,96 @@ def _smooth(preprocessor: Preprocessor, sample: Arrays, columns: list[CodedColum
 
 
 class Residuals:
-    """What an additive model, fitted on the other half of the rows, leaves unexplained in each half."""
+    """What additive models, one of each half of the rows, leave unexplained in the half they know and in the other."""
 
     def __init__(self, target_N: Float64, weight_N: Float64) -> None:
         self.target_N = target_N
         self.weight_N = weight_N
         self.half_N: Int64 = np.arange(len(target_N)) % 2
-        self.unseen_N = np.zeros(len(target_N))
-        self._update()
+        prior = np.average(target_N, weights=weight_N)
+        # Log-odds by the model of the row's own half, and by that of the other one.
+        self.own_N = np.full(len(target_N), np.log(prior / (1 - prior)))
+        self.unseen_N = self.own_N.copy()
 
     @classmethod
     def from_rows(cls, smooth: list[CodedColumn], sample: Arrays) -> list["Residuals"]:
-        """Fit the additive model of each label that has both classes."""
+        """Fit the additive models of each label that has both classes."""
         fitted = []
         for target_N in sample["labels"].T:
             measured_N = (target_N != NOT_MEASURED).astype(np.float64)
             weight_N = measured_N * sample["weight"] if "weight" in sample else measured_N
             # Gains and shrinkage count rows: the scale of the weights must not matter.
             weight_N = weight_N * (measured_N.sum() / max(weight_N.sum(), np.finfo(np.float64).tiny))
-            if len(np.unique(target_N[weight_N > 0])) == 2:
+            counted_N = target_N[weight_N > 0]
+            if counted_N.any() and not counted_N.all():
                 fitted.append(cls(np.where(measured_N, target_N, 0).astype(np.float64), weight_N))
-                fitted[-1]._fit(smooth)
+                # Boosting: one column after the other.
+                for column in smooth * ROUNDS:
+                    fitted[-1].absorb(column, LEARNING_RATE)
         return fitted
-
-    def _fit(self, smooth: list[CodedColumn]) -> None:
-        """Boost one column after the other; each half's model is kept for both halves."""
-        prior = np.average(self.target_N, weights=self.weight_N)
-        seen_N = np.full(len(self.target_N), np.log(prior / (1 - prior)))
-        self.unseen_N[:] = seen_N
-        for _ in range(ROUNDS):
-            for column in smooth:
-                # Each half's model is fitted on its own rows, and applied to those of the other, which it has not seen.
-                gradient_N, curvature_N = self._derivatives(seen_N)
-                effect = LEARNING_RATE * self._effects(column, gradient_N, curvature_N)[2]
-                seen_N += effect[self.half_N, column.codes]
-                self.unseen_N += effect[1 - self.half_N, column.codes]
-        self._update()
-
-    def _derivatives(self, log_odds_N: Float64) -> tuple[Float64, Float64]:
-        probability_N = sigmoid(log_odds_N)
-        return (
-            self.weight_N * (self.target_N - probability_N),
-            self.weight_N * probability_N * (1 - probability_N),
-        )
-
-    def _effects(
-        self, column: CodedColumn, gradient_N: Float64, curvature_N: Float64
-    ) -> tuple[Float64, Float64, Float64]:
-        """Return each half's gradient, curvature and Newton step of each code.
-
-        Shape:
-            - Output: ``(2, column.size)`` each
-        """
-        places = column.codes + column.size * self.half_N
-        gradient, curvature = (
-            np.bincount(places, values_N, 2 * column.size).astype(np.float64).reshape(2, -1)
-            for values_N in (gradient_N, curvature_N)
-        )
-        return gradient, curvature, gradient / (curvature + SHRINKAGE)
-
-    def _update(self) -> None:
-        self.gradient_N, self.curvature_N = self._derivatives(self.unseen_N)
 
     def gain(self, column: CodedColumn) -> float:
         """Return the log-likelihood that the effects of one half save in the other, to second order."""
-        gradient, curvature, effect = self._effects(column, self.gradient_N, self.curvature_N)
-        other = effect[::-1]
-        return float((other * gradient - 0.5 * other**2 * curvature).sum())
+        gradient, curvature = self._own_sums(column)
+        effect_of_other = self._effects(gradient, curvature)[::-1]
+        unseen = self._sums(column, self._unseen_gradient_N)
+        # A half has about the same curvature by either model.
+        return float((effect_of_other * unseen - 0.5 * effect_of_other**2 * curvature).sum())
 
-    def absorb(self, column: CodedColumn) -> None:
-        """Let the additive model have the effects of a column."""
-        effect = self._effects(column, self.gradient_N, self.curvature_N)[2]
+    def main_gain(self, column: CodedColumn) -> float:
+        """Return the log-likelihood that a column alone gains over the prior, to second order."""
+        prior = np.average(self.target_N, weights=self.weight_N)
+        gradient = np.bincount(column.codes, self.weight_N * (self.target_N - prior), column.size)
+        curvature = np.bincount(column.codes, self.weight_N * prior * (1 - prior), column.size)
+        return float((gradient**2 / (curvature + SHRINKAGE)).sum() / 2)
+
+    def absorb(self, column: CodedColumn, share: float = 1.0) -> None:
+        """Let the additive models have the effects of a column."""
+        effect = share * self._effects(*self._own_sums(column))
+        self.own_N += effect[self.half_N, column.codes]
         self.unseen_N += effect[1 - self.half_N, column.codes]
-        self._update()
+        for kept in ("_own_derivatives_N", "_unseen_gradient_N"):
+            self.__dict__.pop(kept, None)
+
+    @cached_property
+    def _own_derivatives_N(self) -> tuple[Float64, Float64]:
+        """Gradient and curvature of the log-likelihood by the model of the row's own half."""
+        probability_N = sigmoid(self.own_N)
+        gradient_N = self.weight_N * (self.target_N - probability_N)
+        return gradient_N, self.weight_N * probability_N * (1 - probability_N)
+
+    @cached_property
+    def _unseen_gradient_N(self) -> Float64:
+        return self.weight_N * (self.target_N - sigmoid(self.unseen_N))
+
+    def _own_sums(self, column: CodedColumn) -> tuple[Float64, Float64]:
+        gradient_N, curvature_N = self._own_derivatives_N
+        return self._sums(column, gradient_N), self._sums(column, curvature_N)
+
+    def _sums(self, column: CodedColumn, values_N: Float64) -> Float64:
+        """Return each half's sum over the rows of each code, ``(2, column.size)``."""
+        places_N = column.codes + column.size * self.half_N
+        return np.bincount(places_N, values_N, 2 * column.size).astype(np.float64).reshape(2, -1)
+
+    def _effects(self, gradient: Float64, curvature: Float64) -> Float64:
+        """Return the Newton step of each code, drawn towards 0."""
+        return gradient / (curvature + SHRINKAGE)
 
 
-def _gain(residuals: list[Residuals], column: CodedColumn) -> float:
-    return sum(residual.gain(column) for residual in residuals)
+def _worth(residuals: list[Residuals], column: CodedColumn) -> float:
+    """Return what weights for the codes of a column gain on unseen rows beyond what they cost, in nats."""
+    return sum(residual.gain(column) for residual in residuals) - column.size / CODES_PER_NAT
 
 
 def _choose_values(
     residuals: list[Residuals], columns: list[CodedColumn], candidates: list[Group], train_rows: int
 ) -> list[Group]:
     """Return the candidates that gain beside the better ones, or whose codes have rows in plenty."""
-    gains = {group: _gain(residuals, _joint(columns, group)) for group in candidates}
+    gains = {group: _worth(residuals, _joint(columns, group)) for group in candidates}
     taken = [group for group in candidates if train_rows >= PLENTIFUL_ROWS * columns[group[0]].size]
     for group in sorted(candidates, key=gains.__getitem__, reverse=True):
         column = _joint(columns, group)
-        if _gain(residuals, column) > MIN_VALUE_GAIN:
+        if _worth(residuals, column) > MIN_VALUE_GAIN:
             taken.append(group)
             for residual in residuals:
                 residual.absorb(column)
@@ -234,11 +241,11 @@ def _choose_crosses(residuals: list[Residuals], columns: list[CodedColumn]) -> l
         return len(group) <= MAX_ORDER and math.prod(columns[index].size for index in group) <= MAX_ONE_HOT_CODES
 
     pairs: list[Group] = [pair for pair in itertools.combinations(range(len(columns)), 2) if fits(pair)]
-    gains = {pair: _gain(residuals, _joint(columns, pair)) for pair in pairs}
+    gains = {pair: _worth(residuals, _joint(columns, pair)) for pair in pairs}
     shortlist = sorted(pairs, key=gains.__getitem__, reverse=True)[:MAX_SHORTLIST]
     taken: list[Group] = []
     while shortlist and len(taken) < MAX_CROSSES:
-        gains = {group: _gain(residuals, _joint(columns, group)) for group in shortlist}
+        gains = {group: _worth(residuals, _joint(columns, group)) for group in shortlist}
         best = max(shortlist, key=gains.__getitem__)
         if gains[best] < MIN_CROSS_GAIN:
             break

@@ -7,15 +7,26 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dkan_core.config import ResolvedTrainConfig, TrainConfig, build_config
+from dkan_core.data.encoding.extending import compare_encodings
+from dkan_core.data.encoding.like import listed_names
+from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.loading.loader import RowReader
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.base import TabularModel
 from dkan_core.model.model_folder import CONFIG, WEIGHTS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.compute.gradient import untrained_model
-from dkan_core.training.launcher.checkpoints import load_checkpoint, source_of
+from dkan_core.training.compute.gradient import flatten, untrained_model
+from dkan_core.training.launcher.checkpoints import BEST_FILE, CHECKPOINTS, load_checkpoint, source_of
+from dkan_core.training.setup.architecture import choose_architecture
+from dkan_core.training.setup.model_parts import learning_rate_factors
+from dkan_core.training.setup.weight_transfer import transferred_state, widened_architecture
+from dkan_core.training.state.adamw import BETA1, BETA2, Float32
 from dkan_core.utils.storage.files import read_if_there
 from dkan_core.utils.storage.remote import local_copy
 
@@ -36,12 +47,29 @@ ARCHITECTURE_SETTINGS = (
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InitialModel:
     """What training starts from."""
 
     architecture: ModelConfig
-    module: TabularFastKAN
+    module: TabularModel
+    preprocessor: Preprocessor
+    moments_2P: Float32 | None = None
+    """Of its optimizer, free of bias; None: zeros."""
+
+    @classmethod
+    def of(cls, saved: SavedModel, moments_2P: Float32 | None = None) -> "InitialModel":
+        """Return a saved model as what training starts from."""
+        return cls(
+            architecture=saved.config,
+            module=saved.module,
+            preprocessor=saved.preprocessor,
+            moments_2P=moments_2P,
+        )
+
+    def fits(self, prepared: PreparedData) -> bool:
+        """Tell whether data have the model's labels, and its encoding of the same columns."""
+        return list(self.architecture.labels) == prepared.labels and self.preprocessor == prepared.preprocessor
 
 
 def take_initial(
@@ -70,13 +98,51 @@ def take_initial(
         return _as_checkpoint_says(config, checkpoints), None
     with local_copy(place) as folder:
         saved = SavedModel(folder)
-        digest = hashlib.sha256(saved.files.read(WEIGHTS)).hexdigest()
-    _check_data(saved, manifest, prepared, config.init_from)
-    architecture = {name: getattr(saved.config, name) for name in ARCHITECTURE_SETTINGS}
+    initial = InitialModel.of(saved)
+    check_transfer(initial, manifest, str(prepared), config.init_from)
+    if config.init_optimizer == "kept":
+        initial = replace(initial, moments_2P=_kept_moments(initial, manifest, place))
+    learning_rate_factors(
+        initial.module, config, manifest.splits["train"].rows
+    )  # before anything is written: a part may not be there
     logger.info("starting from the weights of %s", config.init_from)
+    return settings_from(config, initial.architecture, saved.files.read(WEIGHTS)), initial
+
+
+def settings_from(config: TrainConfig, known: ModelConfig, weights: bytes) -> TrainConfig:
+    """Return settings with the architecture of a model, ``init_from`` being a digest of its weights.
+
+    Args:
+        config: The settings.
+        known: The model's architecture.
+        weights: Its file of weights.
+
+    Raises:
+        ConfigError: A setting contradicts the model's architecture.
+    """
+    digest = hashlib.sha256(weights).hexdigest()
+    architecture = {name: getattr(known, name) for name in ARCHITECTURE_SETTINGS}
     # A digest rather than the place: another model there is another run, and its checkpoints are no longer this run's.
-    completed = replace(_complete(config, architecture), init_from=f"sha256:{digest}")
-    return completed, InitialModel(saved.config, saved.module)
+    return replace(_complete(config, architecture), init_from=f"sha256:{digest}")
+
+
+def starting_architecture(
+    reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig, initial: InitialModel | None
+) -> ModelConfig:
+    """Return the architecture that training starts with: that of ``init_from``, with what its data did not have.
+
+    Args:
+        reader: The train split.
+        prepared: The data set.
+        config: Resolved settings.
+        initial: The model of ``init_from``, if there is one.
+    """
+    if initial is not None and initial.fits(prepared):
+        return initial.architecture
+    chosen = choose_architecture(reader, prepared, config)
+    if initial is None:
+        return chosen
+    return widened_architecture(initial.architecture, initial.preprocessor, chosen, prepared, config)
 
 
 def with_architecture(config: TrainConfig, manifest: PreparedData, prepared: str | Path) -> TrainConfig:
@@ -91,16 +157,20 @@ def with_architecture(config: TrainConfig, manifest: PreparedData, prepared: str
         UserError: As ``take_initial``.
     """
     completed, _ = take_initial(replace(config, resume="never"), manifest, prepared, "")
-    return replace(completed, init_from=None)
+    return replace(completed, init_from=None, freeze=(), init_optimizer="fresh")
 
 
 def initial_model(
     architecture: ModelConfig, manifest: PreparedData, config: ResolvedTrainConfig, initial: InitialModel | None
-) -> TabularFastKAN:
+) -> TabularModel:
     """Return the model that training starts from: that of ``init_from``, not calibrated, or an untrained one."""
     model = untrained_model(architecture, manifest, config)
     if initial is not None:
-        model.load_state_dict(initial.module.state_dict())
+        state = initial.module.state_dict()
+        if not initial.fits(manifest):
+            assert isinstance(initial.module, TabularFastKAN) and isinstance(model, TabularFastKAN), "check_transfer"
+            state = transferred_state(initial.module, model, initial.preprocessor, manifest.preprocessor)
+        model.load_state_dict(state)
         # Calibration is fitted anew on the validation split of the new data.
         model.calibrate()
     return model
@@ -115,17 +185,85 @@ def _model_folder(place: str) -> str | None:
     return None
 
 
-def _check_data(saved: SavedModel, manifest: PreparedData, prepared: str | Path, place: str) -> None:
-    if {*saved.config.labels} != {*manifest.labels}:
+def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str, place: str) -> None:
+    """Check that the data are the model's, or have more columns or labels; say what starts from it and what does not.
+
+    Args:
+        initial: The model.
+        manifest: The data to train on.
+        prepared: Where they lie, as messages call it.
+        place: Where the model lies, as messages call it.
+
+    Raises:
+        DataError: Nothing was added, and yet they differ; or nothing of the model fits.
+    """
+    if initial.fits(manifest):
+        return
+    labels = initial.architecture.labels
+    if not {*labels} & {*manifest.labels}:
         raise DataError(
             f"{prepared}: has labels {', '.join(manifest.labels)}; the model of init_from, {place}, was trained for "
-            f"{', '.join(saved.config.labels)}: train without --init-from"
+            f"{', '.join(labels)}: train without --init-from"
         )
-    if list(saved.config.labels) != manifest.labels or saved.preprocessor != manifest.preprocessor:
+    found = compare_encodings(initial.preprocessor, manifest.preprocessor)
+    new_labels = [name for name in manifest.labels if name not in labels]
+    advice = f"prepare its source with `dkan prepare ... --like {place}`, or train without --init-from"
+    if not found.added and not new_labels:
         raise DataError(
-            f"{prepared}: is encoded differently from the model of init_from, {place}, knows; "
-            f"prepare its source with `dkan prepare ... --like {place}`, or train without --init-from"
+            f"{prepared}: is encoded differently from the model of init_from, {place}, knows{found.differing()}; "
+            f"{advice}"
         )
+    if not isinstance(initial.module, TabularFastKAN):
+        raise DataError(
+            f"{prepared}: has other columns or labels than the model of init_from, {place}, whose tables are for "
+            f"its own alone; {advice}"
+        )
+    if not found.kept:
+        raise DataError(
+            f"{prepared}: no column is encoded as the model of init_from, {place}, knows it{found.differing()}; "
+            f"{advice.replace(' --like', ' --extend --like')}"
+        )
+    lost_labels = [name for name in labels if name not in manifest.labels]
+    for what, names in (
+        ("columns that start anew", [*found.added, *found.changed]),
+        ("labels that start anew", new_labels),
+        ("columns of the model that are gone", found.lost),
+        ("labels of the model that are gone", lost_labels),
+    ):
+        if names:
+            logger.warning("init_from %s: %s: %s", place, what, listed_names(names))
+    logger.info("init_from %s: %d columns keep their weights", place, len(found.kept))
+
+
+def _kept_moments(initial: InitialModel, manifest: PreparedData, model: str) -> Float32:
+    """Return the moments of AdamW that belong to a model, without the bias that they have after few steps.
+
+    Raises:
+        ConfigError: They cannot be had, or would be those of another model.
+        DataError: The checkpoint is damaged.
+    """
+    parent, _, name = model.rpartition("/")
+    where = f"{(parent or '.') if name == 'model' else model}/{CHECKPOINTS}/{BEST_FILE}"
+    if not initial.fits(manifest):
+        raise ConfigError("init_optimizer kept: there are columns or labels that the model does not know; leave it out")
+    found = load_checkpoint(where)
+    if found is None:
+        raise ConfigError(
+            f"init_optimizer kept: there is no checkpoint at {where}; give the run's folder, or leave it out"
+        )
+    checkpoint = found[1]
+    values_P = flatten(initial.module).numpy()
+    if not any(np.array_equal(values_P, each_P) for each_P in checkpoint.state_KP[::3]):
+        raise ConfigError(f"init_optimizer kept: {where} is of another model than {model}; leave it out")
+    settings = checkpoint.settings
+    if settings["mode"] == "async":
+        raise ConfigError(f"init_optimizer kept: {where} is of mode async, whose workers have moments of their own")
+    moments_2P = np.array(checkpoint.state_KP[1:3])
+    # What was kept before has no bias since then.
+    if settings.get("init_optimizer", "fresh") == "fresh":
+        rises = [1 - beta**checkpoint.ledger.step for beta in (BETA1, BETA2)]
+        moments_2P /= np.array(rises, np.float32)[:, None]
+    return moments_2P
 
 
 def _complete(config: TrainConfig, architecture: Mapping[str, Any]) -> TrainConfig:

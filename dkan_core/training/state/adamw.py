@@ -8,7 +8,7 @@ Shape suffixes: P trainable parameters of the model.
 import ctypes
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from dkan_core.native.library import AdamWArguments, native_library
 
 Float32 = npt.NDArray[np.float32]
 Decayed = tuple[int, int, float]
+Rate = tuple[int, int, float]
+"""Stretch of the parameters, start and stop, and the factor of its learning rate; 0 where it is frozen."""
 
 # These three are the defaults of the paper, and of torch.optim.AdamW, whose results a test compares.
 BETA1 = 0.9
@@ -40,6 +42,16 @@ class AdamState:
         return cls(values_P, np.zeros_like(values_P), np.zeros_like(values_P))
 
 
+@dataclass(frozen=True)
+class StepTerms:
+    """What a step depends on, beside state and gradient, as ``FlatAdamW.step`` is told."""
+
+    lr: float
+    count: int
+    scale: float
+    clear: bool
+
+
 class FlatAdamW:
     """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2).
 
@@ -56,24 +68,41 @@ class FlatAdamW:
 
     def __init__(self, decayed: Sequence[Decayed]) -> None:
         self.decayed = decayed
+        starts_D, stops_D, self._decay_D = np.array(decayed, np.float64).reshape(-1, 3).T
+        assert (starts_D[1:] >= stops_D[:-1]).all() and (starts_D <= stops_D).all(), "in order"
+        self._starts_D, self._stops_D = starts_D.astype(np.int64), stops_D.astype(np.int64)
         self._scratch, self._scaled = np.empty((2, BLOCK), np.float32)
 
     def step(
-        self, old: AdamState, new: AdamState, gradient_P: Float32, *, lr: float, count: int, scale: float = 1.0
+        self,
+        old: AdamState,
+        new: AdamState,
+        gradient_P: Float32,
+        *,
+        lr: float,
+        count: int,
+        scale: float = 1.0,
+        clear: bool = False,
     ) -> bool:
         """Write the state after a step into ``new``, which may be ``old`` itself; tell whether it is all finite.
 
         Args:
             old: State before the step.
             new: State after it.
-            gradient_P: Left as it is.
+            gradient_P: Left as it is, unless it is to be cleared.
             lr: Learning rate.
             count: Steps so far, this one included.
             scale: What the gradient is multiplied by.
+            clear: Whether the gradient is to be 0 afterwards: a pass of its own over it would cost more.
         """
+        return self._take_step(old, new, gradient_P, StepTerms(lr, count, scale, clear))
+
+    def _take_step(self, old: AdamState, new: AdamState, gradient_P: Float32, terms: StepTerms) -> bool:
+        """Take a step."""
         library = native_library()
         if library is not None:
-            return self._native_step(library, old, new, gradient_P, lr, count, scale)
+            return self._native_step(library, old, new, gradient_P, terms)
+        lr, count, scale, clear = astuple(terms)
         squares = 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, len(gradient_P), BLOCK):
@@ -83,7 +112,16 @@ class FlatAdamW:
                 self._step_block(old, new, gradient, block, lr, count)
                 # While the block is in the cache; an infinity or NaN anywhere shows in the sum.
                 squares += float(np.dot(new.values_P[block], new.values_P[block]))
+        if clear:
+            gradient_P.fill(0)
         return math.isfinite(squares)
+
+    def trained_norm(self, _: Float32, norm: float, /) -> float:
+        """Return the norm of what of a gradient is learned from, given that of all of it."""
+        return norm
+
+    def restore_frozen(self, old_P: Float32, new_P: Float32) -> None:
+        """Put frozen parameters back, which a mean over workers may round otherwise: here there are none."""
 
     def _native_step(
         self,
@@ -91,10 +129,9 @@ class FlatAdamW:
         old: AdamState,
         new: AdamState,
         gradient_P: Float32,
-        lr: float,
-        count: int,
-        scale: float,
+        terms: StepTerms,
     ) -> bool:
+        lr, count, scale, clear = astuple(terms)
         states = (
             *(old.values_P, old.exp_avg_P, old.exp_avg_sq_P),
             *(new.values_P, new.exp_avg_P, new.exp_avg_sq_P),
@@ -102,14 +139,12 @@ class FlatAdamW:
         arrays = (*states, gradient_P)
         assert all(each.dtype == np.float32 and each.flags.c_contiguous for each in arrays), "flat float32 arrays"
         assert all(len(each) == len(gradient_P) for each in arrays), "arrays of one length"
-        starts_D, stops_D, decay_D = np.array(self.decayed, np.float64).reshape(-1, 3).T
-        assert (starts_D[1:] >= stops_D[:-1]).all() and (starts_D <= stops_D).all(), "in order"
-        assert len(stops_D) == 0 or stops_D[-1] <= len(gradient_P), "stretches of the parameters"
+        assert len(self._stops_D) == 0 or self._stops_D[-1] <= len(gradient_P), "stretches of the parameters"
         with np.errstate(over="ignore"):
-            factors = (1 - lr * decay_D).astype(np.float32)
-        stretches = (starts_D.astype(np.int64), stops_D.astype(np.int64), factors)
+            factors = (1 - lr * self._decay_D).astype(np.float32)
+        stretches = (self._starts_D, self._stops_D, factors)
         pointers = (each.ctypes.data for each in (*arrays, *stretches))
-        sizes = (len(factors), len(gradient_P))
+        sizes = (len(factors), len(gradient_P), clear)
         root_scale, step_size = 1 / math.sqrt(1 - BETA2**count), lr / (1 - BETA1**count)
         moments = (BETA1, BETA2, 1 - BETA1, 1 - BETA2)
         arguments = AdamWArguments(*pointers, *sizes, *moments, root_scale, EPSILON, step_size, scale)

@@ -82,7 +82,7 @@ def average_gradients(old: AdamState, new: AdamState, updates: Sequence[WorkerUp
     if not math.isfinite(norm):
         return False
     # After the mean: the limit is for the gradient of the global batch, whatever the number of workers.
-    scale = clip_factor(norm, step.clip_norm)
+    scale = clip_factor(step.optimizer.trained_norm(gradient_P, norm), step.clip_norm)
     return step.optimizer.step(old, new, gradient_P, lr=step.lr, count=step.count, scale=scale)
 
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.errors import TrainingError
-from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float32
+from dkan_core.training.state.adamw import AdamState, Decayed, FlatAdamW, Float32, Rate
 from dkan_core.training.state.aggregation import OptimizerStep, WorkerUpdate, aggregation_for
 from dkan_core.training.state.ledger import Ledger, WorkPlan, add_to_digest
+from dkan_core.training.state.partwise_adamw import SETTLED_STEPS, PartwiseAdamW
 from dkan_core.training.state.schedule import Schedule, plan_work
 from dkan_core.training.state.shared_memory import SharedMemory
 
@@ -38,17 +39,32 @@ class Rules:
     schedule: Schedule
     work_plan: WorkPlan
     decayed: Sequence[Decayed]
+    rates: Sequence[Rate] = ()
 
     @classmethod
-    def from_config(cls, config: ResolvedTrainConfig, train_rows: int, decayed: Sequence[Decayed]) -> "Rules":
+    def from_config(
+        cls, config: ResolvedTrainConfig, train_rows: int, decayed: Sequence[Decayed], rates: Sequence[Rate] = ()
+    ) -> "Rules":
         """Return the rules of a resolved config."""
         schedule = Schedule.from_config(config, train_rows)
-        return cls(config, schedule, plan_work(config, train_rows), decayed)
+        return cls(config, schedule, plan_work(config, train_rows), decayed, rates)
+
+    def optimizer(self) -> FlatAdamW:
+        """Return an optimizer: of stretches with rates of their own, where there are any."""
+        return PartwiseAdamW(self.decayed, self.rates) if self.rates else FlatAdamW(self.decayed)
+
+    def optimizer_count(self, step: int) -> int:
+        """Return AdamW's count of steps at a step of the run, counted from 0: its moments may be older than the run."""
+        return step + 1 + (SETTLED_STEPS if self.config.init_optimizer == "kept" else 0)
 
 
-def initialize_store(memory: SharedMemory, values_P: Float32) -> None:
-    """Begin with these parameters."""
+def initialize_store(memory: SharedMemory, values_P: Float32, moments_2P: Float32 | None = None) -> None:
+    """Begin with these parameters, and with these moments instead of zeros."""
     memory.buffers_2KP[0, 0] = values_P
+    if moments_2P is not None:
+        memory.buffers_2KP[0, 1:3] = moments_2P
+        # In mode async the workers have moments, each its own.
+        memory.moments_W2P[:] = moments_2P
     # The moving average begins where the parameters do.
     memory.buffers_2KP[0, 3:] = values_P
     memory.ledger.write(Ledger())
@@ -112,7 +128,7 @@ class ParameterStore:
     def __init__(self, memory: SharedMemory, rules: Rules) -> None:
         self.memory = memory
         self.rules = rules
-        self.optimizer = FlatAdamW(rules.decayed)
+        self.optimizer = rules.optimizer()
         self.ledger = memory.ledger.read()
 
     @property
@@ -181,10 +197,11 @@ class ParameterStore:
         # By the work plan, not by counting updates: a step that was refused is a step of the schedule.
         done = self.rules.work_plan.steps_of_unit(updates[0].unit).start
         lr = self.rules.schedule.learning_rate(done) * self.lr_scale
-        step = OptimizerStep(self.optimizer, lr, done + 1, config.clip_norm)
+        step = OptimizerStep(self.optimizer, lr, self.rules.optimizer_count(done), config.clip_norm)
         old_KP = self.state_KP
         new_KP = self.standby_KP
         finite = aggregation_for(config)(AdamState(*old_KP[:3]), AdamState(*new_KP[:3]), updates, step)
+        self.optimizer.restore_frozen(old_KP[0], new_KP[0])
         if finite and config.ema_decay:
             share = sum(each.units for each in updates) / self.rules.work_plan.workers
             # Shorter at first, as in TensorFlow's ExponentialMovingAverage: else the start would weigh in for thousands

@@ -8,7 +8,7 @@ from typing import Any, Self
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.state.adamw import Decayed
+from dkan_core.training.state.adamw import Decayed, Rate
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory
 
 # Roles of which there may be several processes, each with a device, and what the names of these begin with.
@@ -43,6 +43,9 @@ class ProcessSpec:
     decayed: tuple[Decayed, ...]
     """Which stretches of the parameters decay, and how much."""
 
+    rates: tuple[Rate, ...] = ()
+    """Which have a learning rate of their own: the factor."""
+
     shape: MemoryShape
     memory: int
     """Handle of the shared memory."""
@@ -58,6 +61,9 @@ class ProcessSpec:
 
     history: tuple[dict[str, Any], ...] = field(default=())
     """Evaluations that an earlier evaluator has reported; of the evaluator's spec alone."""
+
+    logs: str = ""
+    """Folder for what libraries write when they are debugged; empty where there is none."""
 
     best: str = ""
     """File that the evaluator writes the best state to."""
@@ -100,7 +106,8 @@ class ProcessSpec:
         plain["shape"] = MemoryShape(**plain["shape"])
         plain["rendezvous"] = Rendezvous(**plain["rendezvous"]) if plain["rendezvous"] else None
         plain["wakeups"] = {name: tuple(pair) for name, pair in plain["wakeups"].items()}
-        plain["decayed"] = tuple(map(tuple, plain["decayed"]))
+        for name in ("decayed", "rates"):
+            plain[name] = tuple(map(tuple, plain[name]))
         plain["history"] = tuple(plain["history"])
         return cls(**plain)
 

@@ -160,33 +160,46 @@ class Record(Generic[ValueT]):
         kinds = "".join("d" if isinstance(value, float) else "q" for value in astuple(empty))  # type: ignore[call-overload]
         self._format = struct.Struct(f"<q{kinds}")
         self._half = len(view) // 2
+        self._seen = b""
+        self._value = empty
+        """What ``_seen``, the bytes of both copies, held."""
+
         assert self._format.size + 4 <= self._half, f"{type(empty).__name__} is too large for a record"
 
     def read(self) -> ValueT:
         """Return the last value that was written whole, or an empty one where none was."""
+        # Most records are looked at more often than they change.
+        seen = bytes(self._view)
+        if seen == self._seen:
+            return self._value
         for _ in range(READ_TRIES):
             # Both halves may be written while they are read.
-            if (found := self._newest()) is not None or not any(self._view):
+            if (found := self._newest(seen)) is not None or not any(seen):
                 break
-        return self._empty if found is None else type(self._empty)(**dict(zip(self._names, found[1:], strict=True)))
+            seen = bytes(self._view)
+        if found is None:
+            return self._empty
+        self._value = type(self._empty)(**dict(zip(self._names, found[1:], strict=True)))
+        self._seen = seen
+        return self._value
 
     def write(self, value: ValueT) -> None:
         """Write a value."""
-        halves = [self._read_half(half) for half in range(2)]
-        count = 1 + max(part[0] if part else 0 for part in halves)
-        payload = self._format.pack(count, *astuple(value))  # type: ignore[call-overload]
+        newest = self._newest(bytes(self._view))
+        count = 1 + (newest[0] if newest else 0)
+        payload = self._format.pack(count, *(getattr(value, name) for name in self._names))
         # Over the older half: the newer one stays whole until this one is.
         start = count % 2 * self._half
         self._view[start : start + len(payload) + 4] = payload + zlib.crc32(payload).to_bytes(4, "little")
 
-    def _newest(self) -> tuple[Any, ...] | None:
-        return max((part for part in map(self._read_half, range(2)) if part is not None), default=None)
+    def _newest(self, copies: bytes) -> tuple[Any, ...] | None:
+        """Return the count and the values of the newer copy that is whole; None where neither is."""
+        return max((part for part in (self._unpack(copies, half) for half in range(2)) if part), default=None)
 
-    def _read_half(self, half: int) -> tuple[Any, ...] | None:
+    def _unpack(self, copies: bytes, half: int) -> tuple[Any, ...] | None:
         start = half * self._half
-        part = bytes(self._view[start : start + self._format.size + 4])
-        payload = part[:-4]
-        checksum = int.from_bytes(part[-4:], "little")
+        payload = copies[start : start + self._format.size]
+        checksum = int.from_bytes(copies[start + len(payload) : start + len(payload) + 4], "little")
         values = self._format.unpack(payload)
         return values if values[0] and zlib.crc32(payload) == checksum else None
 

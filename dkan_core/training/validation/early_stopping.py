@@ -61,12 +61,35 @@ def describe_best(
     scale_L, shift_L = fit_calibration(labels_NL, scored.log_odds_NL - prior, scored.weight_N)
     shift_L = shift_L - scale_L * prior
     probabilities_NL = to_probability(scored.log_odds_NL * scale_L + shift_L)
-    metrics = compute_metrics(labels_NL, probabilities_NL, names, scored.weight_N)
+    metrics = describe_probabilities(labels_NL, probabilities_NL, names, scored.weight_N)
+    # By the digest of its weights: a model keeps that wherever it is copied.
+    provenance = {} if config.init_from is None else {"init_from": config.init_from}
+    return (scale_L, shift_L), {**metrics, "split": "valid", "epoch": epoch, "step": step, **provenance}
+
+
+def describe_probabilities(
+    labels_NL: npt.NDArray[np.uint8],
+    probabilities_NL: npt.NDArray[np.float32],
+    names: Sequence[str],
+    weight_N: npt.NDArray[np.float32] | None,
+) -> dict[str, Any]:
+    """Return metrics of probabilities, each label's threshold by F1, and how its probabilities are distributed.
+
+    Args:
+        labels_NL: 0, 1, or 255 for not measured.
+        probabilities_NL: What a model gives.
+        names: The labels.
+        weight_N: Weights of the rows, if any.
+
+    Shape:
+        - Input: ``(N, L)``, ``(N, L)``, ``(N,)``
+    """
+    metrics = compute_metrics(labels_NL, probabilities_NL, names, weight_N)
     for index, name in enumerate(names):
-        threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index], scored.weight_N)
+        threshold = best_f1_threshold(labels_NL[:, index], probabilities_NL[:, index], weight_N)
         metrics["labels"][name]["threshold"] = threshold
         metrics["labels"][name]["scores"] = _distribution(probabilities_NL[:, index])
-    return (scale_L, shift_L), {**metrics, "split": "valid", "epoch": epoch, "step": step}
+    return metrics
 
 
 def _distribution(scores_N: npt.NDArray[np.float32]) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dkan_core.data.loading.loader import RowReader
-from dkan_core.evaluation.metrics import macro_average_precision
+from dkan_core.evaluation.metrics import macro_average_precision, mean_log_loss
 from dkan_core.evaluation.prediction import ScoredSplit, score_split
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.state.adamw import Float32
@@ -59,6 +59,8 @@ class Scorer:
         if len(values) > 1:
             named |= {"average_precision_raw": values[0], "average_precision_ema": values[1]}
         entry = {**facts, **{name: max(0.0, value) for name, value in named.items()}, "best": better}
+        if np.isfinite(loss := _loss(scores[winner][1])):
+            entry["validation_loss"] = loss
         return entry, Best(values_VP[winner].copy(), scores[winner][1], facts) if better else None
 
     def _score(self, values_P: Float32) -> tuple[float, ScoredSplit]:
@@ -72,3 +74,10 @@ class Scorer:
             logger.warning("a score is no finite number: these parameters cannot be the best")
             return -math.inf, scored
         return macro_average_precision(scored.labels_NL, scored.log_odds_NL, scored.weight_N), scored
+
+
+def _loss(scored: ScoredSplit) -> float:
+    """Return the mean log loss; nan where a score is no finite number."""
+    if not np.isfinite(scored.log_odds_NL).all():
+        return math.nan
+    return mean_log_loss(scored.labels_NL, scored.log_odds_NL, scored.weight_N)

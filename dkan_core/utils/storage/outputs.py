@@ -1,8 +1,8 @@
 """What lies where an output goes: nothing, an earlier result of ours, or something that is not ours to replace."""
 
 import os
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Sequence
+from pathlib import Path, PurePosixPath
 
 from dkan_core.errors import OutputError
 from dkan_core.utils.storage.failures import output_error, writable
@@ -68,6 +68,45 @@ def check_free(out: str | Path, *, ours: Collection[str], overwrite: bool) -> No
             f"{out}: already holds an earlier result; "
             "pass --overwrite (in Python overwrite=True) or choose another folder"
         )
+
+
+def check_file_free(uri: str, *, overwrite: bool, beginning: bytes, mark: bytes = b"") -> None:
+    """Raise OutputError unless a file is absent, empty, or an earlier result of ours that may be overwritten.
+
+    Args:
+        uri: Path or fsspec URI of the file.
+        overwrite: Whether an earlier result may be replaced.
+        beginning: What ours begins with.
+        mark: What else is in the first kilobytes of ours.
+    """
+    if not uri.strip() or "\0" in uri:
+        raise OutputError(f"{uri!r} names no file to write")
+    fs, path = filesystem(uri)
+    with writable(uri):
+        if fs.isdir(path):
+            raise OutputError(f"{uri}: is a folder; expected a file to write")
+    check_file_is_ours(uri, beginning=beginning, mark=mark)
+    with writable(uri):
+        taken = not overwrite and fs.exists(path) and fs.size(path)
+    if taken:
+        raise OutputError(f"{uri}: already exists; pass --overwrite (in Python overwrite=True) or choose another file")
+
+
+def check_suffix(uri: str | Path, suffixes: Sequence[str], written_as: str) -> str:
+    """Return the suffix of a file's name, in small letters; raise OutputError where it promises another format.
+
+    Args:
+        uri: Path or fsspec URI of the file.
+        suffixes: What the name may end in; it may also have no suffix.
+        written_as: What is written, and as what, for the message.
+
+    >>> check_suffix("s3://bucket/scores.PARQUET", (".parquet", ".csv"), "scores are written as Parquet or CSV")
+    '.parquet'
+    """
+    suffix = PurePosixPath(str(uri)).suffix.lower()
+    if suffix and suffix not in suffixes:
+        raise OutputError(f"{uri}: {written_as}; let the name end in {' or '.join(suffixes)}, not in {suffix}")
+    return suffix
 
 
 def check_file_is_ours(uri: str, *, beginning: bytes, mark: bytes = b"") -> None:

@@ -37,7 +37,7 @@ def filesystem(uri: str | Path) -> tuple[Any, str]:
     try:
         fs, path = fsspec.core.url_to_fs(str(uri))
     except (ImportError, ValueError) as error:
-        raise DataError(f"{uri}: {error} (extras: dkan[s3], dkan[gcs])") from error
+        raise DataError(f"{uri}: {error} (extras: s3, gcs)") from error
     return fs, path
 
 

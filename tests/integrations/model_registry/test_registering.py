@@ -226,5 +226,5 @@ def test_command(
     assert f"by command {made['version']} in {registry}" in capsys.readouterr().out
     assert version["plain"]["test_average_precision"] == measured["average_precision"]
     for wrong, message in ((tmp_path / "none", "no such file"), (run / "history.jsonl", "history.jsonl: ")):
-        code = dkan(*given, "--metrics", wrong, monkeypatch=monkeypatch)
+        code = dkan(*given, "--overwrite", "--metrics", wrong, monkeypatch=monkeypatch)
         check(code, capsys.readouterr().err, message)

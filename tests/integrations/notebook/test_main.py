@@ -30,7 +30,7 @@ y = (x[:, 0] + x[:, 1] ** 2 > 1).float()
 train_loader = DataLoader(TensorDataset(x[:500], y[:500]), batch_size=50, shuffle=True)
 test_loader = DataLoader(TensorDataset(x[500:], y[500:]), batch_size=50)
 result = main(train_loader, test_loader, TrainConfig(epochs=3, hidden=(8,), batch_size=64, device="cpu"))
-print(f"AP {result.average_precision:.3f} {result.path}")
+print(f"AP {result.validation_average_precision:.3f} {result.path}")
 """
 
 
@@ -41,7 +41,7 @@ def lacking(index: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_numpy_pairs_give_average_precision_model_and_path(from_arrays: MainResult) -> None:
-    assert from_arrays.average_precision > 0.8
+    assert from_arrays.validation_average_precision > 0.8
     assert Path(from_arrays.path, "model.safetensors").exists()
     assert from_arrays.holdout_average_precision is None
     classifier = FastKANClassifier.load(from_arrays.path)
@@ -85,7 +85,7 @@ def test_list_of_loaders_gives_the_same_model_and_holdout_rows_are_scored_by_the
     test = [loader(*half) for half in halves(*TEST)]
     result = main(loader(*TRAIN), test, CONFIG, holdout_loader=[holdout], run=uri)
     assert result.path == f"{uri}/model" and not list(tmp_path.iterdir())
-    assert result.average_precision == from_arrays.average_precision
+    assert result.validation_average_precision == from_arrays.validation_average_precision
     for left, right in zip(result.model.parameters(), from_arrays.model.parameters(), strict=True):
         assert torch.equal(left, right)
     expected = average_precision_score(holdout[1], from_arrays.predict_proba(holdout))
@@ -100,7 +100,7 @@ def test_frames_keep_the_names_and_kinds_of_their_columns(tmp_path: Path) -> Non
         return pd.DataFrame(x, columns=["size", "label", "split", "rest"]).assign(site=np.where(y, "a", "b")), y
 
     result = main(frame(200, 0), frame(100, 1), CONFIG, run=tmp_path / "run")
-    assert result.average_precision == 1
+    assert result.validation_average_precision == 1
     assert result.model.feature_names == ("size", "label", "split", "rest", "site")
     x, y = frame(50, 2)
     assert average_precision_score(y, result.predict_proba(x)) == 1
@@ -124,7 +124,7 @@ def test_several_labels_may_be_unmeasured(tmp_path: Path) -> None:
     labels = np.stack([y, 1 - y], axis=1).astype(np.float64)
     labels[::3, 1] = np.nan
     result = main((x[:400], labels[:400]), (x[400:], labels[400:]), CONFIG, run=tmp_path / "run")
-    assert result.average_precision > 0.7
+    assert result.validation_average_precision > 0.7
     assert result.predict_proba(x[:9]).shape == result.model(x[:9]).shape == (9, 2)
     assert result.model.labels == ("label_0", "label_1")
 

@@ -55,7 +55,7 @@ def test_raw_rows_score_as_in_training_and_in_predict(
     found = from_arrays.predict_proba(raw)
     assert found.shape == (200,) and found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert average_precision_score(TEST[1], found) == pytest.approx(from_arrays.average_precision, abs=1e-9)
+    assert average_precision_score(TEST[1], found) == pytest.approx(from_arrays.validation_average_precision, abs=1e-9)
 
 
 def test_model_gives_log_odds_as_a_network_does(from_arrays: MainResult) -> None:

@@ -10,7 +10,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
@@ -152,6 +151,23 @@ def test_weights_draw_probabilities_as_copies_of_rows_do() -> None:
     )
     assert weighted - plain == pytest.approx(np.log(4), abs=0.4)
     assert copied - plain == pytest.approx(np.log(4), abs=0.4)
+
+
+def test_each_class_is_a_label() -> None:
+    X, _ = frame()
+    classes = pd.get_dummies(X["count"], prefix="count")
+    model = small(epochs=10).fit(X[["count", "size"]], classes)
+    assert model.labels_ == tuple(classes)
+    assert (model.predict_proba(X[["count", "size"]]).argmax(axis=1) == X["count"]).mean() > 0.95
+
+
+def test_quality_is_that_of_the_settings() -> None:
+    X, y = frame(200)
+    fast, default = (
+        FastKANClassifier(quality=quality, epochs=1, random_state=0, n_jobs=1).fit(X, y).architecture_
+        for quality in ("fast", None)
+    )
+    assert (fast.members, fast.hidden) == (default.members // 2, (default.hidden[0] // 2,))
 
 
 def test_eval_set_is_what_decides_the_best() -> None:
@@ -319,31 +335,6 @@ def test_random_state_decides_everything() -> None:
     assert np.abs(first - other).max() > 0
 
 
-def test_torch_is_left_as_it_was() -> None:
-    X, y = frame(200)
-    before = torch.get_num_threads()
-    torch.manual_seed(7)
-    expected = torch.rand(3)
-    torch.manual_seed(7)
-    state = np.random.get_state(legacy=False)["state"]["key"].tolist()
-    small(n_jobs=before + 1).fit(X, y).predict(X)
-    assert torch.get_num_threads() == before and torch.equal(torch.rand(3), expected)
-    assert np.random.get_state(legacy=False)["state"]["key"].tolist() == state
-
-
-def test_threads_are_those_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dkan_core.integrations.sklearn.parameters.available_cores", lambda: 6)
-    asked: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    X, y = frame(200)
-    threads = {None: 6, -1: 6, -2: 5, -100: 1, 3: 3, 10**6: 6}
-    for n_jobs, expected in threads.items():
-        asked.clear()
-        small(n_jobs=n_jobs, epochs=1).fit(X, y)
-        # Scoring has one thread for each chunk of rows.
-        assert asked[0] == expected and {*asked[1:]} <= {1, torch.get_num_threads()}
-
-
 def test_wrong_input_is_named() -> None:
     X, y = frame(200)
     model = small().fit(X, y)
@@ -353,12 +344,18 @@ def test_wrong_input_is_named() -> None:
         model.predict(X[list(X)[::-1]])
     with pytest.raises(ValueError, match=r"X: column 'size' is string; the model was trained with numbers there"):
         model.predict(X.assign(size="large"))
-    with pytest.raises(ValueError, match=r"X: column 'day' is timestamp.*; a feature is a number, string or boolean"):
-        small().fit(X.assign(day=pd.Timestamp("2024-01-01")), y)
+    with pytest.raises(ValueError, match=r"X: column 'raw' is binary; a feature is a number, string, boolean, date"):
+        small().fit(X.assign(raw=b"raw"), y)
     with pytest.raises(TypeError, match=r"argument must be a string or a number"):
         small().fit(X.assign(mixed=["a", 1] * 100), y)
     with pytest.raises(ValueError, match=r"each must be 0, 1 or NaN .*; y holds 2"):
         small().fit(X, np.full((200, 2), 2))
+    with pytest.raises(
+        ValueError, match=r"target is multiclass\. Give fit one column of 0 and 1 per class, .*get_dummies"
+    ):
+        small().fit(X, np.arange(200) % 3)
+    with pytest.raises(ConfigError, match=r"quality must be .*got 'good'"):
+        small(quality="good").fit(X, y)
     with pytest.raises(ConfigError, match=r"dropout must be from 0 to 0\.99, got 2"):
         small(dropout=2.0).fit(X, y)
     with pytest.raises(ValueError, match=r"validation_fraction must be between 0 and 1, got 1"):

@@ -21,7 +21,7 @@ from dkan_core.training.collectives.base import GradientStrategy, RoundInputs, R
 from dkan_core.training.collectives.local_sgd import LocalSGD
 from dkan_core.training.collectives.on_device import EXCHANGES
 from dkan_core.training.communication.process_group import ProcessGroup
-from dkan_core.training.compute import gradient, step_exchange
+from dkan_core.training.compute import flat_model, gradient, step_exchange
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
@@ -247,6 +247,7 @@ def test_steps_on_devices_that_lead_to_no_finite_numbers_are_refused_by_all(
 
     for module in (gradient, step_exchange):
         monkeypatch.setattr(module, "add_gradient", spoilt)
+    monkeypatch.setattr(flat_model, "prepare_step", lambda *_: None)
     changes = {"strategy": strategy, "sync_interval": 2 if kind is LocalSGD else None, "batch_size": 16}
     expected = train_in_threads(prepared, reduced(kind), **changes)[0][0]
     found, other = train_in_threads(prepared, on_device, device=GPUS, **changes)[0].values()

@@ -144,4 +144,4 @@ def test_what_makes_no_sense_under_torchrun_is_refused(change: dict[str, Any], m
 def test_strategy_of_its_own_accord_is_allreduce_under_torchrun() -> None:
     config = resolve(replace(CONFIG, strategy="auto"), 1000, torchrun=TWO)
     assert (config.strategy, config.workers, config.device) == ("allreduce", 2, "cpu,cpu")
-    assert resolve(replace(CONFIG, strategy="auto"), 1000).strategy == "parameter-server"
+    assert resolve(replace(CONFIG, strategy="auto"), 1000).strategy == "single"

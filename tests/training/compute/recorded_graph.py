@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -36,13 +37,24 @@ class RecordedGraph:
 
     @torch.no_grad()
     def replay(self) -> None:
-        """Do everything again in its order."""
+        """Do everything again in its order; exchanges that follow one another, as in a ring, at the same time."""
         self.replays += 1
+        exchanges: list[Any] = []
         for func, args, kwargs, results in self.operations:
+            if func.namespace != "c10d":
+                _wait_for(exchanges)
             for old, new in zip(tree_leaves(results), tree_leaves(func(*args, **kwargs)), strict=True):
                 # Views and what is changed in place lie there already.
                 if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
                     old.copy_(new)
+                elif func.namespace == "c10d" and isinstance(new, torch.ScriptObject):
+                    exchanges.append(new)
+        _wait_for(exchanges)
+
+    def reset(self) -> None:
+        """Give up what was captured."""
+        self.operations.clear()
+        self.outside.clear()
 
     def note_operands(self, args: Any, kwargs: Any) -> None:
         """Keep what the step finds in memory that is not its own."""
@@ -58,6 +70,11 @@ class RecordedGraph:
         self.own |= storages - self.outside.keys()
         # With its tensors: their memory must not become another's before the last replay.
         self.operations.append((func, args, kwargs, results))
+
+
+def _wait_for(exchanges: list[Any]) -> None:
+    while exchanges:
+        dist.Work.unbox(exchanges.pop(0)).wait()
 
 
 class Recording(TorchDispatchMode):

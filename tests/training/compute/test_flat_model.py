@@ -1,12 +1,22 @@
 """A model whose parameters and gradients lie in one flat buffer computes what it computed before."""
 
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.prepared_step import PreparedStep, prepare_step
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.compute import flat_model
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import flatten
-from tests.model.architectures import CONFIG
+from dkan_core.training.compute.gradient import accumulate_gradient, flatten
+from dkan_core.training.state.adamw import Float32
+from tests.model.architectures import CONFIG, PLAIN, changed
+from tests.native import needs_native
+from tests.settings import resolved
+from tests.training.compute.test_gradient import batch_of, model_of
 
 
 def test_bound_model_computes_the_same_and_writes_its_gradient_into_the_buffer() -> None:
@@ -22,3 +32,51 @@ def test_bound_model_computes_the_same_and_writes_its_gradient_into_the_buffer()
     assert gradients.any() and np.array_equal(flatten(model).numpy(), values)
     values[:] = 0
     assert not model(**inputs).any()
+
+
+@needs_native
+@pytest.mark.parametrize("settings", [{}, {"pos_weight": 3.0, "label_weights": (2.0, 0.5)}], ids=["plain", "weighted"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("architecture", "dtype"),
+    [(changed(CONFIG, binary=(), dropout=0.3), torch.uint8), (changed(PLAIN, binary=()), torch.float32)],
+)
+def test_prepared_steps_have_the_bits_of_steps_by_themselves(
+    architecture: ModelConfig, dtype: torch.dtype, weighted: bool, settings: dict[str, Any]
+) -> None:
+    """Whatever the size of the batch, and wherever parameters and gradients have been bound to since."""
+    config = resolved(labels=2, **settings)
+    replica, model = (Replica(model_of(architecture).train(), torch.device("cpu")) for _ in range(2))
+    values: list[Float32] = [flatten(model_of(architecture)).numpy() * np.float32(scale) for scale in (1.0, 0.5)]
+    gradients: list[Float32] = [np.zeros_like(values[0]) for _ in range(2)]
+    for turn, rows in enumerate((40, 60, 17, 60)):
+        batch = batch_of(architecture, rows=rows, weighted=weighted)
+        batch["numeric"] = batch["numeric"].to(dtype)
+        if dtype.is_floating_point:
+            batch["numeric"][::3, 0] = torch.nan
+        for each in (replica, model):
+            each.load(values[turn % 2])
+        replica.bind_gradient_array(gradients[turn // 2])
+        totals = replica.compute_gradient({name: tensor.numpy() for name, tensor in batch.items()}, config)
+        model.gradients_P.zero_()
+        loss, weight = accumulate_gradient(model.model, batch, config)
+        assert totals == (loss, weight, rows)
+        np.testing.assert_array_equal(replica.gradients_P.numpy(), model.gradients_P.numpy())
+
+
+@needs_native
+def test_other_models_and_rows_have_no_prepared_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+
+    def noted(*arguments: Any) -> PreparedStep | None:
+        found.append(prepare_step(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(flat_model, "prepare_step", noted)
+    halves = {"numeric": torch.float16}
+    cases = [(CONFIG, {}), (changed(CONFIG, binary=(), hidden=(6, 5)), {}), (changed(CONFIG, binary=()), halves)]
+    for architecture, types in [*cases, (changed(CONFIG, binary=()), {})]:
+        batch = batch_of(architecture, rows=20)
+        arrays = {name: tensor.to(types.get(name, tensor.dtype)).numpy() for name, tensor in batch.items()}
+        Replica(model_of(architecture).train(), torch.device("cpu")).compute_gradient(arrays, resolved(labels=2))
+    assert [each is None for each in found] == [True, True, True, False]

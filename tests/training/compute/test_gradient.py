@@ -12,6 +12,7 @@ from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.order import dropout_keys
 from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.kernels import use_kernel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.gradient import compute_gradient, masked_loss, trained_parameters
 from dkan_core.training.roles.in_process import train_single
@@ -118,6 +119,8 @@ def test_rows_without_a_measured_label_have_no_gradient_in_any_parts(rows: int) 
 
 def test_parts_hold_fewer_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(CONFIG)
+    # By autograd; tests/model/test_training_step.py has the parts that a single call computes.
+    use_kernel(model, "recompute")
     inner = model.member_logits
     seen: list[int] = []
 

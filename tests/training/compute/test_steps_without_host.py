@@ -1,14 +1,15 @@
 """What a GPU is to do alone needs nothing of the host: every kind of step, on a GPU that is not there."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorDeviceMismatchError
 
 from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.training.collectives import ddp
 from dkan_core.training.collectives.on_device import EXCHANGES
 from dkan_core.training.communication.process_group import ProcessGroup
 from dkan_core.training.compute import resident_rows
@@ -70,20 +71,41 @@ class FakeGroup(ProcessGroup):
         assert buffer_N.device == CUDA and buffer_N.is_contiguous()
         self.sums += 1
 
+    @contextmanager
+    def exit_on_peer_loss(self) -> Iterator[None]:
+        yield
+
     def exchange_with_neighbors(self, out_N: Tensor, into_N: Tensor) -> None:
         self.all_reduce(into_N.zero_())
 
 
-@pytest.mark.parametrize(("strategy", "sums"), [("allreduce", 1), ("ring", 2), ("local-sgd", 0)])
+class FakeDdp(nn.Module):
+    """Stands for torch's, which averages by itself, but takes no tensors without numbers."""
+
+    def __init__(self, module: nn.Module, device_ids: list[torch.device], init_sync: bool) -> None:
+        super().__init__()
+        assert device_ids == [CUDA] and not init_sync
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        logits: Tensor = self.module(*inputs)
+        return logits
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@pytest.mark.parametrize(("strategy", "sums"), [("allreduce", 1), ("ring", 2), ("ddp", 1), ("local-sgd", 0)])
 def test_step_of_several_gpus_needs_nothing_of_the_host(
     strategy: str, sums: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what ends a round of it needs nothing either; so with rows, and where a rank has none of a step."""
-    with steps_on_gpu({"clip_norm": 1.0}, monkeypatch) as alone, fused_kernels(monkeypatch):
+    monkeypatch.setattr(ddp, "DistributedDataParallel", FakeDdp)
+    with steps_on_gpu({"clip_norm": 1.0, "accumulate": 2}, monkeypatch) as alone, fused_kernels(monkeypatch):
         group = FakeGroup()
         exchange = EXCHANGES[strategy](group, alone.replica, alone.rules)
         steps = DeviceSteps(alone.replica, alone.batches, alone.rules, exchange=exchange)
-        assert exchange.can_be_captured
+        assert bool(exchange.why_not_captured) == (strategy == "ddp")
         for rows in (BATCH, 0):
             group.sums = 0
             with NoHost():  # type: ignore[no-untyped-call]

@@ -115,6 +115,10 @@ def test_run_folder_holds_what_the_contract_says(trained: TrainResult) -> None:
     assert lines == trained.history and [line["epoch"] for line in lines] == list(range(1, len(lines) + 1))
     assert metrics["average_precision"] == trained.average_precision == max(line["average_precision"] for line in lines)
     assert metrics["average_precision"] > 0.95
+    best = next(line for line in lines if line["best"] and line["epoch"] == metrics["epoch"])
+    # Of the same parameters, which the saved model's metrics are of as well, but calibrated.
+    assert best["validation_loss"] == pytest.approx(metrics["log_loss"], abs=0.1)
+    assert all(line["validation_loss"] > 0 for line in lines)
     assert {"roc_auc", "log_loss", "prevalence", "rows", "labels", "average_precision_micro"} <= metrics.keys()
     assert metrics["training"]["workers"] == 1
     assert SavedModel(run).metrics["average_precision"] == trained.average_precision
@@ -204,7 +208,7 @@ def test_training_never_waits_for_evaluation(prepared: Path, tmp_path: Path) -> 
     evaluator = background.children()["evaluator"]
     os.kill(evaluator, signal.SIGSTOP)
     try:
-        wait_until(lambda: "worker-0" not in background.children())
+        wait_until(lambda: "rank-0" not in background.children())
         stopped_at = background.evaluated()
     finally:
         os.kill(evaluator, signal.SIGCONT)

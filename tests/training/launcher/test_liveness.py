@@ -21,17 +21,18 @@ from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
-from tests.training.faults import inject
+from tests.training.faults import inject, slow_steps
 from tests.training.processes import Background, children, wait_for_child, wait_until
 from tests.training.runs import CONFIG, ROWS, STEPS, check_nothing_lost, facts, ledger_of, memory_of
 
 
 @pytest.mark.slow
 def test_idle_evaluator_may_be_killed_as_often_as_one_likes(
-    start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int
+    start: Callable[..., Background], tmp_path: Path, expected: npt.NDArray[np.float32], train_rows: int
 ) -> None:
     """It has nothing to do between two epochs, so nothing of its own gets on; the run does."""
-    background = start()
+    done = tmp_path / "done"
+    background = start(**slow_steps(tmp_path, until=done))
     kills = 2 + MAX_FAILED_STARTS
     with memory_of(background) as memory:
         evaluator = memory.liveness_index("evaluator", 0)
@@ -43,6 +44,7 @@ def test_idle_evaluator_may_be_killed_as_often_as_one_likes(
             wait_until(partial(got_on, memory.ledger.read().step, int(memory.activity_R[evaluator])))
             background.kill("evaluator")
         assert memory.ledger.read().step < STEPS, "the faults came too late to count"
+        done.touch()
     code, output = background.wait()
     assert code == 0, output
     assert facts(background.run)["replaced"] == {"worker": 0, "server": 0, "evaluator": kills}

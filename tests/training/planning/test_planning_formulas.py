@@ -41,11 +41,12 @@ def gpus(**changes: Any) -> Gpus:
         "cores": 64,
         "cost": COST,
         "size": 4e6,
+        "link": LINKS["pcie4"],
         "copy_bandwidth": 20e9,
         "update_seconds": 0.0,
         "feed_rows": 1e12,
     }
-    return Gpus(link=LINKS["pcie4"], **{**facts, **changes})
+    return Gpus(**{**facts, **changes})
 
 
 def cores(**changes: Any) -> Cores:
@@ -137,6 +138,14 @@ def test_walking_alone_saves_exchanges_and_costs_own_steps() -> None:
     assert line(machine, AVERAGE, 4).step_seconds == pytest.approx(
         0.003 + own + server_exchange(4, 4e6, 20e9, arrays=3) / 8
     )
+
+
+@pytest.mark.parametrize(("link", "exchange"), [("nvlink", 68e-6), ("pcie4", 665e-6)])
+def test_eight_gpus_take_their_steps_without_the_host(link: str, exchange: float) -> None:
+    """The figures of docs/guides/plan.md: neither the host's optimizer nor what it reads counts."""
+    machine = gpus(size=7.1e6, link=LINKS[link], update_seconds=1.0, feed_rows=1.0)
+    found = line(machine, ALLREDUCE, 8)
+    assert found.step_seconds == pytest.approx(0.001 + 1000 / 1e6 + exchange + 25e-6 + 8e-6, abs=2e-6)
 
 
 def test_one_gpu_takes_its_steps_without_the_host() -> None:

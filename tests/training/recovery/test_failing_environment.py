@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 from dkan_core import ConfigError, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
 from tests.s3 import s3_keys, s3_server
+from tests.training.faults import slow_steps
 from tests.training.processes import Background, wait_until
 from tests.training.runs import CONFIG, same_history
 
@@ -39,10 +40,10 @@ def find_checkpoints(uri: str) -> list[str]:
 
 
 def test_full_disk_is_loud_and_training_goes_on(
-    start: Callable[..., Background], calm: TrainResult, small_disk: Path, rows: Path, tmp_path: Path
+    start: Callable[..., Background], calm: TrainResult, small_disk: Path, tmp_path: Path
 ) -> None:
-    run = small_disk / "run"
-    background = Background(rows, run, CONFIG, tmp_path / "settings.json")
+    run, done = small_disk / "run", tmp_path / "done"
+    background = start(run=str(run), **slow_steps(tmp_path, until=done, seconds=0.01))
     filler = small_disk / "filler"
     try:
         wait_until(lambda: background.evaluated() > 0)
@@ -51,6 +52,7 @@ def test_full_disk_is_loud_and_training_goes_on(
         wait_until(lambda: sum("the disk is full" in line for line in background.lines) >= 2)
         assert SavedModel(run).metrics["step"] == old["step"]
         filler.unlink()
+        done.touch()
         code, output = background.wait()
     finally:
         background.end()

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -21,7 +20,7 @@ from dkan_core.training.state import parameter_store, snapshots
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.shared_memory import Record
 from tests.training import chaos
-from tests.training.faults import Fault, inject
+from tests.training.faults import inject, slow_steps
 from tests.training.processes import Background, wait_until
 from tests.training.runs import (
     CONFIG,
@@ -39,16 +38,21 @@ pytestmark = pytest.mark.slow
 
 
 def test_any_process_may_be_killed_again_and_again(
-    start: Callable[..., Background], calm: TrainResult, expected: npt.NDArray[np.float32], train_rows: int
+    start: Callable[..., Background],
+    tmp_path: Path,
+    calm: TrainResult,
+    expected: npt.NDArray[np.float32],
+    train_rows: int,
 ) -> None:
-    faults = [Fault("worker-0"), Fault("server"), Fault("evaluator"), Fault("worker-1"), Fault("worker-1")]
-    faults += [Fault("server"), Fault("server"), Fault("worker-0"), Fault("evaluator")]
-    background = start()
+    done = tmp_path / "done"
+    names = ["worker-0", "server", "evaluator", "worker-1", "worker-1", "server", "server", "worker-0", "evaluator"]
+    background = start(**slow_steps(tmp_path, until=done, seconds=0.01))
     with ledger_of(background) as ledger:
-        for count, fault in enumerate(faults, start=1):
+        for count, name in enumerate(names, start=1):
             wait_for_step(ledger, STEPS // 14 * count)
-            wait_until(partial(fault.strike, background))
+            background.kill(name)
         assert ledger.read().step < STEPS, "the faults came too late to count"
+        done.touch()
     code, output = background.wait()
     assert code == 0, output
     check_nothing_lost(background.run, train_rows, CONFIG, expected)
@@ -57,9 +61,10 @@ def test_any_process_may_be_killed_again_and_again(
 
 
 def test_all_killed_at_once_and_then_the_process_that_they_are_forked_from(
-    start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int
+    start: Callable[..., Background], tmp_path: Path, expected: npt.NDArray[np.float32], train_rows: int
 ) -> None:
-    background = start(cold=True)
+    done = tmp_path / "done"
+    background = start(cold=True, **slow_steps(tmp_path, until=done))
     with ledger_of(background) as ledger:
         wait_until(lambda: ledger.read().step > STEPS // 14)
         for name in ("worker-0", "worker-1", "server"):
@@ -74,6 +79,7 @@ def test_all_killed_at_once_and_then_the_process_that_they_are_forked_from(
             background.kill(name)
         step = ledger.read().step
         wait_until(lambda: ledger.read().step > step)
+        done.touch()
     code, output = background.wait()
     assert code == 0, output
     assert facts(background.run)["replaced"] == {"worker": 3, "server": 2, "evaluator": 0}
@@ -116,6 +122,9 @@ def trace(frame, event, arg):
     function = (name, frame.f_code.co_name)
     if event == "return" and function == ENTRY:
         open(DONE, "w").close()
+    # The run must not be over before the process has died often enough.
+    if event == "call" and function == PACED and len(open(KILLED).read().split()) <= KILLS:
+        time.sleep(0.02)
     # The run ends with the evaluator: it waits, so that one that is killed at its last lines is replaced as well.
     while event == "return" and function == LAST and not os.path.exists(DONE):
         time.sleep(0.01)
@@ -124,16 +133,18 @@ def trace(frame, event, arg):
         with open(LIVES, "a") as file:
             file.write("+")
         state["lines"] = CALM if os.path.getsize(LIVES) % 2 else 0
+        # Once: there is one such process at a time, and it dies when it adds to them.
+        state["killed"] = set(open(KILLED).read().split())
     if state["lines"] is None:
         return trace
     if name not in FILES:
         return None
     if event == "line":
         state["lines"] -= 1
-        place = f"{name}:{frame.f_lineno} "
-        if state["lines"] < 0 and place not in open(KILLED).read():
+        place = f"{name}:{frame.f_lineno}"
+        if state["lines"] < 0 and place not in state["killed"]:
             with open(KILLED, "a") as file:
-                file.write(place)
+                file.write(place + " ")
             os.kill(os.getpid(), signal.SIGKILL)
     return trace
 sys.settrace(trace)
@@ -157,6 +168,8 @@ class KilledEverywhere:
     """It dies more often than that."""
 
     evaluations_per_epoch: int = 1
+    paced: Callable[..., None] | None = None
+    """What another process does once a step, and waits before until this one has died that often."""
 
 
 KILLED_EVERYWHERE = {
@@ -168,7 +181,12 @@ KILLED_EVERYWHERE = {
     ),
     # It gets on from one snapshot to the next: it has many.
     "evaluator": KilledEverywhere(
-        entry=evaluator.main, modules=(evaluator,), calm_lines=400, kills=15, evaluations_per_epoch=25
+        entry=evaluator.main,
+        modules=(evaluator,),
+        calm_lines=400,
+        kills=15,
+        evaluations_per_epoch=25,
+        paced=parameter_store.ParameterStore.apply_updates,
     ),
 }
 
@@ -197,6 +215,8 @@ def test_process_killed_at_any_point_loses_nothing(
         "LIVES": str(lives),
         "KILLED": str(killed),
         "CALM": case.calm_lines,
+        "PACED": case.paced and file_and_name(case.paced),
+        "KILLS": case.kills,
     }
     body = KILL_AT_EVERY_LINE
     for name, value in names.items():
@@ -285,16 +305,18 @@ def test_random_faults_lose_nothing() -> None:
     assert chaos.main(seconds=0.1, seed=1) > 0
 
 
-@pytest.mark.gpu
-def test_gpu_process_is_killed_and_its_work_unit_is_taken_again(
-    start: Callable[..., Background], rows: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("device", "epochs"), [("cpu", 20), pytest.param("cuda", 60, marks=pytest.mark.gpu)], ids=["cpu", "gpu"]
+)
+def test_process_that_trains_alone_is_killed_and_its_steps_are_taken_again(
+    device: str, epochs: int, start: Callable[..., Background], rows: Path, tmp_path: Path
 ) -> None:
-    config = replace(CONFIG, device="cuda", workers=None, epochs=60)
+    config = replace(CONFIG, device=device, workers=None, epochs=epochs)
     train(rows, tmp_path / "calm", config)
     background = start(config)
     with ledger_of(background) as ledger:
         for count in (1, 2):
-            wait_for_step(ledger, 1000 * count)
+            wait_for_step(ledger, 50 * epochs * count)
             background.kill("rank-0")
     code, output = background.wait()
     assert code == 0, output

@@ -1,4 +1,4 @@
-"""A process that trains alone: with the optimizer in the store, or where the model is."""
+"""A process that trains alone, with the optimizer where the model is, takes the steps of a parameter server."""
 
 import os
 from collections.abc import Iterator
@@ -10,17 +10,21 @@ import pytest
 import torch
 
 from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten
 from dkan_core.training.compute.local_steps import HostSteps
 from dkan_core.training.roles import own_updates
-from dkan_core.training.roles.own_updates import OwnSteps, OwnUpdates
+from dkan_core.training.roles.own_updates import OwnSteps
 from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.compute.test_device_steps import network, rows_in_memory, settings
+
+SERVER = "parameter-server"
 
 
 def stores(config: ResolvedTrainConfig, reader: ArraysReader | None = None) -> Iterator[ParameterStore]:
@@ -36,22 +40,27 @@ def stores(config: ResolvedTrainConfig, reader: ArraysReader | None = None) -> I
     batches = SliceBatches(reader, config, 0)
     replica = Replica(model, torch.device("cpu"))
     stopwatch = Stopwatch(memory.worker_times[0])
-    source: OwnSteps | OwnUpdates
-    if config.takes_local_steps:
-        source = OwnSteps(store, HostSteps(replica, batches, rules), stopwatch)
-    else:
-        source = OwnUpdates(store, replica, lambda step: batches.get(step, 0), stopwatch)
-    while store.ledger.step < rules.schedule.steps:
-        store.apply_updates(source.next_updates())
+    source = OwnSteps(store, HostSteps(replica, batches, rules), stopwatch) if config.takes_local_steps else None
+    while (step := store.ledger.step) < rules.schedule.steps:
+        updates = [gradient_of(replica, store, batches.get(step, 0))] if source is None else source.next_updates()
+        store.apply_updates(updates)
         yield store
     batches.close()
 
 
-@pytest.mark.parametrize("changes", [{}, {"ema_decay": 0.9}])
+def gradient_of(replica: Replica, store: ParameterStore, rows: Arrays) -> WorkerUpdate:
+    """Return what the one worker of a parameter server pushes."""
+    replica.load(store.state_KP[0])
+    replica.bind_gradient_array(store.memory.pushes_WN[0])
+    totals = replica.compute_gradient(rows, store.rules.config)
+    return WorkerUpdate(unit=store.ledger.units_done, array_P=store.memory.pushes_WN[0], **totals._asdict())
+
+
+@pytest.mark.parametrize("changes", [{}, {"ema_decay": 0.9}, {"clip_norm": 0.05}])
 def test_optimizer_may_be_where_the_model_is(changes: dict[str, Any]) -> None:
-    plain = settings(**{"strategy": "single", "sync_interval": None, "epochs": 2, "clip_norm": None, **changes})
+    plain = settings(**{"strategy": SERVER, "sync_interval": None, "epochs": 2, "clip_norm": None, **changes})
     *_, expected = stores(plain)
-    *_, found = stores(replace(plain, device="cuda:0"))
+    *_, found = stores(replace(plain, strategy="single"))
     np.testing.assert_array_equal(found.state_KP, expected.state_KP)
     for name in ("units_done", "step", "digest", "rows"):
         assert getattr(found.ledger, name) == getattr(expected.ledger, name), name
@@ -72,13 +81,13 @@ def test_steps_are_committed_when_something_is_due(
     monkeypatch.setattr(own_updates, "MAX_STEPS", 10)
     monkeypatch.setattr(own_updates, "MAX_SECONDS", 1e9)
     config = settings(**{"strategy": "single", "sync_interval": None, "epochs": 2, "clip_norm": None, **changes})
-    assert [store.ledger.step for store in stores(replace(config, device="cuda:0"))] == steps
+    assert [store.ledger.step for store in stores(config)] == steps
 
 
 def test_steps_that_take_long_are_committed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_updates, "MAX_SECONDS", 1e-9)
     config = settings(strategy="single", sync_interval=None, epochs=1)
-    assert [store.ledger.step for store in stores(replace(config, device="cuda:0"))] == list(range(1, 9))
+    assert [store.ledger.step for store in stores(config)] == list(range(1, 9))
 
 
 @pytest.mark.parametrize("poisoned", [[10, 700], list(range(0, 1000, 50))])
@@ -89,9 +98,9 @@ def test_steps_that_lead_to_no_finite_numbers_are_refused_alone(
     reader = rows_in_memory()
     reader.arrays["weight"][poisoned] = np.inf
     reader.arrays["labels"][poisoned] = 1
-    plain = settings(strategy="single", sync_interval=None, epochs=1, clip_norm=None)
+    plain = settings(strategy=SERVER, sync_interval=None, epochs=1, clip_norm=None)
     *_, expected = stores(plain, reader)
-    *_, found = stores(replace(plain, device="cuda:0"), reader)
+    *_, found = stores(replace(plain, strategy="single"), reader)
     assert found.ledger.refused == expected.ledger.refused > 0
     assert (found.ledger.backoffs, found.ledger.rows) == (expected.ledger.backoffs, expected.ledger.rows)
     np.testing.assert_array_equal(found.state_KP, expected.state_KP)

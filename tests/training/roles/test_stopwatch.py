@@ -73,7 +73,7 @@ def test_report_shows_where_the_time_went(calm: TrainResult, rows: Path, tmp_pat
     page = (tmp_path / "eval" / "report.html").read_text()
     assert "Where the time went" in page and "forward and backward pass" in page
     for process in ("worker 0", "worker 1", "server", "evaluator"):
-        assert f'<td class="name">{process}</td>' in page
+        assert f'<th scope="row" class="name">{process}</th>' in page
 
 
 @pytest.mark.parametrize(

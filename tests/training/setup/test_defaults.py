@@ -1,7 +1,7 @@
 """What is left open is chosen by rule; what the machine cannot do is refused."""
 
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from dkan_core import ConfigError, TrainConfig, build_config
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.setup.defaults import log_choices, resolve
 from dkan_core.training.setup.placement import Placement
+from dkan_core.training.setup.sizing import QUALITIES
 from dkan_core.utils.resources import available_cores
 
 
@@ -22,7 +23,7 @@ def test_everything_is_filled_in(rows: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["workers", "members", "hidden", "epochs", "batch_size", "learning_rate", "sync_interval"]
+    "name", ["workers", "members", "hidden", "epochs", "batch_size", "learning_rate", "sync_interval", "grid_min"]
 )
 def test_nothing_is_left_open_in_resolved_settings(name: str) -> None:
     resolved = resolve(TrainConfig(device="cpu"), 1000)
@@ -47,12 +48,62 @@ def test_more_rows_give_larger_batches_and_fewer_epochs() -> None:
 
 
 def test_what_the_user_sets_stays() -> None:
-    config = TrainConfig(device="cpu", workers=3, epochs=7, batch_size=99, learning_rate=0.5, members=5, hidden=(3, 2))
+    sizes: dict[str, Any] = {"members": 5, "hidden": (3, 2), "grid_min": -1.0, "grid_max": 4.0}
+    config = TrainConfig(device="cpu", workers=3, epochs=7, batch_size=99, learning_rate=0.5, **sizes)
     resolved = resolve(config, 1000)
     by_rule = {"device": "cpu,cpu,cpu", "eval_device": "cpu", "strategy": "parameter-server", "sync_interval": 1}
     assert list(asdict(resolved).items()) == list({**asdict(config), **by_rule}.items())
     assert resolved.devices == ("cpu", "cpu", "cpu")
     assert resolve(resolved, 1000) == resolved
+
+
+@pytest.mark.parametrize("rows", [1, 5_525, 34_126, 229_250, 100_000_000])
+def test_quality_scales_what_follows_from_the_rows(rows: int) -> None:
+    fast, default, best = (
+        resolve(build_config(TrainConfig, {"device": "cpu", "quality": quality}), rows) for quality in QUALITIES
+    )
+
+    def work(config: ResolvedTrainConfig) -> int:
+        """Return the hidden units that all rows go through."""
+        return config.members * config.hidden[0] * config.epochs
+
+    assert work(fast) < work(default) < work(best)
+    assert fast.batch_size >= default.batch_size
+
+
+@pytest.mark.parametrize("quality", ["fast", "best"])
+def test_settings_win_over_quality(quality: Literal["fast", "best"]) -> None:
+    settings: dict[str, Any] = {"members": 3, "hidden": (5,), "epochs": 7, "batch_size": 99, "learning_rate": 0.5}
+    resolved = resolve(TrainConfig(device="cpu", quality=quality, **settings), 100_000)
+    assert {name: getattr(resolved, name) for name in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "rarer_rows", "grid"),
+    [
+        ({}, 7_999, (-3.0, 3.0)),
+        ({}, 8_000, (-2.0, 2.0)),
+        # Not known: half of the 10,000 rows.
+        ({}, None, (-3.0, 3.0)),
+        ({"grid_max": 1.5}, 7_999, (-3.0, 1.5)),
+        ({"model": "fastkan"}, 7_999, (-2.0, 2.0)),
+    ],
+)
+def test_grid_is_wide_where_the_rarer_class_has_few_rows(
+    settings: dict[str, Any], rarer_rows: float | None, grid: tuple[float, float]
+) -> None:
+    resolved = resolve(TrainConfig(device="cpu", **settings), 10_000, rarer_rows=rarer_rows)
+    assert (resolved.grid_min, resolved.grid_max) == grid
+
+
+def test_grid_that_is_empty_beside_the_chosen_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"grid_max must be above grid_min, got -3\.0 to -4"):
+        resolve(TrainConfig(device="cpu", grid_max=-4), 1000)
+
+
+@pytest.mark.parametrize("quality", ["fast", "best"])
+def test_plain_network_has_one_member_at_any_quality(quality: Literal["fast", "best"]) -> None:
+    assert resolve(TrainConfig(device="cpu", model="fastkan", quality=quality), 1000).members == 1
 
 
 @pytest.mark.parametrize(
@@ -145,7 +196,7 @@ def test_cuda_without_a_gpu_is_refused() -> None:
 
 def test_tensorboard_without_its_extra_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"dkan\[tensorboard\]"):
+    with pytest.raises(ConfigError, match=r"\.\[tensorboard\]"):
         resolve(TrainConfig(device="cpu", tensorboard=True), 10)
 
 

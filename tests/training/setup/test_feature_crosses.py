@@ -56,6 +56,17 @@ def test_a_pair_that_is_more_than_its_sum_is_found() -> None:
     assert "color x shape" in chosen(data, 2.0 * ((data["color"] == "red") ^ (data["shape"] == "flat")) - 1)
 
 
+@pytest.mark.parametrize(("strength", "expected"), [(0.5, {"code", "kind", "code x kind"}), (0.0, {"code", "kind"})])
+def test_a_pair_of_many_codes_is_found_where_there_is_one(strength: float, expected: set[str]) -> None:
+    """What is noise in the effects of the columns themselves must not be held against their pair."""
+    rng = np.random.default_rng(0)
+    code, kind = rng.integers(0, 150, ROWS), rng.integers(0, 8, ROWS)
+    data = {"code": np.char.add("k", code.astype(str)), "kind": np.char.add("c", kind.astype(str))}
+    rng = np.random.default_rng(3)
+    of_code, of_pair = rng.normal(size=150)[code], rng.normal(size=(150, 8))[code, kind]
+    assert chosen(data, of_code + strength * of_pair - 1) == expected
+
+
 def test_pure_noise_gains_nothing_with_several_labels_either() -> None:
     assert chosen(columns(), np.full(ROWS, -1.0)) == {"color", "shape"}
     assert chosen(columns(), np.full(ROWS, -1.0), labels=4) == {"color", "shape"}

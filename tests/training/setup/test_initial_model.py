@@ -169,4 +169,4 @@ def test_main_goes_on_from_a_model_that_it_trained(tmp_path: Path) -> None:
     first = main((x[:400], y[:400]), (x[400:], y[400:]), config, run=tmp_path / "first")
     config = TrainConfig(epochs=1, learning_rate=1e-12, device="cpu", init_from=first.path)
     again = main((x[:300], y[:300]), (x[400:], y[400:]), config, run=tmp_path / "again")
-    assert again.average_precision == pytest.approx(first.average_precision, abs=1e-9)
+    assert again.validation_average_precision == pytest.approx(first.validation_average_precision, abs=1e-9)

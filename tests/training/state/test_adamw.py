@@ -65,8 +65,10 @@ def test_native_step_has_the_bits_of_numpy(size: int, in_place: bool, monkeypatc
             monkeypatch.setattr(adamw_module, "native_library", lambda: None)
         optimizer, state = FlatAdamW(decayed), AdamState.starting_at(start.copy())
         other = state if in_place else AdamState.starting_at(np.empty_like(start))
-        for count, gradient in enumerate(gradients, start=1):
-            assert optimizer.step(state, other, gradient, lr=0.01 / count, count=count, scale=0.3 ** (count % 2))
+        for count, kept in enumerate(gradients, start=1):
+            gradient, rules = kept.copy(), {"lr": 0.01 / count, "scale": 0.3 ** (count % 2)}
+            assert optimizer.step(state, other, gradient, count=count, clear=in_place, **rules)
+            np.testing.assert_array_equal(gradient, 0 * kept if in_place else kept)
             state, other = other, state
         states[native] = state
     for name in ("values_P", "exp_avg_P", "exp_avg_sq_P"):

@@ -10,6 +10,7 @@ import pytest
 
 from dkan_core import TrainingError
 from dkan_core.config import ResolvedTrainConfig
+from dkan_core.training.state.adamw import FlatAdamW
 from dkan_core.training.state.aggregation import WorkerUpdate
 from dkan_core.training.state.parameter_store import (
     MAX_BACKOFFS,
@@ -90,7 +91,7 @@ def test_refused_again_and_again_goes_back_and_halves_the_rate_then_ends() -> No
 
 def test_step_whose_result_overflows_is_refused() -> None:
     store = store_of(replace(CONFIG, learning_rate=1e3, weight_decay=1e3))
-    store.optimizer.decayed = [(0, P, 1e37)]
+    store.optimizer = FlatAdamW([(0, P, 1e37)])
     store.apply_updates(gradients(0, 1.0, 1.0))
     assert store.ledger.refused == 1 and np.isfinite(store.state_KP).all()
 

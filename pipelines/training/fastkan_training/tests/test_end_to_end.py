@@ -1,5 +1,6 @@
 """The compiled pipeline, run on this machine from raw Parquet to the report."""
 
+import hashlib
 import json
 import math
 import re
@@ -106,9 +107,22 @@ def test_confusion_matrix_counts_every_test_row(run: dict[str, Any]) -> None:
     assert total == metadata(run, "evaluate-fastkan", "metrics")["rows"]
 
 
+def test_pipeline_continues_from_a_model(run: dict[str, Any], raw: Path, tmp_path: Path) -> None:
+    """The label is the model's, and so is the architecture."""
+    start = f"initial_model_uri={run['printed']['model']}"
+    process = run_pipeline(tmp_path / "out", f"data_uri={raw}", start, "epochs=1", "batch_size=64", "label=")
+    assert process.returncode == 0, process.stdout + process.stderr
+    (metrics,) = (tmp_path / "out").glob("*/train-fastkan/model/metrics.json")
+    training = json.loads(metrics.read_text())["training"]
+    weights = Path(run["printed"]["model"]) / "model.safetensors"
+    assert training["init_from"] == f"sha256:{hashlib.sha256(weights.read_bytes()).hexdigest()}"
+
+
 def test_failing_step_fails_the_run_and_is_named(raw: Path, tmp_path: Path) -> None:
     process = run_pipeline(tmp_path / "out", f"data_uri={raw}", "label=benign")
     assert process.returncode == 1
     assert "prepare-parquet" in process.stderr
+    # The cause is in the last line, too: a log of several screens may stand before it.
+    assert "label column 'benign' does not exist" in process.stderr.strip().splitlines()[-1]
     assert "benign" in process.stdout, "the step's own error is shown"
     assert "test AP" not in process.stdout

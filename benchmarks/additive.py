@@ -1,0 +1,108 @@
+"""An additive model on generated rows of a known additive function: are its curves right, and how fast is it?
+
+``python -m benchmarks.additive --rows 1000000`` generates, prepares and trains, and prints how many points of the
+curves lie within their 90% bands, and rows per second beside the default model.
+
+Shape suffixes: N rows, F columns, P points.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+
+from dkan_core import PrepareConfig, TrainConfig, prepare, train
+from dkan_core.explanation.additive import AdditiveCurves
+from dkan_core.explanation.columns import encode_values, source_columns
+from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.saved_model import SavedModel
+
+Float64 = npt.NDArray[np.float64]
+CHUNK_ROWS = 1_000_000
+LABEL = "label"
+# Of normal columns: what lies between is 95% of the rows.
+POINTS = np.linspace(-2, 2, 41)
+# Of a normal band that covers 90%.
+HALF_WIDTHS = 1.645
+
+SHAPES: dict[str, Callable[[Float64], Float64]] = {
+    "line": lambda x: 0.3 * x,
+    "wave": lambda x: 0.4 * np.sin(2 * x),
+    "hinge": lambda x: 0.5 * np.maximum(x, 0),
+    "step": lambda x: np.where(x > 0.5, 0.5, 0.0),
+    "bowl": lambda x: 0.15 * x**2,
+    "logistic": lambda x: 0.8 / (1 + np.exp(-4 * x)),
+    "nothing": lambda x: 0.0 * x,
+}
+
+
+def shape_of(column: int) -> tuple[str, Callable[[Float64], Float64]]:
+    """Return the function of a column; they take turns."""
+    return [*SHAPES.items()][column % len(SHAPES)]
+
+
+def write_rows(folder: Path, rows: int, columns: int, seed: int) -> None:
+    """Write rows of normal columns whose log-odds are a sum of their functions."""
+    folder.mkdir(parents=True)
+    for part, start in enumerate(range(0, rows, CHUNK_ROWS)):
+        rng = np.random.default_rng([seed, part])
+        x_NF = rng.normal(size=(min(CHUNK_ROWS, rows - start), columns))
+        log_odds_N = -2.0 + sum(shape_of(column)[1](x_NF[:, column]) for column in range(columns))
+        names = {f"{shape_of(column)[0]}_{column}": x_NF[:, column].astype(np.float32) for column in range(columns)}
+        label_N = (rng.random(len(x_NF)) < 1 / (1 + np.exp(-log_odds_N))).astype(np.int8)
+        pq.write_table(pa.table({**names, LABEL: label_N}), folder / f"{part:05}.parquet")
+
+
+def coverage(saved: SavedModel) -> dict[str, tuple[float, float]]:
+    """Return by function the share of points within the band, and the root mean squared error."""
+    assert isinstance(saved.module, AdditiveFastKAN)
+    curves = AdditiveCurves(saved.module)
+    found: dict[str, list[Float64]] = {}
+    weight_P = np.exp(-(POINTS**2) / 2)
+    for column in source_columns(saved.preprocessor):
+        name, function = shape_of(int(column.name.rpartition("_")[2]))
+        members_PM = curves.of(column, encode_values(column, POINTS), 0)
+        half_P = HALF_WIDTHS * curves.error_factor * members_PM.std(axis=1, ddof=1)
+        true_P = function(POINTS)
+        error_P = members_PM.mean(axis=1) - true_P
+        # A constant belongs to the intercept.
+        error_P = error_P - np.average(error_P, weights=weight_P)
+        found.setdefault(name, []).append(np.stack([np.abs(error_P) <= half_P, error_P**2]))
+    means = {name: np.mean(each, axis=(0, 2)) for name, each in found.items()}
+    return {name: (float(mean[0]), float(np.sqrt(mean[1]))) for name, mean in means.items()}
+
+
+def main(
+    rows: Annotated[int, typer.Option(min=1000, help="Rows to generate.")] = 10_000_000,
+    columns: Annotated[int, typer.Option(min=1, help="Numeric columns.")] = 28,
+    seed: Annotated[int, typer.Option(help="Of rows and runs.")] = 0,
+    default_model: Annotated[bool, typer.Option(help="Train the default model, too.")] = True,
+    epochs: Annotated[int, typer.Option(min=0, help="Of both models; 0: as many as the rows ask for.")] = 0,
+) -> None:
+    """Train on rows of a known additive function."""
+    with tempfile.TemporaryDirectory(prefix="dkan-additive-") as scratch:
+        folder = Path(scratch)
+        write_rows(folder / "rows", rows, columns, seed)
+        prepare(folder / "rows", folder / "data", PrepareConfig(label=(LABEL,), seed=seed))
+        for model in ("additive", "auto") if default_model else ("additive",):
+            config: dict[str, Any] = {"model": model, "seed": seed, "workers": 1, "epochs": epochs or None}
+            if model == "additive":
+                config["pairs"] = "0"
+            result = train(folder / "data", folder / model, TrainConfig(**config))
+            speeds = [entry["rows_per_second"] for entry in result.history]
+            quality = f"validation AP {result.average_precision:.4f}"
+            typer.echo(f"{model}: {quality}, {np.median(speeds):,.0f} rows/s in {len(result.history)} evaluations")
+        shares = coverage(SavedModel(folder / "additive" / "model"))
+        typer.echo(json.dumps({name: [round(share, 3), round(error, 4)] for name, (share, error) in shares.items()}))
+        typer.echo(f"within their bands: {np.mean([share for share, _ in shares.values()]):.3f} of all points")
+
+
+if __name__ == "__main__":
+    typer.run(main)

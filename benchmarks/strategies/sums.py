@@ -1,0 +1,42 @@
+"""What it costs to sum a buffer over the workers: dkan's ring beside torch's all-reduce, by message size."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.planning.exchanges import exchange_seconds
+
+SUMS = {"ring": "ring", "allreduce": "torch"}
+REPEATS = 20
+
+
+def measure(sizes: Sequence[int], workers: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the median seconds of a sum for each size and number of workers, on the CPU and, where there are, GPUs.
+
+    Args:
+        sizes: Bytes of the buffer.
+        workers: How many processes; on GPUs, each has one of its own.
+    """
+    table = []
+    gpus = torch.cuda.device_count()
+    with ForkServer() as fork_server, tempfile.TemporaryDirectory() as folder:
+        for count in workers:
+            places = {"gloo": ["cpu"] * count}
+            if 1 < count <= gpus:
+                places["nccl"] = [f"cuda:{rank}" for rank in range(count)]
+            for backend, devices in places.items():
+                for size in sizes:
+                    seconds = {
+                        column: exchange_seconds(
+                            name, size, devices, repeats=REPEATS, fork_server=fork_server, folder=Path(folder)
+                        )
+                        for name, column in SUMS.items()
+                    }
+                    row = {"workers": count, "backend": backend, "bytes": size}
+                    row |= {f"{name}_ms": 1e3 * value for name, value in seconds.items()}
+                    table.append({**row, "ratio": seconds["ring"] / seconds["torch"]})
+    return table

@@ -1,0 +1,91 @@
+"""Scores of a frame in memory, as a frame of the same kind."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dkan_core.data.encoding.like import check_features
+from dkan_core.data.source.columns import column_types
+from dkan_core.data.source.frames import column_names, frame_table
+from dkan_core.errors import DataError
+from dkan_core.evaluation.prediction import (
+    SCORING_ROWS,
+    TRAINED_WITH,
+    best_device,
+    check_probabilities,
+    probability_column,
+    score,
+)
+from dkan_core.explanation.reasons import ReasonFinder
+from dkan_core.model.saved_model import SavedModel
+
+# What messages call it.
+FRAME = "the frame"
+
+
+def score_frame(saved: SavedModel, frame: Any, columns: Sequence[str], reasons: int) -> Any:
+    """Return the scores of a frame's rows in their order, with the index of a pandas ``DataFrame``.
+
+    Args:
+        saved: The model.
+        frame: pandas, polars or Arrow; columns are found by name.
+        columns: Columns to pass through.
+        reasons: How many reasons to add for each row.
+
+    Raises:
+        DataError: A column is missing or of another kind than in training.
+    """
+    names = [probability_column(label) for label in saved.config.labels]
+    device = best_device()
+    saved.module.to(device)
+    finder = ReasonFinder(saved, device) if reasons else None
+    added = [*names, *([name for name, _ in finder.fields] if finder else [])]
+    clash = [name for name in columns if name in added]
+    if clash:
+        raise DataError(f"column {clash[0]!r} cannot be passed through: the prediction has that name")
+    table = _read(saved, frame, columns)
+    parts = []
+    for start in range(0, len(table), SCORING_ROWS):
+        rows = table.slice(start, SCORING_ROWS)
+        found_NL = score(saved.module, saved.preprocessor.transform(rows, FRAME), device)
+        check_probabilities(found_NL, saved.config.labels, FRAME, start)
+        why = finder.find(rows, reasons, FRAME) if finder else []
+        parts.append(pa.table([*map(pa.array, found_NL.T), *why], names=added))
+    kinds = [*((name, pa.float32()) for name in names), *(finder.fields if finder else [])]
+    return _like(frame, columns, pa.concat_tables(parts) if parts else pa.schema(kinds).empty_table())
+
+
+def _read(saved: SavedModel, frame: Any, columns: Sequence[str]) -> pa.Table:
+    """Return the columns that the model reads; those to pass through are looked for."""
+    there = column_names(frame)
+    for name in columns:
+        if name not in there:
+            raise DataError(f"{FRAME}: column {name!r} is missing; it was to be passed through")
+    read = [name for name in saved.preprocessor.columns if name in there]
+    try:
+        table = frame_table(_select(frame, read), read)
+        # Of a column without any value nobody knows what it would hold: pandas says that it is one of numbers.
+        for place, name in enumerate(read):
+            if table[name].null_count == len(table):
+                table = table.set_column(place, name, pa.nulls(len(table)))
+        types = column_types(FRAME, table.schema)
+        check_features(saved.preprocessor, types, FRAME, because=TRAINED_WITH)
+        return table.cast(pa.schema(list(types.items())))
+    except pa.ArrowException as error:
+        raise DataError(f"{FRAME}: a column holds values of several types ({error})") from error
+
+
+def _select(frame: Any, names: list[str]) -> Any:
+    return frame[names] if hasattr(frame, "iloc") else frame.select(names)
+
+
+def _like(frame: Any, columns: Sequence[str], scores: pa.Table) -> Any:
+    """Return scores as a frame of the kind that was given, behind the columns that are passed through."""
+    if hasattr(frame, "iloc"):
+        found = scores.to_pandas().set_index(frame.index)
+        return frame[[*columns]].assign(**{name: found[name] for name in found})
+    passed = pa.table(_select(frame, [*columns])) if columns else pa.table({})
+    named = {name: table[name] for table in (passed, scores) for name in table.column_names}
+    table = pa.table(named)
+    return table if isinstance(frame, pa.Table | pa.RecordBatch) else type(frame)(table)

@@ -1,0 +1,62 @@
+"""The file that ``predict`` writes, Parquet or CSV: what may be replaced by it, and what writes it."""
+
+import csv
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+
+from dkan_core.data.source.columns import open_parquet
+from dkan_core.data.source.files import MAGIC, SUFFIXES
+from dkan_core.errors import OutputError
+from dkan_core.evaluation.prediction import probability_column
+from dkan_core.utils.storage.outputs import HEAD_BYTES, check_file_free, check_file_is_ours, check_suffix
+from dkan_core.utils.storage.paths import filesystem
+
+CSV = ".csv"
+
+
+def check_scores_file(out: str | Path, labels: tuple[str, ...], *, overwrite: bool) -> None:
+    """Raise OutputError unless scores may be written to a file.
+
+    Args:
+        out: Path or fsspec URI; its suffix says which format is meant.
+        labels: Of the model: a file that has none of their probabilities is somebody else's, and stays.
+        overwrite: Whether earlier scores may be replaced.
+    """
+    is_csv = check_suffix(out, (*SUFFIXES, CSV), "predictions are written as Parquet or CSV") == CSV
+    beginning = b"" if is_csv else MAGIC
+    check_file_is_ours(str(out), beginning=beginning)
+    fs, path = filesystem(str(out))
+    if not fs.exists(path) or not fs.size(path):
+        return
+    wanted = {probability_column(label) for label in labels}
+    if is_csv:
+        head = fs.cat_file(path, end=HEAD_BYTES).decode(errors="replace")
+        found = {*next(csv.reader(io.StringIO(head)), [])}
+    else:
+        found = {*open_parquet(str(out)).schema_arrow.names}
+    if not wanted & found:
+        raise OutputError(f"{out}: holds other data than predictions, and would be replaced; choose another file")
+    check_file_free(str(out), overwrite=overwrite, beginning=beginning)
+
+
+def open_scores_file(out: str | Path, aside: Path, schema: pa.Schema) -> pcsv.CSVWriter | pq.ParquetWriter:
+    """Return a writer of the format that a name asks for.
+
+    Args:
+        out: What the file will be called.
+        aside: Where to write it.
+        schema: Of the scores.
+
+    Raises:
+        OutputError: CSV cannot hold a column.
+    """
+    if Path(str(out)).suffix.lower() != CSV:
+        return pq.ParquetWriter(aside, schema)
+    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+    if nested:
+        raise OutputError(f"{out}: column {nested[0]!r} holds lists, which CSV cannot; let the name end in .parquet")
+    return pcsv.CSVWriter(aside, schema)

@@ -1,0 +1,35 @@
+"""The command that changes a model by hand."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import dkan_core
+from dkan_core.cli.options import JsonFile, Model, Overwrite, command, option
+from dkan_core.cli.results import result_printer
+from dkan_core.cli.workflow import PANEL, app
+
+
+@command(
+    app,
+    panel=PANEL,
+    examples=[
+        "dkan edit run/model --set edits.toml --out edited",
+        "dkan edit run/model --set edits.toml --out edited --data prepared --split test",
+    ],
+)
+def edit(
+    model: Model,
+    edits: Annotated[str, option("--set", help="TOML file of [[edit]] tables: term, action, and what it needs.")],
+    out: Annotated[str, option("--out", help="Folder or fsspec URI of the new model.", group="Output")],
+    data: Annotated[
+        str | None,
+        option("--data", help="Prepared folder or URI to measure quality on, before and after. Default: none."),
+    ] = None,
+    split: Annotated[str, option("--split", help="Which of its splits: train, valid or test.")] = "valid",
+    overwrite: Overwrite = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Change terms of an additive model: make one monotone, clip, flatten, scale, center or remove it."""
+    with result_printer(json_file, overwrite=overwrite) as show:
+        result = dkan_core.edit(model, edits, out, data=data, split=split, overwrite=overwrite)
+        show(asdict(result), result)

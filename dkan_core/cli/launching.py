@@ -1,0 +1,83 @@
+"""``dkan train --launch torchrun``: the command by which torchrun starts the ranks of a run on this node."""
+
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+from dkan_core.config import TrainConfig
+from dkan_core.errors import ConfigError
+
+# The module that the command ``torchrun`` runs: found also where that is not on the path.
+MODULE = "torch.distributed.run"
+
+logger = logging.getLogger(__name__)
+
+
+def torchrun_command(
+    prepared: str, out: str, config: TrainConfig, nproc: int | None, *, overwrite: bool, given: Mapping[str, object]
+) -> list[str]:
+    """Return the command that trains with several processes on this node.
+
+    Args:
+        prepared: Folder or URI that ``dkan prepare`` wrote.
+        out: Where the run goes.
+        config: Settings.
+        nproc: Processes. Default: one per GPU.
+        overwrite: Whether an earlier run may be replaced.
+        given: Options of the command that this one needs, or cannot pass on.
+
+    Raises:
+        UserError: The ranks would refuse it, or there is no GPU and no number of processes.
+    """
+    from dkan_core.trainjob.body import arguments
+
+    if given["--launch"] is None:
+        raise ConfigError(f"nproc {nproc}: is for --launch torchrun; without it, --workers says how many processes")
+    if given["--json"] is not None:
+        raise ConfigError(f"--json: with --launch, the result is in {out}/metrics.json; leave it out")
+    count = _processes(nproc)
+    _check(prepared, out, config, count, overwrite=overwrite)
+    options = ["--overwrite"] if overwrite else []
+    return ["torchrun", "--standalone", f"--nproc-per-node={count}", *arguments(prepared, out, config), *options]
+
+
+def replace_process(command: list[str]) -> NoReturn:
+    """Run a command of ``torchrun_command`` in the place of this process: signals and exit code are its own."""
+    logger.info("%s", shlex.join(command))
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", MODULE, *command[1:]])
+
+
+def _processes(nproc: int | None) -> int:
+    import torch
+
+    if nproc is not None and nproc < 1:
+        raise ConfigError(f"nproc must be at least 1, got {nproc}")
+    count = nproc or torch.cuda.device_count()
+    if not count:
+        raise ConfigError("nproc: there is no GPU here to start one process each for; say how many with --nproc")
+    return count
+
+
+def _check(prepared: str, out: str, config: TrainConfig, count: int, *, overwrite: bool) -> None:
+    """Refuse here what every rank would refuse: torchrun shows the errors of all, each with a traceback of its own."""
+    from dkan_core.data.format.manifest import open_prepared
+    from dkan_core.training.communication.rendezvous import TorchRun
+    from dkan_core.training.launcher.run_folder import check_run_folder
+    from dkan_core.training.setup.defaults import resolve_for
+
+    place = TorchRun.read(
+        {
+            **{name: str(count) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")},
+            **dict.fromkeys(("RANK", "LOCAL_RANK", "MASTER_PORT"), "0"),
+            "MASTER_ADDR": "localhost",
+        }
+    )
+    check_run_folder(out, overwrite=overwrite or config.resume != "never")
+    with open_prepared(prepared, "train", "valid") as (_, manifest):
+        resolve_for(config, manifest, place)

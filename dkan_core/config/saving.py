@@ -1,0 +1,47 @@
+"""The settings of a run as a file that ``--config`` takes back."""
+
+import json
+from dataclasses import MISSING, fields
+from typing import Any
+
+from dkan_core.config.train import TrainConfig
+from dkan_core.errors import redact
+
+# By it the file is known to be ours.
+BEGINNING = "# Settings of this run"
+
+
+def settings_text(asked: TrainConfig, chosen: TrainConfig) -> str:
+    """Return settings as TOML: those that were given, and as comments what was chosen for the others.
+
+    Args:
+        asked: Settings as they were given.
+        chosen: The same with nothing left open.
+
+    >>> print(settings_text(TrainConfig(epochs=3, hidden=(8, 4)), TrainConfig(epochs=3, hidden=(8, 4), batch_size=64)))
+    # Settings of this run; dkan train DIR --out RUN --config THIS_FILE trains with them again.
+    hidden = [8, 4]
+    epochs = 3
+    # Chosen by dkan:
+    # batch_size = 64
+    <BLANKLINE>
+    """
+    defaults = {each.name: each.default for each in fields(TrainConfig) if each.default is not MISSING}
+    given = {name: getattr(asked, name) for name in defaults if getattr(asked, name) != defaults[name]}
+    found = {name: getattr(chosen, name) for name in defaults if getattr(chosen, name) != getattr(asked, name)}
+    lines = [f"{BEGINNING}; dkan train DIR --out RUN --config THIS_FILE trains with them again."]
+    lines += [f"{name} = {_toml(value)}" for name, value in given.items()]
+    if found:
+        lines += ["# Chosen by dkan:", *(f"# {name} = {_toml(value)}" for name, value in found.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        # JSON's text is TOML's, where no pairs of surrogates are written; only DEL is refused there as it is.
+        return json.dumps(redact(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return "none" if value is None else repr(value)

@@ -1,0 +1,83 @@
+"""Two encodings compared column by column, and one that knows more columns than another."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dkan_core.data.encoding.histograms import count_values
+from dkan_core.data.encoding.like import listed_names
+from dkan_core.data.encoding.preprocessor import CategoryFeature, NumericFeature, Preprocessor, ValueFeature
+
+Key = tuple[str, str]
+"""A feature's kind, and its name: a column of numbers may be a numeric feature and have value codes besides."""
+
+
+@dataclass(frozen=True)
+class EncodingDifference:
+    """What of an encoding another one has: names of features, each once."""
+
+    kept: list[str]
+    """Encoded in the same way."""
+
+    changed: list[str]
+    """Encoded in another way."""
+
+    lost: list[str]
+    """Of the old encoding alone."""
+
+    added: list[str]
+    """Of the new encoding alone."""
+
+    def differing(self) -> str:
+        """Return what differs, as a message may end."""
+        parts = {"another encoding of": self.changed, "without": self.lost}
+        texts = [f"{what} {listed_names(names)}" for what, names in parts.items() if names]
+        return f" ({', '.join(texts)})" if texts else ""
+
+
+def compare_encodings(old: Preprocessor, new: Preprocessor) -> EncodingDifference:
+    """Return what two encodings have in common, by the names of features."""
+    before, after = _by_name(old), _by_name(new)
+    both = [name for name in before if name in after]
+    return EncodingDifference(
+        kept=[name for name in both if before[name] == after[name]],
+        changed=[name for name in both if before[name] != after[name]],
+        lost=[name for name in before if name not in after],
+        added=[name for name in after if name not in before],
+    )
+
+
+def features_by_key(encoding: Preprocessor) -> dict[Key, NumericFeature | CategoryFeature | ValueFeature]:
+    """Return the features of an encoding, in its order: numeric ones, then coded ones."""
+    numeric = {("numeric", feature.name): feature for feature in encoding.numeric}
+    return {**numeric, **{(feature.kind, feature.name): feature for feature in encoding.coded}}
+
+
+def extended_encoding(base: Preprocessor, fitted: Preprocessor) -> Preprocessor:
+    """Return an encoding with the features of another behind its own.
+
+    Args:
+        base: What stays as it is.
+        fitted: Of other columns.
+    """
+    return base.model_copy(update={"numeric": [*base.numeric, *fitted.numeric], "coded": [*base.coded, *fitted.coded]})
+
+
+def with_counts(encoding: Preprocessor, sample: pa.Table, where: str) -> Preprocessor:
+    """Return an encoding with the distribution of some rows instead of those that it was fitted on.
+
+    Args:
+        encoding: The encoding.
+        sample: The rows.
+        where: Their files, as messages should call them.
+    """
+    counts = count_values(sample, encoding, where)
+    return encoding.model_copy(update={"counts": {name: rows.tolist() for name, rows in counts.items()}})
+
+
+def _by_name(encoding: Preprocessor) -> dict[str, list[object]]:
+    """Return the features of each name."""
+    found: dict[str, list[object]] = {}
+    for (_, name), feature in features_by_key(encoding).items():
+        found.setdefault(name, []).append(feature)
+    return found

@@ -1,0 +1,96 @@
+"""Columns of raw rows as what an encoding takes: numbers or texts, checked by name and type."""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dkan_core.data.hashing import value_keys
+from dkan_core.data.source.columns import is_number, is_text
+from dkan_core.data.source.times import TimePart, in_seconds, is_duration, read_part
+from dkan_core.errors import DataError
+
+Float64 = npt.NDArray[np.float64]
+
+
+def column_named(rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.ChunkedArray | pa.Array:
+    """Return a column; one that is missing or occurs twice raises DataError.
+
+    Args:
+        rows: The rows.
+        name: The column.
+        where: The rows, as messages should call them.
+    """
+    index = rows.schema.get_field_index(name)
+    if index < 0:
+        raise DataError(f"{where}: column {name!r} is missing or occurs twice; the model was trained with it")
+    return rows.column(index)
+
+
+def numbers(rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePart | None = None) -> Float64:
+    """Return a numeric column with NaN for null, NaN and infinity.
+
+    Args:
+        rows: The rows.
+        name: The column; one that does not hold numbers raises DataError.
+        where: The rows, as messages should call them.
+        time: What of a column of dates or times is meant; None for a column of numbers.
+
+    Shape:
+        - Output: ``(N,)``
+    """
+    column = column_of_numbers(rows, name, where, time)
+    wide = column if pa.types.is_float64(column.type) else column.cast(pa.float64(), safe=False)
+    values: Float64 = wide.to_numpy(zero_copy_only=False)
+    infinite = np.isinf(values)
+    return np.where(infinite, np.nan, values) if infinite.any() else values
+
+
+def column_of_numbers(
+    rows: pa.RecordBatch | pa.Table, name: str, where: str, time: TimePart | None = None
+) -> pa.ChunkedArray | pa.Array:
+    """Return a numeric column as it is, durations in seconds; one that does not hold numbers raises DataError.
+
+    Args:
+        rows: The rows.
+        name: The column.
+        where: The rows, as messages should call them.
+        time: What of a column of dates or times is meant; None for a column of numbers.
+    """
+    # Rows that are read back from prepared data have the part itself.
+    if time is not None and not (name in rows.schema.names and is_number(rows.schema.field(name).type)):
+        return read_part(column_named(rows, time.column, where), time, where)
+    column = column_named(rows, name, where)
+    if is_duration(column.type):
+        return in_seconds(column)
+    if not (is_number(column.type) or pa.types.is_null(column.type)):
+        raise DataError(f"{where}: column {name!r} is {column.type}; the model was trained with numbers there")
+    return column
+
+
+def texts_of(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.ChunkedArray | pa.Array:
+    """Return a column of strings or booleans as strings; one of another type raises DataError.
+
+    Args:
+        column: The column.
+        name: Its name.
+        where: The rows, as messages should call them.
+    """
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+        raise DataError(f"{where}: column {name!r} is {kind}; the model was trained with categories there")
+    return column if pa.types.is_string(column.type) else column.cast(kind).cast(pa.string())
+
+
+def buckets_of(
+    texts: pa.ChunkedArray | pa.Array, chosen_N: npt.NDArray[np.bool_], buckets: int
+) -> npt.NDArray[np.int32]:
+    """Return the bucket, by its hash, of each chosen text.
+
+    Args:
+        texts: Strings (N).
+        chosen_N: Which of them, none of which is null.
+        buckets: How many buckets there are.
+    """
+    chosen = texts.filter(pa.array(chosen_N))
+    whole = chosen.combine_chunks() if isinstance(chosen, pa.ChunkedArray) else chosen
+    return (value_keys(whole) % np.uint64(buckets)).astype(np.int32)

@@ -1,0 +1,185 @@
+"""``prepare --append``: new rows, encoded as prepared data are, beside the rows that are there.
+
+New shards are written first, under names of their own, and the manifest that lists them last, in one step: whenever
+this is killed, the data are the old ones or the new ones. What a killed one left is removed by the next.
+"""
+
+import logging
+import re
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dkan_core.config import PrepareConfig
+from dkan_core.config.prepare import SPLITS
+from dkan_core.data.encoding.like import read_reference
+from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData, SplitInfo
+from dkan_core.data.format.shard_writer import Shard, ShardWriter, write_shard
+from dkan_core.data.preparation.partition import whole_files
+from dkan_core.data.preparation.plan import PLAN
+from dkan_core.data.preparation.prepare import find_task, log_prepared
+from dkan_core.data.preparation.reuse import earlier_result, identity
+from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics, merge_counts
+from dkan_core.data.preparation.steps import PreparationTask, check_unchanged, log_unseen, spill_rows
+from dkan_core.errors import ConfigError, DataError, OutputError, redact
+from dkan_core.utils.progress import progress
+from dkan_core.utils.storage.failures import output_error
+from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
+from dkan_core.utils.storage.staging import finish_interrupted, output_lock
+
+NAME = re.compile(r"append-(\d+)-")
+
+logger = logging.getLogger(__name__)
+
+
+def append_rows(
+    sources: str | Path | Sequence[str | Path],
+    prepared: str | Path,
+    *,
+    like: str | Path | None = None,
+    drop: Sequence[str] = (),
+) -> PreparedData:
+    """Add the rows of Parquet files to prepared data, with the encoding, labels and split rule of these.
+
+    Args:
+        sources: Files, folders, globs or fsspec URIs.
+        prepared: Folder or URI that ``prepare`` wrote.
+        like: Model or prepared data that the encoding is to be that of. Default: not compared.
+        drop: Columns that are not to be named as ignored.
+
+    Returns:
+        The manifest that lies there.
+
+    Raises:
+        ConfigError: The encoding is not that of ``like``, or the rows were split by time.
+        DataError: The sources are not what was expected, or were added before; the message names file and column.
+        OutputError: ``prepared`` cannot take the rows; the data are then as they were.
+    """
+    finish_interrupted(prepared, OUTPUTS)
+    place = SharedFolder(prepared)
+    with output_lock(prepared):
+        earlier = _read_earlier(place, like)
+        task, footers = find_task(sources, _settings(earlier, str(prepared), drop))
+        _check_new(task, earlier)
+        fragments = whole_files(task.files, footers)
+        with progress("reading", task.rows, "rows") as advance:
+            counts, _ = collect_statistics(fragments, task.schema, task.config, advance)
+        counts = merge_counts([counts], task.schema)
+        check_values(counts, task.where)
+        _remove_leftovers(place, earlier)
+        with _scratch() as scratch:
+            with progress("writing", task.rows, "rows") as advance:
+                encoding = earlier.preprocessor
+                writers, unseen = spill_rows(Path(scratch), task, fragments, encoding, counts, advance)
+            shards = {split: _publish(place, earlier, split, writer) for split, writer in writers.items()}
+        joined = _joined(earlier, task, counts, shards)
+        place.write_json(MANIFEST, joined.to_dict())
+        place.remove(WORK)
+    log_unseen(unseen, task.rows)
+    log_prepared(prepared, joined)
+    return joined
+
+
+def _read_earlier(place: SharedFolder, like: str | Path | None) -> PreparedData:
+    """Return the manifest of data that rows can be added to."""
+    earlier = earlier_result(place)
+    if earlier is None:
+        raise DataError(f"{place.uri}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote")
+    if earlier.format_version == 1:
+        raise DataError(f"{place.uri}: is of format version 1, which takes no more rows; prepare the data again")
+    if place.read_json(PLAN) is not None:
+        raise OutputError(f"{place.uri}: a preparation is in progress there, or was interrupted")
+    if like is not None and read_reference(str(like)).preprocessor != earlier.preprocessor:
+        raise ConfigError(f"like {like}: has another encoding than {place.uri}; rows of two encodings do not mix")
+    return earlier
+
+
+def _settings(earlier: PreparedData, place: str, drop: Sequence[str]) -> PrepareConfig:
+    """Return the settings that the data were prepared with, as far as they concern new rows."""
+    rule = earlier.split_rule
+    if rule["by"] == "time":
+        raise ConfigError(
+            f"{place}: its rows were split by {rule['column']} (time), and new rows would move the bounds; "
+            "prepare all rows again"
+        )
+    roles: dict[str, Any] = {"column": {"split_column": rule.get("column")}, "group": {"group": rule.get("column")}}
+    chosen = roles.get(rule["by"], {"split_by": rule["by"]})
+    percent: dict[str, Any] = {"split": rule["percent"]} if "percent" in rule else {}
+    return PrepareConfig(like=place, weight=earlier.weight, seed=earlier.seed, drop=tuple(drop), **chosen, **percent)
+
+
+def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
+    """Raise DataError where a source file is one that the data already hold."""
+    known = {identity(file) for file in earlier.sources}
+    for file in task.files:
+        if identity(file) in known:
+            raise DataError(f"{file.path}: its rows are already there; twice, they could be in train and in test")
+
+
+def _remove_leftovers(place: SharedFolder, earlier: PreparedData) -> None:
+    """Remove shards that no manifest lists: a killed process left them."""
+    listed = {shard.path for split in earlier.splits.values() for shard in split.shards}
+    for split in SPLITS:
+        for name in place.sizes(split):
+            if NAME.match(name.removeprefix(f"{split}/")) and name not in listed:
+                place.remove(name)
+
+
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(prefix="dkan-")
+    except OSError as error:
+        raise output_error(tempfile.gettempdir(), error) from error
+
+
+def _publish(place: SharedFolder, earlier: PreparedData, split: str, writer: ShardWriter) -> list[Shard]:
+    """Write a split's new shards where the data are; returns them as the manifest lists them."""
+    shards = []
+    for spill in filter(Path.exists, writer.spills()):
+        path = f"{split}/append-{_next_number(earlier):04d}-{spill.stem}.safetensors"
+        with place.staged(path) as file:
+            shards.append(write_shard(file, path, partial(np.fromfile, spill, writer.record)))
+    return shards
+
+
+def _next_number(earlier: PreparedData) -> int:
+    paths = (shard.path.partition("/")[2] for split in earlier.splits.values() for shard in split.shards)
+    return 1 + max((int(found[1]) for found in map(NAME.match, paths) if found), default=0)
+
+
+def _joined(
+    earlier: PreparedData, task: PreparationTask, counts: Counts, shards: dict[str, list[Shard]]
+) -> PreparedData:
+    """Return the manifest of old and new rows.
+
+    Raises:
+        DataError: Other rows were written than were counted.
+    """
+    splits = dict(earlier.splits)
+    for index, split in enumerate(SPLITS):
+        if not counts.rows[index]:
+            continue
+        check_unchanged(task.files[0].path, split, counts.rows[index], sum(shard.rows for shard in shards[split]))
+        found = counts.classes(index)
+        none = {name: dict.fromkeys(each, 0) for name, each in found.items()}
+        before = splits.get(split) or SplitInfo(rows=0, classes=none, shards=[])
+        splits[split] = SplitInfo(
+            rows=before.rows + counts.rows[index],
+            classes={
+                name: {key: count + before.classes[name][key] for key, count in each.items()}
+                for name, each in found.items()
+            },
+            shards=[*before.shards, *shards[split]],
+        )
+    invalid = {name: dict(each) for name, each in earlier.invalid.items()}
+    for name, new in counts.invalid.items():
+        invalid[name] = {key: invalid.get(name, {}).get(key, 0) + count for key, count in new.items()}
+    sources = [file.model_copy(update={"path": redact(file.path)}) for file in task.files]
+    ordered = {split: splits[split] for split in SPLITS if split in splits}
+    # Made anew and not copied: the copy would keep the fingerprint.
+    kept = {name: getattr(earlier, name) for name in PreparedData.model_fields}
+    return PreparedData(**{**kept, "splits": ordered, "invalid": invalid, "sources": [*earlier.sources, *sources]})

@@ -1,0 +1,122 @@
+"""Rows of a file, some columns at a time.
+
+Columns that are worked on as soon as they are decoded are in the processor's cache still, and the next ones are decoded
+into the same memory. Whole row groups take twice the processor time, most of it to clear memory that is new.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dkan_core.data.source.columns import (
+    are_small,
+    check_footer,
+    column_types,
+    next_batch,
+    open_parquet,
+    plain_schema,
+    read_batches,
+    whole_groups,
+)
+from dkan_core.data.source.folders import add_folder_columns
+from dkan_core.utils.resources import available_cores
+from dkan_core.utils.storage.paths import is_remote
+
+# Of decoded numbers, for each core: as fast as less, and of more the decoded columns leave the cache.
+BLOCK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class RowBlocks:
+    """Consecutive rows, N of them."""
+
+    count: int
+    """N."""
+
+    rows: pa.RecordBatch
+    """The columns that are wanted at once."""
+
+    blocks: Callable[[], Iterator[pa.RecordBatch]]
+    """Yields the other columns, some at a time."""
+
+
+def read_blocks(
+    path: str,
+    columns: Sequence[str],
+    others: Sequence[str],
+    groups: tuple[int, int] | None = None,
+    footer: str | None = None,
+    *,
+    folder_types: Mapping[str, str] | None = None,
+) -> Iterator[RowBlocks]:
+    """Yield a file's rows in order, at most some 160 MB at a time.
+
+    Args:
+        path: The file, local or remote.
+        columns: What to read at once.
+        others: What to read when it is asked for.
+        groups: The first row group to read, and the one past the last. Default: all.
+        footer: What ``footer_digest`` gave before. Default: any.
+        folder_types: What columns in the names of folders are read as. Default: text.
+
+    Raises:
+        DataError: The file is truncated or a page is damaged, or it is another one than before.
+    """
+    parquet = open_parquet(path)
+    check_footer(parquet, footer, path)
+    wanted = [*range(*groups)] if groups is not None else [*range(parquet.num_row_groups)]
+    types, every = column_types(path, parquet.schema_arrow), [*dict.fromkeys([*columns, *others])]
+    # From a bucket each read is a request: fewer and longer ones are faster.
+    if is_remote(path) or not are_small(parquet.metadata, wanted, plain_schema(types, every)):
+        for batch in read_batches(path, every, None, groups, footer, folder_types=folder_types):
+            yield RowBlocks(batch.num_rows, batch.select(columns), partial(_one_block, batch.select(others)))
+        return
+    parquet = open_parquet(path, whole_groups=True, metadata=parquet.metadata)
+    file = _File(path, parquet, types, folder_types or {})
+    for group in wanted:
+        count = parquet.metadata.row_group(group).num_rows
+        read = partial(_read_group, file, group, count)
+        if count:
+            yield RowBlocks(count, read(columns), partial(map, read, _in_blocks(file, others, count)))
+
+
+def _one_block(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    yield rows
+
+
+@dataclass(frozen=True)
+class _File:
+    path: str
+    parquet: pq.ParquetFile
+    types: Mapping[str, pa.DataType]
+    """Of its columns, as of ``column_types``."""
+
+    folder_types: Mapping[str, str]
+
+
+def _in_blocks(file: _File, names: Sequence[str], rows: int) -> list[Sequence[str]]:
+    """Cut columns into blocks of about equal bytes."""
+    widest = max((field.type.bit_width for field in plain_schema(file.types, names)), default=8)
+    size = max(1, BLOCK_BYTES * available_cores() * 8 // (rows * widest))
+    return [names[start : start + size] for start in range(0, len(names), size)]
+
+
+def _read_group(file: _File, group: int, rows: int, names: Sequence[str]) -> pa.RecordBatch:
+    """Read some columns of a row group."""
+    plain = plain_schema(file.types, names)
+    batch = next_batch(whole_groups(file.parquet, [group], plain.names), plain, file.path) if len(plain) else None
+    if batch is None:
+        # Of rows without columns, their number would be lost.
+        batch = pa.record_batch([pa.nulls(rows)], names=[""])
+    if len(plain) == len(names) > 0:
+        return batch.select(names)
+    return add_folder_columns(batch, names, file.path, file.folder_types)
+
+
+def side_by_side(blocks: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the columns of all blocks as one batch."""
+    columns = {name: block.column(name) for block in blocks for name in block.schema.names}
+    return pa.record_batch(columns)

@@ -1,0 +1,75 @@
+"""Columns in the names of folders, as Hive, Spark and DuckDB write them: ``year=2024/month=1/part-0.parquet``.
+
+The text in a name is read as the type that is wanted: for new data that of the training data, else what all files fit.
+"""
+
+import datetime
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import PurePosixPath
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from dkan_core.errors import DataError
+
+# What Hive and Spark write for a missing value.
+MISSING = "__HIVE_DEFAULT_PARTITION__"
+# No column of a file has this type here: dictionaries are read as what their values are.
+FOLDER_TEXT = pa.dictionary(pa.int32(), pa.string())
+"""What column types say of such a column before it is known what it is to be read as."""
+
+# Text such as 007 is a key, not a number.
+INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
+
+
+def folder_values(path: str) -> dict[str, str | None]:
+    """Return the columns in the names of a file's folders; None is a missing value.
+
+    >>> folder_values("raw/year=2024/city=New%20York/a.parquet")
+    {'year': '2024', 'city': 'New York'}
+    """
+    pairs = (part.split("=", 1) for part in PurePosixPath(path).parts[:-1] if "=" in part)
+    return {unquote(name): None if value == MISSING else unquote(value) for name, value in pairs if name}
+
+
+def infer_type(texts: Iterable[str | None]) -> str:
+    """Return what all texts can be read as: "int64", "date32" or else "string".
+
+    >>> infer_type(["2024", None]), infer_type(["2024-05-31"]), infer_type(["10001", "07030"])
+    ('int64', 'date32', 'string')
+    """
+    known = [text for text in texts if text is not None]
+    if known and all(INTEGER.fullmatch(text) for text in known):
+        return "int64"
+    with suppress(ValueError):
+        if known and all(len(text) == len("2024-05-31") and datetime.date.fromisoformat(text) for text in known):
+            return "date32"
+    return "string"
+
+
+def add_folder_columns(
+    batch: pa.RecordBatch, columns: Sequence[str], path: str, wanted: Mapping[str, str]
+) -> pa.RecordBatch:
+    """Return some columns of a batch, of the file or of the names of its folders.
+
+    Args:
+        batch: Rows of the file.
+        columns: Names of the columns to return; those that the batch lacks are in names of folders.
+        path: The file.
+        wanted: Types, by name, to read names of folders as. Default: text.
+
+    Raises:
+        DataError: A name cannot be read so.
+    """
+    texts, added = folder_values(path), {}
+    for name in columns:
+        if name not in batch.schema.names:
+            kind = pa.type_for_alias(wanted.get(name, "string"))
+            try:
+                value = pa.scalar(texts[name], pa.string()).cast(kind)
+            except pa.ArrowInvalid:
+                raise DataError(f"{path}: folder {name}={texts[name]}: expected {kind} there") from None
+            added[name] = pa.repeat(value, batch.num_rows)
+    return pa.record_batch([added[name] if name in added else batch.column(name) for name in columns], names=[*columns])

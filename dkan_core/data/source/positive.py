@@ -1,0 +1,40 @@
+"""Labels that are not 0 and 1: one value of the column counts as 1, every other one as 0."""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkan_core.errors import DataError
+
+
+def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str) -> pa.RecordBatch:
+    """Return rows whose labels are 0, 1 and null.
+
+    Args:
+        rows: Rows of the source.
+        positive: By label column, the value that counts as 1, as text; other columns stay as they are.
+        where: The file, as messages should call it.
+
+    Raises:
+        DataError: The value cannot be one of its column.
+
+    >>> rows = pa.record_batch({"outcome": ["late", "on time", None], "late": [1, 0, 1]})
+    >>> with_positive(rows, {"outcome": "late"}, "flights").to_pydict()
+    {'outcome': [1, 0, None], 'late': [1, 0, 1]}
+    """
+    for name, text in positive.items():
+        place = rows.schema.get_field_index(name)
+        column = rows.column(place)
+        try:
+            value = pa.scalar(text).cast(column.type)
+        except pa.ArrowException:
+            raise DataError(
+                f"{where}: label column {name!r} is {column.type}, which cannot hold the positive value {text!r}"
+            ) from None
+        is_positive = pc.equal(column, value)
+        if pa.types.is_floating(column.type):
+            # Not measured, as null.
+            is_positive = pc.if_else(pc.is_nan(column), None, is_positive)
+        rows = rows.set_column(place, name, is_positive.cast(pa.uint8()))
+    return rows

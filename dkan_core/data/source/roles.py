@@ -1,0 +1,160 @@
+"""The roles of columns: features by kind, labels, and what decides weight and split."""
+
+import difflib
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from dkan_core.config.prepare import PrepareConfig
+from dkan_core.data.source.columns import is_number, is_text
+from dkan_core.data.source.times import is_duration, is_time, time_parts
+from dkan_core.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """What each column is for."""
+
+    numeric: tuple[str, ...]
+    """Numeric feature columns, in file order."""
+
+    times: tuple[str, ...] = ()
+    """Feature columns of dates and times, in file order."""
+
+    categorical: tuple[str, ...]
+    """String and boolean feature columns, in file order."""
+
+    labels: tuple[str, ...]
+    """Label columns, in the order they were asked for."""
+
+    group: str | None
+    split_column: str | None
+    weight: str | None
+    split_by_time: str | None = None
+
+    positive: dict[str, str] = field(default_factory=dict)
+    """By label, the value that counts as 1; labels that are not here hold 0 and 1."""
+
+    folders: dict[str, str] = field(default_factory=dict)
+    """Types of the columns that are in the names of folders, as ``pyarrow.type_for_alias`` knows them."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column to read."""
+        return [*self.features, *self.others]
+
+    @property
+    def others(self) -> list[str]:
+        """Every column to read that is no feature."""
+        roles = filter(None, (self.group, self.split_column, self.split_by_time, self.weight))
+        return [*self.labels, *roles]
+
+    @property
+    def features(self) -> list[str]:
+        """Every feature column."""
+        return [*self.numeric, *self.times, *self.categorical]
+
+
+def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> Schema:
+    """Give every column its role.
+
+    Args:
+        types: Type of each column.
+        config: Which columns are labels, group, split, weight or dropped.
+        where: The files, as messages should call them.
+
+    Raises:
+        DataError: A named column does not exist, or a feature has a type that is no feature.
+    """
+    check_roles(types, config, where)
+    roles = filter(None, (config.group, config.split_column, config.split_by_time, config.weight))
+    taken = {*config.label, *config.drop, *roles}
+    features = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
+    return Schema(
+        **features._asdict(),
+        labels=config.label,
+        group=config.group,
+        split_column=config.split_column,
+        weight=config.weight,
+        split_by_time=config.split_by_time,
+        positive=config.positive_values,
+    )
+
+
+def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
+    """Raise DataError when a column named in ``config`` does not exist, or has a type that its role cannot use.
+
+    Args:
+        types: Type of each column.
+        config: Names of the columns that have a role.
+        where: The files, as messages should call them.
+    """
+    names = ("group", "split_column", "split_by_time", "weight")
+    special = {name: getattr(config, name) for name in names}
+    for setting, name in [
+        *(("label", name) for name in config.label),
+        *(("drop", name) for name in config.drop),
+        *special.items(),
+    ]:
+        if name is not None and name not in types:
+            close = difflib.get_close_matches(name, types, n=1)
+            # A guess where a name is near, else the first columns: all of wide data would fill the screen.
+            hint = f"; did you mean {close[0]!r}?" if close else f"; columns are {', '.join(list(types)[:20])}"
+            raise DataError(f"{where}: {setting} column {name!r} does not exist{hint}")
+    _check_types(types, config, where)
+
+
+class Features(NamedTuple):
+    """Names of feature columns, each in file order."""
+
+    numeric: tuple[str, ...]
+    times: tuple[str, ...]
+    categorical: tuple[str, ...]
+
+
+def is_feature(kind: pa.DataType) -> bool:
+    """Tell whether columns of a type can be features."""
+    return any(fits(kind) for fits in (is_number, is_duration, is_time, is_text, pa.types.is_boolean))
+
+
+def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:
+    """Return the feature columns by kind.
+
+    Raises:
+        DataError: A feature has a type that is no feature, or there is none.
+    """
+    for name, kind in types.items():
+        if not is_feature(kind):
+            raise DataError(
+                f"{where}: column {name!r} is {kind}; a feature is a number, string, boolean, date, time or duration "
+                "(--drop it)"
+            )
+        taken = [part.name for part in time_parts(name, kind)[1:] if part.name in types] if is_time(kind) else []
+        if taken:
+            raise DataError(f"{where}: column {taken[0]!r} is also made from {name!r} ({kind}); drop one of both")
+    if not types:
+        raise DataError(f"{where}: no feature column is left")
+    numeric = tuple(name for name, kind in types.items() if is_number(kind) or is_duration(kind))
+    times = tuple(name for name, kind in types.items() if is_time(kind))
+    return Features(numeric, times, tuple(name for name in types if name not in {*numeric, *times}))
+
+
+def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
+    """Raise DataError when a column named in ``config`` has a type that its role cannot use."""
+    scalar = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
+    expected = [
+        *(("label", name, scalar, "0, 1 or null") for name in config.label),
+        ("group", config.group, (*scalar, pa.types.is_temporal), "a number, string, boolean or time"),
+        ("split", config.split_column, (is_text,), "a string"),
+        (
+            "split_by_time",
+            config.split_by_time,
+            (is_number, pa.types.is_date, pa.types.is_timestamp),
+            "a time or number",
+        ),
+        ("weight", config.weight, (is_number,), "a number"),
+    ]
+    for role, name, fits, wanted in expected:
+        if name is not None and not any(fit(types[name]) for fit in fits):
+            raise DataError(f"{where}: {role} column {name!r} is {types[name]}; expected {wanted}")

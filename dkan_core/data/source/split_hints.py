@@ -1,0 +1,92 @@
+"""Columns by which rows that are split at random could have been split: those that look like a time or a group.
+
+Rows of one day or customer are alike. Split at random, a model is tested on days and customers that it has seen.
+"""
+
+import re
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkan_core.data.source.columns import is_number, is_text, read_batches
+
+TIMES = re.compile(
+    r"date|datetime|timestamp|time|ts|year|month|year_?month|quarter"
+    r"|(created|updated|event|order|transaction|start|pickup|purchase|visit|trip|report)_?(date|datetime|time|at|ts)"
+)
+# Dates that say nothing of when a row arose.
+OTHER_TIMES = re.compile(r"birth|dob|expir")
+GROUPS = re.compile(
+    r"(customer|client|user|patient|member|subject|household|person|account|device|machine|session)(_?(id|no|number))?"
+    r"|\w+_(id|uuid)"
+)
+# Of the first rows, the share of different values in a column of groups: one with hardly any row like another numbers
+# the rows.
+MAX_DISTINCT = 0.9
+
+
+def find_split_hints(types: Mapping[str, pa.DataType], taken: set[str], path: str) -> dict[str, str]:
+    """Return the columns that rows could be split by, as "time" and "group".
+
+    Args:
+        types: Type of each column.
+        taken: Columns that are no candidates, such as labels.
+        path: A file of them.
+    """
+    free = {name: kind for name, kind in types.items() if name not in taken}
+    typed = [name for name, kind in free.items() if pa.types.is_date(kind) or pa.types.is_timestamp(kind)]
+    named = [
+        name for name, kind in free.items() if TIMES.fullmatch(name.lower()) and (is_number(kind) or is_text(kind))
+    ]
+    times = [name for name in (*typed, *named) if not OTHER_TIMES.search(name.lower())]
+    groups = [
+        name
+        for name, kind in free.items()
+        if GROUPS.fullmatch(name.lower()) and (is_text(kind) or pa.types.is_integer(kind)) and _repeats(name, path)
+    ]
+    return {key: found[0] for key, found in (("time", times), ("group", groups)) if found}
+
+
+def _repeats(name: str, path: str) -> bool:
+    """Tell whether several of the first rows share a value."""
+    for batch in read_batches(path, [name]):
+        different = pc.count_distinct(batch.column(0)).as_py()
+        return bool(1 < different <= MAX_DISTINCT * batch.num_rows)
+    return False
+
+
+def describe_split(rule: Mapping[str, str]) -> str:
+    """Return how rows were split, as a sentence for a report.
+
+    >>> describe_split({"by": "row", "percent": "70/10/20"})
+    'Split at random, row by row (70/10/20).'
+    >>> describe_split({"by": "time", "column": "day", "percent": "70/10/20", "valid from": "5", "test from": "6"})
+    'Split by time: the earliest rows by day are train, valid from 5, test from 6.'
+    """
+    column, percent = rule.get("column", ""), f" ({rule['percent']})" if "percent" in rule else ""
+    bounds = ", ".join(f"{name} {rule[name]}" for name in ("valid from", "test from") if name in rule)
+    sentences = {
+        "column": f"Split by column {column}.",
+        "time": f"Split by time: the earliest rows by {column} are train, {bounds}.",
+        "group": f"Split by group: rows of one {column} are in one split{percent}.",
+        "row": f"Split at random, row by row{percent}.",
+        "content": f"Split at random, by what each row holds{percent}.",
+        "estimator": "Held out at random.",
+    }
+    return sentences.get(rule["by"], f"Split by {rule['by']}.")
+
+
+def split_warnings(hints: Mapping[str, str]) -> list[str]:
+    """Return what to say where rows were split at random.
+
+    >>> split_warnings({"group": "user_id"})[0][:75]
+    "rows were split at random, although rows that share a value of 'user_id' ma"
+    """
+    texts = {
+        "time": "rows were split at random, although {name!r} looks like a time: scores on later rows may be lower "
+        "than here; see --split-by-time",
+        "group": "rows were split at random, although rows that share a value of {name!r} may be alike: scores on new "
+        "ones may be lower than here; see --group {name}",
+    }
+    return [texts[kind].format(name=name) for kind, name in hints.items()]

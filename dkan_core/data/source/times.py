@@ -1,0 +1,118 @@
+"""Dates, times and durations as numbers: seconds, and the parts of the calendar."""
+
+from typing import Annotated, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field
+
+from dkan_core.errors import DataError
+from dkan_core.utils.schemas import Schema
+
+Part = Literal["seconds", "month", "day", "weekday", "hour"]
+# The year is in the seconds. Minutes of real times are mostly where a schedule or a log happened to begin.
+CALENDAR: tuple[Part, ...] = get_args(Part)[1:]
+
+PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+class TimePart(Schema):
+    """What of a column of dates or times a numeric feature is."""
+
+    column: str
+    """The source column."""
+
+    part: Part
+    """Seconds since 1970 (in UTC where there is a zone), month, day of the month, weekday (0 is Monday), or hour."""
+
+    zone: Annotated[str, Field(min_length=1)] | None
+    """Time zone of the training data, in which month, day, weekday and hour are; None where times had none."""
+
+    @property
+    def name(self) -> str:
+        """What the feature is called.
+
+        >>> TimePart(column="departure", part="hour", zone=None).name
+        'departure.hour'
+        """
+        return self.column if self.part == "seconds" else f"{self.column}.{self.part}"
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type holds dates, or dates with times."""
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def is_duration(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type holds durations or times of the day, which are numbers of seconds."""
+    return bool(pa.types.is_duration(kind) or pa.types.is_time(kind))
+
+
+def zone_of(kind: pa.DataType) -> str | None:
+    """Return the time zone of a column of dates or times."""
+    return kind.tz if pa.types.is_timestamp(kind) else None
+
+
+def time_parts(name: str, kind: pa.DataType) -> list[TimePart]:
+    """Return what may be read of a column of dates or times.
+
+    >>> [part.name for part in time_parts("day", pa.date32())]
+    ['day', 'day.month', 'day.day', 'day.weekday']
+    """
+    parts = [part for part in get_args(Part) if part != "hour" or pa.types.is_timestamp(kind)]
+    return [TimePart(column=name, part=part, zone=zone_of(kind)) for part in parts]
+
+
+def in_seconds(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Return durations, times of the day or timestamps as float64 seconds, the same for every unit they are stored in.
+
+    >>> in_seconds(pa.array([1500, None], pa.duration("ms"))).to_pylist()
+    [1.5, None]
+    """
+    per_second = PER_SECOND[column.type.unit]
+    narrow = pa.types.is_time32(column.type)
+    whole = column.cast(pa.int32()) if narrow else column.cast(pa.int64())
+    # Whole seconds and the rest apart: nanoseconds since 1970 are more than a float64 tells apart.
+    seconds = pc.divide(whole.cast(pa.int64()), per_second)
+    rest = pc.subtract(whole.cast(pa.int64()), pc.multiply(seconds, per_second))
+    return pc.add(seconds.cast(pa.float64(), safe=False), pc.divide(rest.cast(pa.float64()), float(per_second)))
+
+
+def read_part(column: pa.ChunkedArray | pa.Array, part: TimePart, where: str) -> pa.ChunkedArray | pa.Array:
+    """Return a part of dates or times: seconds as float64, others as int64.
+
+    Args:
+        column: The column that the part is of.
+        part: The part.
+        where: The rows, as messages should call them.
+
+    Raises:
+        DataError: The column holds something else, or its zone is not known on this machine.
+    """
+    kind = column.type
+    if pa.types.is_null(kind):
+        return column.cast(pa.float64())
+    if not fits_zone(kind, part.zone):
+        raise DataError(
+            f"{where}: column {part.column!r} is {kind}; the model was trained with {expected(part.zone)} there"
+        )
+    if pa.types.is_date(kind):
+        column = column.cast(pa.timestamp("s" if pa.types.is_date32(kind) else "ms"))
+    if part.part == "seconds":
+        return in_seconds(column)
+    try:
+        read = {"month": pc.month, "day": pc.day, "weekday": pc.day_of_week, "hour": pc.hour}[part.part]
+        # Files of another zone hold the same instants; their hours would be others.
+        return read(column.cast(pa.timestamp(column.type.unit, part.zone)))
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{where}: column {part.column!r}: no calendar date can be read ({error})") from error
+
+
+def fits_zone(kind: pa.DataType, zone: str | None) -> bool:
+    """Tell whether a column can be read as dates or times with a zone, or without one: no zone is guessed."""
+    return pa.types.is_null(kind) or (is_time(kind) and (zone_of(kind) is None) == (zone is None))
+
+
+def expected(zone: str | None) -> str:
+    """Return what messages call dates and times with a zone, or without one."""
+    return "dates or times without a zone" if zone is None else f"times with a zone ({zone})"

@@ -1,0 +1,129 @@
+"""Edits applied to the terms of a model.
+
+Shape suffixes: C cells of a term, V rows of the table, M members, L labels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
+from dkan_core.editing.edits import Edit
+from dkan_core.editing.term_cells import TermCells, cells_of, codes_of_values, score_rows
+from dkan_core.errors import ConfigError
+from dkan_core.explanation.additive import TermGroup, term_groups
+from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified
+
+Mask = npt.NDArray[np.bool_]
+
+
+def apply_edits(terms: AdditiveTerms, preprocessor: Preprocessor, edits: Sequence[Edit]) -> AdditiveTerms:
+    """Return terms after some edits, purified again: means go to the intercept, and no answer changes by that.
+
+    Args:
+        terms: Those of a model.
+        preprocessor: Its encoding.
+        edits: What to change, in this order.
+
+    Raises:
+        ConfigError: An edit names a term, label or category that the model does not have, or does not fit its term.
+    """
+    groups = {group.name: group for group in term_groups(terms.layout, preprocessor)}
+    for number, edit in enumerate(edits, start=1):
+        where = f"edit {number} ({edit.action} of {edit.term!r})"
+        if edit.term not in groups:
+            shown = ", ".join(repr(name) for name in [*groups][:20])
+            raise ConfigError(f"{where}: the model has no such term; it has {shown}{', …' * (len(groups) > 20)}")
+        labels = terms.config.labels
+        if edit.label is not None and edit.label not in labels:
+            raise ConfigError(f"{where}: label {edit.label!r} is none of the model's, {', '.join(labels)}")
+        chosen = range(len(labels)) if edit.label is None else [labels.index(edit.label)]
+        terms = _applied(terms, preprocessor, edit, groups[edit.term], chosen, where)
+    return purified(terms)
+
+
+def _applied(
+    terms: AdditiveTerms,
+    preprocessor: Preprocessor,
+    edit: Edit,
+    group: TermGroup,
+    labels: Sequence[int],
+    where: str,
+) -> AdditiveTerms:
+    table_VML = terms.table_VML.copy()
+    rows = np.concatenate([np.r_[terms.layout.terms[place].rows] for place in group.places])
+    if edit.action in ("remove", "scale"):
+        factor = 0.0 if edit.factor is None else edit.factor
+        for label in labels:
+            table_VML[rows, :, label] *= factor
+        return replace(terms, table_VML=table_VML)
+    cells = cells_of(group, terms, preprocessor)
+    chosen_C = _range(edit, cells, group, terms, preprocessor, where) if edit.action == "flatten" else None
+    for label in labels:
+        before_V = terms.mean_VL[:, label]
+        after_V = before_V.copy()
+        cells.put(after_V, _changed(edit, cells, cells.effects(before_V), chosen_C, where))
+        # What members disagree on stays as it is: an edit says nothing of how certain a curve is.
+        table_VML[:, :, label] += (after_V - before_V)[:, None]
+    return replace(terms, table_VML=table_VML)
+
+
+def _changed(edit: Edit, cells: TermCells, effect_C: Float64, chosen_C: Mask | None, where: str) -> Float64:
+    """Return what each value adds after an edit."""
+    if edit.action == "clip":
+        low = -np.inf if edit.low is None else edit.low
+        return effect_C.clip(low, np.inf if edit.high is None else edit.high)
+    if edit.action == "center":
+        return effect_C - _mean(effect_C, cells.weight_C)
+    if edit.action == "flatten":
+        assert chosen_C is not None
+        level = _mean(effect_C[chosen_C], cells.weight_C[chosen_C])
+        return np.where(chosen_C, level, effect_C)
+    if not cells.ordered:
+        raise ConfigError(f"{where}: only a numeric column can be monotone")
+    return _isotonic(effect_C, cells, rising=edit.direction == "+")
+
+
+def _isotonic(effect_C: Float64, cells: TermCells, *, rising: bool) -> Float64:
+    from sklearn.isotonic import IsotonicRegression
+
+    order = cells.order()
+    # So little that only values without rows notice.
+    weight_C = cells.weight_C[order] + 1e-9
+    found_C = effect_C.copy()
+    regression = IsotonicRegression(increasing=rising)
+    found_C[order] = regression.fit_transform(np.arange(len(order)), effect_C[order], sample_weight=weight_C)
+    return found_C
+
+
+def _mean(effect_C: Float64, weight_C: Float64) -> float:
+    total = float(weight_C.sum())
+    return float(weight_C @ effect_C) / total if total else float(effect_C.mean())
+
+
+def _range(
+    edit: Edit, cells: TermCells, group: TermGroup, terms: AdditiveTerms, preprocessor: Preprocessor, where: str
+) -> Mask:
+    """Return which values a range or a list of categories holds."""
+    if len(group.columns) > 1:
+        raise ConfigError(f"{where}: a pair has no range; clip, scale or remove it")
+    term = terms.layout.terms[group.places[0]]
+    if edit.values is not None:
+        if cells.ordered:
+            raise ConfigError(f"{where}: is a numeric column, which has no categories; give start or stop")
+        feature = preprocessor.coded[term.features[0] - terms.config.num_numeric]
+        unknown = [value for value in edit.values if value not in feature.names[: term.size - FIRST_CODE]]
+        if unknown:
+            raise ConfigError(f"{where}: {unknown[0]!r} is no category of the column that has a number of its own")
+        return np.isin(cells.code_C, [FIRST_CODE + feature.names.index(value) for value in edit.values])
+    if not cells.ordered:
+        raise ConfigError(f"{where}: is no numeric column, which a range needs; give values")
+    numeric = preprocessor.numeric[term.features[0]]
+    low = -np.inf if edit.start is None else edit.start
+    high = np.inf if edit.stop is None else edit.stop
+    first, last = score_rows(terms, term, codes_of_values(np.array([low, high]), numeric)) - term.first
+    inside_C = (cells.code_C >= first) & (cells.code_C <= last) & (cells.code_C > 0)
+    exact_C = ~np.isnan(cells.value_C)
+    return np.where(exact_C, (cells.value_C >= low) & (cells.value_C <= high), inside_C)

@@ -1,0 +1,128 @@
+"""``edit``: an additive model with some of its terms changed by hand, as a new model."""
+
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dkan_core.data.format.manifest import open_prepared
+from dkan_core.data.loading.loader import open_split
+from dkan_core.editing.apply import apply_edits
+from dkan_core.editing.edits import Edit, read_edits
+from dkan_core.errors import DataError
+from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.evaluation.prediction import ScoredSplit, best_device, check_match, score_split, to_probability
+from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.additive_terms import terms_of
+from dkan_core.model.base import TabularModel
+from dkan_core.model.model_folder import CONFIG, check_model_replaceable
+from dkan_core.model.saved_model import SavedModel, save_model
+from dkan_core.training.validation.early_stopping import describe_probabilities
+from dkan_core.utils.storage.paths import is_remote, local_path
+from dkan_core.utils.storage.remote import exchange_remote, local_copy
+
+MEASURES = ("average_precision", "log_loss", "brier")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditResult:
+    """An edited model, and what the edits did to its quality."""
+
+    model: str
+    """Path or URI of the edited model."""
+
+    edits: list[dict[str, Any]]
+    """All edits of the model, earlier ones first."""
+
+    before: dict[str, float | None]
+    """On the split: average precision, log loss, Brier score, mean probability and share of positives, means over
+    labels; empty where no data were given."""
+
+    after: dict[str, float | None]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.edits)} edits in {self.model}"]
+        for name, value in self.before.items():
+            after = self.after[name]
+            if value is not None and after is not None:
+                lines.append(f"{name.replace('_', ' '):<20} {value:.4f} -> {after:.4f}")
+        return "\n".join(lines)
+
+
+def edit(
+    model: str | Path,
+    edits: str | Path | Sequence[Edit | Mapping[str, Any]],
+    out: str | Path,
+    *,
+    data: str | Path | None = None,
+    split: str = "valid",
+    overwrite: bool = False,
+) -> EditResult:
+    """Change terms of an additive model and write the result as a model, like any other.
+
+    Args:
+        model: Folder that ``train`` or ``edit`` wrote, with a model additive; a path or an fsspec URI.
+        edits: A TOML file of ``[[edit]]`` tables, or the edits themselves.
+        out: Folder or URI of the new model.
+        data: Prepared folder or URI to measure quality on, before and after; the model's metrics are then those after.
+        split: "train", "valid" or "test".
+        overwrite: Whether an earlier model in ``out`` may be replaced.
+
+    Raises:
+        ConfigError: An edit is wrong, or does not fit the model.
+        DataError: The model is not additive, or data and model do not belong together.
+        OutputError: ``out`` cannot take the model; what was there stays.
+    """
+    asked = read_edits(edits)
+    check_model_replaceable(out, overwrite=overwrite)
+    with local_copy(model) as folder:
+        saved = SavedModel(folder)
+    if not isinstance(saved.module, AdditiveFastKAN):
+        raise DataError(f"{model}: is a model {saved.config.model}; only the terms of a model additive can be edited")
+    edited = apply_edits(terms_of(saved.module), saved.preprocessor, asked).to_model()
+    before: dict[str, float | None] = {}
+    after: dict[str, float | None] = {}
+    metrics = dict(saved.metrics)
+    if data is not None:
+        scored = [_score(module, saved, data, split) for module in (saved.module, edited)]
+        before, after = (_measures(each, saved.config.labels) for each in scored)
+        metrics |= {**_description(scored[1], saved.config.labels), "split": split}
+    done = [*metrics.get("edits", []), *(each.to_dict() for each in asked)]
+    metrics |= {"edits": done, **({"edits_before": before, "edits_after": after} if data is not None else {})}
+    with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
+        target = Path(scratch) / "model" if is_remote(out) else local_path(out)
+        save_model(target, edited, edited.config, saved.preprocessor, metrics)
+        if is_remote(out):
+            exchange_remote(target, str(out), last=CONFIG)
+    logger.info("%d edits of %s: model in %s", len(asked), model, out)
+    return EditResult(model=str(out), edits=done, before=before, after=after)
+
+
+def _score(module: TabularModel, saved: SavedModel, data: str | Path, split: str) -> ScoredSplit:
+    device = best_device()
+    with open_prepared(data, split) as (folder, manifest):
+        check_match(saved, manifest, data)
+        with open_split(folder, manifest, split) as reader:
+            return score_split(module.to(device), reader, device)
+
+
+def _description(scored: ScoredSplit, names: Sequence[str]) -> dict[str, Any]:
+    return describe_probabilities(scored.labels_NL, to_probability(scored.log_odds_NL), names, scored.weight_N)
+
+
+def _measures(scored: ScoredSplit, names: Sequence[str]) -> dict[str, float | None]:
+    """Return the quality of scores, means over labels, with how often positives are expected and how many there are."""
+    described = _description(scored, names)
+    measured_NL = (scored.labels_NL != NOT_MEASURED).astype(np.float64)
+    weight_NL = measured_NL if scored.weight_N is None else measured_NL * scored.weight_N[:, None]
+    total_L = weight_NL.sum(axis=0).clip(min=np.finfo(np.float64).tiny)
+    expected_L = (weight_NL * to_probability(scored.log_odds_NL)).sum(axis=0) / total_L
+    found_L = (weight_NL * (scored.labels_NL == 1)).sum(axis=0) / total_L
+    found = {name: described[name] for name in MEASURES}
+    return {**found, "mean_probability": float(expected_L.mean()), "positives": float(found_L.mean())}

@@ -1,0 +1,107 @@
+"""What may be changed in a term, as a TOML file or a Python caller says it."""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dkan_core.errors import ConfigError
+from dkan_core.utils.schemas import Schema, read_json
+
+Action = Literal["monotone", "clip", "flatten", "remove", "scale", "center"]
+
+# What each action is told, of ``Edit``'s other fields; of those in one line one must be given.
+NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "monotone": (("direction",),),
+    "clip": (("low", "high"),),
+    "flatten": (("start", "stop", "values"),),
+    "remove": (),
+    "scale": (("factor",),),
+    "center": (),
+}
+
+
+class Edit(Schema):
+    """A change of one term."""
+
+    term: Annotated[str, Field(min_length=1)]
+    """A column, or a pair as ``dkan explain`` calls it: "month x hour"."""
+
+    action: Action
+    """"monotone": the nearest curve that never falls or rises, weighted by the training rows; "clip": no further from 0
+    than ``low`` and ``high``; "flatten": one number, the weighted mean, from ``start`` to ``stop`` or over ``values``;
+    "remove": 0 everywhere; "scale": times ``factor``; "center": shifted to a mean of 0, and with it the mean score."""
+
+    label: str | None = None
+    """The one label to change. Default: all."""
+
+    direction: Literal["+", "-"] | None = None
+    low: float | None = None
+    """In log-odds."""
+
+    high: float | None = None
+    start: float | None = None
+    """In the column's unit; open where it is left out."""
+
+    stop: float | None = None
+    values: tuple[str, ...] | None = None
+    """Categories."""
+
+    factor: float | None = None
+    note: str = ""
+    """Why, for the model card."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        allowed = {name for names in NEEDS[self.action] for name in names}
+        for names in NEEDS[self.action]:
+            if all(getattr(self, name) is None for name in names):
+                raise ValueError(f"{self.action} needs {' or '.join(names)}")
+        told = ("direction", "low", "high", "start", "stop", "values", "factor")
+        odd = [name for name in told if getattr(self, name) is not None and name not in allowed]
+        if odd:
+            raise ValueError(f"{self.action} takes no {odd[0]}")
+        for low, high in ((self.low, self.high), (self.start, self.stop)):
+            if low is not None and high is not None and low > high:
+                raise ValueError(f"{low:g} is above {high:g}")
+        if self.values is not None and (self.start is not None or self.stop is not None):
+            raise ValueError("flatten takes values or a range, not both")
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what was said, as a model's metrics hold it."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class _Edits(Schema):
+    edit: Annotated[tuple[Edit, ...], Field(min_length=1)]
+
+
+def read_edits(edits: str | Path | Sequence[Edit | Mapping[str, Any]]) -> tuple[Edit, ...]:
+    """Return edits in their order.
+
+    Args:
+        edits: A TOML file of ``[[edit]]`` tables, or the edits themselves.
+
+    Raises:
+        ConfigError: The file cannot be read, or an edit is not what the schema says.
+    """
+    if not isinstance(edits, str | Path):
+        plain = {"edit": [each.to_dict() if isinstance(each, Edit) else dict(each) for each in edits]}
+        return read_json(_Edits, json.dumps(plain), "edits", error=ConfigError).edit
+    try:
+        text = Path(edits).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{edits}: cannot be read ({error.strerror or error})") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{edits}: is no text; expected a TOML file of edits") from None
+    try:
+        parsed = tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError(f"{edits}: is nested too deeply to be read") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{edits}: is not valid TOML ({error})") from None
+    return read_json(_Edits, json.dumps(parsed, default=str), str(edits), error=ConfigError).edit

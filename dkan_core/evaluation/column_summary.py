@@ -1,0 +1,72 @@
+"""The columns of the rows that are evaluated: types, values, missing ones, and how far they are from training's."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dkan_core.data.encoding.histograms import count_values
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation.drift.counting import DriftCounts, Reference
+from dkan_core.evaluation.drift.measures import LARGE, MODERATE, PSI_BINS, ColumnDrift, measure, verdict
+from dkan_core.explanation.columns import EXACT_KNOTS
+from dkan_core.explanation.reading_back import read_back
+
+# A table of a thousand columns is not read; those that moved the most come first.
+MAX_COLUMNS = 60
+# Rows that are looked at, fewer of wide data: the noise of the index is then some 0.0005, and it takes a second.
+ROWS, CELLS = 20_000, 4_000_000
+
+
+def rows_to_look_at(encoding: Preprocessor) -> int:
+    """Return how many rows tell how far the columns have moved."""
+    return max(1, min(ROWS, CELLS // max(1, len(encoding.columns))))
+
+
+def describe_columns(encoding: Preprocessor, sample: Arrays) -> dict[str, Any] | None:
+    """Return the columns as the report shows them, those that moved the most first; None where there are no rows.
+
+    Args:
+        encoding: The model's, with the distribution of the training rows.
+        sample: Encoded rows.
+    """
+    inputs = {name: array for name, array in sample.items() if name in ("numeric", "categorical")}
+    rows = len(next(iter(inputs.values()), ()))
+    if not rows:
+        return None
+    counts = DriftCounts(rows=rows, columns=count_values(read_back(inputs, encoding), encoding, "rows to describe"))
+    found = measure(counts, Reference(preprocessor=encoding, scores={}))
+    distinct = _distinct(encoding)
+    trained = max((sum(each) for each in (encoding.counts or {}).values()), default=0)
+    # What shares that are drawn from the same distribution differ by, on average.
+    chance = (PSI_BINS - 1) * (1 / rows + 1 / trained) if trained else 0.0
+    return {
+        "shown": [_row(column, distinct, chance) for column in found.columns[:MAX_COLUMNS]],
+        "hidden": max(0, len(found.columns) - MAX_COLUMNS),
+        "rows": rows,
+        "moderate": MODERATE,
+        "large": LARGE,
+    }
+
+
+def _distinct(encoding: Preprocessor) -> dict[str, str]:
+    """Return how many different values each column had in training, as far as the encoding knows."""
+    numbers = {
+        feature.name: f"{len(feature.knots):,}" if len(feature.knots) <= EXACT_KNOTS else f"over {EXACT_KNOTS}"
+        for feature in encoding.numeric
+    }
+    return numbers | {each.name: f"{len(each.vocabulary):,}" for each in encoding.coded if each.kind == "category"}
+
+
+def _row(column: ColumnDrift, distinct: Mapping[str, str], chance: float) -> dict[str, Any]:
+    psi = None if column.psi is None else max(0.0, column.psi - chance)
+    unseen = f"{column.unseen_rows:,} ({column.unseen:.2%})" if column.unseen_rows and column.unseen else ""
+    return {
+        "name": column.name,
+        "kind": column.kind,
+        "distinct": distinct[column.name],
+        "missing": f"{column.missing:.2%}",
+        "missing_in_training": "" if column.missing_in_training is None else f"{column.missing_in_training:.2%}",
+        "psi": "" if psi is None else f"{psi:.3f}",
+        "verdict": verdict(psi),
+        "unseen": unseen,
+    }

@@ -1,0 +1,186 @@
+"""Intervals of average precision and ROC AUC, by the Poisson bootstrap over rows.
+
+Each replicate gives every row a weight drawn from a Poisson distribution of mean 1. Rows are sorted once: what is drawn
+anew are the counts of both classes in bins of neighbouring scores, since sums of Poisson counts are Poisson counts.
+So a replicate costs the same whatever the number of rows. Two models on the same rows get the same weights: cells, of a
+bin of the one and a bin of the other, are drawn for both.
+
+Shape suffixes: N rows, C cells, K bins.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dkan_core.evaluation.metrics import NOT_MEASURED, Array
+
+# Of the bounds: nineteen of twenty such intervals hold the value of endlessly many rows like these.
+CONFIDENCE = 0.95
+# Of replicates: the bounds are then off by some 5% of the interval's width.
+REPLICATES = 400
+# For one model, and for each of two. With fewer positives than bins a bin holds one, and average precision is exact.
+BINS, PAIRED_BINS = 1024, 192
+# The metrics that have intervals, in the order of the arrays.
+KEYS = ("average_precision", "roc_auc")
+# After the name of a metric.
+INTERVAL = "_interval"
+
+Interval = list[float]
+
+
+def metric_intervals(labels_N: Array, scores_N: Array, weight_N: Array | None = None) -> list[Interval | None]:
+    """Return the offsets of the bounds from average precision and from ROC AUC; None where the rows define neither.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        weight_N: Weights of the rows. Default: every row counts alike.
+    """
+    deviations = _deviations(labels_N, [scores_N], weight_N, BINS)
+    return [None] * len(KEYS) if deviations is None else [_bounds(each) for each in deviations[0]]
+
+
+def difference_intervals(
+    labels_N: Array, scores_N: Array, other_N: Array, weight_N: Array | None = None
+) -> list[Interval | None]:
+    """Return the offsets of the bounds from how far a model's metrics are above those of another on the same rows.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities of the model.
+        other_N: Those of the other.
+        weight_N: Weights of the rows. Default: every row counts alike.
+    """
+    deviations = _deviations(labels_N, [scores_N, other_N], weight_N, PAIRED_BINS)
+    return [None] * len(KEYS) if deviations is None else [_bounds(each) for each in deviations[0] - deviations[1]]
+
+
+def add_intervals(
+    metrics: dict[str, Any], labels_NL: Array, probabilities_NL: Array, weight_N: Array | None = None
+) -> None:
+    """Put intervals beside the metrics of each label, and of a single label beside those of the whole.
+
+    Args:
+        metrics: As of ``compute_metrics``.
+        labels_NL: 0, 1 or 255 (not measured).
+        probabilities_NL: What a model gives.
+        weight_N: Weights of the rows. Default: every row counts alike.
+    """
+    for place, values in enumerate(metrics["labels"].values()):
+        found = metric_intervals(labels_NL[:, place], probabilities_NL[:, place], weight_N)
+        for key, offsets in zip(KEYS, found, strict=True):
+            values[key + INTERVAL] = around(values[key], offsets, low=0.0, high=1.0)
+            if len(metrics["labels"]) == 1:
+                metrics[key + INTERVAL] = values[key + INTERVAL]
+
+
+def difference_to(
+    metrics: Mapping[str, Any],
+    previous: Mapping[str, Any],
+    labels_NL: Array,
+    ours_NL: Array,
+    theirs_NL: Array,
+    weight_N: Array | None = None,
+) -> dict[str, Interval | None]:
+    """Return an interval of the difference of each metric of a single label; nothing where there are several labels.
+
+    Args:
+        metrics: Of the model.
+        previous: Of the earlier one.
+        labels_NL: 0, 1 or 255 (not measured).
+        ours_NL: Probabilities of the model.
+        theirs_NL: Those of the earlier one.
+        weight_N: Weights of the rows. Default: every row counts alike.
+    """
+    if labels_NL.shape[1] > 1 or metrics["average_precision"] is None:
+        return {}
+    found = difference_intervals(labels_NL[:, 0], ours_NL[:, 0], theirs_NL[:, 0], weight_N)
+    return {
+        key: around(metrics[key] - previous[key], offsets, low=-1.0, high=1.0)
+        for key, offsets in zip(KEYS, found, strict=True)
+    }
+
+
+def around(value: float | None, offsets: Interval | None, *, low: float, high: float) -> Interval | None:
+    """Return the bounds of an interval around a value, cut at the bounds of the metric."""
+    if value is None or offsets is None:
+        return None
+    return [max(low, value + offsets[0]), min(high, value + offsets[1])]
+
+
+def rate_interval(positives: float, rows: float) -> tuple[float, float]:
+    """Return an interval of a rate (Wilson 1927): unlike a bootstrap's it has a width where all rows are alike.
+
+    >>> [round(bound, 3) for bound in rate_interval(0, 20)]
+    [0.0, 0.161]
+    """
+    z = 1.96  # of 95%
+    share, spread = positives / rows, z * z / rows
+    middle = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * np.sqrt(share * (1 - share) / rows + spread / rows / 4)
+    # Rounding must not part a rate of 0 or 1 from its bound.
+    return min(share, max(0.0, float(middle - half))), max(share, min(1.0, float(middle + half)))
+
+
+def _bounds(deviation: Array) -> Interval:
+    tail = (1 - CONFIDENCE) / 2
+    found: Interval = np.quantile(deviation, [tail, 1 - tail]).tolist()
+    return found
+
+
+def _deviations(labels_N: Array, scores: Sequence[Array], weight_N: Array | None, bins: int) -> Array | None:
+    """Return how far each replicate's metrics are from those of the rows.
+
+    Shape:
+        - Output: ``(models, len(KEYS), REPLICATES)``; None where a class has no row
+    """
+    rows = labels_N != NOT_MEASURED if weight_N is None else (labels_N != NOT_MEASURED) & (weight_N > 0)
+    positive_N = labels_N[rows] == 1
+    if positive_N.all() or not positive_N.any():
+        return None
+    places = [_bin(values_N[rows], positive_N, bins) for values_N in scores]
+    cell_N = positive_N.astype(np.int64)
+    for place_N in places:
+        cell_N = cell_N * (bins + 1) + place_N
+    cells_C, first_C, cell_N = np.unique(cell_N, return_index=True, return_inverse=True)
+    mass = np.ones(len(cell_N)) if weight_N is None else weight_N[rows].astype(np.float64)
+    sum_C, square_C = (np.bincount(cell_N, values_N, len(cells_C)) for values_N in (mass, mass * mass))
+    # So many rows of one weight have the mean and the variance of the cell's rows.
+    unit_C, count_C = square_C / sum_C, sum_C * sum_C / square_C
+    of_class = positive_N[first_C] * (bins + 1)
+    targets = [of_class + place_N[first_C] for place_N in places]
+    random = np.random.default_rng(0)  # fixed: the same rows give the same interval
+    found = np.empty((len(scores), len(KEYS), REPLICATES + 1))
+    for replicate in range(REPLICATES + 1):
+        drawn_C = sum_C if replicate == REPLICATES else random.poisson(count_C) * unit_C
+        for model, target_C in enumerate(targets):
+            found[model, :, replicate] = _binned_metrics(np.bincount(target_C, drawn_C, 2 * (bins + 1)))
+    replicates: Array = found[:, :, :-1] - found[:, :, -1:]
+    # A replicate without one of the classes has no metrics, and tells nothing.
+    return np.nan_to_num(replicates)
+
+
+def _bin(scores_N: Array, positive_N: Array, bins: int) -> Array:
+    """Return the bin of each score, 0 to ``bins``; each begins at a positive, where average precision moves."""
+    ranked = np.unique(scores_N[positive_N])
+    edges_K = ranked[np.unique(np.arange(bins) * len(ranked) // bins)]
+    return np.searchsorted(edges_K, scores_N, side="right")
+
+
+def _binned_metrics(mass_2K: Array) -> tuple[float, float]:
+    """Return average precision and ROC AUC where scores of a bin are equal.
+
+    Args:
+        mass_2K: Weight of the negatives in each bin, ascending, then of the positives.
+    """
+    negative_K, positive_K = mass_2K.reshape(2, -1)[:, ::-1]
+    true_K, false_K = np.cumsum(positive_K), np.cumsum(negative_K)
+    positives, negatives = true_K[-1], false_K[-1]
+    if not positives or not negatives:
+        return float("nan"), float("nan")
+    filled = positive_K > 0
+    precision_K = true_K[filled] / (true_K[filled] + false_K[filled])
+    precision = float(np.sum(positive_K[filled] * precision_K) / positives)
+    below_K = negatives - false_K + negative_K / 2
+    return precision, float(np.sum(positive_K * below_K) / positives / negatives)

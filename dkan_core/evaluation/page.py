@@ -1,0 +1,123 @@
+"""The report of an evaluation, filled with what is known of model, rows and run."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dkan_core
+from dkan_core.errors import redact
+from dkan_core.evaluation.comparison import Comparison, comparison_section
+from dkan_core.evaluation.labelled_rows import EvaluationData
+from dkan_core.evaluation.worst_errors import WorstErrors
+from dkan_core.explanation.additive import term_groups
+from dkan_core.explanation.explain import learned_section
+from dkan_core.explanation.learned import Explanation
+from dkan_core.model.architecture import additive_layout
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.report.evaluation import render_report
+from dkan_core.report.templating import score
+from dkan_core.training.history import HISTORY, read_history
+from dkan_core.utils.storage.files import read_if_there
+
+if TYPE_CHECKING:
+    from dkan_core.evaluation.evaluate import Evaluation
+
+
+def render_page(
+    saved: SavedModel,
+    data: EvaluationData,
+    evaluation: "Evaluation",
+    *,
+    learned: Mapping[str, Explanation],
+    errors: Mapping[str, WorstErrors],
+    columns: Mapping[str, Any] | None,
+    comparison: Comparison | None,
+    model: str | Path,
+    places: Sequence[str],
+    history: Sequence[Mapping[str, Any]],
+) -> str:
+    """Return the page.
+
+    Args:
+        saved: The model.
+        data: The rows.
+        evaluation: Its scores on them.
+        learned: What it learned, by label.
+        errors: Its worst errors, by label.
+        columns: The columns, as of ``describe_columns``.
+        comparison: An earlier model on the same rows.
+        model: Where the model lies.
+        places: Where the rows lie.
+        history: Of the run that the model is from.
+    """
+    return render_report(
+        title=f"{', '.join(data.labels[:3])}: {data.title}",
+        labels=evaluation.labels,
+        probabilities=evaluation.probabilities,
+        names=data.labels,
+        metrics=evaluation.metrics,
+        thresholds=saved.thresholds,
+        history=history,
+        split=data.split,
+        provenance=_provenance(saved, model, places, data),
+        data_summary=data.summary(),
+        model_summary=_model_summary(saved),
+        compared=comparison_section(evaluation.metrics, comparison) if comparison is not None else None,
+        learned={name: learned_section(found) for name, found in learned.items()},
+        errors={name: found.to_dict() for name, found in errors.items()},
+        columns=columns,
+    )
+
+
+def _provenance(saved: SavedModel, model: str | Path, places: Sequence[str], data: EvaluationData) -> dict[str, Any]:
+    """Return what made a report: with the same, the page has the same bytes, so that there is no date in it."""
+    origin = saved.metrics.get("origin") or {}
+    found = {
+        "dkan": dkan_core.__version__,
+        "model": redact(str(model)),
+        "model of epoch, step": f"{saved.metrics['epoch']:.2f}, {saved.metrics['step']:,}",
+        "data": [redact(place) for place in places],
+        "rows": data.name,
+        "seed of the model's data": origin.get("seed"),
+        "encoding": saved.preprocessor.digest[:12],
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def read_run_history(model: str | Path) -> list[dict[str, Any]]:
+    """Return the history of the run that a model lies in, or of the run folder itself; empty where there is none."""
+    run = str(model).rstrip("/")
+    # The run's history lies one above its model; a published model has none.
+    for folder in (run, run.rpartition("/")[0] or "."):
+        text = read_if_there(f"{folder}/{HISTORY}")
+        if text:
+            return read_history(text, f"{folder}/{HISTORY}")
+    return []
+
+
+def _pairs(saved: SavedModel) -> dict[str, Any]:
+    """Return the pairs of an additive model by name."""
+    if saved.config.additive is None:
+        return {}
+    groups = term_groups(additive_layout(saved.config), saved.preprocessor)
+    return {"pairs": [group.name for group in groups if len(group.columns) > 1] or "none"}
+
+
+def _model_summary(saved: SavedModel) -> dict[str, Any]:
+    coded = saved.preprocessor.coded
+    crosses = [group for group in saved.config.one_hot_groups if len(group) > 1]
+    return {
+        "model": saved.config.model,
+        "members": saved.config.members,
+        "layers of each": saved.module.widths,
+        "binary inputs": len(saved.config.binary),
+        **_pairs(saved),
+        "crosses": [" x ".join(coded[index].name for index in group) for group in crosses] or "none",
+        "parameters": saved.parameters(),
+        "centers": f"{saved.config.num_centers} on [{saved.config.grid_min:g}, {saved.config.grid_max:g}]",
+        "input norm": saved.config.input_norm,
+        "dropout": saved.config.dropout,
+        "best at epoch": saved.metrics["epoch"],
+        "validation average precision": score(saved.metrics["average_precision"]),
+        "operating thresholds (best F1 on validation)": {name: score(each) for name, each in saved.thresholds.items()},
+    }

@@ -1,0 +1,145 @@
+"""Metrics of slices: the rows of one level of a column, so that one sees where a model is weak.
+
+Shape suffixes: N rows.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dkan_core.data.encoding.preprocessor import FIRST_CODE
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.errors import ConfigError
+from dkan_core.evaluation.intervals import KEYS, around, metric_intervals
+from dkan_core.evaluation.labelled_rows import EvaluationData
+from dkan_core.evaluation.metrics import NOT_MEASURED, Array, compute_metrics
+from dkan_core.explanation.columns import Column, read_codes, read_values, source_columns
+from dkan_core.model.saved_model import SavedModel
+
+# The most frequent levels of a category; ranges of equal count of a number.
+MAX_LEVELS, RANGES = 12, 5
+# Columns that are taken where none is named: the most important ones.
+TOP_COLUMNS = 3
+MISSING_LEVEL, RARE_LEVEL = "missing", "rare or unseen"
+
+Levels = list[tuple[str, Array]]
+"""What a level is called, and which rows (N,) it has."""
+
+
+def find_columns(saved: SavedModel, names: Sequence[str]) -> list[Column]:
+    """Return the model's columns of these names.
+
+    Raises:
+        ConfigError: It has no such column.
+    """
+    known = {column.name: column for column in source_columns(saved.preprocessor)}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"slice {name!r}: is no column of the model; columns are {', '.join(list(known)[:20])}")
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def slice_metrics(
+    saved: SavedModel,
+    data: EvaluationData,
+    columns: Sequence[Column],
+    labels_N: Array,
+    scores_N: Array,
+    weight_N: Array | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the metrics of each level of some columns; the rows are read once more.
+
+    Args:
+        saved: The model.
+        data: The rows.
+        columns: Those to slice by.
+        labels_N: Of one label: 0, 1 or 255 (not measured).
+        scores_N: Its probabilities.
+        weight_N: Weights of the rows. Default: every row counts alike.
+
+    Returns:
+        By column, a list of levels: ``level``, ``rows``, ``prevalence``, ``mean_probability``, ``average_precision``
+        and its interval, and ``roc_auc``.
+    """
+    if not columns:
+        return {}
+    values = _read(saved, data, columns)
+    measured_N = labels_N != NOT_MEASURED
+    return {
+        column.name: [
+            _metrics(level, labels_N[rows_N], scores_N[rows_N], None if weight_N is None else weight_N[rows_N])
+            for level, found_N in _levels(column, values_N)
+            if (rows_N := found_N & measured_N).any()
+        ]
+        for column, values_N in zip(columns, values, strict=True)
+    }
+
+
+def _read(saved: SavedModel, data: EvaluationData, columns: Sequence[Column]) -> list[Array]:
+    """Return the values or codes of each column, of all rows."""
+
+    def read(column: Column, arrays: Arrays) -> Array:
+        return read_codes(column, arrays) if column.kind == "category" else read_values(column, arrays)
+
+    parts = [[read(column, arrays) for column in columns] for arrays in data.batches(saved.preprocessor)]
+    return [np.concatenate(found) for found in zip(*parts, strict=True)]
+
+
+def _levels(column: Column, values_N: Array) -> Levels:
+    return _categories(column, values_N) if column.kind == "category" else _ranges(values_N)
+
+
+def _categories(column: Column, codes_N: Array) -> Levels:
+    """Return the most frequent categories, and the rest as one level."""
+    assert column.coded is not None
+    names = [RARE_LEVEL, MISSING_LEVEL, *map(str, column.coded.vocabulary)]
+    assert names.index(MISSING_LEVEL) + 1 == FIRST_CODE
+    # Codes beyond the vocabulary are shared by rare values.
+    codes_N = np.where(codes_N < len(names), codes_N, 0)
+    frequent = np.argsort(-np.bincount(codes_N, minlength=len(names)), kind="stable")[:MAX_LEVELS]
+    levels = [(names[code], codes_N == code) for code in frequent]
+    return [*levels, ("others", ~np.isin(codes_N, frequent))]
+
+
+def _ranges(values_N: Array) -> Levels:
+    """Return ranges of about equal count, and the missing values as a level of their own."""
+    missing_N = np.isnan(values_N)
+    present = np.sort(values_N[~missing_N])
+    edges = _edges(present)
+    place_N = np.searchsorted(edges, values_N, side="right") - 1
+    levels: Levels = []
+    for place, low in enumerate(edges):
+        rows_N = (place_N == place) & ~missing_N
+        high = values_N[rows_N].max()
+        levels.append((f"{low:g}" if low == high else f"{low:g} to {high:g}", rows_N))
+    return [*levels, (MISSING_LEVEL, missing_N)]
+
+
+def _edges(present_K: Array) -> Array:
+    """Return where ranges of sorted values begin, about as many rows in each; at values, so that equal ones are in one.
+
+    >>> _edges(np.array([0] * 9 + [1])).tolist(), _edges(np.arange(10)).tolist()
+    ([0, 1], [0, 2, 4, 6, 8])
+    """
+    if not len(present_K):
+        return present_K
+    starts = present_K[np.arange(RANGES) * len(present_K) // RANGES]
+    # A value that many rows share, as zero often is, has a range of its own: what is above it would vanish beside it.
+    shared = np.unique(starts[1:][np.diff(starts) == 0])
+    after = np.searchsorted(present_K, shared, side="right")
+    return np.unique(np.concatenate([starts, present_K[after[after < len(present_K)]]]))
+
+
+def _metrics(level: str, labels_N: Array, scores_N: Array, weight_N: Array | None) -> dict[str, Any]:
+    found = compute_metrics(labels_N[:, None], scores_N[:, None], ["label"], weight_N)
+    interval = metric_intervals(labels_N, scores_N, weight_N)[KEYS.index("average_precision")]
+    return {
+        "level": level,
+        "rows": len(labels_N),
+        "prevalence": found["prevalence"],
+        "mean_probability": float(np.average(scores_N, weights=weight_N)) if found["prevalence"] is not None else None,
+        "average_precision": found["average_precision"],
+        "average_precision_interval": around(found["average_precision"], interval, low=0.0, high=1.0),
+        "roc_auc": found["roc_auc"],
+    }

@@ -1,0 +1,168 @@
+"""The worst errors of a model: the highest-scored negatives and the lowest-scored positives, with their reasons.
+
+Shape suffixes: N rows, L labels, E errors.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.source.columns import read_batches
+from dkan_core.evaluation.labelled_rows import EvaluationData, Int64, RawRows, RowCollector
+from dkan_core.evaluation.metrics import Array
+from dkan_core.evaluation.prediction import best_device, torch_threads
+from dkan_core.evaluation.slices import RARE_LEVEL
+from dkan_core.explanation.reading_back import UNKNOWN, read_back
+from dkan_core.explanation.reasons import ReasonFinder
+from dkan_core.explanation.waterfall import Reason
+from dkan_core.model.saved_model import SavedModel
+
+# Half of them of each kind. Ten are what a person reads.
+ERRORS = 10
+# Of each error, the strongest ones.
+REASONS = 5
+# Of the labels with the most positives; each takes a gradient of its own.
+MAX_LABELS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstError:
+    """A row that the model gets wrong, and why."""
+
+    number: int
+    """Which row it is, counted from 0: of the files, or of the prepared split in its stored order."""
+
+    probability: float
+    reasons: list[Reason]
+    """The strongest columns, the strongest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstErrors:
+    """The worst errors of one label."""
+
+    source: str
+    """What the numbers of the rows count."""
+
+    false_positives: list[WorstError]
+    false_negatives: list[WorstError]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that the report shows; a reason has its text."""
+        return {"source": self.source} | {
+            kind: [
+                {
+                    "number": error.number,
+                    "probability": error.probability,
+                    "reasons": [{"text": reason.text, "log_odds": reason.log_odds} for reason in error.reasons],
+                }
+                for error in errors
+            ]
+            for kind, errors in (("false_positives", self.false_positives), ("false_negatives", self.false_negatives))
+        }
+
+
+def find_worst_errors(
+    saved: SavedModel, data: EvaluationData, labels_NL: Array, probabilities_NL: Array, count: int
+) -> dict[str, WorstErrors]:
+    """Return the worst errors of the labels with the most positives; the rows are read once more.
+
+    Values are those of the raw rows where those are what is evaluated, else read back from the encoding. Nothing where
+    the model does not hold the distribution of its training data, which reasons are measured against.
+
+    Args:
+        saved: The model.
+        data: The rows.
+        labels_NL: 0, 1 or 255 (not measured).
+        probabilities_NL: What the model gives.
+        count: Errors of each label, at most; 0 for none.
+    """
+    if not count or saved.preprocessor.counts is None:
+        return {}
+    positives_L = np.count_nonzero(labels_NL == 1, axis=0)
+    places = sorted(np.argsort(-positives_L, kind="stable")[:MAX_LABELS].tolist())
+    chosen = {place: _worst(labels_NL[:, place], probabilities_NL[:, place], count) for place in places}
+    numbers_E = np.unique(np.concatenate([np.concatenate(pair) for pair in chosen.values()]))
+    if not len(numbers_E):
+        return {}
+    rows = _rows(data, numbers_E, saved.preprocessor)
+    source = data.name if isinstance(data, RawRows) else f"the {data.name} split as it is stored"
+
+    def explained(place: int, numbers: Int64) -> list[WorstError]:
+        taken = rows.take(pa.array(np.searchsorted(numbers_E, numbers)))
+        reasons = _reasons(saved, data.labels[place], taken, decoded=not isinstance(data, RawRows))
+        scores = probabilities_NL[numbers, place].tolist()
+        return [
+            WorstError(number=number, probability=probability, reasons=found)
+            for number, probability, found in zip(numbers.tolist(), scores, reasons, strict=True)
+        ]
+
+    # One thread, as where a model is explained: so few rows are no work for several.
+    with torch_threads(1):
+        return {
+            data.labels[place]: WorstErrors(
+                source=source, false_positives=explained(place, high), false_negatives=explained(place, low)
+            )
+            for place, (high, low) in chosen.items()
+        }
+
+
+def _worst(labels_N: Array, scores_N: Array, count: int) -> tuple[Int64, Int64]:
+    """Return the numbers of the highest-scored negatives and of the lowest-scored positives, the worst first."""
+    negatives, positives = (np.flatnonzero(labels_N == value) for value in (0, 1))
+    high, low = count // 2, count - count // 2
+    return (
+        negatives[np.argsort(-scores_N[negatives], kind="stable")[:high]],
+        positives[np.argsort(scores_N[positives], kind="stable")[:low]],
+    )
+
+
+def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> pa.Table:
+    """Return some rows with the columns that a model reads.
+
+    Args:
+        data: All rows.
+        numbers_E: Of the wanted ones, rising.
+        encoding: The model's.
+    """
+    if not isinstance(data, RawRows):
+        collector = RowCollector(numbers_E)
+        for _ in collector.watch(data.batches(encoding)):
+            pass
+        return read_back(collector.rows(), encoding)
+    first, found = 0, []
+    for path in data.paths:
+        for batch in read_batches(path, encoding.columns, folder_types=encoding.folder_types):
+            start, stop = np.searchsorted(numbers_E, [first, first + len(batch)])
+            found.append(pa.table(batch).take(pa.array(numbers_E[start:stop] - first)))
+            first += len(batch)
+    return pa.concat_tables(found, promote_options="permissive")
+
+
+def _reasons(saved: SavedModel, label: str, rows: pa.Table, *, decoded: bool) -> list[list[Reason]]:
+    """Return the reasons for each row's score, the strongest first."""
+    if not len(rows):
+        return []
+    (found,) = ReasonFinder(saved, best_device(), label).find(rows, REASONS, "rows to explain")
+    plain = [[Reason(**reason) for reason in row] for row in found.to_pylist()]
+    return [[replace(each, value=_shown(each.value)) for each in row] for row in plain] if decoded else plain
+
+
+def _shown(value: str | None) -> str | None:
+    """Write a value that was read back from the encoding: only so exact as it is known.
+
+    >>> _shown("21"), _shown("0.123456789"), _shown("Aa Bb")
+    ('21', '0.1235', 'Aa Bb')
+    """
+    if value is None:
+        return None
+    if value.startswith(UNKNOWN):
+        return RARE_LEVEL
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return value if number.is_integer() and abs(number) < 1e15 else f"{number:.4g}"

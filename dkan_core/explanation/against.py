@@ -1,0 +1,275 @@
+"""A model against an earlier one: whose columns count more or less, curves on the same axes, rows whose score changed.
+
+Both are read on the same rows, each with its own encoding: the earlier one is given the values that were read back. A
+column of the earlier model that the rows do not have is missing for it in every row.
+
+Shape suffixes: N rows, L labels.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.errors import DataError
+from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.evaluation.prediction import best_device, log_odds, torch_threads
+from dkan_core.explanation.columns import Column, source_columns
+from dkan_core.explanation.contributions import explainer_of
+from dkan_core.explanation.curves import Curve
+from dkan_core.explanation.importance import Importance
+from dkan_core.explanation.learned import Effort, Explanation, read_explanation
+from dkan_core.explanation.model_answers import LARGEST
+from dkan_core.explanation.reading_back import read_back
+from dkan_core.model.calibration import sigmoid
+from dkan_core.model.saved_model import SavedModel
+
+# Rows that are shown, and the columns that are named for each.
+CHANGED_ROWS, CHANGED_REASONS = 10, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnShift:
+    """How much a column counts in both models."""
+
+    name: str
+    effect: float | None
+    """In log-odds, as of ``Importance``; None where the model does not read the column."""
+
+    earlier_effect: float | None
+
+    @property
+    def change(self) -> float:
+        """By how much the effect has grown; a column that is not read has none."""
+        return (self.effect or 0.0) - (self.earlier_effect or 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContributionShift:
+    """By how much more a column adds to a row's log-odds than in the earlier model."""
+
+    column: str
+    value: str
+    log_odds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowShift:
+    """A row whose score changed."""
+
+    number: int
+    """Which of the rows read it is, from 0."""
+
+    probability: float
+    earlier_probability: float
+    log_odds: float
+    earlier_log_odds: float
+    reasons: list[ContributionShift]
+    """The strongest ones; empty where a model does not hold the distribution of its training rows."""
+
+    @property
+    def change(self) -> float:
+        """By how much the log-odds have risen."""
+        return self.log_odds - self.earlier_log_odds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Against:
+    """What an earlier model had learned, as the explanation of a newer one holds it."""
+
+    model: str
+    """Where it lies."""
+
+    only_here: list[str]
+    """Columns that the earlier model does not read, or reads as another kind."""
+
+    only_there: list[str]
+    """Columns that the model does not read, or reads as another kind; missing in every row for the earlier one."""
+
+    importance: list[ColumnShift]
+    """All columns of both, the largest change first."""
+
+    curves: list[Curve]
+    """The earlier model's, of those columns whose curves the explanation has."""
+
+    rows: list[RowShift]
+    """The rows whose log-odds changed the most."""
+
+    mean_change: float
+    """Mean absolute change of the log-odds over all rows read."""
+
+    def curve_of(self, name: str) -> Curve | None:
+        """Return the earlier curve of a column."""
+        return next((curve for curve in self.curves if curve.name == name), None)
+
+
+def compare_explanations(
+    saved: SavedModel,
+    earlier: SavedModel,
+    found: Explanation,
+    arrays: Arrays,
+    *,
+    labels: Sequence[str],
+    where: str,
+    effort: Effort,
+) -> Explanation:
+    """Return an explanation beside what an earlier model had learned.
+
+    Args:
+        saved: The model.
+        earlier: The earlier one.
+        found: The explanation of the model.
+        arrays: The rows it was read off.
+        labels: Names of the rows' labels.
+        where: Where the earlier model lies.
+        effort: How much to compute.
+
+    Raises:
+        DataError: The earlier model does not know the labels.
+    """
+    unknown = [name for name in found.importance_labels if name not in earlier.config.labels]
+    if unknown:
+        known = ", ".join(earlier.config.labels)
+        raise DataError(f"{where}: was trained for the labels {known}, and has none called {', '.join(unknown)}")
+    if len(found.importance_labels) > 1 and {*found.importance_labels} != {*earlier.config.labels}:
+        raise DataError(f"{where}: was trained for other labels, too; choose one of them with --label")
+    ours, theirs = (_kinds(source_columns(each.preprocessor)) for each in (saved, earlier))
+    only_here = [name for name, kind in ours.items() if theirs.get(name) != kind]
+    only_there = [name for name, kind in theirs.items() if ours.get(name) != kind]
+    given = _encoded(saved, earlier, arrays, labels, only_there)
+    before = _read_earlier(earlier, found, given, effort)
+    shown = [curve.name for curve in found.curves]
+    against = Against(
+        model=where,
+        only_here=only_here,
+        only_there=only_there,
+        importance=_shifts(found.importance, before.importance, only_here, only_there),
+        curves=[curve for curve in before.curves if curve.name in shown and curve.name not in only_here],
+        **_row_shifts(saved, earlier, found.label, arrays, given),
+    )
+    return replace(found, against=against)
+
+
+def _kinds(columns: Sequence[Column]) -> dict[str, str]:
+    return {column.name: column.kind for column in columns}
+
+
+def _encoded(
+    saved: SavedModel, earlier: SavedModel, arrays: Arrays, labels: Sequence[str], missing: Sequence[str]
+) -> Arrays:
+    """Return the rows as the earlier model reads them, with its labels."""
+    table = read_back(arrays, saved.preprocessor)
+    for column in source_columns(earlier.preprocessor):
+        if column.name in missing:
+            nothing = pa.nulls(len(table), pa.string() if column.kind == "category" else pa.float64())
+            kept = table.drop_columns(column.name) if column.name in table.column_names else table
+            table = kept.append_column(column.name, nothing)
+    rows = len(arrays["labels"])
+    of_label = {name: arrays["labels"][:, place] for place, name in enumerate(labels)}
+    nothing_N = np.full(rows, NOT_MEASURED, dtype=np.uint8)
+    given = {
+        **earlier.preprocessor.transform(table, "rows read back"),
+        "labels": np.stack([of_label.get(name, nothing_N) for name in earlier.config.labels], axis=1),
+    }
+    return {**given, "weight": arrays["weight"]} if "weight" in arrays else given
+
+
+def _read_earlier(earlier: SavedModel, found: Explanation, given: Arrays, effort: Effort) -> Explanation:
+    """Return what the earlier model had learned, with the curves of the columns that are shown."""
+    # The label of the curves has the most positives here; others count for nothing.
+    positives = {name: int(name == found.label) for name in earlier.config.labels}
+    alone = len(found.importance_labels) == 1
+    return read_explanation(
+        earlier,
+        positives,
+        given,
+        split=found.split,
+        label=found.label if alone else None,
+        effort=replace(effort, shuffles=0, slopes=False, maps=0),
+        seed=found.seed,
+        drawn=[curve.name for curve in found.curves],
+    )
+
+
+def _shifts(
+    ours: Sequence[Importance], theirs: Sequence[Importance], only_here: Sequence[str], only_there: Sequence[str]
+) -> list[ColumnShift]:
+    now = {each.name: each.effect for each in ours}
+    before = {each.name: each.effect for each in theirs}
+    shifts = [
+        ColumnShift(
+            name=name,
+            effect=now.get(name),
+            # Of another kind, it is another column.
+            earlier_effect=None if name in only_here else before.get(name),
+        )
+        for name in now
+    ]
+    gone = [ColumnShift(name=name, effect=None, earlier_effect=before[name]) for name in only_there]
+    return sorted(shifts + gone, key=lambda shift: -abs(shift.change))
+
+
+def _row_shifts(saved: SavedModel, earlier: SavedModel, label: str, arrays: Arrays, given: Arrays) -> Mapping[str, Any]:
+    """Return the rows whose log-odds changed the most, and the mean change of all."""
+    device = best_device()
+    both = [(saved, arrays), (earlier, given)]
+    after_N, before_N = (
+        log_odds(model.module.to(device), rows, device)[:, model.config.labels.index(label)].double().cpu().numpy()
+        for model, rows in both
+    )
+    change_N = after_N.clip(-LARGEST, LARGEST) - before_N.clip(-LARGEST, LARGEST)
+    chosen = np.argsort(-np.abs(change_N), kind="stable")[:CHANGED_ROWS]
+    values = read_back({name: array[chosen] for name, array in arrays.items()}, saved.preprocessor)
+    reasons = _reasons(both, label, chosen, values, device)
+    probability_N, earlier_N = sigmoid(after_N[chosen]), sigmoid(before_N[chosen])
+    rows = [
+        RowShift(
+            number=int(number),
+            probability=float(probability_N[place]),
+            earlier_probability=float(earlier_N[place]),
+            log_odds=float(after_N[number]),
+            earlier_log_odds=float(before_N[number]),
+            reasons=reasons[place] if reasons else [],
+        )
+        for place, number in enumerate(chosen)
+    ]
+    return {"rows": rows, "mean_change": float(np.abs(change_N).mean())}
+
+
+def _reasons(
+    both: Sequence[tuple[SavedModel, Arrays]], label: str, chosen: Any, values: pa.Table, device: torch.device
+) -> list[list[ContributionShift]]:
+    """Return for each row the columns whose contribution changed the most."""
+    if any(saved.preprocessor.counts is None for saved, _ in both):
+        return []
+    added: list[dict[str, float]] = [{} for _ in chosen]
+    for sign, (saved, arrays) in zip((1, -1), both, strict=True):
+        place = [saved.config.labels.index(label)]
+        explainer = explainer_of(saved.module, saved.preprocessor, device, place)
+        with torch_threads(1):
+            found_NF = explainer.explain(
+                {name: array[chosen] for name, array in arrays.items() if name in ("numeric", "categorical")}
+            )[:, :, 0]
+        names = [" x ".join(columns) for columns in explainer.sources]
+        for row, found_F in zip(added, found_NF.tolist(), strict=True):
+            for name, value in zip(names, found_F, strict=True):
+                row[name] = row.get(name, 0.0) + sign * value
+    return [
+        [
+            ContributionShift(column=name, value=_written(values, name, place), log_odds=change)
+            for name, change in sorted(row.items(), key=lambda item: -abs(item[1]))[:CHANGED_REASONS]
+        ]
+        for place, row in enumerate(added)
+    ]
+
+
+def _written(values: pa.Table, name: str, place: int) -> str:
+    """Return a row's value as a person would write it; a pair's or one that the rows do not have is left open."""
+    if name not in values.column_names:
+        return ""
+    value = values[name][place].as_py()
+    return "missing" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,216 @@
+"""Curves as figures: a line or bars, with band, spread of the rows, where the rows are, and an earlier model's curve.
+
+Whoever points at a value is told it in words.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dkan_core.explanation.curves import Curve, Point
+from dkan_core.explanation.drawings import (
+    HEIGHT,
+    LEVEL_SHARE,
+    WIDTH,
+    Drawing,
+    levels_axis,
+    paint_bar,
+    percent,
+    scaled_axis,
+    short,
+    zero_line,
+)
+from dkan_core.explanation.grid import Scale
+from dkan_core.report.figures.axes import Axis, Box, Panel, even_axis, fit
+from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas, steps, text_width
+
+DENSITY_HEIGHT, MISSING_WIDTH = 36.0, 44.0
+# The band says how sure the curve is and stands out; the spread of the rows lies behind it.
+BAND_OPACITY, SPREAD_OPACITY = 0.3, 0.1
+# Around a dot, so that a finger or an unsteady hand finds it.
+DOT_REACH = 5.0
+
+
+def draw_curve(curve: Curve, label: str, earlier: Curve | None = None) -> Drawing:
+    """Draw a column's effect: a curve over its density, or one bar per level.
+
+    Args:
+        curve: The effect.
+        label: The label it is an effect on.
+        earlier: The effect in an earlier model, drawn dashed on the same axes.
+    """
+    canvas = Canvas(WIDTH, HEIGHT)
+    text = f"Effect on log-odds of {short(label)}"
+    if curve.shape == "levels":
+        _draw_levels(canvas, curve, text, earlier)
+    else:
+        _draw_curve(canvas, curve, text, earlier)
+    return Drawing(canvas)
+
+
+def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) -> None:
+    line, missing, marks = curve.of("curve"), curve.of("missing"), departing_marks(curve)
+    before = [] if earlier is None else earlier_line(curve, earlier)
+    before_missing = [] if earlier is None else earlier.of("missing")
+    y = even_axis(*_ends([*line, *missing, *marks], [*before, *before_missing]), text)
+    values = [point.value or 0.0 for point in [*line, *curve.of("mark")]]
+    x = scaled_axis(Scale(curve.scale, curve.scale_width), values, short(curve.name, 48))
+    left, right = 2 + y.room_left, canvas.width - (MISSING_WIDTH if missing else 12)
+    bottom = canvas.height - 2 - x.room_below
+    middle = bottom - DENSITY_HEIGHT
+    above = Panel(canvas, Box(left=left, top=8, right=right, bottom=middle), _without_texts(x), y)
+    zero_line(above)
+    places = [point.value or 0.0 for point in line]
+    if before:
+        canvas.line(above.at([p.value or 0.0 for p in before], [p.mean for p in before]), MUTED, dash=DASHED)
+    _paint_between(above, places, [point.low for point in line], [point.high for point in line], SPREAD_OPACITY)
+    bands = [point.band for point in line if point.band is not None]
+    if bands:
+        _paint_between(above, places, [low for low, _ in bands], [high for _, high in bands], BAND_OPACITY)
+    canvas.line(above.at(places, [point.mean for point in line]), ACCENT)
+    if len(line) <= 24:
+        for point in line:
+            above.dot(point.value or 0.0, point.mean, ACCENT, radius=1.6)
+    for mark in marks:
+        _whisker(above, mark.value or 0.0, mark)
+    _draw_density(canvas, Box(left=left, top=middle, right=right, bottom=bottom), curve, x)
+    _hint_along(above, curve, bottom, marks)
+    if missing:
+        share = percent(missing[0].rows / sum(point.rows for point in curve.points))
+        side = Axis(low=-1, high=1, ticks=[(0, f"missing\n{share}")], grid=False)
+        beside = Box(left=right + 2, top=8, right=canvas.width - 2, bottom=middle)
+        panel = Panel(canvas, beside, side, _without_texts(y))
+        zero_line(panel)
+        if before_missing:
+            canvas.line(panel.at([-0.6, 0.6], [before_missing[0].mean] * 2), MUTED, dash=(2.0, 2.0))
+        _whisker(panel, 0.0, missing[0])
+        canvas.hint(beside.left, beside.top, beside.right, canvas.height, describe_point(curve, missing[0]))
+
+
+def earlier_line(curve: Curve, earlier: Curve) -> list[Point]:
+    """Return the points of an earlier model's curve that lie on the axis of a curve."""
+    values = [point.value for point in curve.points if point.value is not None]
+    return [
+        point
+        for point in earlier.of("curve", "level")
+        if point.value is not None and min(values) <= point.value <= max(values)
+    ]
+
+
+def describe_point(curve: Curve, point: Point) -> str:
+    """Say in words what a point shows: its value, effect, band, spread and rows."""
+    total = curve.hidden_rows + sum(each.rows for each in curve.points)
+    lines = [
+        f"{curve.name} is missing" if point.role == "missing" else f"{curve.name} = {point.name}",
+        f"effect {point.mean:+.3f}",
+    ]
+    if point.band is not None:
+        lines.append(f"90% band {point.band[0]:+.3f} to {point.band[1]:+.3f}")
+    lines.append(f"80% of rows {point.low:+.3f} to {point.high:+.3f}")
+    lines.append(f"{point.rows:,} rows ({percent(point.rows / max(1, total))})")
+    return "\n".join(lines)
+
+
+def _ends(points: Sequence[Point], earlier: Sequence[Point]) -> tuple[float, float]:
+    """Return the least and the largest value that a figure shows, zero among them."""
+    bands = [end for point in points for end in point.band or ()]
+    means = [point.mean for point in earlier]
+    lows, highs = [point.low for point in points], [point.high for point in points]
+    return min(0.0, *lows, *bands, *means), max(0.0, *highs, *bands, *means)
+
+
+def _paint_between(
+    panel: Panel, places: Sequence[float], low: Sequence[float], high: Sequence[float], opacity: float
+) -> None:
+    corners = panel.at([*places, *places[::-1]], [*low, *high[::-1]])
+    panel.canvas.area(corners, ACCENT, opacity=opacity)
+
+
+def _hint_along(panel: Panel, curve: Curve, bottom: float, marks: Sequence[Point]) -> None:
+    """Describe each point of the line in a strip as wide as it reaches, and each mark around its dot."""
+    line, box = curve.of("curve"), panel.box
+    across = panel.across([point.value or 0.0 for point in line])
+    ends = [box.left, *((across[1:] + across[:-1]) / 2).tolist(), box.right]
+    for point, left, right in zip(line, ends, ends[1:], strict=False):
+        panel.canvas.hint(left, box.top, right, bottom, describe_point(curve, point))
+    for mark in marks:
+        ((x, y),) = panel.at([mark.value or 0.0], [mark.mean]).tolist()
+        text = describe_point(curve, mark)
+        panel.canvas.hint(x - DOT_REACH, y - DOT_REACH, x + DOT_REACH, y + DOT_REACH, text)
+
+
+def _draw_density(canvas: Canvas, box: Box, curve: Curve, x: Axis) -> None:
+    edges, counts = np.array(curve.density["edges"]), np.array(curve.density["counts"])
+    shares = counts / max(1, sum(point.rows for point in curve.points))
+    # One or two bins with most of the rows, as at zero, would flatten all others: they are cut off at four times the
+    # third, and their share is written next to them.
+    top = float(min(shares.max(), 4 * np.sort(shares)[-3:][0])) or float(shares.max()) or 1.0
+    panel = Panel(canvas, box, x, Axis(low=0.0, high=1.05 * top))
+    outline_P2 = steps(edges, np.minimum(shares, top), 0.0)
+    places_P2 = panel.at(outline_P2[:, 0], outline_P2[:, 1])
+    # The first and last bins may reach beyond the axis.
+    places_P2[:, 0] = places_P2[:, 0].clip(box.left, box.right)
+    canvas.area(places_P2, QUIET, opacity=0.55)
+    canvas.text(box.left - 12, (box.top + box.bottom) / 2, "rows", size=SMALL_SIZE, angle=90)
+    for place in np.flatnonzero(shares > 1.001 * top):
+        across = float(panel.across([(edges[place] + edges[place + 1]) / 2])[0])
+        text = percent(float(shares[place]))
+        beyond = across + 6 + text_width(text, SMALL_SIZE) > box.right
+        # Beside the bar, on the side where there is room.
+        place_x = across - 6 if beyond else across + 6
+        canvas.text(place_x, box.top + 6, text, size=SMALL_SIZE, anchor="end" if beyond else "start")
+
+
+def _draw_levels(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) -> None:
+    numeric = all(point.value is not None for point in curve.of("level"))
+    levels = curve.of("level") if numeric else sorted(curve.of("level"), key=lambda point: -point.mean)
+    points = levels + curve.of("missing")
+    before = {} if earlier is None else {point.name: point for point in earlier.points}
+    shown_before = [before[point.name] for point in points if point.name in before]
+    # Bars are as thick as with six levels, however few there are.
+    room = max(0.0, (6 - len(points)) / 4)
+    y = levels_axis([short(point.name) for point in points], short(curve.name, 40), room)
+    counts = [f"{point.rows:,}" for point in points]
+    right = max(text_width(count, SMALL_SIZE) for count in counts) + 10
+    panel = fit(canvas, even_axis(*_ends(points, shown_before), text), y, right=max(right, 34.0), top=20)
+    zero_line(panel, vertical=True)
+    for place, point in enumerate(points):
+        color = WARM if point.role == "missing" else ACCENT
+        paint_bar(panel, place, point.mean, color, LEVEL_SHARE, opacity=0.3)
+        canvas.line(panel.at([point.low, point.high], [place, place]), color, width=1.2, opacity=0.5)
+        if point.band is not None:
+            canvas.line(panel.at(point.band, [place, place]), color, width=4.0, opacity=0.55)
+        if point.name in before:
+            ends = [place - LEVEL_SHARE / 1.4, place + LEVEL_SHARE / 1.4]
+            canvas.line(panel.at([before[point.name].mean] * 2, ends), MUTED, width=1.6, dash=(2.0, 2.0))
+        panel.dot(point.mean, place, color, rim=1)
+        down = float(panel.down([place])[0])
+        canvas.text(panel.box.right + 6, down, counts[place], size=SMALL_SIZE, anchor="start")
+        top, bottom = panel.down([place - 0.5, place + 0.5]).tolist()
+        canvas.hint(0.0, top, canvas.width, bottom, describe_point(curve, point))
+    canvas.text(panel.box.right + 6, panel.box.top - 8, "rows", size=SMALL_SIZE, anchor="start")
+
+
+def _without_texts(axis: Axis) -> Axis:
+    ticks = [(value, "") for value, _ in axis.ticks]
+    return Axis(low=axis.low, high=axis.high, ticks=ticks, forward=axis.forward)
+
+
+def _whisker(panel: Panel, x: float, point: Point) -> None:
+    panel.canvas.line(panel.at([x, x], [point.low, point.high]), WARM, width=1.1, opacity=0.5)
+    if point.band is not None:
+        panel.canvas.line(panel.at([x, x], point.band), WARM, width=3.0, opacity=0.5)
+    panel.dot(x, point.mean, WARM, rim=1)
+
+
+def departing_marks(curve: Curve) -> list[Point]:
+    """Return the frequent values whose effect departs from the curve around them."""
+    line = curve.of("curve")
+    x, means = np.array([point.value for point in line]), np.array([point.mean for point in line])
+    # Nearer marks cannot be told from the curve in the figure (8% of its height), or do not matter (5% in the odds).
+    limit = max(0.05, 0.08 * float(np.ptp(means))) if len(line) else 0.0
+    return [
+        mark
+        for mark in curve.of("mark")
+        if mark.value is not None and abs(mark.mean - float(np.interp(mark.value, x, means))) > limit
+    ]

@@ -1,0 +1,35 @@
+"""Prepared rows back to the columns that they were, so that a model with another encoding can read them."""
+
+import pyarrow as pa
+
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.explanation.columns import read_codes, read_values, source_columns
+
+# Stands for a category that was rare or unseen: no model knows it.
+UNKNOWN = "\N{REPLACEMENT CHARACTER}dkan: not in the vocabulary"
+
+
+def read_back(arrays: Arrays, encoding: Preprocessor) -> pa.Table:
+    """Return the source columns of prepared rows; values that were not seen in training, and rare ones, are unknown.
+
+    Shape:
+        - Input: ``numeric`` (N, F), ``categorical`` (N, C)
+        - Output: N rows
+    """
+    columns: dict[str, pa.Array] = {}
+    for column in source_columns(encoding):
+        if column.scored is not None:
+            columns[column.name] = pa.array(read_values(column, arrays), from_pandas=True)
+        elif column.coded is not None:
+            # Values that share a code stay apart from those that have one, in whatever encoding.
+            others = [f"{UNKNOWN} {name}" for name in column.coded.names[len(column.coded.vocabulary) :]]
+            names = [
+                UNKNOWN,
+                None,
+                *column.coded.vocabulary,
+                *others,
+            ]  # in the order of the codes: unseen, missing, known ones
+            assert names.index(None) + 1 == FIRST_CODE
+            columns[column.name] = pa.array(names, pa.string()).take(pa.array(read_codes(column, arrays)))
+    return pa.table(columns)

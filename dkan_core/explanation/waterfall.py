@@ -1,0 +1,81 @@
+"""A row's log-odds as a waterfall: from the baseline, one step for each of the strongest columns, to the sum."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dkan_core.explanation.drawings import BAR_HEIGHT, BAR_SHARE, WIDE, Drawing, short
+from dkan_core.report.figures.axes import Axis, Panel, even_axis, fit
+from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas
+
+# Beside the axis; the values are cut before the names of columns are.
+TEXT_LENGTH = 44
+# Room for the number behind the longest bar.
+NUMBER_ROOM = 48.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reason:
+    """A column, its value in a row, and what it adds to the row's log-odds."""
+
+    column: str
+    value: str | None
+    """As text; None where it is missing."""
+
+    log_odds: float
+
+    @property
+    def text(self) -> str:
+        """The column with its value, as a person would write them."""
+        return f"{self.column} = {self.value}" if self.value is not None else f"{self.column} is missing"
+
+
+def draw_waterfall(reasons: Sequence[Reason], baseline: float, top: int) -> Drawing:
+    """Draw how a row's log-odds come about.
+
+    Args:
+        reasons: Of all columns, the strongest first.
+        baseline: What they start from.
+        top: How many have a step of their own; the others share the last one.
+    """
+    steps = [(short(reason.text, TEXT_LENGTH), reason.log_odds) for reason in reasons[:top]]
+    texts = [reason.text for reason in reasons[:top]]
+    if reasons[top:]:
+        others = len(reasons) - top
+        name = f"{others:,} other column{'s' if others > 1 else ''}"
+        steps.append((name, sum(reason.log_odds for reason in reasons[top:])))
+        texts.append(name)
+    sums = [baseline]
+    for _, change in steps:
+        sums.append(sums[-1] + change)
+    names = ["baseline", *(name for name, _ in steps), "log-odds of the row"]
+    canvas = Canvas(WIDE, BAR_HEIGHT * len(names) + 54)
+    y = Axis(low=len(names) - 0.4, high=-0.6, ticks=[*enumerate(names)], grid=False)
+    panel = fit(canvas, even_axis(min(sums), max(sums), "Log-odds", share=0.08), y, right=NUMBER_ROOM)
+    canvas.line(panel.at([baseline, baseline], [y.low, y.high]), QUIET, width=1.2, dash=DASHED)
+    _paint_sum(panel, 0, baseline)
+    for place, (_, change) in enumerate(steps, 1):
+        _paint_step(panel, place, sums[place - 1], change)
+        above, below = panel.down([place - 0.5, place + 0.5]).tolist()
+        said = f"{texts[place - 1]}\n{change:+.3f}: from {sums[place - 1]:.3f} to {sums[place]:.3f}"
+        canvas.hint(0.0, above, canvas.width, below, said)
+    _paint_sum(panel, len(names) - 1, sums[-1])
+    return Drawing(canvas)
+
+
+def _paint_step(panel: Panel, place: int, start: float, change: float) -> None:
+    stop, half = start + change, BAR_SHARE / 2
+    corners = panel.at([start, stop, stop, start], [place - half, place - half, place + half, place + half])
+    panel.canvas.area(corners, WARM if change > 0 else ACCENT)
+    # To where the next one starts.
+    panel.canvas.line(panel.at([stop, stop], [place + half, place + 1 - half]), MUTED, width=0.8)
+    _write(panel, place, max(start, stop), f"{change:+.3f}")
+
+
+def _paint_sum(panel: Panel, place: int, value: float) -> None:
+    panel.dot(value, place, MUTED, radius=3.5)
+    _write(panel, place, value, f"{value:.3f}")
+
+
+def _write(panel: Panel, place: int, value: float, number: str) -> None:
+    ((x, y),) = panel.at([value], [place])
+    panel.canvas.text(float(x) + 7, float(y), number.replace("-", "−"), size=SMALL_SIZE, anchor="start")

@@ -1,0 +1,1 @@
+"""What data hold before they are trained on: ``dkan inspect``."""

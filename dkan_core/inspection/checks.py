@@ -1,0 +1,117 @@
+"""What is suspicious in a column: one value, unique values, the label in disguise, other values in valid than in train.
+
+Shape suffixes: N rows, L labels.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkan_core.data.encoding.histograms import count_values, quantile_knots
+from dkan_core.data.encoding.preprocessor import Preprocessor, category_codes
+from dkan_core.data.encoding.raw_columns import column_named
+from dkan_core.evaluation.drift.counting import DriftCounts, Reference
+from dkan_core.evaluation.drift.measures import LARGE, PSI_CATEGORIES, measure
+from dkan_core.evaluation.metrics import NOT_MEASURED, compute_metrics, positive_rates
+
+# Decisions. A real feature may reach 0.95 or so by itself; nothing honest tells nearly every row apart.
+LEAKING_AUC = 0.99
+# Fewer rows say little about either: of 100 random numbers, all are different.
+MIN_ROWS = 100
+UNIQUE_SHARE = 0.95
+# Of a number. More would have too few rows each, and a rate by chance.
+RATE_BINS = 50
+
+Bins = npt.NDArray[np.int64]
+
+
+def find_drift(encoding: Preprocessor, train: pa.Table, valid: pa.Table) -> dict[str, float]:
+    """Return the PSI of each feature between samples of train and valid, less what chance alone would give."""
+    counts = {name: rows.tolist() for name, rows in count_values(train, encoding, "train").items()}
+    reference = Reference(preprocessor=encoding.model_copy(update={"counts": counts}), scores={})
+    found = measure(DriftCounts(rows=len(valid), columns=count_values(valid, encoding, "valid")), reference)
+    # Of equal distributions, the expected index is about (bins - 1) (1 / rows + 1 / rows).
+    chance = PSI_CATEGORIES * (1 / len(train) + 1 / len(valid))
+    return {column.name: max(0.0, (column.psi or 0.0) - chance) for column in found.columns}
+
+
+def find_auc(
+    encoding: Preprocessor,
+    samples: Sequence[pa.Table],
+    labels: Sequence[npt.NDArray[np.uint8]],
+    names: Sequence[str],
+) -> dict[str, float]:
+    """Return the ROC AUC that each feature reaches alone on valid, by the rates of positives in train.
+
+    Of several labels, the one that a feature tells best counts.
+
+    Args:
+        encoding: Of the features.
+        samples: Of train and valid.
+        labels: Of their rows, (N, L) each.
+        names: Of the labels.
+    """
+    categories = [feature.name for feature in encoding.coded if feature.kind == "category"]
+    found = {}
+    for name in [*(feature.name for feature in encoding.numeric), *categories]:
+        bins = _bins(encoding, name, samples)
+        scores_NL = np.stack([_rates(bins, labels[0][:, index]) for index in range(len(names))], axis=1)
+        metrics: dict[str, Any] = compute_metrics(labels[1], scores_NL.astype(np.float32), list(names))
+        aucs = [each["roc_auc"] for each in metrics["labels"].values() if each["roc_auc"] is not None]
+        if aucs:
+            found[name] = float(max(aucs))
+    return found
+
+
+def _bins(encoding: Preprocessor, name: str, samples: Sequence[pa.Table]) -> list[Bins]:
+    """Return the bin of each row: of a category its code, of a number which of some quantiles, or missing."""
+    coded = next((each for each in encoding.coded if each.kind == "category" and each.name == name), None)
+    if coded is not None:
+        return [category_codes(column_named(rows, name, "rows"), coded, "rows").astype(np.int64) for rows in samples]
+    values = [encoding.numbers_of(rows, name, "rows") for rows in samples]
+    known = values[0][~np.isnan(values[0])]
+    # A value of its own for each where there are few: a label in disguise may be one of them.
+    few = np.unique(known)
+    knots = few if len(few) <= RATE_BINS else np.array(quantile_knots(known, RATE_BINS))
+    return [np.where(np.isnan(each), len(knots) + 1, np.searchsorted(knots, each)) for each in values]
+
+
+def _rates(bins: Sequence[Bins], labels_N: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+    """Return the rate of positives among the rows of train in the bin of each row of valid."""
+    measured = labels_N != NOT_MEASURED
+    size = int(max(each.max(initial=0) for each in bins)) + 1
+    rates: npt.NDArray[np.float64] = positive_rates(bins[0][measured], labels_N[measured], size)[bins[1]]
+    return rates
+
+
+def suspicions(column: pa.ChunkedArray, *, distinct: int, auc: float | None, psi: float | None) -> list[str]:
+    """Return what is suspicious in a column, in words.
+
+    Args:
+        column: Its values in the sample of train.
+        distinct: How many different ones.
+        auc: What it reaches alone on valid.
+        psi: Between train and valid, beyond chance.
+    """
+    present = len(column) - column.null_count
+    found = []
+    if distinct <= 1:
+        found.append("constant" if distinct else "no value")
+    countable = pa.types.is_integer(column.type) or pa.types.is_string(column.type)
+    if countable and present >= MIN_ROWS and distinct >= UNIQUE_SHARE * present:
+        found.append("unique identifier")
+    if auc is not None and auc >= LEAKING_AUC:
+        found.append(f"leakage: alone it separates the label (ROC AUC {auc:.3f} on valid)")
+    if psi is not None and psi >= LARGE:
+        found.append(f"valid differs from train (PSI {psi:.2f})")
+    return found
+
+
+def count_distinct(column: pa.ChunkedArray) -> int:
+    """Return how many different values a column has, without null."""
+    found: int = pc.count_distinct(column, mode="only_valid").as_py()
+    return found

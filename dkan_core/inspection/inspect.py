@@ -1,0 +1,209 @@
+"""``inspect``: what data hold, what each column will become, and what is suspicious, before hours are spent on them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dkan_core.config import PrepareConfig
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format.manifest import manifest_text
+from dkan_core.errors import ConfigError
+from dkan_core.inspection.checks import count_distinct, find_auc, find_drift, suspicions
+from dkan_core.inspection.rows import UNLABELLED, InspectedRows, read_prepared, read_raw
+from dkan_core.report.templating import render_html
+from dkan_core.utils.storage.outputs import check_file_free, check_suffix
+from dkan_core.utils.storage.staging import staged_file
+
+# Of a page, by which one of ours is known.
+PAGE_BEGINNING = b"<!DOCTYPE html>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnFacts:
+    """What an inspection found in a column."""
+
+    name: str
+    type: str
+    becomes: str
+    """What ``prepare`` makes of it, and why."""
+
+    missing: float | None
+    """Share of the rows; None where it was not read."""
+
+    distinct: int | None
+    """Different values in the sample of train."""
+
+    roc_auc: float | None
+    """What it reaches alone on valid; of several features or labels the largest. None without labels."""
+
+    psi: float | None
+    """Population stability index of valid against train, less what chance alone gives."""
+
+    suspicions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What is known of data."""
+
+    where: str
+    rows: dict[str, int]
+    classes: dict[str, dict[str, dict[str, int]]]
+    whole: bool
+    """Whether distinct values, ROC AUC and PSI are of all rows rather than of a sample."""
+
+    columns: tuple[ColumnFacts, ...]
+
+    @property
+    def suspicious(self) -> list[ColumnFacts]:
+        """Columns with something suspicious."""
+        return [column for column in self.columns if column.suspicions]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        heads = ("column", "type", "missing", "distinct", "AUC", "PSI", "becomes")
+        cells = [(c.name, c.type, *_numbers(c, whole=self.whole), c.becomes) for c in self.columns]
+        widths = [max(len(row[index]) for row in (heads, *cells)) for index in range(len(heads) - 1)]
+        table = ["  ".join([*map(str.ljust, row, widths), row[-1]]) for row in (heads, *cells)]
+        found = [f"{column.name}: {'; '.join(column.suspicions)}" for column in self.suspicious]
+        return "\n".join([*self._balance(), "", *table, "", *(found or ["nothing suspicious"])])
+
+    def _balance(self) -> list[str]:
+        lines = []
+        for split, rows in self.rows.items():
+            shares = [
+                f"{name} {counts['1']:,} positive ({counts['1'] / max(1, counts['0'] + counts['1']):.2%})"
+                + (f", {counts['null']:,} not measured" if counts["null"] else "")
+                for name, counts in self.classes[split].items()
+            ]
+            lines.append(f"{split}: {rows:,} rows" + "".join(f"; {share}" for share in shares))
+        return lines
+
+    def save_page(self, file: str | Path, *, overwrite: bool = False) -> None:
+        """Write the facts as an HTML page.
+
+        Args:
+            file: Path or URI of the page.
+            overwrite: Whether an earlier page of dkan may be replaced.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        check_page(file, overwrite=overwrite)
+        rows = sum(self.rows.values())
+        page = render_html(
+            "inspection",
+            title=f"{Path(self.where).name or self.where}: inspection",
+            lead=self.where,
+            facts=[
+                ("Rows", f"{rows:,}", ", ".join(f"{split} {count:,}" for split, count in self.rows.items())),
+                ("Columns", f"{len(self.columns):,}", ""),
+                ("Suspicious", f"{len(self.suspicious):,}", "columns"),
+            ],
+            classes=self.classes,
+            columns=[(column, _numbers(column, whole=self.whole)) for column in self.columns],
+            whole=self.whole,
+        )
+        with staged_file(file) as aside:
+            aside.write_text(page, encoding="utf-8")
+
+
+def check_page(file: str | Path, *, overwrite: bool) -> None:
+    """Raise OutputError unless a page may be written to a file.
+
+    Args:
+        file: Path or URI of the page.
+        overwrite: Whether an earlier page of dkan may be replaced.
+    """
+    check_suffix(file, (".html", ".htm"), "inspections are written as HTML")
+    check_file_free(str(file), overwrite=overwrite, beginning=PAGE_BEGINNING)
+
+
+def _numbers(column: ColumnFacts, *, whole: bool) -> tuple[str, ...]:
+    distinct = "-" if column.distinct is None else f"{'' if whole else '≥ '}{column.distinct:,}"
+    missing = "-" if column.missing is None else f"{column.missing:.2%}"
+    return missing, distinct, *("-" if value is None else f"{value:.3f}" for value in (column.roc_auc, column.psi))
+
+
+def inspect_data(sources: str | Path | Sequence[str | Path], config: PrepareConfig | None = None) -> Inspection:
+    """Look at raw Parquet as ``prepare`` would take it in, or at prepared data.
+
+    Args:
+        sources: Files, folders, globs or fsspec URIs of raw Parquet; or one folder or URI that ``prepare`` wrote.
+        config: Roles of the columns and split rule, of raw Parquet; its label may be ``UNLABELLED``. Default: no label.
+
+    Raises:
+        ConfigError: Settings are given for prepared data, or are no settings of a fit.
+        DataError: The data are not what was expected; the message names file and column.
+    """
+    chosen = [str(source) for source in ([sources] if isinstance(sources, (str, Path)) else sources)]
+    prepared = [place for place in chosen if manifest_text(place) is not None]
+    if prepared:
+        if len(chosen) > 1 or config is not None:
+            raise ConfigError(f"{prepared[0]}: is prepared data, which is inspected alone and without settings")
+        return _inspect(read_prepared(prepared[0]))
+    config = config or PrepareConfig(label=UNLABELLED)
+    if config.like is not None:
+        raise ConfigError("like: inspection shows what would be fitted; `dkan drift` compares with a model")
+    return _inspect(read_raw(chosen, config))
+
+
+def _inspect(rows: InspectedRows) -> Inspection:
+    encoding, samples = rows.encoding, rows.samples
+    valid = samples.get("valid")
+    pairs = [samples["train"], valid] if valid is not None and len(valid) else None
+    psi = find_drift(encoding, *pairs) if pairs else {}
+    auc: dict[str, float] = {}
+    if pairs and rows.labels:
+        auc = find_auc(encoding, pairs, [rows.labels_NL("train"), rows.labels_NL("valid")], rows.labels)
+    columns = [_column(rows, name, auc, psi) for name in rows.types]
+    return Inspection(where=rows.where, rows=rows.rows, classes=rows.classes, whole=rows.whole, columns=tuple(columns))
+
+
+def _column(rows: InspectedRows, name: str, auc: Mapping[str, float], psi: Mapping[str, float]) -> ColumnFacts:
+    """Return what is known of a column, from the ROC AUC and the PSI of each feature."""
+    train, parts = rows.samples["train"], _parts(rows.encoding, name)
+    column = train[name] if name in rows.missing else None
+    largest_auc, largest_psi = (
+        max((known[part] for part in parts if part in known), default=None) for known in (auc, psi)
+    )
+    distinct = None if column is None else count_distinct(column)
+    found = [] if column is None else suspicions(column, distinct=distinct or 0, auc=largest_auc, psi=largest_psi)
+    return ColumnFacts(
+        name=name,
+        type=rows.types[name],
+        becomes=_becomes(rows, name),
+        missing=rows.missing[name] / rows.counted if name in rows.missing else None,
+        distinct=distinct,
+        roc_auc=largest_auc,
+        psi=largest_psi,
+        suspicions=tuple(found),
+    )
+
+
+def _parts(encoding: Preprocessor, name: str) -> list[str]:
+    """Return the features that a source column becomes, or the feature of prepared data itself."""
+    return [name, *(each.name for each in encoding.numeric if each.time is not None and each.time.column == name)]
+
+
+def _becomes(rows: InspectedRows, name: str) -> str:
+    """Return what ``prepare`` makes of a column, and why."""
+    if name in rows.roles:
+        return rows.roles[name]
+    if name in rows.refused:
+        return f"refused: {rows.refused[name]}"
+    encoding = rows.encoding
+    times = [each.time.part for each in encoding.numeric if each.time is not None and each.time.column == name]
+    if times and name not in {each.name for each in encoding.numeric if each.time is None}:
+        return f"numbers: {', '.join(times)}"
+    coded = next((each for each in encoding.coded if each.name == name), None)
+    if coded is not None and coded.kind == "category":
+        rest = f"others share {coded.buckets} by hash" if coded.buckets else "those that occur once are unseen"
+        return f"codes of {len(coded.vocabulary):,} values; {rest}"
+    if coded is not None and coded.vocabulary:
+        return f"normal score, and codes of {len(coded.vocabulary):,} frequent values"
+    return "normal score" if coded is None else "normal score, and a code for missing"

@@ -1,0 +1,90 @@
+"""What a fitted classifier has learned: its most important columns, reasons for each row, and a page of both."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.utils.validation import check_is_fitted
+
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation.prediction import torch_threads
+from dkan_core.integrations.sklearn.contributions import contributions_frame, mean_contributions
+from dkan_core.integrations.sklearn.page import learned_page
+from dkan_core.integrations.sklearn.parameters import thread_count
+from dkan_core.integrations.sklearn.rows import read_features
+from dkan_core.model.base import TabularModel
+from dkan_core.report.inline import Page
+
+
+class ExplainingMixin:
+    """Methods of a classifier that tell what it has learned; the classifier has the rest."""
+
+    if TYPE_CHECKING:
+        module_: TabularModel
+        preprocessor_: Preprocessor
+        n_features_in_: int
+        n_jobs: int | None
+
+        @property
+        def _device(self) -> torch.device: ...
+
+        def _encode(self, table: Any) -> Arrays: ...
+
+    @property
+    def feature_importances_(self) -> npt.NDArray[np.float64]:
+        """How much each column of ``X`` counts: its mean absolute contribution to the log-odds, as shares of their sum.
+
+        Contributions are those of ``explain`` (expected gradients, Erion et al. 2021), of rows that stand for the
+        training data: drawn from the distribution of each column, which the model keeps; the mean over labels. A
+        column that was left out has 0. As with scikit-learn's importances, what columns share is credited to them
+        together: importances of columns that say the same are split between them.
+
+        Shape:
+            - Output: ``(F,)``
+        """
+        check_is_fitted(self)
+        with torch_threads(thread_count(self.n_jobs)):
+            found = mean_contributions(self.module_, self.preprocessor_, self._device)
+        names = getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)])
+        importances_F = np.array([found.get(name, 0.0) for name in names], dtype=np.float64)
+        total = importances_F.sum()
+        return importances_F / total if total > 0 else importances_F
+
+    def explain(self, X: Any) -> Any:
+        """Return how far each column moved the log-odds of each row, as a pandas ``DataFrame``.
+
+        The last column, ``baseline``, is the mean log-odds that the contributions start from: with it, a row adds up to
+        its log-odds, within 0.001. The method is that of ``dkan predict --reasons``.
+
+        Args:
+            X: Rows.
+
+        Shape:
+            - Output: ``(N, F + 1)``; of several labels ``(N, L * (F + 1))``, with labels above the columns
+
+        Raises:
+            ConfigError: pandas is not installed.
+            DataError: The model was saved by a version that did not keep the distribution of the training rows.
+        """
+        check_is_fitted(self)
+        arrays = self._encode(read_features(self, X, fitting=False))
+        with torch_threads(thread_count(self.n_jobs)):
+            return contributions_frame(self.module_, self.preprocessor_, arrays, self._device)
+
+    def plot(self, X: Any, y: Any = None) -> Page:
+        """Return what the model learned as a page, which notebooks show: importances, and the strongest curves.
+
+        It is the section of the report of ``dkan evaluate``; ``page.save("learned.html")`` writes it to a file.
+
+        Args:
+            X: Rows to read the answers of the model off, two or more; a few thousand are enough.
+            y: Their classes or labels: then the page has the average precision on them.
+
+        Returns:
+            The page.
+        """
+        check_is_fitted(self)
+        arrays = self._encode(read_features(self, X, fitting=False))
+        return learned_page(self, arrays, y)

@@ -1,0 +1,46 @@
+"""What a classifier learned, as the page that ``dkan explain`` writes."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.source.targets import encode_labels
+from dkan_core.errors import DataError
+from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.explanation.curve_drawings import draw_curve
+from dkan_core.explanation.drawings import draw_importance
+from dkan_core.explanation.explain import quick_explanation
+from dkan_core.explanation.section import render_explanation
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.report.inline import Page
+
+
+def learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
+    """Return the page.
+
+    Args:
+        classifier: Fitted.
+        arrays: Encoded rows.
+        y: Their classes or labels; None where they are not known.
+
+    Raises:
+        DataError: There are fewer than two rows.
+    """
+    rows, names = len(next(iter(arrays.values()))), classifier.labels_
+    if rows < 2:
+        raise DataError(f"X: has {rows} rows; explaining takes two or more")
+    if y is None:
+        labels_NL = np.full((rows, len(names)), NOT_MEASURED, np.uint8)
+    else:
+        labels_NL = encode_labels(y, classifier.classes_)
+    with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
+        classifier.save(Path(scratch) / "model")
+        saved = SavedModel(Path(scratch) / "model")
+    counts = np.count_nonzero(labels_NL == 1, axis=0).tolist()
+    found = quick_explanation(saved, dict(zip(names, counts, strict=True)), {**arrays, "labels": labels_NL}, "given")
+    curves = [draw_curve(curve, found.label) for curve in found.curves]
+    importance = draw_importance(found.importance[: len(found.curves)])
+    return Page(str(render_explanation(found, importance, curves, [])))

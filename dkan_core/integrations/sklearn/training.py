@@ -1,0 +1,111 @@
+"""The training of a classifier on arrays in memory, and what it starts from: another classifier, or a model folder."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+from sklearn.utils.validation import check_is_fitted
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.in_memory import ArraysReader
+from dkan_core.data.source.targets import split_info
+from dkan_core.model.model_folder import WEIGHTS
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.roles.in_process import SingleResult, train_single
+from dkan_core.training.setup.defaults import resolve_for
+from dkan_core.training.setup.initial_model import InitialModel, check_transfer, settings_from
+from dkan_core.utils.storage.remote import local_copy
+
+
+@dataclass(frozen=True)
+class Initial:
+    """A model to start from, and its weights as a file holds them."""
+
+    model: InitialModel
+    weights: bytes
+
+    def complete(self, config: TrainConfig) -> TrainConfig:
+        """Return settings with the model's architecture.
+
+        Raises:
+            ConfigError: A setting contradicts it.
+        """
+        return settings_from(config, self.model.architecture, self.weights)
+
+    def label_names(self, names: list[str]) -> list[str]:
+        """Return the names of labels: of a single one it is the model's, as a ``y`` need not have any."""
+        known = self.model.architecture.labels
+        return [*known] if len(names) == len(known) == 1 else names
+
+
+def read_initial(init_model: Any) -> Initial:
+    """Return what to start from, given a fitted classifier, or the path or URI of a model folder.
+
+    Raises:
+        DataError: There is no model, or it is damaged.
+        NotFittedError: The classifier is not fitted.
+    """
+    if isinstance(init_model, str | Path):
+        with local_copy(init_model) as folder:
+            saved = SavedModel(folder)
+        return Initial(InitialModel.of(saved), saved.files.read(WEIGHTS))
+    check_is_fitted(init_model)
+    module = init_model.module_
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+    model = InitialModel(
+        architecture=init_model.architecture_, module=module.cpu(), preprocessor=init_model.preprocessor_
+    )
+    return Initial(model, save(state))
+
+
+def print_evaluation(entry: Mapping[str, Any]) -> None:
+    """Print how far a training is, in a line."""
+    print(  # noqa: T201 - what verbose asks for
+        f"epoch {entry['epoch']:.2f}  loss {entry['loss']:.4f}  AP {entry['average_precision']:.4f}  "
+        f"best {entry['best_average_precision']:.4f}"
+    )
+
+
+def train_on_arrays(
+    arrays: dict[str, Arrays],
+    names: list[str],
+    preprocessor: Preprocessor,
+    config: TrainConfig,
+    initial: InitialModel | None = None,
+    on_evaluation: Callable[[Mapping[str, Any]], None] | None = None,
+) -> tuple[SingleResult, str]:
+    """Train in this process; return the result, and the fingerprint of the data.
+
+    Args:
+        arrays: Of train and valid, encoded.
+        names: Of the labels.
+        preprocessor: The encoding.
+        config: Settings for one worker.
+        initial: What to start from. Default: an untrained model.
+        on_evaluation: Called with each evaluation. Default: nothing is.
+
+    Raises:
+        ConfigError: A setting is wrong for these rows.
+        DataError: The rows are not encoded as ``initial`` knows them.
+    """
+    train, valid = arrays["train"], arrays["valid"]
+    prepared = PreparedData(
+        preprocessor=preprocessor,
+        labels=names,
+        weight="sample_weight" if "weight" in train else None,
+        splits={name: split_info(part["labels"], names) for name, part in arrays.items()},
+        split_rule={"by": "estimator"},
+        seed=config.seed,
+        invalid={},
+        sources=[],
+    )
+    if initial is not None:
+        check_transfer(initial, prepared, "X", "init_model")
+    resolved = resolve_for(config, prepared)
+    result = train_single(ArraysReader(train), ArraysReader(valid), prepared, resolved, initial, on_evaluation)
+    return result, prepared.fingerprint

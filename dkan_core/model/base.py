@@ -1,0 +1,105 @@
+"""What every model has in common: prepared rows to the log-odds of labels, an intercept, and a calibration.
+
+Shape suffixes: B rows, F numeric features, C coded features, M members, H outputs of the first layer, L labels.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.fastkan import FastKANLayer
+
+
+class TabularModel(nn.Module):
+    """Base of the models.
+
+    Args:
+        config: The architecture.
+
+    Shape:
+        - Input: ``numeric`` (B, F) and ``categorical`` (B, C) int32; None where there are no such features
+        - Output: calibrated log-odds ``(B, L)``
+    """
+
+    calibration_scale: Tensor
+    calibration_shift: Tensor
+    first_width: int
+    """H: how many numbers ``first_output`` gives for a row."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        # One for all members: with the labels' prior in it, the first steps need not learn how rare positives are.
+        self.bias = nn.Parameter(torch.zeros(len(config.labels)))
+        self.register_buffer("calibration_scale", torch.ones(len(config.labels)))
+        self.register_buffer("calibration_shift", torch.zeros(len(config.labels)))
+
+    @property
+    @abstractmethod
+    def first_layer(self) -> FastKANLayer | None:
+        """The layer that reads the inputs, that of all members; None where there is none."""
+
+    @property
+    @abstractmethod
+    def first_layer_is_sum(self) -> bool:
+        """Whether the first layer's output is a sum of terms, each of one column or one group of columns."""
+
+    @property
+    @abstractmethod
+    def widths(self) -> list[int]:
+        """Inputs, hidden units and outputs of each member."""
+
+    @property
+    @abstractmethod
+    def code_tables(self) -> Mapping[str, Sequence[int]]:
+        """The parameters whose rows stand for codes, and the sizes of the features or groups they hold."""
+
+    @abstractmethod
+    def member_logits(
+        self,
+        numeric: Tensor | None = None,
+        categorical: Tensor | None = None,
+        dropout_key_B: Tensor | None = None,
+    ) -> Tensor:
+        """Return each member's log-odds ``(M, B, L)``, before calibration: what the loss looks at.
+
+        Args:
+            numeric: ``(B, F)``; None where there are no numeric features.
+            categorical: ``(B, C)`` int32; None where there are no coded features.
+            dropout_key_B: Decides in training mode what is dropped; without it torch's generator does.
+        """
+
+    @abstractmethod
+    def first_output(self, numeric: Tensor | None, categorical: Tensor | None) -> Tensor:
+        """Return the first layer's output over all members ``(B, H)``; in training mode some of it may be dropped.
+
+        Args:
+            numeric: ``(B, F)``; None where there are no numeric features.
+            categorical: ``(B, C)`` int32; None where there are no coded features.
+        """
+
+    @abstractmethod
+    def log_odds_of(self, first_BH: Tensor) -> Tensor:
+        """Return the calibrated log-odds ``(B, L)``, given the first layer's output."""
+
+    def calibrated(self, log_odds: Tensor) -> Tensor:
+        """Return log-odds ``(..., L)`` stretched and shifted as the calibration says."""
+        return log_odds * self.calibration_scale + self.calibration_shift
+
+    @torch.no_grad()
+    def start_at(self, log_odds_L: Sequence[float]) -> None:
+        """Let the untrained model answer about the labels' prior log-odds to every row."""
+        self.bias.copy_(torch.tensor(log_odds_L))
+
+    def calibrate(self, scale_L: float | npt.NDArray[Any] = 1.0, shift_L: float | npt.NDArray[Any] = 0.0) -> None:
+        """Stretch and shift the log-odds from now on; without arguments, undo an earlier calibration."""
+        self.calibration_scale.copy_(torch.as_tensor(scale_L))
+        self.calibration_shift.copy_(torch.as_tensor(shift_L))
+
+    def forward(self, numeric: Tensor | None = None, categorical: Tensor | None = None) -> Tensor:
+        return self.log_odds_of(self.first_output(numeric, categorical))

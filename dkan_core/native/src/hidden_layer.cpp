@@ -1,0 +1,337 @@
+// The passes of a hidden layer with few outputs. Compiled once for each kind of processor, with DKAN_HIDDEN_PASSES as the
+// name of the table of functions that comes out.
+
+#include "arguments.h"
+#include "vectors.h"
+
+#include <cmath>
+#include <cstdlib>
+
+namespace {
+
+using namespace dkan;
+
+// The hash of dropout.py.
+constexpr uint32_t FIRST_FACTOR = 0x7FEB352D, SECOND_FACTOR = 0x846CA68B, SHIFT = 15;
+// Rows whose part of the gradients of the weights is added at a time: these are read and written once for all of them.
+constexpr int ROWS_AT_A_TIME = 4;
+// Label of prepared rows that was not measured.
+constexpr uint8_t NOT_MEASURED = 255;
+
+// How the centers are known to the compiler: any number of them; the usual 8 on an even grid, as far apart as the
+// Gaussians are wide, so that loops over them unroll.
+constexpr int ANY = 0, EVEN_GRID = -8;
+
+template <int FIXED>
+inline int64_t centers_of(int64_t num_centers) {
+    return FIXED == ANY ? num_centers : 8;
+}
+
+// Fills the Gaussians of some inputs.
+template <int FIXED>
+inline void gaussians(const Hidden& a, Float y, Float* basis) {
+    const int64_t G = centers_of<FIXED>(a.num_centers);
+    for (int64_t g = 0; g < G; ++g) {
+        const Float u = (y - a.centers[g]) * a.inverse_width;
+        basis[g] = exp(-(u * u));
+    }
+}
+
+// Eight on an even grid as far apart as they are wide, by two exponentials instead of eight. With u the distance from
+// the middle of the grid, that around k is e^(-u^2) (e^u)^(2k) e^(-k^2), for k = -3.5 to 3.5. From the middle outwards
+// each follows from the one before, and no factor leaves the range of float32 while |u| <= 9. Farther out all are below
+// 1e-13, and taken for 0.
+template <>
+inline void gaussians<EVEN_GRID>(const Hidden& a, Float y, Float* basis) {
+    const Float limit = splat(9.0f);
+    const Float u = (y - 0.5f * (a.centers[0] + a.centers[7])) * a.inverse_width;
+    const Float below = u > limit ? limit : u;
+    const Float clamped = below < -limit ? -limit : below;
+    const Float middle = exp_in_range(-(clamped * clamped));
+    const Float near = u != clamped ? Float{} : middle;
+    const Float step = exp_in_range(clamped), back = 1.0f / step;
+    basis[4] = near * step * 0.778800783f;  // e^(-1/4)
+    basis[3] = near * back * 0.778800783f;
+    const Float steps = step * step, backs = back * back;
+    basis[5] = basis[4] * (steps * 0.135335283f);  // e^(-2)
+    basis[2] = basis[3] * (backs * 0.135335283f);
+    basis[6] = basis[5] * (steps * 0.0183156389f);  // e^(-4)
+    basis[1] = basis[2] * (backs * 0.0183156389f);
+    basis[7] = basis[6] * (steps * 0.00247875218f);  // e^(-6)
+    basis[0] = basis[1] * (backs * 0.00247875218f);
+}
+
+// One row of one network on its way: what dropout leaves, that normalized, what its way back needs, and the gradient.
+struct Row {
+    float* x;            // [P]
+    float* normed;       // [P]
+    float* factor;       // [P] of dropout
+    float* silu;         // [P]
+    float* silu_slope;   // [P]
+    float* basis;        // [P / LANES, G, LANES]
+    float* slopes;       // [O, P] of the sums of the basis, by what it is the basis of
+    float* grad_normed;  // [P]
+    float* grad_base;    // [P]
+    float deviation;     // 1 / standard deviation
+    float grad_out[MAX_OUTPUTS];
+
+    Row(const Hidden& a, int64_t basis_centers) {
+        const int64_t width = padded(a.inputs);
+        const int64_t bytes = ((7 + basis_centers + a.outputs) * width * 4 + 63) / 64 * 64;
+        x = static_cast<float*>(aligned_alloc(64, bytes));
+        normed = x + width;
+        factor = normed + width;
+        silu = factor + width;
+        silu_slope = silu + width;
+        grad_normed = silu_slope + width;
+        grad_base = grad_normed + width;
+        basis = grad_base + width;
+        slopes = basis + basis_centers * width;
+    }
+    Row(const Row&) = delete;
+    Row& operator=(const Row&) = delete;
+    ~Row() { free(x); }
+};
+
+inline Float kept_factors(const Hidden& a, int64_t network, int64_t row, int64_t i) {
+    const int32_t* unit_keys = a.unit_keys + network * a.inputs + i;
+    Bits bits;
+    const Int keys = load_some(unit_keys, a.inputs - i) ^ a.row_keys[row];
+    memcpy(&bits, &keys, sizeof bits);
+    bits *= FIRST_FACTOR;
+    bits ^= bits >> SHIFT;
+    bits *= SECOND_FACTOR;
+    Int hashed;
+    memcpy(&hashed, &bits, sizeof hashed);
+    return hashed >= a.threshold ? splat(a.kept_factor) : Float{};
+}
+
+// Reads a row, drops and normalizes; the padding of `normed` is 0.
+void begin_row(const Hidden& a, int64_t network, int64_t b, Row& row) {
+    const int64_t I = a.inputs, P = padded(I);
+    const float* x = a.x + network * a.network_stride + b * a.row_stride;
+    Float total = {};
+    for (int64_t i = 0; i < P; i += LANES) {
+        Float value = i < I ? load_some(x + i, I - i) : Float{};
+        if (a.row_keys) {
+            const Float factor = i < I ? kept_factors(a, network, b, i) : Float{};
+            value *= factor;
+            store(row.factor + i, factor);
+        }
+        store(row.x + i, value);
+        total += value;
+    }
+    const float mean = sum(total) / I;
+    Float squares = {};
+    for (int64_t i = 0; i < I; i += LANES) {
+        const Float centered = load(row.x + i) - mean;
+        store(row.normed + i, centered);
+        if (i + LANES <= I) squares += centered * centered;
+    }
+    float variance = sum(squares);
+    for (int64_t i = I / LANES * LANES; i < I; ++i) variance += row.normed[i] * row.normed[i];
+    for (int64_t i = I; i < P; ++i) row.normed[i] = 0;
+    row.deviation = 1 / __builtin_sqrtf(variance / I + a.epsilon);
+    for (int64_t i = 0; i < P; i += LANES) store(row.normed + i, load(row.normed + i) * row.deviation);
+}
+
+template <int FIXED>
+void hidden_forward(const Hidden& a, const Packed& w, int64_t network, int64_t start, int64_t stop) {
+    const int64_t G = centers_of<FIXED>(a.num_centers), O = a.outputs, P = padded(a.inputs);
+    Row row(a, 0);
+    for (int64_t b = start; b < stop; ++b) {
+        begin_row(a, network, b, row);
+        Float sums[MAX_OUTPUTS] = {};
+        for (int64_t i = 0; i < P; i += LANES) {
+            const Float x = load(row.x + i);
+            const Float silu = x * sigmoid(x);
+            const Float y = load(row.normed + i) * load(w.norm_weight + i) + load(w.norm_bias + i);
+            Float basis[FIXED == ANY ? MAX_CENTERS : 8];
+            gaussians<FIXED>(a, y, basis);
+            for (int64_t o = 0; o < O; ++o) {
+                Float part = silu * load(w.base + o * P + i);
+                const float* spline = w.spline + o * G * P + i;
+                for (int64_t g = 0; g < G; ++g) part += basis[g] * load(spline + g * P);
+                sums[o] += part;
+            }
+        }
+        float* out = a.out + (network * a.rows + b) * O;
+        for (int64_t o = 0; o < O; ++o) out[o] = sum(sums[o]) + w.bias[o];
+    }
+}
+
+// The way of a row to the outputs, where it also goes back: keeps what that needs.
+template <int FIXED>
+void forward_and_keep(const Hidden& a, const Packed& w, int64_t network, int64_t b, Row& row, float* outputs) {
+    const int64_t G = centers_of<FIXED>(a.num_centers), O = a.outputs, P = padded(a.inputs);
+    begin_row(a, network, b, row);
+    Float sums[MAX_OUTPUTS] = {};
+    for (int64_t i = 0; i < P; i += LANES) {
+        const Float x = load(row.x + i), gate = sigmoid(x), silu = x * gate;
+        store(row.silu + i, silu);
+        store(row.silu_slope + i, gate * (1.0f + x * (1.0f - gate)));
+        const Float y = load(row.normed + i) * load(w.norm_weight + i) + load(w.norm_bias + i);
+        Float basis[FIXED == ANY ? MAX_CENTERS : 8], sloped[FIXED == ANY ? MAX_CENTERS : 8];
+        gaussians<FIXED>(a, y, basis);
+        for (int64_t g = 0; g < G; ++g) {
+            store(row.basis + i * G + g * LANES, basis[g]);
+            sloped[g] = basis[g] * ((y - a.centers[g]) * a.inverse_width);
+        }
+        for (int64_t o = 0; o < O; ++o) {
+            Float part = silu * load(w.base + o * P + i), slope = {};
+            const float* spline = w.spline + o * G * P + i;
+            for (int64_t g = 0; g < G; ++g) {
+                const Float weight = load(spline + g * P);
+                part += basis[g] * weight;
+                slope += sloped[g] * weight;
+            }
+            sums[o] += part;
+            store(row.slopes + o * P + i, slope);
+        }
+    }
+    for (int64_t o = 0; o < O; ++o) outputs[o] = sum(sums[o]) + w.bias[o];
+}
+
+// Adds what some inputs of some rows say to the gradients of the weights.
+template <int FIXED, int ROWS>
+inline void add_weight_gradients(const Hidden& a, const Packed& grads, int64_t i, Row* const* rows) {
+    const int64_t G = centers_of<FIXED>(a.num_centers), P = padded(a.inputs);
+    for (int64_t o = 0; o < a.outputs; ++o) {
+        Float grad[ROWS];
+        for (int r = 0; r < ROWS; ++r) grad[r] = splat(rows[r]->grad_out[o]);
+        float* to = grads.base + o * P + i;
+        Float total = load(to);
+        for (int r = 0; r < ROWS; ++r) total += grad[r] * load(rows[r]->silu + i);
+        store(to, total);
+        for (int64_t g = 0; g < G; ++g) {
+            to = grads.spline + (o * G + g) * P + i;
+            total = load(to);
+            for (int r = 0; r < ROWS; ++r) total += grad[r] * load(rows[r]->basis + i * G + g * LANES);
+            store(to, total);
+        }
+    }
+}
+
+// The way back of rows one after the other, from the gradients of their outputs to those of their inputs.
+template <int FIXED, int ROWS>
+void backward(const Hidden& a, const Packed& w, const Packed& grads, int64_t network, int64_t first, Row* const* rows) {
+    const int64_t O = a.outputs, I = a.inputs, P = padded(I);
+    Float totals[ROWS] = {}, projections[ROWS] = {};
+    for (int r = 0; r < ROWS; ++r) {
+        for (int64_t o = 0; o < O; ++o) grads.bias[o] += rows[r]->grad_out[o];
+    }
+    for (int64_t i = 0; i < P; i += LANES) {
+        add_weight_gradients<FIXED, ROWS>(a, grads, i, rows);
+        const Float norm_weight = load(w.norm_weight + i);
+        Float grad_bias = load(grads.norm_bias + i), grad_weight = load(grads.norm_weight + i);
+        for (int r = 0; r < ROWS; ++r) {
+            const Row& row = *rows[r];
+            Float grad_y = {}, grad_silu = {};
+            for (int64_t o = 0; o < O; ++o) {
+                const Float grad = splat(row.grad_out[o]);
+                grad_y += grad * load(row.slopes + o * P + i);
+                grad_silu += grad * load(w.base + o * P + i);
+            }
+            grad_y *= -2 * a.inverse_width;
+            const Float normed = load(row.normed + i), grad_normed = grad_y * norm_weight;
+            grad_bias += grad_y;
+            grad_weight += grad_y * normed;
+            totals[r] += grad_normed;
+            projections[r] += grad_normed * normed;
+            store(row.grad_normed + i, grad_normed);
+            store(row.grad_base + i, grad_silu * load(row.silu_slope + i));
+        }
+        store(grads.norm_bias + i, grad_bias);
+        store(grads.norm_weight + i, grad_weight);
+    }
+    for (int r = 0; r < ROWS; ++r) {
+        const Row& row = *rows[r];
+        const float mean = sum(totals[r]) / I, share = sum(projections[r]) / I;
+        float* grad_x = a.grad_x + network * a.network_stride + (first + r) * a.row_stride;
+        for (int64_t i = 0; i < I; i += LANES) {
+            const Float through_norm = load(row.grad_normed + i) - mean - load(row.normed + i) * share;
+            Float grad = through_norm * row.deviation + load(row.grad_base + i);
+            if (a.row_keys) grad *= load(row.factor + i);
+            store_some(grad_x + i, grad, I - i);
+        }
+    }
+}
+
+// The binary cross-entropy of a row's outputs, and its gradient, as torch's `binary_cross_entropy_with_logits` has them.
+double add_loss(const Loss& loss, int64_t networks, int64_t b, int64_t outputs, const float* logits, float* gradient) {
+    double total = 0;
+    for (int64_t o = 0; o < outputs; ++o) {
+        const uint8_t stored = loss.labels[b * outputs + o];
+        const bool measured = stored != NOT_MEASURED;
+        const double label = measured ? stored : 0, x = logits[o] + loss.shift[o];
+        double weight = measured / (loss.total * networks);
+        if (loss.row_weights) weight *= loss.row_weights[b];
+        if (loss.label_weights) weight *= loss.label_weights[o];
+        const double positive = loss.pos_weight * label, negative = 1 - label;
+        // e^-|x| leaves the range for no x.
+        const double decayed = std::exp(-std::fabs(x)), softplus = (x < 0 ? -x : 0) + std::log1p(decayed);
+        const double probability = (x < 0 ? decayed : 1) / (1 + decayed);
+        total += weight * (negative * x + (positive + negative) * softplus);
+        gradient[o] = static_cast<float>(weight * (probability * (positive + negative) - positive));
+    }
+    return total;
+}
+
+// Both ways of some rows, one network's. Their gradients of the outputs are given, or those of a loss.
+template <int FIXED, int ROWS>
+double both_ways(const Hidden& a, const Packed& w, const Packed& grads, const Loss* loss, int64_t network, int64_t first,
+                 Row* const* rows) {
+    double total = 0;
+    for (int r = 0; r < ROWS; ++r) {
+        float outputs[MAX_OUTPUTS];
+        forward_and_keep<FIXED>(a, w, network, first + r, *rows[r], outputs);
+        float* grad_out = rows[r]->grad_out;
+        if (loss) {
+            total += add_loss(*loss, a.networks, first + r, a.outputs, outputs, grad_out);
+        } else {
+            memcpy(grad_out, a.grad_out + (network * a.rows + first + r) * a.outputs, a.outputs * 4);
+        }
+    }
+    backward<FIXED, ROWS>(a, w, grads, network, first, rows);
+    return total;
+}
+
+// Adds to the gradients of the weights, computes that of the inputs, and returns what the rows add to the loss, if there
+// is one.
+template <int FIXED>
+double hidden_backward(const Hidden& a, const Packed& w, const Packed& grads, const Loss* loss, int64_t network,
+                       int64_t start, int64_t stop) {
+    const int64_t G = centers_of<FIXED>(a.num_centers);
+    Row first(a, G), second(a, G), third(a, G), fourth(a, G);
+    Row* const rows[ROWS_AT_A_TIME] = {&first, &second, &third, &fourth};
+    double total = 0;
+    int64_t b = start;
+    for (; b + ROWS_AT_A_TIME <= stop; b += ROWS_AT_A_TIME) {
+        total += both_ways<FIXED, ROWS_AT_A_TIME>(a, w, grads, loss, network, b, rows);
+    }
+    for (; b < stop; ++b) total += both_ways<FIXED, 1>(a, w, grads, loss, network, b, rows);
+    return total;
+}
+
+bool is_even_grid(const Hidden& a) {
+    if (a.num_centers != 8) return false;
+    for (int64_t g = 1; g < 8; ++g) {
+        const float apart = (a.centers[g] - a.centers[g - 1]) * a.inverse_width - 1;
+        if (!(apart < 1e-5f && apart > -1e-5f)) return false;
+    }
+    return true;
+}
+
+void choose_forward(const Hidden& a, const Packed& w, int64_t network, int64_t start, int64_t stop) {
+    (is_even_grid(a) ? hidden_forward<EVEN_GRID> : hidden_forward<ANY>)(a, w, network, start, stop);
+}
+
+double choose_backward(const Hidden& a, const Packed& w, const Packed& grads, const Loss* loss, int64_t network,
+                       int64_t start, int64_t stop) {
+    return (is_even_grid(a) ? hidden_backward<EVEN_GRID> : hidden_backward<ANY>)(a, w, grads, loss, network, start, stop);
+}
+
+}  // namespace
+
+extern const dkan::HiddenPasses DKAN_HIDDEN_PASSES;
+const dkan::HiddenPasses DKAN_HIDDEN_PASSES = {choose_forward, choose_backward};

@@ -1,0 +1,271 @@
+"""Figures of the report: what a model's scores are worth, and how training went.
+
+Labels and scores are those of one label, or of all labels pooled.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from markupsafe import Markup
+
+from dkan_core.evaluation.curves import (
+    calibration_points,
+    confusion_matrix,
+    gain_points,
+    precision_recall_points,
+    roc_points,
+    score_histogram,
+)
+from dkan_core.evaluation.intervals import rate_interval
+from dkan_core.evaluation.metrics import Array
+from dkan_core.report.figures.axes import Axis, Panel, even_axis, even_ticks, fit, tick_texts
+from dkan_core.report.figures.canvas import (
+    ACCENT,
+    DASHED,
+    POINTS_PER_INCH,
+    QUIET,
+    WARM,
+    Canvas,
+    steps,
+    text_width,
+)
+from dkan_core.report.figures.svg import page_element, to_svg
+
+# Two cards fit side by side on a laptop's screen.
+WIDTH, HEIGHT = 5.4 * POINTS_PER_INCH, 3.7 * POINTS_PER_INCH
+FIFTHS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+# Down to half a row: on a logarithmic axis there is no zero, and a bin of one row is to be seen.
+HALF_A_ROW = 0.5
+# Places of a curve that show their values: each is some 10 points wide, and a hundred bytes of the page.
+HOVERED = 32
+
+
+def precision_recall_figure(labels_N: Array, scores_N: Array, threshold: float | None = None) -> Markup:
+    """Draw precision over recall with the no-skill line and the operating point.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        threshold: Operating threshold to mark.
+    """
+    recall, precision, thresholds = precision_recall_points(labels_N, scores_N)
+    panel = _unit_square("Recall", "Precision")
+    _dashed(panel, [0, 1], [precision[-1], precision[-1]])
+    # Step-wise, as average precision sums it: a point's precision holds back to the recall before it.
+    x, y = np.repeat([0.0, *recall], 2)[:-1], np.repeat([precision[0], *precision], 2)[1:]
+    panel.canvas.line(panel.at(x, y), ACCENT)
+    if threshold is not None:
+        (_, false_positives), (missed, found) = confusion_matrix(labels_N, scores_N, threshold)
+        if found:
+            _mark(panel, found / (found + missed), found / (found + false_positives))
+    told = [f"recall {x:.3f}, precision {y:.3f}{_at(t)}" for x, y, t in zip(recall, precision, thresholds, strict=True)]
+    _hover(panel, recall, told)
+    return page_element(to_svg(panel.canvas), "Precision-recall curve")
+
+
+def roc_figure(labels_N: Array, scores_N: Array, threshold: float | None = None) -> Markup:
+    """Draw the true over the false positive rate with the diagonal and the operating point.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+        threshold: Operating threshold to mark.
+    """
+    false_rate, true_rate, thresholds = roc_points(labels_N, scores_N)
+    panel = _unit_square("False positive rate", "True positive rate")
+    _dashed(panel, [0, 1], [0, 1])
+    panel.canvas.line(panel.at(false_rate, true_rate), ACCENT)
+    if threshold is not None:
+        (rejected, false_positives), (missed, found) = confusion_matrix(labels_N, scores_N, threshold)
+        _mark(panel, false_positives / (false_positives + rejected), found / (found + missed))
+    points = zip(false_rate, true_rate, thresholds, strict=True)
+    _hover(panel, false_rate, [f"false {x:.3f}, true positive rate {y:.3f}{_at(t)}" for x, y, t in points])
+    return page_element(to_svg(panel.canvas), "ROC curve")
+
+
+def gain_figure(labels_N: Array, scores_N: Array) -> Markup:
+    """Draw the share of positives found over the share of rows alerted on, with no skill and a perfect order.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+    """
+    alerted, found, thresholds = gain_points(labels_N, scores_N)
+    panel = _unit_square("Share of rows alerted on", "Share of positives found")
+    _dashed(panel, [0, 1], [0, 1])
+    rate = _rate(labels_N)
+    panel.canvas.line(panel.at([0, rate, 1], [0, 1, 1]), QUIET, width=1.2)
+    panel.canvas.line(panel.at(alerted, found), ACCENT)
+    points = zip(alerted, found, thresholds, strict=True)
+    _hover(panel, alerted, [f"{x:.1%} of the rows have {y:.1%} of the positives{_at(t)}" for x, y, t in points])
+    return page_element(to_svg(panel.canvas), "Cumulative gain")
+
+
+def lift_figure(labels_N: Array, scores_N: Array) -> Markup:
+    """Draw how many times more positives are among the highest-scored rows than among as many at random.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+    """
+    alerted, found, thresholds = (points[1:] for points in gain_points(labels_N, scores_N))
+    lift = [share / rows for share, rows in zip(found, alerted, strict=True)]
+    high = 1.06 * max([*lift, 1.0])
+    x = Axis(low=0.0, high=1.0, ticks=tick_texts(FIFTHS), label="Share of rows alerted on")
+    y = Axis(low=0.0, high=high, ticks=tick_texts(even_ticks(0.0, high)), label="Lift")
+    panel = fit(Canvas(WIDTH, HEIGHT), x, y)
+    _dashed(panel, [0, 1], [1, 1])
+    panel.canvas.line(panel.at(alerted, lift), ACCENT)
+    points = zip(alerted, lift, thresholds, strict=True)
+    _hover(panel, alerted, [f"lift {y:.2f} at {x:.1%} of the rows{_at(t)}" for x, y, t in points])
+    return page_element(to_svg(panel.canvas), "Lift")
+
+
+def calibration_figure(labels_N: Array, scores_N: Array) -> Markup:
+    """Draw the observed rate over the mean probability of bins of equal count, with the diagonal.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+    """
+    probability, rate, rows = calibration_points(labels_N, scores_N)
+    bounds = [rate_interval(share * count, count) for share, count in zip(rate, rows, strict=True)]
+    # Rare positives leave most of the unit square empty: show only what the bins reach.
+    top = min(1.0, 1.15 * max([*probability, *rate])) or 1.0
+    ticks = tick_texts(even_ticks(0.0, top))
+    x = Axis(low=0.0, high=top, ticks=ticks, label="Mean predicted probability")
+    y = Axis(low=0.0, high=1.02 * top, ticks=ticks, label="Observed rate")
+    panel = fit(Canvas(WIDTH, HEIGHT), x, y)
+    _dashed(panel, [0, top], [0, top])
+    for place, (low, high) in zip(probability, bounds, strict=True):
+        # Intervals may reach beyond what the bins do.
+        panel.canvas.line(panel.at([place, place], [low, min(high, 1.02 * top)]), ACCENT, width=1.2, opacity=0.5)
+    panel.canvas.line(panel.at(probability, rate), ACCENT, width=1.2)
+    for place, share in zip(probability, rate, strict=True):
+        panel.dot(place, share, ACCENT)
+    points = zip(probability, rate, bounds, rows, strict=True)
+    told = [f"predicted {p:.3f}, observed {r:.3f} (95%: {a:.3f} to {b:.3f}), {n:,} rows" for p, r, (a, b), n in points]
+    panel.hover(probability, told)
+    return page_element(to_svg(panel.canvas), "Calibration curve")
+
+
+def score_figure(labels_N: Array, scores_N: Array) -> Markup:
+    """Draw how many rows of each class have which score, on a logarithmic scale.
+
+    Args:
+        labels_N: 0, 1 or 255 (not measured).
+        scores_N: Probabilities.
+    """
+    edges, negatives, positives = score_histogram(labels_N, scores_N)
+    high = 3.0 * max([*negatives, *positives, 1])
+    ticks = [(10.0**power, _short_count(10.0**power)) for power in range(12) if 10.0**power <= high]
+    x = Axis(low=0.0, high=1.0, ticks=tick_texts(FIFTHS), label="Predicted probability")
+    y = Axis(low=HALF_A_ROW, high=high, ticks=ticks, label="Rows", forward=np.log)
+    panel = fit(Canvas(WIDTH, HEIGHT), x, y)
+    right = panel.box.right
+    for counts, color, name in ((positives, WARM, "positives"), (negatives, QUIET, "negatives")):
+        if any(counts):
+            outline_P2 = steps(np.asarray(edges), np.maximum(counts, HALF_A_ROW), HALF_A_ROW)
+            places_P2 = panel.at(outline_P2[:, 0], outline_P2[:, 1])
+            panel.canvas.area(places_P2, color, opacity=0.28)
+            panel.canvas.line(places_P2, color, width=1.4)
+            right = _legend(panel, name, color, right)
+    middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
+    points = zip(itertools.pairwise(edges), positives, negatives, strict=True)
+    panel.hover(middles, [f"{a:.3g} to {b:.3g}: {p:,} positives, {n:,} negatives" for (a, b), p, n in points])
+    return page_element(to_svg(panel.canvas), "Histogram of scores by class")
+
+
+def history_figure(
+    name: str, x: Sequence[float], curves: Mapping[str, Sequence[float | None]], *, xlabel: str, mark_best: bool
+) -> Markup:
+    """Draw quantities of the training history that are alike.
+
+    Args:
+        name: What they are.
+        x: Epochs or steps.
+        curves: By what each is called, its values, one for each of ``x``; None where it was not measured. The first
+            one stands out.
+        xlabel: What ``x`` is.
+        mark_best: Mark the highest value of the first.
+    """
+    points = {
+        which: [(place, value) for place, value in zip(x, values, strict=True) if value is not None]
+        for which, values in curves.items()
+    }
+    shown = [value for each in points.values() for _, value in each]
+    across = even_axis(min(x), max(x), xlabel, whole=x[-1] > 5, share=0.03)
+    panel = fit(Canvas(WIDTH, HEIGHT), across, even_axis(min(shown), max(shown), name, share=0.12))
+    right = panel.box.right
+    for (which, each), color in zip(points.items(), (ACCENT, QUIET), strict=False):
+        panel.canvas.line(panel.at(*zip(*each, strict=True)), color)
+        # More dots would touch each other.
+        if len(each) <= 40:
+            for place, value in each:
+                panel.dot(place, value, color, radius=1.75)
+        if len(points) > 1:
+            right = _legend(panel, which, color, right)
+    first = next(iter(points.values()))
+    if mark_best:
+        _mark(panel, *max(first, key=lambda point: point[1]))
+    told = [
+        f"{xlabel.lower()} {place:g}: "
+        + ", ".join(f"{which} {value:.4g}" for which, each in points.items() for at, value in each if at == place)
+        for place in x
+    ]
+    _hover(panel, x, told)
+    return page_element(to_svg(panel.canvas), f"{name} by {xlabel.lower()}")
+
+
+def _legend(panel: Panel, name: str, color: str, right: float) -> float:
+    """Write what a color stands for; return where the next one may end."""
+    across = panel.box.top + 5
+    panel.canvas.text(right, across, name, anchor="end")
+    right -= text_width(name) + 4
+    panel.canvas.line([(right - 12, across), (right, across)], color, width=1.4)
+    return right - 24
+
+
+def _hover(panel: Panel, x: Sequence[float], texts: Sequence[str]) -> None:
+    """Show the values of some points of a curve, evenly spread over the panel."""
+    wanted = np.linspace(min(x), max(x), HOVERED)
+    # Where x stays, the last point is the one that the curve goes on from.
+    kept = np.unique(np.searchsorted(x, wanted, side="right").clip(1, len(x)) - 1)
+    panel.hover([x[place] for place in kept], [texts[place] for place in kept])
+
+
+def _at(threshold: float) -> str:
+    return f" at threshold {threshold:.4g}"
+
+
+def _rate(labels_N: Array) -> float:
+    """Return the share of positives among the measured rows."""
+    positives, negatives = (np.count_nonzero(labels_N == value) for value in (1, 0))
+    return float(positives / (positives + negatives))
+
+
+def _unit_square(xlabel: str, ylabel: str) -> Panel:
+    ticks = tick_texts(FIFTHS)
+    x = Axis(low=0.0, high=1.0, ticks=ticks, label=xlabel)
+    return fit(Canvas(WIDTH, HEIGHT), x, Axis(low=0.0, high=1.02, ticks=ticks, label=ylabel))
+
+
+def _dashed(panel: Panel, x: Sequence[float], y: Sequence[float]) -> None:
+    panel.canvas.line(panel.at(x, y), QUIET, width=1.2, dash=DASHED)
+
+
+def _mark(panel: Panel, x: float, y: float) -> None:
+    panel.dot(x, y, WARM, radius=4, rim=1.5)
+
+
+def _short_count(value: float) -> str:
+    """Write a power of ten in at most four characters.
+
+    >>> [_short_count(value) for value in (1, 100, 10_000, 1_000_000)]
+    ['1', '100', '10k', '1M']
+    """
+    for unit, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= unit:
+            return f"{value / unit:g}{suffix}"
+    return f"{value:g}"

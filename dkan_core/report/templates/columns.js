@@ -1,0 +1,43 @@
+// Finds and sorts the columns of an explanation: its table, and the cards of its curves in the same order.
+// It keeps nothing and asks nobody. Without it the page shows everything, the strongest columns first.
+"use strict";
+(() => {
+  const tools = document.querySelector("[data-columns]");
+  if (!tools) return;
+  const rows = [...document.querySelectorAll("tr[data-name]")];
+  const cards = [...document.querySelectorAll("figure[data-name]")];
+  const [field, order] = ["input", "select"].map((tag) => tools.querySelector(tag));
+  const shown = tools.querySelector("output");
+  const folded = rows.length ? rows[0].closest("details") : null;
+
+  const find = () => {
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const hit = (each) => words.every((word) => each.dataset.name.toLowerCase().includes(word));
+    for (const each of [...rows, ...cards]) each.hidden = !hit(each);
+    const [found, drawn] = [rows, cards].map((all) => all.filter((each) => !each.hidden).length);
+    shown.textContent = words.length ? `${found} of ${rows.length} columns, ${drawn} drawn` : "";
+    if (words.length && folded) folded.open = true;
+  };
+
+  // The largest first; a column without a number comes last.
+  const sort = () => {
+    const key = order.value;
+    const value = (row) => (row.dataset[key] === "" ? -Infinity : Number(row.dataset[key]));
+    const byName = (a, b) => a.dataset.name.localeCompare(b.dataset.name, "en");
+    rows.sort((a, b) => (key === "name" ? byName(a, b) : value(b) - value(a) || byName(a, b)));
+    const place = new Map(rows.map((row, index) => [row.dataset.name, index]));
+    cards.sort((a, b) => place.get(a.dataset.name) - place.get(b.dataset.name));
+    for (const all of [rows, cards]) {
+      if (all.length) all[0].parentNode.append(...all);
+    }
+  };
+
+  field.addEventListener("input", find);
+  field.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    field.value = "";
+    find();
+  });
+  order.addEventListener("change", sort);
+  tools.hidden = false;
+})();

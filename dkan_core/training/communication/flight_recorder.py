@@ -1,0 +1,100 @@
+"""What is known of ranks that wait for each other in vain: torch's flight recorder, and its debugging variables.
+
+torch keeps each rank's last collectives in a ring: which, of what size, in what order, begun or done. Where one times
+out, the rings of all ranks, side by side, show who did not come (``TrainConfig.debug_distributed``).
+"""
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from dkan_core.utils.storage.files import write_json
+
+# Collectives that a rank keeps: the figure of torch's own documentation. A step of allreduce has one.
+KEPT_COLLECTIVES = 2000
+
+logger = logging.getLogger(__name__)
+
+
+class FlightRecorder:
+    """The recorder of one rank.
+
+    Args:
+        folder: For dumps and logs of the libraries; empty where there is none, and only the log tells.
+        rank: Of this process.
+    """
+
+    def __init__(self, folder: str, rank: int) -> None:
+        self.folder = Path(folder) if folder else None
+        self.rank = rank
+
+    def start(self, device: torch.device) -> None:
+        """Have collectives recorded and checked; to be called before the process group is made.
+
+        Args:
+            device: Where the ranks sum.
+        """
+        for name, value in self.variables().items():
+            os.environ.setdefault(name, value)
+        # gloo's ranks compare what they are about to do, and so name the one that does not come. With NCCL that would
+        # be a synchronization per collective, which no CUDA graph may hold.
+        level = c10d.DebugLevel.DETAIL if device.type == "cpu" else c10d.DebugLevel.INFO
+        if "TORCH_DISTRIBUTED_DEBUG" not in os.environ:
+            # torch has read the variable when it was imported.
+            c10d.set_debug_level(level)
+        logger.info("collectives are recorded, debug level %s", c10d.get_debug_level().name)
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables that torch and NCCL are given, unless they have values of their own."""
+        variables = {
+            "TORCH_FR_BUFFER_SIZE": str(KEPT_COLLECTIVES),
+            "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+            "TORCH_SHOW_CPP_STACKTRACES": "1",
+            "NCCL_DEBUG": "INFO",
+        }
+        if self.folder is not None:
+            variables["TORCH_FR_DUMP_TEMP_FILE"] = f"{self.folder}/flight-recorder-nccl-rank-"
+            variables["NCCL_DEBUG_FILE"] = f"{self.folder}/nccl-rank-{self.rank}-%p.log"
+        return variables
+
+    def keep_dump(self, device: torch.device) -> None:
+        """Write the last collectives of this rank, and log the newest of them."""
+        found = recorded(device)
+        entries = found.get("entries", [])
+        if entries:
+            logger.error("rank %d: %s", self.rank, describe(entries))
+        if self.folder is None:
+            return
+        file = self.folder / f"flight-recorder-rank-{self.rank}.json"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(file, found)
+            logger.error("rank %d: its last %d collectives are in %s", self.rank, len(entries), file)
+        except OSError as error:
+            logger.error("rank %d: %s cannot be written: %s", self.rank, file, error)
+
+
+def recorded(device: torch.device) -> dict[str, Any]:
+    """Return what torch has recorded in this process, as its JSON holds it."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    # As JSON: the other form of a dump is a pickle.
+    found: dict[str, Any] = json.loads(c10d._dump_fr_trace_json(backend=backend))
+    return found
+
+
+def describe(entries: list[dict[str, Any]]) -> str:
+    """Return the newest collective in words.
+
+    >>> describe([{"profiling_name": "gloo:all_reduce", "record_id": 7, "input_sizes": [[10]], "timeout_ms": 2000}])
+    'its last collective, number 7, is gloo:all_reduce of [[10]] with a limit of 2 s'
+    """
+    last = entries[-1]
+    return (
+        f"its last collective, number {last['record_id']}, is {last['profiling_name']} of {last['input_sizes']} "
+        f"with a limit of {last['timeout_ms'] / 1000:g} s"
+    )

@@ -1,0 +1,191 @@
+"""The terms of an additive model: which columns are monotone, where columns are binned, and which pairs pay.
+
+Pairs are searched as crosses are (``feature_crosses``), but over all columns, numeric ones in bins.
+
+Shape suffixes: N rows.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.encoding.preprocessor import Preprocessor, quantize
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.errors import ConfigError
+from dkan_core.model.additive import score_codes
+from dkan_core.model.additive_shape import SCORE_CODES, AdditiveShape, FeatureCuts
+from dkan_core.model.architecture import MAX_BINARY_KNOTS
+from dkan_core.training.setup.feature_crosses import (
+    CODES_PER_NAT,
+    MIN_CROSS_GAIN,
+    CodedColumn,
+    Group,
+    Int64,
+    Residuals,
+    coded_column,
+)
+
+# Bins of a number and codes of a category in a pair, at most.
+NUMERIC_BINS, CATEGORY_BINS = 16, 32
+# Columns of which all pairs are looked at: their number grows with the square. Of more columns, the ones that say most.
+MAX_PAIRED = 48
+# Best pairs that are looked at again after each one that is taken.
+MAX_SHORTLIST = 32
+MAX_AUTO_PAIRS = 24
+
+SIGNS: dict[str, Literal[-1, 1]] = {"+": 1, "-": -1}
+
+
+def choose_additive(
+    preprocessor: Preprocessor, sample: Arrays, config: ResolvedTrainConfig
+) -> tuple[tuple[Group, ...], AdditiveShape]:
+    """Return the coded features with a term of their own, and the rest of an additive model's shape.
+
+    Args:
+        preprocessor: The encoding.
+        sample: Shuffled rows of the train split, as ``feature_crosses.search_sample`` returns them.
+        config: Which columns are to be monotone, and how many pairs there are to be.
+
+    Raises:
+        ConfigError: ``monotone`` names no numeric column.
+    """
+    monotone = parse_monotone(config.monotone, preprocessor)
+    names = {preprocessor.numeric[feature].name for feature, _ in monotone}
+    # A value's own weight could turn a monotone curve around.
+    coded = [index for index, each in enumerate(preprocessor.coded) if each.name not in names]
+    pairs: list[Group] = []
+    binned: dict[int, tuple[int, ...]] = {}
+    if config.pairs != "0":
+        binned = _cuts(preprocessor, sample, {feature for feature, _ in monotone})
+        limit = None if config.pairs == "auto" else int(config.pairs)
+        pairs = choose_pairs(_residuals(preprocessor, sample), _bins(preprocessor, sample, binned), limit)
+    used = sorted({feature for pair in pairs for feature in pair})
+    shape = AdditiveShape(
+        form="curves",
+        upper=_upper_codes(preprocessor),
+        monotone=monotone,
+        pairs=tuple((first, second) for first, second in pairs),
+        binned=tuple(FeatureCuts(feature=feature, cuts=binned[feature]) for feature in used),
+    )
+    return tuple((index,) for index in coded), shape
+
+
+def parse_monotone(settings: Sequence[str], preprocessor: Preprocessor) -> tuple[tuple[int, Literal[-1, 1]], ...]:
+    """Return the numeric features that are to be monotone, each with 1 for rising or -1 for falling.
+
+    Raises:
+        ConfigError: A setting names no numeric column, or one twice.
+    """
+    numeric = {feature.name: index for index, feature in enumerate(preprocessor.numeric)}
+    found: dict[int, Literal[-1, 1]] = {}
+    for text in settings:
+        name, _, sign = text.rpartition(":")
+        if name not in numeric:
+            shown = ", ".join(sorted(numeric)[:20]) or "none"
+            raise ConfigError(f"monotone: {name!r} is no numeric column of the data; those are {shown}")
+        if numeric[name] in found:
+            raise ConfigError(f"monotone: column {name!r} is named twice")
+        found[numeric[name]] = SIGNS[sign]
+    return tuple(sorted(found.items()))
+
+
+def choose_pairs(residuals: list[Residuals], columns: dict[int, CodedColumn], limit: int | None) -> list[Group]:
+    """Return the best pair, the best one on top of that, and so on.
+
+    Args:
+        residuals: What the columns alone leave unexplained, by label.
+        columns: The columns to pair, by feature.
+        limit: How many pairs; None: as long as unseen rows are predicted better.
+    """
+    if not residuals:
+        return []
+    alone = {feature: sum(each.main_gain(column) for each in residuals) for feature, column in columns.items()}
+    kept = sorted(sorted(alone, key=lambda feature: -alone[feature])[:MAX_PAIRED])
+
+    def joint(pair: Group) -> CodedColumn:
+        first, second = columns[pair[0]], columns[pair[1]]
+        return CodedColumn(first.codes * second.size + second.codes, first.size * second.size)
+
+    def worth(pair: Group) -> float:
+        column = joint(pair)
+        return sum(each.gain(column) for each in residuals) - column.size / CODES_PER_NAT
+
+    gains = {pair: worth(pair) for pair in itertools.combinations(kept, 2)}
+    shortlist = sorted(gains, key=lambda pair: -gains[pair])[: max(MAX_SHORTLIST, limit or 0)]
+    taken: list[Group] = []
+    while shortlist and len(taken) < (MAX_AUTO_PAIRS if limit is None else limit):
+        best = max(shortlist, key=worth)
+        if limit is None and worth(best) < MIN_CROSS_GAIN:
+            break
+        taken.append(best)
+        shortlist.remove(best)
+        for each in residuals:
+            each.absorb(joint(best))
+    return sorted(taken)
+
+
+def _upper_codes(preprocessor: Preprocessor) -> tuple[int, ...]:
+    """Return for each column of at most two values the first code that counts as the upper one: the nearer one."""
+    found = []
+    for feature in preprocessor.numeric:
+        if len(feature.knots) <= MAX_BINARY_KNOTS:
+            codes = quantize(np.array(feature.scores, np.float32), "uint8").astype(int)
+            found.append(int(min(SCORE_CODES - 1, (codes[0] + codes[-1]) // 2 + 1)))
+    return tuple(found)
+
+
+def _cuts(preprocessor: Preprocessor, sample: Arrays, monotone: set[int]) -> dict[int, tuple[int, ...]]:
+    """Return where the bins of each feature that may be part of a pair begin, but for the first one."""
+    cuts: dict[int, tuple[int, ...]] = {}
+    for index, feature in enumerate(preprocessor.numeric):
+        if index in monotone:
+            continue
+        if len(feature.knots) <= MAX_BINARY_KNOTS:
+            cuts[index] = (1, 2)
+            continue
+        codes = _codes(sample, index)
+        present = codes[codes > 0]
+        shares = np.arange(1, NUMERIC_BINS) / NUMERIC_BINS
+        edges = np.quantile(present, shares, method="lower").tolist() if len(present) else []
+        # Missing values are a bin of their own.
+        cuts[index] = tuple(sorted({1, *(edge + 1 for edge in edges if edge < SCORE_CODES - 1)}))
+    for index, coded in enumerate(preprocessor.coded):
+        if coded.kind == "category":
+            cuts[len(preprocessor.numeric) + index] = tuple(range(1, min(coded.cardinality, CATEGORY_BINS)))
+    return cuts
+
+
+def _bins(preprocessor: Preprocessor, sample: Arrays, cuts: dict[int, tuple[int, ...]]) -> dict[int, CodedColumn]:
+    """Return the bins of the sampled rows, by feature."""
+    binary = {i for i, feature in enumerate(preprocessor.numeric) if len(feature.knots) <= MAX_BINARY_KNOTS}
+    upper = dict(zip(sorted(binary), _upper_codes(preprocessor), strict=True))
+    found = {}
+    for feature, edges in cuts.items():
+        if feature < len(preprocessor.numeric):
+            codes = _codes(sample, feature)
+            codes = np.where(codes == 0, 0, np.where(codes >= upper[feature], 2, 1)) if feature in binary else codes
+        else:
+            codes = sample["categorical"][:, feature - len(preprocessor.numeric)].astype(np.int64)
+        found[feature] = CodedColumn(np.searchsorted(edges, codes, side="right").astype(np.int64), len(edges) + 1)
+    return found
+
+
+def _codes(sample: Arrays, feature: int) -> Int64:
+    """Return the codes of the stored scores of a numeric feature."""
+    stored_N = torch.from_numpy(np.ascontiguousarray(sample["numeric"][:, feature]))
+    return score_codes(stored_N).numpy().astype(np.int64)
+
+
+def _residuals(preprocessor: Preprocessor, sample: Arrays) -> list[Residuals]:
+    """Return what terms of single columns leave unexplained, by label."""
+    columns = [
+        coded_column(codes, feature.cardinality)
+        for codes, feature in zip(sample.get("categorical", np.empty((0, 0))).T, preprocessor.coded, strict=True)
+    ]
+    for feature in range(len(preprocessor.numeric)):
+        columns.append(CodedColumn(_codes(sample, feature) // 4, SCORE_CODES // 4))
+    return Residuals.from_rows(columns, sample)

@@ -1,0 +1,180 @@
+"""A model's weights in a model that has more columns or labels: each number goes where the same thing is meant.
+
+The first layer adds up what its inputs give, so that a new input of weight 0 leaves the answers to the known labels as
+they are (function-preserving, as in Net2Net: Chen et al. 2016, arXiv:1511.05641); it learns from the first step on.
+"""
+
+import itertools
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.encoding.extending import features_by_key
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.model.architecture import ModelConfig, embedding_width
+from dkan_core.model.tabular import TabularFastKAN
+
+Keys = Sequence[Hashable]
+"""What the numbers along an axis of a tensor stand for."""
+
+Axes = tuple[Keys | None, ...]
+"""Of a tensor: None where an axis means the same in both models."""
+
+
+def widened_architecture(
+    known: ModelConfig,
+    encoding: Preprocessor,
+    chosen: ModelConfig,
+    prepared: PreparedData,
+    config: ResolvedTrainConfig,
+) -> ModelConfig:
+    """Return a model's architecture with what data have besides: value weights and crosses of columns that are new.
+
+    Args:
+        known: The model's.
+        encoding: The one that it knows.
+        chosen: What would be chosen for the data.
+        prepared: The data.
+        config: Resolved settings.
+    """
+    before, after = _coded_keys(encoding, encoding), _coded_keys(prepared.preprocessor, encoding)
+    places = {key: after.index(key) for key in before if key in after}
+    known_groups = [[before[index] for index in group] for group in known.one_hot_groups]
+    groups = [tuple(places[key] for key in group) for group in known_groups if {*group} <= {*places}]
+    missing = [places[before[index]] for index in known.missing if before[index] in places]
+    is_new = [key not in places for key in after]
+    groups += [group for group in chosen.one_hot_groups if any(is_new[index] for index in group)]
+    missing += [index for index in chosen.missing if is_new[index]]
+    return ModelConfig.for_data(prepared, config, one_hot_groups=groups, missing=missing)
+
+
+def transferred_state(
+    old: TabularFastKAN, new: TabularFastKAN, old_encoding: Preprocessor, new_encoding: Preprocessor
+) -> dict[str, Tensor]:
+    """Return the new model's tensors, with the old one's numbers where the same column, value or label is meant.
+
+    Args:
+        old: The trained model.
+        new: An untrained one; what is known of nothing keeps its numbers, or 0 where it feeds the first layer's sum.
+        old_encoding: Of the old model.
+        new_encoding: Of the new one.
+    """
+    before, after = _Meaning(old, old_encoding, old_encoding), _Meaning(new, new_encoding, old_encoding)
+    source, target = old.state_dict(), {name: tensor.clone() for name, tensor in new.state_dict().items()}
+    for name, tensor in target.items():
+        if after.is_summed(name):
+            tensor.zero_()
+        known = before.tensors.get(after.names[name])
+        if known is None:
+            continue
+        axes = zip(before.axes(known, tensor.dim()), after.axes(name, tensor.dim()), strict=True)
+        places = [_common(*pair, size) for pair, size in zip(axes, tensor.shape, strict=True)]
+        froms, intos = zip(*places, strict=True)
+        tensor.numpy()[np.ix_(*intos)] = source[known].numpy()[np.ix_(*froms)]
+    return target
+
+
+class _Meaning:
+    """What each number of a model's tensors stands for.
+
+    Args:
+        model: The model.
+        encoding: Of its inputs.
+        known: The encoding of the old model, by which features are the same.
+    """
+
+    def __init__(self, model: TabularFastKAN, encoding: Preprocessor, known: Preprocessor) -> None:
+        self.config = config = model.config
+        self.sizes = [] if model.encoder.indicators is None else model.encoder.indicators.sizes
+        numeric = _numeric_keys(encoding, known)
+        self.coded = _coded_keys(encoding, known)
+        curved = [numeric[index] for index in range(config.num_numeric) if index not in config.binary]
+        widths = [embedding_width(config.cardinalities[index], config.embedding_dim) for index in config.embedded]
+        columns = zip(config.embedded, widths, strict=True)
+        embedded = [(self.coded[index], place) for index, width in columns for place in range(width)]
+        self.inputs: list[Hashable] = [*curved, *embedded]
+        self.binary = [numeric[index] for index in config.binary]
+        is_ensemble = config.model != "fastkan"
+        self.first = "network.first." if is_ensemble else "network.layers.0."
+        last = len(config.hidden)
+        self.last = f"network.rest.{last - 1}." if is_ensemble else f"network.layers.{last}."
+        # Of an embedding by its column: its place among the embeddings may be another.
+        embeddings = {f"encoder.embeddings.{place}.weight": self.coded[at] for place, at in enumerate(config.embedded)}
+        self.names: dict[str, Hashable] = {name: embeddings.get(name, name) for name in model.state_dict()}
+        self.tensors = {meaning: name for name, meaning in self.names.items()}
+
+    def is_summed(self, name: str) -> bool:
+        """Tell whether a tensor's numbers add to the output of the first layer, and so may begin at 0."""
+        return name in ("encoder.binary_linear.weight", "encoder.indicators.weight") or (
+            name.startswith(f"{self.first}spline") or name.startswith(f"{self.first}base")
+        )
+
+    def axes(self, name: str, dimensions: int) -> Axes:
+        """Return what the numbers along each axis of a tensor stand for."""
+        outputs = self._first_outputs()
+        labels = self.config.labels
+        centers = [(key, center) for key in self.inputs for center in range(self.config.num_centers)]
+        known: dict[str, Axes] = {
+            "encoder.binary_linear.weight": (outputs, self.binary),
+            "encoder.indicators.weight": (self._codes(), outputs),
+            f"{self.first}spline_linear.weight": (outputs, centers),
+            f"{self.first}base_linear.weight": (outputs, self.inputs),
+            f"{self.first}base_linear.bias": (outputs,),
+            f"{self.first}layernorm.weight": (self.inputs,),
+            f"{self.first}layernorm.bias": (self.inputs,),
+            "bias": (labels,),
+            "calibration_scale": (labels,),
+            "calibration_shift": (labels,),
+        }
+        if self.config.hidden:
+            known |= {
+                f"{self.last}spline_weight": (None, labels, None),
+                f"{self.last}base_weight": (None, labels, None),
+                f"{self.last}base_bias": (None, None, labels),
+                f"{self.last}spline_linear.weight": (labels, None),
+                f"{self.last}base_linear.weight": (labels, None),
+                f"{self.last}base_linear.bias": (labels,),
+            }
+        return known.get(name, (None,) * dimensions)
+
+    def _first_outputs(self) -> Keys | None:
+        """Return what the first layer gives: hidden units, or the labels of each member where there are none."""
+        if self.config.hidden:
+            return None
+        return [*itertools.product(range(self.config.members), self.config.labels)]
+
+    def _codes(self) -> Keys:
+        """Return what the rows of the table of one-hot weights stand for, in the order of ``OneHotWeights``."""
+        groups = [tuple(self.coded[index] for index in group) for group in self.config.one_hot_groups]
+        blocks: list[Hashable] = [group for group in groups if len(group) == 1]
+        blocks += [("missing", self.coded[index]) for index in self.config.missing]
+        blocks += [group for group in groups if len(group) > 1]
+        return [(block, code) for block, size in zip(blocks, self.sizes, strict=True) for code in range(size)]
+
+
+def _numeric_keys(encoding: Preprocessor, known: Preprocessor) -> list[Hashable]:
+    return [key for key in _keys(encoding, known) if key[0] == "numeric"]
+
+
+def _coded_keys(encoding: Preprocessor, known: Preprocessor) -> list[Hashable]:
+    return [key for key in _keys(encoding, known) if key[0] != "numeric"]
+
+
+def _keys(encoding: Preprocessor, known: Preprocessor) -> list[tuple[str, ...]]:
+    """Return a key of each feature: one that the known encoding has as well has the same there, and no other has."""
+    before = features_by_key(known)
+    return [key if before.get(key) == feature else (*key, "new") for key, feature in features_by_key(encoding).items()]
+
+
+def _common(before: Keys | None, after: Keys | None, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return where along an axis the same is meant: in the old tensor, and in the new one."""
+    if before is None or after is None:
+        return np.arange(size), np.arange(size)
+    places = {key: place for place, key in enumerate(before)}
+    pairs = [(places[key], place) for place, key in enumerate(after) if key in places]
+    froms, intos = np.array(pairs, np.int64).reshape(-1, 2).T
+    return froms, intos

@@ -1,0 +1,32 @@
+"""Every variant of the ablation changes something that is there."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.ablation import VARIANTS, measure, patched
+from dkan_core.training.compute.gradient import code_rate
+from tests.settings import resolved
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_change_settings_or_constants_that_exist(name: str) -> None:
+    change, constants = VARIANTS[name]
+    base = resolved(members=2, hidden=(8,), learning_rate=0.01, grid_min=-2.5, grid_max=2.5)
+    with patched(constants):
+        assert constants or change(base) != base
+
+
+def test_constants_have_their_values_inside_the_block_alone() -> None:
+    _, constants = VARIANTS["embeddings of rare codes learn as other weights"]
+    with patched(constants):
+        assert code_rate(1) == 1
+    assert code_rate(1) < 1
+
+
+def test_default_and_variants_are_measured_on_the_same_rows(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = {"no crosses", "embeddings of rare codes learn as other weights", "binary columns through the basis"}
+    monkeypatch.setattr("benchmarks.ablation.VARIANTS", {name: VARIANTS[name] for name in chosen})
+    found = [*measure(source, fold=0)]
+    assert {run["variant"] for run in found} == {"default", *chosen}
+    assert all(0 < run["average_precision"] <= 1 for run in found)

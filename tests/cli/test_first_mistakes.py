@@ -1,0 +1,169 @@
+"""What newcomers do wrong first: each message says what was found, and what to do instead; nothing is written."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import TrainConfig, TrainResult
+from dkan_core.config.loading import build_config
+from dkan_core.config.saving import settings_text
+from dkan_core.training.launcher.run_log import describe_patience
+from tests.command import check, dkan
+
+ROWS = 200
+LATE = (np.arange(ROWS) % 4 == 0).astype(np.int8)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with Parquet, CSV, a file with a typo in it and somebody's results, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows").mkdir()
+    answers = np.where(LATE == 1, "yes", "no").tolist()
+    table = pa.table({"x": np.arange(ROWS) / 7, "late": LATE, "paid": 1 - LATE, "answer": answers})
+    pq.write_table(table, tmp_path / "rows/a.parquet")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/rows.csv").write_text("x,late\n1,0\n")
+    (tmp_path / "typo.toml").write_text("epoch = 3\n")
+    pq.write_table(table, tmp_path / "thesis.parquet")
+    (tmp_path / "notes.parquet").write_text("years of work")
+    return tmp_path
+
+
+PREPARE, TRAIN = ["--out", "prepared"], ["--out", "run"]
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "no label": (
+        ["prepare", "rows", *PREPARE],
+        r"--label; columns of two values: late \(25\.0% are 1\), paid",
+    ),
+    "typo in a column": (
+        ["prepare", "rows", *PREPARE, "--label", "latte"],
+        r"'latte' does not exist; did you mean 'late'",
+    ),
+    "label of text": (
+        ["prepare", "rows", *PREPARE, "--label", "answer"],
+        r"'answer' must hold 0, 1 or null; found 'no'",
+    ),
+    "CSV": (
+        ["prepare", "texts/rows.csv", *PREPARE, "--label", "late"],
+        r"is text, not Parquet; convert it first: python -c",
+    ),
+    "folder of CSV": (
+        ["prepare", "texts", *PREPARE, "--label", "late"],
+        r"no Parquet .*convert .*texts/rows\.csv: python -c",
+    ),
+    "no such file": (["prepare", "row", *PREPARE, "--label", "late"], r"row: no such file or folder"),
+    "two splits": (
+        ["prepare", "rows", *PREPARE, "--label", "late", "--group", "x", "--split-by-time", "paid"],
+        r"split_by_time 'paid' already determines the splits; remove group 'x'",
+    ),
+    "split that does not add up": (
+        ["prepare", "rows", *PREPARE, "--label", "late", "--split", "70/20/20"],
+        r"must add up to 100.*got '70/20/20'",
+    ),
+    "typo in a file": (
+        ["train", "prepared", *TRAIN, "--config", "typo.toml"],
+        r"typo\.toml: .*'epoch' \(did you mean 'epochs'",
+    ),
+    "no such settings": (["train", "prepared", *TRAIN, "--config", "none.toml"], r"none\.toml: no such file"),
+    "training on a file": (
+        ["train", "rows/a.parquet", *TRAIN],
+        r"raw Parquet: prepare it first, with `dkan prepare rows/a",
+    ),
+    "training on a folder": (
+        ["train", "rows", *TRAIN],
+        r"raw Parquet: prepare it first, with `dkan prepare rows --out",
+    ),
+    "no such model": (["predict", "run/model", "rows", "--out", "s.parquet"], r"run/model: no config\.json there"),
+    "spreadsheet of predictions": (
+        ["predict", "{model}", "rows", "--out", "s.xlsx"],
+        r"s\.xlsx: .*let the name end in \.parquet",
+    ),
+    "predictions over data": (
+        ["predict", "{model}", "rows", "--out", "thesis.parquet"],
+        r"thesis\.parquet: holds other data",
+    ),
+    "predictions over text": (["predict", "{model}", "rows", "--out", "notes.parquet"], r"was not written by dkan"),
+    "predictions over a source": (["predict", "{model}", "rows", "--out", "rows/a.parquet"], r"is one of the sources"),
+    "loud and quiet": (
+        ["prepare", "rows", *PREPARE, "--label", "late", "-q", "-v"],
+        r"--quiet and --verbose: choose one",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_message_says_what_to_do_instead(
+    mistake: str, here: Path, trained: TrainResult, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    words, message = MISTAKES[mistake]
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    code = dkan(*(word.format(model=trained.model) for word in words), monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, message)
+    assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+
+
+def test_typo_in_an_option_names_the_nearest(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    assert dkan("prepare", "rows", *PREPARE, "--lable", "late", monkeypatch=monkeypatch) == 2
+    assert "Possible options: --label" in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_dry_runs_say_what_would_be_done_and_write_nothing(
+    here: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    before = sorted(here.rglob("*"))
+    words = ["--label", "late", "--drop", "paid", "--dry-run"]
+    assert dkan("prepare", "rows", *PREPARE, *words, monkeypatch=monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "would prepare 200 rows of 1 file" in said and "numeric features (1): x" in said
+    assert "categorical features (1): answer" in said and "Split at random, row by row (70/10/20)." in said
+    assert (
+        dkan("train", prepared, *TRAIN, "--device", "cpu", "--epochs", "2", "--dry-run", monkeypatch=monkeypatch) == 0
+    )
+    assert re.search(r"would train on \d+ rows.*\n.*\n.*2 epochs of batches of 128", capsys.readouterr().out)
+    assert dkan("train", prepared, "--out", "rows", "--dry-run", monkeypatch=monkeypatch) == 2, "as without --dry-run"
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("option", "lines"), [("--quiet", 0), ("--verbose", 1)])
+def test_quiet_says_nothing_of_what_goes_well(here: Path, option: str, lines: int) -> None:
+    from tests import warm
+
+    done = warm.server().run(["prepare", "rows", *PREPARE, "--label", "late", "--drop", "answer", option], here)
+    assert done.returncode == 0, done.stderr
+    assert (len(done.stderr.splitlines()) >= lines) if lines else done.stderr == ""
+
+
+def test_settings_of_a_run_are_taken_back(trained: TrainResult) -> None:
+    text = (Path(trained.model).parent / "config.toml").read_text()
+    again = build_config(TrainConfig, tomllib.loads(text))
+    facts = trained.metrics["training"]
+    assert (again.epochs, again.seed, again.hidden) == (facts["epochs"], facts["seed"], tuple(facts["hidden"]))
+
+
+def test_settings_of_every_type_survive_the_file() -> None:
+    asked = TrainConfig(
+        epochs=2,
+        hidden=(8, 4),
+        learning_rate=1e-05,
+        tensorboard=True,
+        checkpoint_uri='a "b"\\\x7f\u20ac',
+        max_seconds=1e9,
+    )
+    assert build_config(TrainConfig, tomllib.loads(settings_text(asked, asked))) == asked
+
+
+def test_early_stopping_says_what_it_stopped_for() -> None:
+    history = [
+        {"epoch": 0.5 * place, "average_precision": value} for place, value in enumerate([0.1, 0.4, 0.4, 0.3], 1)
+    ]
+    assert (
+        "the 2 evaluations after epoch 1.00 were no better than its average precision of 0.4000"
+        in describe_patience(history)
+    )

@@ -1,0 +1,136 @@
+"""One rule for what commands write: an earlier result stays without ``--overwrite``; results as JSON on stdout."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import TrainResult
+from tests.command import check, dkan
+
+# Of the breast cancer rows: a few seconds for all commands.
+OUTPUTS = {
+    "evaluate": ("evaluate {model} {prepared} --no-explain --out eval", "eval/metrics.json"),
+    "explain": ("explain {model} {prepared} --rows 50 --top 1 --out learned", "learned/explanation.html"),
+    "explain rows": ("explain {model} --rows {few} --out why", "why/rows.html"),
+    "predict": ("predict {model} {few} --out scores.parquet", "scores.parquet"),
+    "predict to CSV": ("predict {model} {few} --out scores.csv", "scores.csv"),
+    "export": ("export {model} --out model.onnx", "model.onnx"),
+    "drift": ("drift {model} {few} --json drift.json", "drift.json"),
+    "inspect": ("inspect {few} --html page.html", "page.html"),
+    "inspect to JSON": ("inspect {few} --json facts.json", "facts.json"),
+    "verify": ("verify {prepared} --json verified.json", "verified.json"),
+}
+"""Commands, and the file that tells whether one was replaced."""
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path,
+    source: Path,
+    prepared: Path,
+    trained: TrainResult,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> Run:
+    """Run a command in an empty folder; return its exit code, stdout and stderr."""
+    few = tmp_path / "few.parquet"
+    pq.write_table(pq.read_table(source).slice(0, 60), few)
+    monkeypatch.chdir(tmp_path)
+
+    def run_words(line: str, *more: str) -> tuple[int, str, str]:
+        words = [word.format(model=trained.model, prepared=prepared, few=few) for word in line.split()]
+        capsys.readouterr()
+        code = dkan(*words, *more, monkeypatch=monkeypatch)
+        return code, *capsys.readouterr()
+
+    return run_words
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_earlier_result_stays_without_overwrite(name: str, run: Run, tmp_path: Path) -> None:
+    line, file = OUTPUTS[name]
+    assert run(line)[0] == 0
+    first = (tmp_path / file).stat()
+    code, _, error = run(line)
+    check(code, error, "already (exists|holds an earlier result); pass --overwrite")
+    assert ((tmp_path / file).stat().st_ino, (tmp_path / file).stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
+    assert run(line, "--overwrite")[0] == 0
+    assert (tmp_path / file).stat().st_ino != first.st_ino, "replaced by a new file, whole at any moment"
+
+
+@pytest.mark.parametrize(
+    ("line", "taken"),
+    [
+        ("export {model} --out thesis.onnx", "thesis.onnx"),
+        ("drift {model} {few} --json thesis.json", "thesis.json"),
+        ("inspect {few} --html thesis.html", "thesis.html"),
+        ("predict {model} {few} --out thesis.csv", "thesis.csv"),
+    ],
+)
+def test_what_is_not_ours_stays_whatever_is_asked(line: str, taken: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / taken).write_text("years,of,work\n1,2,3\n")
+    code, _, error = run(line, "--overwrite")
+    check(code, error, rf"{taken}: (was not written by dkan|holds other data)")
+    assert (tmp_path / taken).read_text() == "years,of,work\n1,2,3\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("predict {model} {few} --out s.xlsx", r"s\.xlsx: predictions are written as Parquet or CSV; let the name end"),
+        ("predict {model} {few} --out s.csv --reasons 2", r"s\.csv: column 'label_reasons' holds lists, which CSV"),
+        ("export {model} --out model.pt", r"model\.pt: models are exported as ONNX; let the name end in \.onnx"),
+        (
+            "drift {model} {few} --json drift.txt",
+            r"drift\.txt: results are written as JSON; let the name end",
+        ),
+        ("inspect {few} --html page.pdf", r"page\.pdf: inspections are written as HTML; let the name end in \.html"),
+        ("inspect {few} --json .", r"\.: is a folder; expected a file"),
+    ],
+)
+def test_name_that_promises_another_format_is_refused(line: str, message: str, run: Run, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    code, _, error = run(line)
+    check(code, error, message)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_csv_holds_what_parquet_does(run: Run, tmp_path: Path) -> None:
+    for name in ("s.parquet", "s.csv"):
+        assert run(f"predict {{model}} {{few}} --column site --out {name}")[0] == 0
+    text, exact = pcsv.read_csv(tmp_path / "s.csv"), pq.read_table(tmp_path / "s.parquet")
+    assert text.column_names == exact.column_names == ["site", "label_probability"]
+    assert text["label_probability"].to_numpy() == pytest.approx(exact["label_probability"].to_numpy(), rel=1e-7)
+    assert [value or None for value in text["site"].to_pylist()] == exact["site"].to_pylist()
+
+
+JSON = {
+    "prepare": ("prepare {few} --label label --out prepared", "rows"),
+    "a dry run": ("prepare {few} --label label --out prepared --dry-run", "would"),
+    "train": ("train {prepared} --epochs 1 --hidden 4 --device cpu --strategy single --out run", "average_precision"),
+    "evaluate": ("evaluate {model} {prepared} --no-explain --out eval", "average_precision"),
+    "explain": ("explain {model} {prepared} --rows 50 --top 1 --out learned", "importance"),
+    "explain rows": ("explain {model} --rows {few} --out why", "rows"),
+    "predict": ("predict {model} {few} --out scores.parquet", "rows"),
+    "export": ("export {model} --out model.onnx", "largest_difference"),
+    "drift": ("drift {model} {few}", "columns"),
+    "inspect": ("inspect {few}", "columns"),
+    "verify": ("verify {prepared}", "shards"),
+}
+"""Commands, and a key of their result. Those that measure for longer have tests of their own."""
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_json_on_standard_output_is_all_that_is_there(name: str, run: Run, tmp_path: Path) -> None:
+    line, key = JSON[name]
+    code, out, error = run(line, "--json", "-")
+    assert code == 0, error
+    assert key in json.loads(out)
+    assert not (tmp_path / "-").exists()

@@ -1,0 +1,44 @@
+"""Rows of a file read some columns at a time: the columns that reading them at once gives."""
+
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pytest
+
+from dkan_core.data.source import blocks
+from dkan_core.data.source.blocks import read_blocks, side_by_side
+from dkan_core.data.source.columns import read_batches
+from tests.data.tables import make_rows, write
+
+
+@pytest.mark.parametrize("place", ["local", "remote", "with text"])
+@pytest.mark.parametrize("groups", [None, (1, 3)])
+def test_blocks_hold_what_whole_rows_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, groups: tuple[int, int] | None
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1)
+    (tmp_path / "year=2024").mkdir()
+    [path] = write(make_rows(500), tmp_path / "year=2024/raw", row_group_size=120)
+    source = str(path)
+    if place == "remote":
+        source = "memory://blocks/year=2024/rows.parquet"
+        fsspec.filesystem("memory").pipe_file("/blocks/year=2024/rows.parquet", path.read_bytes())
+    columns, others = ["y", "year"], ["x", "city" if place == "with text" else "age", "row"]
+    types = {"year": "int64"}
+    whole = [*read_batches(source, [*columns, *others], None, groups, folder_types=types)]
+    found = [*read_blocks(source, columns, others, groups, folder_types=types)]
+    assert [each.count for each in found] == [len(each) for each in whole]
+    for each, expected in zip(found, whole, strict=True):
+        parts = list(each.blocks())
+        assert len(parts) == (3 if place == "local" else 1)
+        assert side_by_side([each.rows, *parts]).equals(expected)
+
+
+def test_rows_without_columns_at_once_keep_their_number(tmp_path: Path) -> None:
+    [path] = write(make_rows(50), tmp_path / "raw")
+    [found] = read_blocks(str(path), [], ["x"])
+    assert (found.count, side_by_side(found.blocks()).num_rows) == (50, 50)
+    [found] = read_blocks(str(tmp_path / "raw/part-000.parquet"), ["x"], [])
+    assert (len(found.rows), list(found.blocks())) == (50, [])
+    assert found.rows.schema == pa.schema([("x", pa.float32())])

@@ -1,0 +1,116 @@
+"""Columns in the names of folders: read as they would be from the files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import DataError, PrepareConfig, predict, prepare
+from dkan_core.evaluation.prediction import probability_column
+from tests.data.tables import contents, make_rows
+from tests.onnx_export.models import random_model
+
+FOLDERS = [("2023", "2024-05-31", "10001"), ("2024", "2024-06-01", "07030"), ("2025", "2024-06-02", "New%20York")]
+
+
+def partitioned(folder: Path) -> pa.Table:
+    """Write three files by year, day and place; return the rows with these in columns."""
+    tables = []
+    rows = make_rows(600).drop(["row"])
+    for index, (year, day, place) in enumerate(FOLDERS):
+        part = rows.slice(index * 200, 200)
+        path = folder / f"year={year}" / f"day={day}" / f"place={place}" / "a.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(part, path, row_group_size=50)
+        columns = {
+            "year": pa.array([int(year)] * 200),
+            "day": pa.array([day] * 200).cast(pa.date32()),
+            "place": [place.replace("%20", " ")] * 200,
+        }
+        for name, values in columns.items():
+            part = part.append_column(name, pa.array(values))
+        tables.append(part)
+    return pa.concat_tables(tables)
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pa.Table]:
+    # A folder above the source has no column in it.
+    folder = tmp_path_factory.mktemp("folders") / "run=7" / "raw"
+    return folder, partitioned(folder)
+
+
+@pytest.mark.parametrize("changes", [{}, {"split_by": "content"}, {"group": "place"}, {"split_by_time": "day"}])
+def test_folders_give_what_columns_give(raw: tuple[Path, pa.Table], tmp_path: Path, changes: dict[str, Any]) -> None:
+    folder, table = raw
+    config = PrepareConfig(label=("y",), split="34/33/33", **changes)
+    pq.write_table(table, tmp_path / "whole.parquet", row_group_size=50)
+    wanted = prepare(tmp_path / "whole.parquet", tmp_path / "whole", config)
+    found = prepare(folder, tmp_path / "out", config)
+    assert found.preprocessor == wanted.preprocessor
+    assert sorted(found.preprocessor.columns) == sorted(
+        {"x", "age", "city", "year", "day", "place"} - {*changes.values()}
+    )
+    shards = contents(tmp_path / "out") | {"manifest.json": b""}
+    assert shards == contents(tmp_path / "whole") | {"manifest.json": b""}
+    prepare(folder / "year=*/*/*/*.parquet", tmp_path / "parts", config, workers=2)
+    assert contents(tmp_path / "parts") | {"manifest.json": b""} == shards
+
+
+def test_one_file_is_scored_with_the_names_of_its_folders(raw: tuple[Path, pa.Table], tmp_path: Path) -> None:
+    folder, table = raw
+    model = random_model(
+        tmp_path / "model",
+        rows=table,
+        numeric=("x", "year"),
+        times=("day",),
+        categories=("city", "place"),
+        labels=("y",),
+        members=1,
+    )
+    pq.write_table(table.slice(0, 200), tmp_path / "first.parquet")
+    outs = []
+    for index, source in enumerate((tmp_path / "first.parquet", next((folder / "year=2023").rglob("*.parquet")))):
+        predict(model, source, tmp_path / f"{index}.parquet", columns=["place", "x"])
+        outs.append(pq.read_table(tmp_path / f"{index}.parquet"))
+    assert outs[0].equals(outs[1])
+    assert len(np.unique(outs[0][probability_column("y")])) > 1
+    odd = folder.parent / "odd" / "year=now" / "day=2024-05-31" / "place=7" / "a.parquet"
+    odd.parent.mkdir(parents=True)
+    pq.write_table(make_rows(10), odd)
+    with pytest.raises(DataError, match="folder year=now: expected double there"):
+        predict(model, odd, tmp_path / "out.parquet")
+
+
+def test_new_rows_are_read_as_those_of_the_model(raw: tuple[Path, pa.Table], tmp_path: Path) -> None:
+    """A place that is a number is a category still, as other places were none."""
+    folder, _ = raw
+    fitted = prepare(folder, tmp_path / "out", PrepareConfig(label=("y",)))
+    new = folder.parent / "new"
+    for (year, day, _), place in zip(FOLDERS[:2], ("10001", "5"), strict=True):
+        path = new / f"year={year}" / f"day={day}" / f"place={place}" / "a.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(make_rows(300).drop(["row"]), path)
+    again = prepare(new, tmp_path / "again", PrepareConfig(like=str(tmp_path / "out")))
+    assert again.preprocessor == fitted.preprocessor
+
+
+def test_files_with_and_without_a_folder_of_that_name_are_refused(tmp_path: Path) -> None:
+    partitioned(tmp_path / "raw")
+    pq.write_table(make_rows(100).drop(["row"]), tmp_path / "raw" / "a.parquet")
+    with pytest.raises(DataError, match="column 'year' is extra"):
+        prepare(tmp_path / "raw", tmp_path / "out", PrepareConfig(label=("y",)))
+
+
+def test_missing_value_and_column_of_the_file(tmp_path: Path) -> None:
+    for name in ("__HIVE_DEFAULT_PARTITION__", "3"):
+        path = tmp_path / "raw" / f"level={name}" / "x=5" / "a.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(make_rows(300).drop(["row"]), path)
+    encoding = prepare(tmp_path / "raw", tmp_path / "out", PrepareConfig(label=("y",))).preprocessor
+    knots = {feature.name: feature.knots for feature in encoding.numeric}
+    assert knots["level"] == [3.0], "the other file's value is missing"
+    assert len(knots["x"]) > 100, "the file's own column"

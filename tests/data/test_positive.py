@@ -1,0 +1,110 @@
+"""Labels of other values than 0 and 1: ``positive`` names what counts as 1; data and model keep it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import ConfigError, DataError, PrepareConfig, TrainConfig, append_rows, evaluate, prepare, train
+from dkan_core.data.format.manifest import read_manifest
+
+ROWS = 600
+IS_LATE = np.random.default_rng(0).random(ROWS) < 0.3
+NULL = np.arange(ROWS) % 50 == 7
+X = np.random.default_rng(1).normal(size=ROWS) + 2 * IS_LATE
+
+# The same labels, as data hold them.
+KINDS: dict[str, tuple[Any, str | None]] = {
+    "0 and 1": (pa.array(IS_LATE.astype(np.int8), mask=NULL), None),
+    "text": (pa.array(np.where(IS_LATE, "late", "on time"), mask=NULL), "late"),
+    "text of three values": (
+        pa.array(np.where(IS_LATE, "late", np.where(X > 0, "on time", "early")), mask=NULL),
+        "outcome=late",
+    ),
+    "codes": (pa.array(np.where(IS_LATE, 2, 1), mask=NULL), "2"),
+    "numbers with NaN": (pa.array(np.where(NULL, np.nan, np.where(IS_LATE, 2.0, 1.0))), "2"),
+    "categories": (pa.array(np.where(IS_LATE, "late", "on time"), mask=NULL).dictionary_encode(), "late"),
+}
+
+
+def write(folder: Path, outcome: Any, **more: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"x": X, "outcome": outcome, **more}), folder / "rows.parquet", row_group_size=150)
+    return folder / "rows.parquet"
+
+
+def shards(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(folder.rglob("*.safetensors"))]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_are_those_of_labels_of_0_and_1(kind: str, workers: int, tmp_path: Path) -> None:
+    prepare(write(tmp_path / "plain", KINDS["0 and 1"][0]), tmp_path / "wanted", PrepareConfig(label=("outcome",)))
+    column, positive = KINDS[kind]
+    settings = PrepareConfig(label=("outcome",), positive=(positive,) if positive else ())
+    made = prepare(write(tmp_path / "raw", column), tmp_path / "out", settings, workers=workers)
+    assert shards(tmp_path / "out") == shards(tmp_path / "wanted")
+    assert made.positive == ({"outcome": positive.removeprefix("outcome=")} if positive else {})
+    assert ('"positive"' in (tmp_path / "out/manifest.json").read_text()) == bool(positive)
+
+
+def test_model_keeps_what_counts_as_1(tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw", KINDS["text"][0])
+    settings = PrepareConfig(label=("outcome",), positive=("late",))
+    prepare(raw, tmp_path / "data", settings)
+    config = TrainConfig(epochs=1, hidden=(4,), device="cpu", strategy="single")
+    model = train(tmp_path / "data", tmp_path / "run", config).model
+    found = evaluate(model, raw, tmp_path / "eval", explain=False)
+    assert np.array_equal(found.labels[:, 0], np.where(NULL, 255, IS_LATE))
+    # New rows encoded as the model's, and added to what there is, with its labels.
+    again = prepare(raw, tmp_path / "new", PrepareConfig(like=model))
+    assert again.positive == {"outcome": "late"} and shards(tmp_path / "new") == shards(tmp_path / "data")
+    more = write(tmp_path / "more", pa.array(np.where(IS_LATE, "late", "on time")))
+    assert append_rows(more, tmp_path / "data").positive == {"outcome": "late"}
+    assert read_manifest(tmp_path / "data").splits["train"].classes["outcome"]["1"] > 1.9 * IS_LATE.sum() * 0.6
+    # Under another name the column stands for the same label.
+    renamed = pq.read_table(raw).rename_columns(["x", "result"])
+    pq.write_table(renamed, tmp_path / "renamed.parquet")
+    other = evaluate(model, tmp_path / "renamed.parquet", tmp_path / "other", label="result", explain=False)
+    assert np.array_equal(other.labels, found.labels)
+
+
+def test_each_of_several_labels_has_a_value_of_its_own(tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw", KINDS["text"][0], paid=pa.array(["yes", "no"] * (ROWS // 2)), fine=[0, 1] * 300)
+    settings = PrepareConfig(label=("outcome", "paid", "fine"), positive=("paid=yes", "outcome=late"))
+    made = prepare(raw, tmp_path / "out", settings)
+    assert made.positive == {"paid": "yes", "outcome": "late"}
+    counts = {name: sum(split.classes[name]["1"] for split in made.splits.values()) for name in made.labels}
+    assert counts == {"outcome": int((IS_LATE & ~NULL).sum()), "paid": ROWS // 2, "fine": ROWS // 2}
+
+
+@pytest.mark.parametrize(
+    ("label", "positive", "message"),
+    [
+        ("text", (), r"must hold 0, 1 or null; found .*say which value counts as 1: --positive .*'on time'"),
+        ("text", ("Late",), r"one class only in train: 0 .*; its positive value is 'Late', to the letter"),
+        ("codes", ("late",), r"label column 'outcome' is int64, which cannot hold the positive value 'late'"),
+        ("text of three values", (), r"a label column of 0 and 1, or name it with --positive"),
+    ],
+)
+def test_mistake_in_a_value_is_named(label: str, positive: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw", KINDS[label][0])
+    with pytest.raises(DataError, match=message):
+        prepare(raw, tmp_path / "out", PrepareConfig(label=("outcome",), positive=positive))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("positive", "message"),
+    [
+        (("late",), r"positive 'late': of several labels write LABEL=VALUE, such as 'outcome=late'"),
+        (("paid=yes", "paid=no"), "positive: label 'paid' has two values, 'yes' and 'no'; name one"),
+    ],
+)
+def test_mistake_in_the_setting_is_named(positive: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PrepareConfig(label=("outcome", "paid"), positive=positive)

@@ -1,0 +1,59 @@
+"""Columns by which rows could have been split: found by type, name and values, logged, and kept in the manifest."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dkan_core import PrepareConfig, prepare
+from dkan_core.data.format.manifest import read_manifest
+from tests.data.stages import run
+from tests.data.tables import make_rows, write
+
+ROWS = 300
+DAYS = pa.array((np.arange(ROWS) // 10).astype(np.int32)).cast(pa.date32())
+REPEATED = pa.array([f"c{n}" for n in np.arange(ROWS) // 5])
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ({"arrived": DAYS}, {"time": "arrived"}),
+        ({"birth_date": DAYS}, {}),
+        ({"month": pa.array(np.arange(ROWS) % 12)}, {"time": "month"}),
+        ({"plane_year": pa.array(np.arange(ROWS) % 12)}, {}),
+        (
+            {"customer_id": REPEATED, "created_at": pa.array(np.arange(ROWS))},
+            {"time": "created_at", "group": "customer_id"},
+        ),
+        ({"order_id": pa.array(np.arange(ROWS))}, {}),
+        ({"user": pa.array(np.random.default_rng(0).normal(size=ROWS))}, {}),
+        ({}, {}),
+    ],
+)
+def test_columns_that_look_like_a_time_or_a_group_are_found(
+    tmp_path: Path, columns: dict[str, pa.Array], found: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    table = make_rows(ROWS)
+    for name, values in columns.items():
+        table = table.append_column(name, values)
+    paths = write(table, tmp_path / "raw")
+    # Columns that are no features are candidates as well: times and customers often are none.
+    config = PrepareConfig(label=("y",), drop=("row", *columns))
+    made = prepare(paths, tmp_path / "out", config)
+    assert made.split_hints == found == read_manifest(tmp_path / "out").split_hints
+    warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned) == len(found)
+    assert all(any(repr(name) in text for text in warned) for name in found.values())
+
+
+def test_nothing_is_said_where_a_column_decides_and_parts_find_the_same(tmp_path: Path) -> None:
+    table = make_rows(ROWS).append_column("customer_id", REPEATED)
+    paths = write(table, tmp_path / "raw", files=2)
+    by_group = PrepareConfig(label=("y",), drop=("row",), group="customer_id")
+    assert prepare(paths, tmp_path / "group", by_group).split_hints == {}
+    at_random = PrepareConfig(label=("y",), drop=("row",))
+    assert run(paths, tmp_path / "parts", at_random, 2) == prepare(paths, tmp_path / "whole", at_random)
+    assert read_manifest(tmp_path / "parts").split_hints == {"group": "customer_id"}

@@ -1,0 +1,169 @@
+"""Edits of an additive model: what was asked for changes, and nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+import torch
+
+from dkan_core import ConfigError, DataError, EditResult, edit, evaluate
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import open_split
+from dkan_core.explanation.additive import AdditiveExplainer
+from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.additive_terms import purified, terms_of, trained_terms
+from dkan_core.model.saved_model import SavedModel, save_model
+from dkan_core.training.setup.architecture import choose_architecture
+from dkan_core.training.validation.additive_tables import count_codes
+from tests.additive_data import make_rows, prepare_rows
+from tests.command import check, dkan
+from tests.settings import resolved
+
+Float64 = npt.NDArray[np.float64]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare_rows(tmp_path_factory.mktemp("edit"))
+
+
+@pytest.fixture(scope="module")
+def model(data: Path) -> Path:
+    """Return a model whose terms are random."""
+    manifest = read_manifest(data)
+    with open_split(data, manifest, "train") as reader:
+        config = choose_architecture(reader, manifest, resolved(labels=2, model="additive", pairs="2", members=3))
+        module = AdditiveFastKAN(config)
+        torch.manual_seed(0)
+        torch.nn.init.normal_(module.table)
+        final = purified(trained_terms(module, count_codes(module, reader))).to_model()
+    metrics: dict[str, Any] = {"labels": {name: {"threshold": 0.5} for name in manifest.labels}}
+    metrics |= {"epoch": 1, "step": 1, "average_precision": 0.5}
+    save_model(data.parent / "model", final, final.config, manifest.preprocessor, metrics)
+    return data.parent / "model"
+
+
+def effects(model: Path, table: pa.Table) -> tuple[dict[str, Float64], Float64]:
+    """Return what each term adds to rows, by label, and the intercept."""
+    saved = SavedModel(model)
+    assert isinstance(saved.module, AdditiveFastKAN)
+    explainer = AdditiveExplainer(saved.module, saved.preprocessor)
+    found_NGL = explainer.exact(saved.preprocessor.transform(table, "rows"))
+    names = [" x ".join(columns) for columns in explainer.sources]
+    return {name: found_NGL[:, index] for index, name in enumerate(names)}, terms_of(saved.module).intercept_L
+
+
+ROWS = make_rows(2_000, seed=5)
+MIDDLE = (np.array(ROWS["z"]) >= -0.5) & (np.array(ROWS["z"]) <= 0.7)
+CASES: dict[str, tuple[dict[str, Any], Any]] = {
+    "monotone": (
+        {"term": "z", "action": "monotone", "direction": "+"},
+        lambda x: np.diff(x[np.argsort(ROWS["z"])]) >= -1e-6,
+    ),
+    "falling": (
+        {"term": "count", "action": "monotone", "direction": "-"},
+        lambda x: np.diff(x[np.argsort(ROWS["count"])]) <= 1e-6,
+    ),
+    "clip": ({"term": "kind", "action": "clip", "low": -0.2, "high": 0.1}, lambda x: np.ptp(x) <= 0.3 + 1e-6),
+    "flatten": (
+        {"term": "z", "action": "flatten", "start": -0.5, "stop": 0.7},
+        lambda x: (np.ptp(x[MIDDLE]) < 1e-6) & (np.ptp(x[~MIDDLE]) > 1),
+    ),
+    "categories": (
+        {"term": "kind", "action": "flatten", "values": ["a", "b"]},
+        lambda x: np.ptp(x[np.isin(ROWS["kind"].to_pylist(), ["a", "b"])]) < 1e-6,
+    ),
+    "remove": ({"term": "noise", "action": "remove"}, lambda x: x == 0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_edit_changes_its_term_and_no_other(name: str, model: Path, tmp_path: Path) -> None:
+    asked, holds = CASES[name]
+    assert isinstance(edit(model, [asked], tmp_path / "edited"), EditResult)
+    before, after = (effects(each, ROWS)[0] for each in (model, tmp_path / "edited"))
+    assert np.all(holds(after[asked["term"]][:, 0])) and not np.all(holds(before[asked["term"]][:, 0]))
+    for term in {*before} - {asked["term"]}:
+        np.testing.assert_allclose(after[term], before[term], rtol=0, atol=1e-6)
+
+
+def test_scaling_one_label_leaves_the_other_and_the_band_follows(model: Path, tmp_path: Path) -> None:
+    edit(model, [{"term": "x", "action": "scale", "factor": 0.5, "label": "other"}], tmp_path / "edited")
+    (before, _), (after, _) = (effects(each, ROWS) for each in (model, tmp_path / "edited"))
+    np.testing.assert_allclose(after["x"], before["x"] * [1, 0.5], rtol=0, atol=1e-6)
+
+
+def test_centering_after_clipping_keeps_the_mean_log_odds(data: Path, model: Path, tmp_path: Path) -> None:
+    clip = {"term": "count", "action": "clip", "high": 0.0}
+    edit(model, [clip], tmp_path / "clipped")
+    edit(model, [clip, {"term": "count", "action": "center"}], tmp_path / "centered")
+    (_, start), (clipped, lower), (centered, same) = (
+        effects(each, ROWS) for each in (model, tmp_path / "clipped", tmp_path / "centered")
+    )
+    assert (lower < start - 0.01).all()
+    np.testing.assert_allclose(same, start, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(clipped["count"], centered["count"], rtol=0, atol=1e-6)
+
+
+def test_an_edited_model_is_a_model_and_its_card_lists_the_edits(
+    data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "edits.toml").write_text(
+        '[[edit]]\nterm = "noise"\naction = "remove"\nnote = "no *cause*"\n'
+        '[[edit]]\nterm = "z"\naction = "scale"\nfactor = 2\n'
+    )
+    out = tmp_path / "edited"
+    code = dkan("edit", model, "--set", tmp_path / "edits.toml", "--out", out, "--data", data, monkeypatch=monkeypatch)
+    assert code == 0 and "average precision" in capsys.readouterr().out
+    card = (out / "README.md").read_text()
+    assert (
+        "1. remove of noise: no \\*cause\\*" in card
+        and "2. scale of z, factor 2" in card
+        and "| before | after |" in card
+    )
+    result = edit(out, [{"term": "yes", "action": "remove"}], tmp_path / "again", data=data)
+    assert [each["term"] for each in result.edits] == ["noise", "z", "yes"]
+    evaluated = evaluate(tmp_path / "again", data, tmp_path / "evaluated", split="valid")
+    assert evaluated.metrics["average_precision"] == pytest.approx(result.after["average_precision"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '[[edit]]\nterm = "age"\naction = "remove"',
+            "edit 1 .remove of 'age'.: the model has no such term; it has 'x'",
+        ),
+        ('[[edit]]\nterm = "x"\naction = "delete"', r"edit\.0\.action|edit"),
+        ('[[edit]]\nterm = "x"\naction = "scale"', "scale needs factor"),
+        ('[[edit]]\nterm = "x"\naction = "remove"\nfactor = 2.0', "remove takes no factor"),
+        ('[[edit]]\nterm = "kind"\naction = "monotone"\ndirection = "+"', "only a numeric column can be monotone"),
+        ('[[edit]]\nterm = "kind"\naction = "flatten"\nvalues = ["q"]', "'q' is no category"),
+        ('[[edit]]\nterm = "x"\naction = "remove"\nlabel = "no"', "label 'no' is none of the model's, label, other"),
+        ("[[edit", "is not valid TOML"),
+        ("x = " + "[" * 100_000, "is nested too deeply to be read"),
+        ("", "edit"),
+    ],
+)
+def test_a_wrong_edit_is_one_message(
+    text: str,
+    message: str,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "edits.toml").write_text(text)
+    code = dkan("edit", model, "--set", tmp_path / "edits.toml", "--out", tmp_path / "out", monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, message)
+    assert not (tmp_path / "out").exists()
+
+
+def test_only_an_additive_model_is_edited(trained: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="only the terms of a model additive can be edited"):
+        edit(trained.model, [{"term": "x", "action": "remove"}], tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"nothing.toml: cannot be read"):
+        edit(trained.model, tmp_path / "nothing.toml", tmp_path / "out")

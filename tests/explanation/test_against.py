@@ -1,0 +1,111 @@
+"""Two models side by side: their curves, the columns that one of them alone reads, and the rows that moved."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import DataError, PrepareConfig, TrainConfig, TrainResult, evaluate, explain, prepare, train
+from tests.command import check, dkan
+from tests.explanation.known import make_source
+from tests.report.test_report import check_page
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a model on other rows, without a column that matters, and with one that is gone today."""
+    folder = tmp_path_factory.mktemp("earlier")
+    table = make_source(2000, seed=5)[0]
+    table = table.append_column("gone", table["bowl"]).drop_columns("bowl")
+    pq.write_table(table, folder / "rows.parquet")
+    prepare(folder / "rows.parquet", folder / "data", PrepareConfig(label=("label",)))
+    config = TrainConfig(epochs=2, hidden=(4,), members=2, workers=1, device="cpu", batch_size=128)
+    return Path(train(folder / "data", folder / "run", config).model)
+
+
+@pytest.fixture(scope="module")
+def compared(
+    learner: TrainResult, known: Path, earlier: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], str]:
+    out = tmp_path_factory.mktemp("compared") / "out"
+    explain(learner.model, known, out, rows=600, top=7, against=earlier)
+    return json.loads((out / "explanation.json").read_text()), (out / "explanation.html").read_text()
+
+
+def test_columns_of_one_model_alone_are_named(compared: tuple[dict[str, Any], str]) -> None:
+    found, page = compared[0]["against"], compared[1]
+    assert (found["only_here"], found["only_there"]) == (["bowl"], ["gone"])
+    effects = {column["name"]: (column["effect"], column["earlier_effect"]) for column in found["importance"]}
+    assert effects["bowl"][1] is None and effects["gone"][0] is None
+    assert all(None not in both for name, both in effects.items() if name not in ("bowl", "gone"))
+    changes = [abs((now or 0) - (before or 0)) for now, before in effects.values()]
+    assert changes == sorted(changes, reverse=True)
+    assert "does not read: bowl." in page and "missing in every row here: gone." in page
+
+
+def test_curves_of_both_lie_on_the_same_axes(compared: tuple[dict[str, Any], str]) -> None:
+    found, page = compared
+    ours = {curve["name"]: curve for curve in found["curves"]}
+    theirs = {curve["name"]: curve for curve in found["against"]["curves"]}
+    assert {*theirs} == {*ours} - {"bowl"}
+    figures = check_page(page)
+    dashed = [figure for figure in figures if "Effect of rising:" in figure and "stroke-dasharray" in figure]
+    assert len(dashed) == 1 and "var(--muted)" in dashed[0]
+    # The earlier one learned little in its two epochs.
+    width = {name: np.ptp([point["mean"] for point in curve["points"]]) for name, curve in theirs.items()}
+    assert width["rising"] < np.ptp([point["mean"] for point in ours["rising"]["points"]])
+
+
+def test_rows_that_moved_have_both_scores_and_reasons(
+    compared: tuple[dict[str, Any], str], learner: TrainResult, known: Path, earlier: Path, tmp_path: Path
+) -> None:
+    rows = compared[0]["against"]["rows"]
+    changes = [abs(row["log_odds"] - row["earlier_log_odds"]) for row in rows]
+    assert len(rows) == 10 and changes == sorted(changes, reverse=True) and changes[-1] > 0
+    assert compared[0]["against"]["mean_change"] < changes[-1]
+    for row in rows:
+        assert row["probability"] == pytest.approx(1 / (1 + np.exp(-row["log_odds"])), abs=1e-6)
+        assert len(row["reasons"]) == 3 and row["reasons"][0]["log_odds"] != 0
+        sizes = [abs(reason["log_odds"]) for reason in row["reasons"]]
+        assert sizes == sorted(sizes, reverse=True)
+    # A row's reasons are differences of what each model gives for it.
+    explain(learner.model, known, tmp_path / "same", rows=600, top=2, against=learner.model)
+    same = json.loads((tmp_path / "same/explanation.json").read_text())["against"]
+    assert same["mean_change"] == same["rows"][0]["reasons"][0]["log_odds"] == 0
+    assert same["only_here"] == same["only_there"] == []
+    assert [column["effect"] for column in same["importance"]] == [
+        column["earlier_effect"] for column in same["importance"]
+    ]
+
+
+def test_report_shows_the_previous_model_s_curves(
+    learner: TrainResult, known: Path, earlier: Path, tmp_path: Path
+) -> None:
+    evaluate(learner.model, known, tmp_path / "eval", previous=learner.model)
+    page = (tmp_path / "eval/report.html").read_text()
+    assert "The columns whose effect changed the most" in page
+    # One of other columns is not compared at all, as its metrics are not.
+    evaluate(learner.model, known, tmp_path / "other", previous=earlier)
+    assert "whose effect changed the most" not in (tmp_path / "other/report.html").read_text()
+
+
+def test_labels_that_the_earlier_model_does_not_know_are_named(
+    many: tuple[Path, Path],
+    learner: TrainResult,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    message = "was trained for the labels label, and has none called rare, often, never"
+    with pytest.raises(DataError, match=re.escape(message)):
+        explain(*many, tmp_path / "out", against=learner.model)
+    assert not (tmp_path / "out").exists()
+    explain(*many, tmp_path / "labels", against=many[0], top=1)
+    assert json.loads((tmp_path / "labels/explanation.json").read_text())["against"]["mean_change"] == 0
+    words = ["explain", many[0], "--rows", many[0].parent / "rows.parquet", "--against", many[0]]
+    code = dkan(*words, "--out", tmp_path / "rows", monkeypatch=monkeypatch)
+    check(code, capfd.readouterr().err, "against: compares models on prepared data")

@@ -1,0 +1,126 @@
+"""The page of an explanation in a browser: of many columns, some are found; all is there without a script."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dkan_core.explanation.curve_drawings import draw_curve
+from dkan_core.explanation.curves import Curve, Point
+from dkan_core.explanation.drawings import draw_importance
+from dkan_core.explanation.importance import Importance
+from dkan_core.explanation.learned import Explanation
+from dkan_core.explanation.section import render_explanation
+from docs.chromium import PROGRAM, Chromium, chromium
+from tests.report.test_report import check_page
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")]
+
+COLUMNS = 300
+ROWS = "[...document.querySelectorAll('tr[data-name]')]"
+CARDS = "[...document.querySelectorAll('figure[data-name]')]"
+SEARCH = """((text) => { const field = document.querySelector('[data-columns] input');
+  field.value = text; field.dispatchEvent(new Event('input')); })"""
+SORT = """((key) => { const order = document.querySelector('[data-columns] select');
+  order.value = key; order.dispatchEvent(new Event('change')); })"""
+
+
+def make_curve(name: str, place: int) -> Curve:
+    points = [
+        Point(role="curve", name=str(x), value=float(x), mean=x / 20, low=x / 20 - 1, high=x / 20 + 1, rows=50 + place)
+        for x in range(13)
+    ]
+    density = {"edges": [float(x) for x in range(14)], "counts": [50.0] * 13}
+    return Curve(
+        name=name,
+        kind="numeric",
+        shape="curve",
+        scale="linear",
+        scale_width=1.0,
+        points=points,
+        density=density,
+        hidden_rows=0,
+        effect_rows=500,
+    )
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the page of many columns, each with its curve."""
+    names = [f"column {place:04}" for place in range(COLUMNS)]
+    importance = [
+        Importance(
+            name=name,
+            kind="numeric",
+            effect=1 / (1 + place),
+            effect_error=0.01,
+            effect_rows=9,
+            # Half of them were shuffled, the weakest with the largest loss.
+            precision_drop=place / COLUMNS if place % 2 else None,
+            precision_drop_error=0.0 if place % 2 else None,
+        )
+        for place, name in enumerate(names)
+    ]
+    curves = [make_curve(name, place) for place, name in enumerate(names)]
+    found = Explanation(
+        split="valid",
+        rows=2000,
+        label="label",
+        importance_labels=["label"],
+        average_precision=0.5,
+        importance=importance,
+        curves=curves,
+        interactions=[],
+        maps=[],
+        seed=0,
+    )
+    drawn = [draw_curve(curve, "label") for curve in curves]
+    path = tmp_path_factory.mktemp("page") / "explanation.html"
+    path.write_text(render_explanation(found, draw_importance(importance[:12]), drawn, []), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+def test_columns_are_found_and_sorted_with_their_curves(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    assert browser.ask(f"[{ROWS}.length, {CARDS}.length]") == [COLUMNS, COLUMNS]
+    browser.ask(f"{SEARCH}('COLUMN 029')")
+    shown = "filter((each) => !each.hidden).map((each) => each.dataset.name)"
+    wanted = [f"column {place:04}" for place in (29, *range(290, 300))]
+    assert browser.ask(f"{ROWS}.{shown}") == browser.ask(f"{CARDS}.{shown}") == wanted
+    assert browser.ask("document.querySelector('[data-columns] output').textContent") == "11 of 300 columns, 11 drawn"
+    assert browser.ask(f"{ROWS}[295].closest('details').open") is True
+    browser.ask(f"{SORT}('lost')")
+    by_loss = [f"column {place:04}" for place in (299, 297, 295, 293, 291, 29, 290, 292, 294, 296, 298)]
+    assert browser.ask(f"{ROWS}.{shown}") == browser.ask(f"{CARDS}.{shown}") == by_loss
+    browser.ask(f"{SEARCH}('')")
+    browser.ask(f"{SORT}('effect')")
+    first = "slice(0, 2).map((each) => each.dataset.name)"
+    assert browser.ask(f"{ROWS}.{first}") == browser.ask(f"{CARDS}.{first}") == ["column 0000", "column 0001"]
+
+
+def test_many_columns_are_laid_out_as_they_come_near(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    assert page.stat().st_size < 30_000 * COLUMNS
+    # The last card has no layout until somebody comes near it.
+    seen = f"{CARDS}.at(-1).querySelector('svg').checkVisibility({{contentVisibilityAuto: true}})"
+    assert browser.ask(seen) is False
+    browser.ask(f"{CARDS}.at(-1).scrollIntoView()")
+    while not browser.ask(seen):
+        time.sleep(0.05)
+
+
+def test_all_is_there_without_a_script_and_in_words(browser: Chromium, page: Path) -> None:
+    browser.open(page, script=False)
+    text = page.read_text(encoding="utf-8")
+    assert len(check_page(text)) == 1 + COLUMNS
+    assert '<div class="finder" data-columns role="search" hidden>' in text
+    # A hint over each point, and the same numbers in a table.
+    hint = "<title>column 0000 = 12\neffect +0.600\n80% of rows -0.400 to +1.600\n50 rows (7.7%)</title>"
+    assert hint in text and "<td>+0.600</td>" in text

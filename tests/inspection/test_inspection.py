@@ -1,0 +1,116 @@
+"""An inspection names what is suspicious, and nothing else; it says what ``prepare`` then does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dkan_core import ConfigError, DataError, Inspection, PrepareConfig, inspect_data, prepare
+from tests.command import dkan
+from tests.data.tables import write
+
+ROWS = 2000
+CONFIG = PrepareConfig(label=("y",), split="60/20/20")
+
+
+def make_rows() -> pa.Table:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, ROWS)
+    return pa.table(
+        {
+            "honest": y + rng.normal(size=ROWS),
+            "paid_back": np.where(rng.random(ROWS) < 0.002, 1 - y, y) * 7.5 + rng.random(ROWS),
+            "outcome": np.where(y == 1, "late", "ok").tolist(),
+            "key": np.arange(ROWS) * 3,
+            "name": [f"n{n}" for n in range(ROWS)],
+            "one": np.ones(ROWS),
+            "none": pa.nulls(ROWS, pa.float64()),
+            "gappy": pa.array(rng.integers(0, 3, ROWS), mask=rng.random(ROWS) < 0.25),
+            "when": pa.array(rng.integers(0, 10**9, ROWS), pa.timestamp("s")),
+            "tags": [["a"]] * ROWS,
+            "row": np.arange(ROWS),
+            "y": y.astype(np.int8),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("raw")
+    write(make_rows(), folder, files=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(raw: Path) -> Inspection:
+    return inspect_data(raw, CONFIG)
+
+
+def words(found: Inspection) -> dict[str, str]:
+    return {column.name: "; ".join(column.suspicions).split(" (")[0] for column in found.suspicious}
+
+
+def test_only_what_is_suspicious_is_named(found: Inspection) -> None:
+    assert words(found) == {
+        "paid_back": "leakage: alone it separates the label",
+        "outcome": "leakage: alone it separates the label",
+        "key": "unique identifier",
+        "name": "unique identifier",
+        "row": "unique identifier",
+        "one": "constant",
+        "none": "no value",
+    }
+    facts = {column.name: column for column in found.columns}
+    assert facts["honest"].roc_auc == pytest.approx(0.76, abs=0.05)
+    assert facts["gappy"].missing == pytest.approx(0.25, abs=0.03) and facts["gappy"].distinct == 3
+
+
+def test_columns_become_what_prepare_makes_of_them(found: Inspection, raw: Path, tmp_path: Path) -> None:
+    becomes = {column.name: column.becomes for column in found.columns}
+    assert becomes["tags"].startswith("refused: is list") and becomes["none"].startswith("refused: holds no value")
+    assert becomes["name"].startswith("refused: looks like an identifier")
+    assert becomes["when"] == "numbers: seconds, month, day, weekday, hour" and becomes["y"] == "label"
+    drop = tuple(name for name, text in becomes.items() if text.startswith("refused"))
+    made = prepare(raw, tmp_path / "out", PrepareConfig(label=("y",), split="60/20/20", drop=drop))
+    assert found.classes == {split: info.classes for split, info in made.splits.items()}
+    kept = {name for name, text in becomes.items() if not text.startswith("refused") and text != "label"}
+    assert kept == {*made.preprocessor.columns}
+    again = inspect_data(tmp_path / "out")
+    assert {"paid_back", "outcome", "one"} <= {*words(again)}
+    assert again.rows == found.rows and again.classes == found.classes
+
+
+def test_splits_that_differ_are_named(raw: Path) -> None:
+    config = PrepareConfig(label=("y",), split="60/20/20", split_by_time="row")
+    assert words(inspect_data(raw, config))["key"] == "unique identifier; valid differs from train"
+
+
+def test_command_shows_a_table_a_page_and_json(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments: list[Any] = ["inspect", raw, "--html", tmp_path / "page.html", "--json", tmp_path / "facts.json"]
+    assert dkan(*arguments, "--label", "y", monkeypatch=monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert "valid: 198 rows; y 103 positive (52.02%)" in shown and "outcome: leakage" in shown
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    assert {column["name"] for column in facts["columns"]} == {*make_rows().column_names}
+    assert "leakage: alone it separates the label" in (tmp_path / "page.html").read_text()
+    assert dkan("inspect", raw, monkeypatch=monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert "leakage" not in shown and "one: constant" in shown
+
+
+def test_what_cannot_be_inspected_is_refused(raw: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="label column 'z' does not exist"):
+        inspect_data(raw, PrepareConfig(label=("z",)))
+    with pytest.raises(ConfigError, match="like: inspection shows what would be fitted"):
+        inspect_data(raw, PrepareConfig(like="model"))
+    with pytest.raises(DataError, match="label column 'key' must hold 0, 1 or null"):
+        inspect_data(raw, PrepareConfig(label=("key",)))
+    rows = make_rows().select(["honest", "y"])
+    prepare(write(rows, tmp_path / "raw"), tmp_path / "out", PrepareConfig(label=("y",)))
+    with pytest.raises(ConfigError, match="is prepared data, which is inspected alone"):
+        inspect_data(tmp_path / "out", CONFIG)

@@ -1,0 +1,73 @@
+"""``FastKANClassifier`` goes on from a model: ``fit(init_model=...)`` and ``partial_fit``."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dkan_core import ConfigError, DataError, FastKANClassifier, TrainResult
+from dkan_core.data.source.frames import to_table
+
+SMALL: dict[str, Any] = {"hidden": (8,), "epochs": 3, "batch_size": 64, "random_state": 0, "n_jobs": 1, "device": "cpu"}
+STILL = {**SMALL, "learning_rate": 1e-12, "epochs": 1}
+
+
+def rows(count: int = 500, seed: int = 0) -> tuple[pd.DataFrame, pd.Series]:
+    rng = np.random.default_rng(seed)
+    X = pd.DataFrame({"size": rng.normal(size=count), "site": rng.choice(["north", "south"], count)})
+    chance = 2 * X["size"] + 2 * (X["site"] == "north")
+    return X, pd.Series(np.where(rng.random(count) < 1 / (1 + np.exp(1 - chance)), "late", "on time"), name="arrival")
+
+
+@pytest.fixture(scope="module")
+def first() -> FastKANClassifier:
+    return FastKANClassifier(**SMALL, learning_rate=0.02).fit(*rows())
+
+
+def test_without_learning_the_order_stays_that_of_the_initial_model(first: FastKANClassifier, tmp_path: Path) -> None:
+    X, y = rows(seed=1)
+    first.save(tmp_path / "model")
+    expected = first.decision_function(X).argsort()
+    for place in (first, tmp_path / "model"):
+        again = FastKANClassifier(**STILL).fit(X, y, init_model=place)
+        assert again.preprocessor_ == first.preprocessor_ and again.metrics_["init_from"].startswith("sha256:")
+        assert np.array_equal(again.decision_function(X).argsort(), expected)
+    # A column that is new adds nothing before it is learned from.
+    wider = X.assign(hour=np.arange(len(X)) % 24, kind=np.where(np.arange(len(X)) % 3 == 0, "a", "b"))
+    again = FastKANClassifier(**STILL).fit(wider, y, init_model=first)
+    assert again.preprocessor_.columns == ["size", "hour", "site", "kind"]
+    assert np.array_equal(again.decision_function(wider).argsort(), expected)
+
+
+def test_more_rows_by_and_by_make_it_better(first: FastKANClassifier) -> None:
+    X, y = rows(4000)
+    fresh, truth = rows(2000, seed=9)
+    model = FastKANClassifier(**SMALL)
+    scores = []
+    for start in range(0, 4000, 1000):
+        part = slice(start, start + 1000)
+        encoding = getattr(model, "preprocessor_", None)
+        model.partial_fit(X[part], y[part], classes=["on time", "late"])
+        assert encoding is None or model.preprocessor_ == encoding
+        scores.append(model.score(fresh, truth))
+    assert model.classes_.tolist() == ["late", "on time"] and model.n_iter_ == 1
+    assert scores[-1] > scores[0] - 0.01 and scores[-1] > 0.75
+    with pytest.raises(ValueError, match=r"y holds .*never"):
+        model.partial_fit(X[:50], np.where(np.arange(50) % 2, "never", "late"))
+
+
+def test_what_does_not_fit_is_refused(first: FastKANClassifier, trained: TrainResult) -> None:
+    X, y = rows()
+    with pytest.raises(DataError, match="X: column 'site' is missing; init_model was trained with it"):
+        FastKANClassifier(**SMALL).fit(X[["size"]], y, init_model=first)
+    with pytest.raises(ConfigError, match=r"hidden \(9,\): the model of init_from has \(8,\)"):
+        FastKANClassifier(**{**SMALL, "hidden": 9}).fit(X, y, init_model=first)
+    with pytest.raises(DataError, match="X: column 'mean_radius' is missing"):
+        FastKANClassifier(**SMALL).fit(X, y, init_model=trained.model)
+    two = pd.DataFrame({"arrival": y == "late", "other": y == "late"}).astype(int)
+    with pytest.raises(DataError, match="has labels a, b; the model of init_from, init_model, was trained for arrival"):
+        FastKANClassifier(**SMALL).fit(X, two.set_axis(["a", "b"], axis=1), init_model=first)
+    added = FastKANClassifier(**STILL).fit(X, two, init_model=first)
+    assert added.labels_ == ("arrival", "other") and len(to_table(X, list(X)))

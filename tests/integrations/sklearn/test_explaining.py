@@ -1,0 +1,92 @@
+"""What ``FastKANClassifier`` tells of itself, and class weights and thresholds, as scikit-learn's users expect them."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.feature_selection import SelectFromModel
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import FixedThresholdClassifier
+
+from dkan_core import DataError, FastKANClassifier
+from tests.integrations.sklearn.test_estimator import frame, several, small
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["eval_set", "held out"])
+def test_class_weight_is_a_weight_of_the_rows(given: bool) -> None:
+    X, y = frame()
+    few = np.flatnonzero((y != "on time") | (np.arange(len(y)) % 4 == 0))
+    X, y = X.iloc[few], y.iloc[few]
+    eval_set = (X, y) if given else None
+    plain, balanced = (small(class_weight=each).fit(X, y, eval_set=eval_set) for each in (None, "balanced"))
+    share = float((y == "on time").mean())
+    weights = {name: len(y) / (2 * count) for name, count in y.value_counts().items()}
+    assert share < 0.35 and abs(plain.predict_proba(X)[:, 1].mean() - share) < 0.08
+    # Both classes are as frequent, by weight.
+    assert abs(np.average(balanced.predict_proba(X)[:, 1], weights=y.map(weights)) - 0.5) < 0.08
+    if not given:
+        by_dict = small(class_weight=weights).fit(X, y)
+        by_row = small().fit(X, y, sample_weight=y.map(weights))
+        assert np.array_equal(by_dict.predict_proba(X), balanced.predict_proba(X))
+        assert np.array_equal(by_row.predict_proba(X), balanced.predict_proba(X))
+
+
+def test_class_weight_is_refused_where_it_means_nothing() -> None:
+    X, y = several()
+    with pytest.raises(ValueError, match="class_weight is for one label; of several set label_weights"):
+        small(class_weight="balanced").fit(X, y)
+    with pytest.raises(ValueError, match="class_weight"):
+        small(class_weight="even").fit(*frame())
+
+
+def test_feature_importances_are_shares_and_choose_columns(tmp_path: Path) -> None:
+    X, y = frame()
+    with pytest.warns(UserWarning, match="left out"):
+        model = small(epochs=12).fit(X.assign(empty=np.nan), y)
+    found = dict(zip([*X, "empty"], model.feature_importances_, strict=True))
+    assert sum(found.values()) == pytest.approx(1) and min(found.values()) >= 0 and found["empty"] == 0
+    assert min(found["size"], found["site"], found["flag"]) > 2 * max(found["count"], found["note"])
+    model.save(tmp_path / "model")
+    loaded = FastKANClassifier.load(tmp_path / "model").feature_importances_
+    np.testing.assert_allclose(loaded, model.feature_importances_, rtol=1e-5)
+    chosen = SelectFromModel(model, prefit=True, max_features=3, threshold=-np.inf).get_support()
+    assert {*np.array([*X, "empty"])[chosen]} == {"size", "site", "flag"}
+    assert not hasattr(small(), "feature_importances_")
+
+
+def test_importances_of_several_labels_are_their_mean() -> None:
+    found = small(epochs=8).fit(*several()).feature_importances_
+    assert found.shape == (4,) and found.sum() == pytest.approx(1) and found.min() > 0.05
+
+
+def test_plot_is_a_page_of_importances_and_curves(tmp_path: Path) -> None:
+    X, y = frame()
+    model = small().fit(X, y)
+    page = model.plot(X, y)
+    assert "What the model learned" in page.html and "<svg" in page.html
+    assert page._repr_html_().startswith("<iframe") and len(repr(page)) < 80
+    model.plot(X).save(tmp_path / "learned.html")
+    assert "site" in (tmp_path / "learned.html").read_text()
+    with pytest.raises(DataError, match="X: has 1 rows; explaining takes two or more"):
+        model.plot(X[:1])
+
+
+def test_verbose_prints_a_line_for_each_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
+    X, y = frame()
+    model = small(epochs=3, verbose=True).fit(X, y)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(model.history_) == 3
+    assert re.fullmatch(r"epoch 1\.00  loss 0\.\d{4}  AP 0\.\d{4}  best 0\.\d{4}", lines[0])
+    small(epochs=1).fit(X, y)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("threshold", [0.2, 0.8])
+def test_threshold_is_that_of_scikit_learns_meta_estimator(threshold: float) -> None:
+    X, y = frame()
+    model = small(epochs=1).fit(X, y)
+    fixed = FixedThresholdClassifier(
+        FrozenEstimator(model), threshold=threshold, response_method="predict_proba", pos_label="on time"
+    ).fit(X, y)
+    assert np.array_equal(fixed.predict(X) == "on time", model.predict_proba(X)[:, 1] >= threshold)

@@ -1,0 +1,188 @@
+"""A step in one call of the native extension is what autograd computes, whatever the model and the loss."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dkan_core.model import training_step
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.kernels import Kernel, native_step, use_kernel, verified_native
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.compute import gradient as gradient_module
+from dkan_core.training.compute.gradient import trained_parameters
+from tests.model.architectures import CONFIG, PLAIN, changed
+from tests.native import needs_native
+from tests.training.compute.test_gradient import ALL_BINARY, batch_of, gradient, model_of
+
+pytestmark = needs_native
+
+DROPPING = changed(CONFIG, dropout=0.3, binary_dropout=0.3)
+KNOWN = {
+    "members": DROPPING,
+    "one network": changed(PLAIN, dropout=0.3),
+    "eight centers": changed(DROPPING, num_centers=8, binary=()),
+    "codes alone": changed(DROPPING, num_numeric=0, binary=(), embedded=(0, 1)),
+}
+LEFT_TO_AUTOGRAD = {
+    "deep": changed(CONFIG, hidden=(6, 5)),
+    "no hidden layer": changed(CONFIG, hidden=()),
+    "normalized inputs": changed(CONFIG, input_norm="layer"),
+    "no inputs": ALL_BINARY,
+}
+
+
+def with_gradients(architecture: ModelConfig, kernel: Kernel = "auto") -> TabularFastKAN:
+    """Return a model whose gradients have their place, as a worker's have."""
+    model = model_of(architecture).train()
+    for parameter in trained_parameters(model):
+        parameter.grad = torch.zeros_like(parameter)
+    use_kernel(model, kernel)
+    return model
+
+
+def rows_of(architecture: ModelConfig, rows: int, **settings: Any) -> dict[str, Tensor]:
+    batch = batch_of(architecture, rows=rows, **settings)
+    return batch if architecture.num_numeric else {name: batch[name] for name in batch if name != "numeric"}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each part of a batch was computed in one call."""
+    found: list[bool] = []
+    right = training_step.add_step_gradient
+
+    def counted(*arguments: Any) -> Tensor | None:
+        loss = right(*arguments)
+        found.append(loss is not None)
+        return loss
+
+    monkeypatch.setattr(gradient_module, "add_step_gradient", counted)
+    return found
+
+
+@pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("shape", [(1, 6, 1, 2), (2, 128, 1, 8), (3, 17, 16, 8), (1, 33, 3, 32), (4, 16, 2, 5)])
+def test_step_equals_the_formula_in_float64(shape: tuple[int, int, int, int]) -> None:
+    assert verified_native.step_is_right.__wrapped__(*shape)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"accumulate": 3}, {"pos_weight": 3.0, "label_weights": (2.0, 0.5)}],
+    ids=["plain", "in parts", "weighted"],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("architecture", KNOWN.values(), ids=KNOWN.keys())
+def test_step_is_what_autograd_computes(
+    architecture: ModelConfig, weighted: bool, settings: dict[str, Any], calls: list[bool]
+) -> None:
+    batch = rows_of(architecture, 130, weighted=weighted)
+    found, loss, weight = gradient(with_gradients(architecture), batch, **settings)
+    assert calls == [True] * settings.get("accumulate", 1)
+    expected, right, same_weight = gradient(with_gradients(architecture, "eager"), batch, **settings)
+    assert not all(calls)
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+    assert loss == pytest.approx(right, rel=1e-5) and weight == same_weight
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_scores_need_not_be_bytes(dtype: torch.dtype, calls: list[bool]) -> None:
+    batch = rows_of(DROPPING, 90)
+    batch["numeric"] = torch.randn(90, 3).to(dtype)
+    found, expected = (gradient(with_gradients(DROPPING, kernel), batch)[0] for kernel in ("auto", "eager"))
+    assert calls == [True, False]
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("architecture", LEFT_TO_AUTOGRAD.values(), ids=LEFT_TO_AUTOGRAD.keys())
+def test_other_models_are_left_to_autograd(architecture: ModelConfig, calls: list[bool]) -> None:
+    batch = rows_of(architecture, 90)
+    found, expected = (gradient(with_gradients(architecture, kernel), batch)[0] for kernel in ("auto", "eager"))
+    assert calls == [False, False]
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+
+
+def test_rows_without_a_measured_label_have_no_gradient() -> None:
+    batch = rows_of(DROPPING, 20)
+    batch["labels"].fill_(255)
+    found, loss, weight = gradient(with_gradients(DROPPING), batch)
+    assert loss == weight == 0 and not found.any()
+
+
+def test_no_number_shows_in_the_loss() -> None:
+    model = with_gradients(DROPPING)
+    with torch.no_grad():
+        model.bias[0] = float("nan")
+    found, loss, _ = gradient(model, rows_of(DROPPING, 20))
+    assert loss != loss and found.isnan().any()
+
+
+@pytest.mark.parametrize("code", [-1, 5])
+def test_a_code_outside_its_table_is_an_error(code: int) -> None:
+    batch = rows_of(DROPPING, 20)
+    batch["categorical"][7, 0] = code
+    with pytest.raises(IndexError, match="row 7 has a code that is no row of its table"):
+        gradient(with_gradients(DROPPING), batch)
+
+
+def test_memory_of_a_step_is_that_of_inputs_and_outputs() -> None:
+    """The basis of a row would be nine times its inputs, and the hidden layer's nine times the outputs."""
+    command = [sys.executable, "-m", "tests.model.memory_of_steps", "20000", "60000"]
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    # 1.1 was measured: the outputs, and for each input the place of its value in a table.
+    assert found["bytes of a row"] < 2 * 4 * found["inputs and outputs"]
+
+
+@pytest.mark.usefixtures("variant")
+def test_bits_depend_neither_on_threads_nor_on_the_run(threads: Callable[[int], None]) -> None:
+    architecture = changed(DROPPING, hidden=(100,))
+    batch, results = rows_of(architecture, 3000), []
+    for count in (1, 2, 3, 2):
+        threads(count)
+        found, loss, _ = gradient(with_gradients(architecture), batch)
+        results.append(torch.cat([found, torch.tensor([loss])]))
+    assert all(torch.equal(one, other) for one, other in pairwise(results))
+
+
+def test_a_step_that_is_wrong_is_replaced(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    right, batch = native_step.training_step, rows_of(DROPPING, 50)
+    monkeypatch.setattr(verified_native, "training_step", lambda *each, **named: 1.0001 * right(*each, **named))
+    verified_native.step_is_right.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        found, *_ = gradient(with_gradients(DROPPING), batch)
+    verified_native.step_is_right.cache_clear()
+    expected, *_ = gradient(with_gradients(DROPPING, "eager"), batch)
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+    assert "the native step differs by 1.0e-04" in caplog.text
+
+
+def test_torch_knows_what_a_step_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    right = torch.ops.dkan.training_step.default
+
+    def kept(*arguments: Any) -> Tensor:
+        given[:] = arguments
+        loss: Tensor = right(*arguments)
+        return loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(native_step, "operation", kept)
+        gradient(with_gradients(DROPPING), rows_of(DROPPING, 9))
+    leaves = [_without_gradient(each) for each in given]
+    checks = torch.library.opcheck(right, tuple(leaves))
+    assert set(checks.values()) == {"SUCCESS"}
+
+
+def _without_gradient(argument: Any) -> Any:
+    """Return it as it is within a step, which autograd does not see."""
+    if isinstance(argument, list | tuple):
+        return [_without_gradient(each) for each in argument]
+    return argument.detach() if isinstance(argument, Tensor) else argument
