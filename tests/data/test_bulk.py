@@ -122,3 +122,21 @@ def test_edges_decide_every_code(values: list[float], probes: list[float], kind:
     near = near.astype(kind)
     expected = quantize(normal_scores(near.astype(np.float64), feature), "uint8")
     np.testing.assert_array_equal(found.codes[np.searchsorted(found.edges, near, side="right")], expected)
+
+
+class Forgetful(dict[Any, Any]):
+    """Keeps nothing, as where another thread puts its own in the place of each entry."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+
+@needs_native
+def test_edges_outlive_their_place_in_what_threads_share() -> None:
+    table = make_table()
+    numeric = [name for name in table.column_names if name != "city"]
+    preprocessor = fit_preprocessor(table, numeric, ["city"], "uint8", "rows")
+    rows, places = table.to_batches()[0], np.arange(len(table))
+    expected = encoded(preprocessor, rows, places)
+    preprocessor.__dict__["kept"] = Forgetful()
+    assert np.array_equal(encoded(preprocessor, rows, places), expected)

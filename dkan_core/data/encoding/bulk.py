@@ -45,7 +45,7 @@ class BulkEncoder:
     def __init__(self, preprocessor: Preprocessor) -> None:
         self.preprocessor = preprocessor
         self._library = native_library() if preprocessor.numeric_dtype == "uint8" else None
-        # Kept as long as the encoding is; the library reads them by address, too.
+        # Kept as long as the encoding is, which several threads may share.
         self._edges: dict[tuple[str, np.dtype[Any]], tuple[NumericFeature, CodeEdges | None]] = preprocessor.kept
         self._codes: UInt8 = np.empty(0, np.uint8)
         self._numeric: dict[str, list[int]] = defaultdict(list)
@@ -110,7 +110,8 @@ class BulkEncoder:
                 scores = normal_scores(numbers(block, feature.name, where, feature.time), feature)
                 codes_FN[index, : len(block)] = quantize(scores, "uint8")
                 continue
-            kept.append(column)
+            # Edges, too: another thread that encodes with this encoding may put its own in their place.
+            kept.append((column, edges))
             _describe(arguments[count], column, edges, codes_FN[index])
             count += 1
         if self._library is not None and count:
