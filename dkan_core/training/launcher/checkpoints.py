@@ -114,6 +114,8 @@ def read_model(folder: Path) -> dict[str, bytes]:
 def load_checkpoint(uri: str) -> tuple[str, Checkpoint] | None:
     """Read the newest whole checkpoint of a folder, or one file; return its path or URI as well.
 
+    The best state counts where it is the only one: a run may have been killed before its first checkpoint.
+
     Returns:
         None where there is none.
 
@@ -130,7 +132,8 @@ def load_checkpoint(uri: str) -> tuple[str, Checkpoint] | None:
             if name == names[0]:
                 raise
             logger.warning("%s; the one before is taken", error)
-    return None
+    best = load_checkpoint(f"{uri}/{BEST_FILE}")
+    return best if best is not None and best[1].ledger.step else None
 
 
 def checkpoint_folder(config: TrainConfig, data: str) -> str:

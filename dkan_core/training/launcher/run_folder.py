@@ -72,10 +72,13 @@ def check_replaceable(run: str | Path, where: str, config: TrainConfig, *, overw
     Raises:
         OutputError: There is a finished run, or checkpoints of another one, that may not be replaced.
     """
-    if config.resume == "auto" and not overwrite and read_if_there(f"{run}/{METRICS}") is not None:
-        raise OutputError(
-            f"{run}: holds a finished run and {where} no checkpoint of it; pass --overwrite to replace it"
-        )
+    if config.resume == "auto" and not overwrite:
+        if read_if_there(f"{run}/{METRICS}") is not None:
+            raise OutputError(
+                f"{run}: holds a finished run and {where} no checkpoint of it; pass --overwrite to replace it"
+            )
+        # There was none. One that a killed pod was still sending to the bucket may have come since, and does no harm.
+        return
     if config.resume not in ("auto", "never") and _lies_in(config.resume, where):
         return
     clear_checkpoints(where, allowed=overwrite)

@@ -23,7 +23,7 @@ from dkan_core.training.setup.placement import Placement
 from dkan_core.training.state.process_spec import COMPUTING, ProcessSpec, process_name, role_and_rank
 from dkan_core.training.state.shared_memory import Control, SharedMemory, WorkerGeneration
 from dkan_core.training.state.snapshots import newest_snapshot
-from dkan_core.utils.signals import handle_signal
+from dkan_core.utils.signals import handle_signal, hold_signal
 
 # How long a turn of the loop waits for messages: the delay until a process that is due is started.
 LOOK_SECONDS = 0.1
@@ -87,22 +87,24 @@ class Supervisor:
             TrainingError: A process cannot start, or the run does not get on for what dies.
             KeyboardInterrupt: Ctrl-C was pressed a second time; after the first the run ends in order.
         """
-        try:
-            with handle_signal(signal.SIGINT, lambda *_: self._interrupt()):
-                for record in self._records.values():
-                    self._announce_generation(record)
-                while not self._is_over():
-                    self._run_iteration()
-                self._handle_messages(self._children("evaluator")[0])
-        # SIGTERM raises SystemExit: a pod that is preempted leaves a checkpoint of its last commit.
-        except (SystemExit, DkanError, OSError):
-            self._stop_and_checkpoint()
-            raise
-        finally:
-            for child in self._children():
-                child.end()
-            self._selector.close()
-            self.checkpoint_writer.wait()
+        with hold_signal(signal.SIGTERM) as handle_sigterm:
+            try:
+                with handle_signal(signal.SIGINT, lambda *_: self._interrupt()):
+                    for record in self._records.values():
+                        self._announce_generation(record)
+                    while not self._is_over():
+                        handle_sigterm()
+                        self._run_iteration()
+                    self._handle_messages(self._children("evaluator")[0])
+            # SIGTERM raises SystemExit: a pod that is preempted leaves a checkpoint of its last commit.
+            except (SystemExit, DkanError, OSError):
+                self._stop_and_checkpoint()
+                raise
+            finally:
+                for child in self._children():
+                    child.end()
+                self._selector.close()
+                self.checkpoint_writer.wait()
 
     def _children(self, role: str = "") -> list[Child]:
         """Return the newest process of every name, of one role or of all."""
@@ -115,6 +117,8 @@ class Supervisor:
 
     def _run_iteration(self) -> None:
         """Start what is due, take what the children say, heal those that died, show progress."""
+        if self._interrupts > 1:
+            raise KeyboardInterrupt
         self._start_due()
         for key, _ in self._selector.select(LOOK_SECONDS):
             self._handle_channel(key.data)
@@ -253,7 +257,7 @@ class Supervisor:
         """Have the first Ctrl-C end the run in order, and the second at once."""
         self._interrupts += 1
         if self._interrupts > 1:
-            raise KeyboardInterrupt
+            return  # the next turn raises KeyboardInterrupt
         logger.warning("interrupted: one last evaluation, then the run ends; press Ctrl-C again to stop at once")
         self.memory.control.write(Control(stop=1))
         self._notify("server")

@@ -166,3 +166,14 @@ def test_best_state_of_a_remote_run_lies_with_its_checkpoints(prepared: Path) ->
     assert found is not None and found[1].ledger.step == best_step(first)
     again = train(prepared, run, replace(SMALL, epochs=3, resume="best"))
     assert again.history[-1]["epoch"] == 3 and again.history[: len(found[1].history)] == found[1].history
+
+
+def test_best_state_is_what_a_run_goes_on_from_that_was_killed_before_its_first_checkpoint(
+    prepared: Path, tmp_path: Path
+) -> None:
+    run, config = tmp_path / "run", replace(SMALL, epochs=6, learning_rate=0.05)
+    first = train(prepared, run, config)
+    for left in [*(run / "checkpoints").glob("step-*"), run / "metrics.json"]:
+        left.unlink()
+    again = train(prepared, run, replace(config, resume="auto"))
+    assert again.metrics["training"]["ledger"] == first.metrics["training"]["ledger"] and scores(again) == scores(first)

@@ -16,7 +16,7 @@ import pytest
 from dkan_core import OutputError, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.state.ledger import Ledger
-from tests.training.faults import inject
+from tests.training.faults import inject, slow_steps
 from tests.training.processes import Background, alive, wait_until
 from tests.training.runs import (
     CONFIG,
@@ -33,9 +33,13 @@ pytestmark = pytest.mark.slow
 
 
 def test_terminated_run_goes_on_to_the_same_bits(
-    start: Callable[..., Background], calm: TrainResult, expected: npt.NDArray[np.float32], train_rows: int
+    start: Callable[..., Background],
+    calm: TrainResult,
+    expected: npt.NDArray[np.float32],
+    train_rows: int,
+    tmp_path: Path,
 ) -> None:
-    background = start()
+    background = start(**slow_steps(tmp_path, until=tmp_path / "never", seconds=0.01))
     with ledger_of(background) as ledger:
         # The evaluator may be behind on a busy machine; the log names the best model only if there is one.
         wait_until(lambda: ledger.read().step > STEPS // 3 and background.evaluated() > 0)
@@ -87,7 +91,7 @@ def test_averaged_parameters_go_on_to_the_same_bits(
 ) -> None:
     config = replace(CONFIG, mode="average", sync_interval=4, ema_decay=0.9)
     undisturbed = train(rows, tmp_path / "calm", config)
-    background = start(config)
+    background = start(config, **slow_steps(tmp_path, until=tmp_path / "never", seconds=0.01))
     with ledger_of(background) as ledger:
         wait_until(lambda: ledger.read().step > STEPS // 3)
     os.kill(background.process.pid, signal.SIGTERM)
@@ -113,9 +117,9 @@ def test_retried_pod_goes_on_from_the_bucket(
 
 
 def test_ctrl_c_ends_the_run_in_order_and_it_can_go_on(
-    start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int
+    start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int, tmp_path: Path
 ) -> None:
-    background = start()
+    background = start(**slow_steps(tmp_path, until=tmp_path / "never", seconds=0.01))
     with ledger_of(background) as ledger:
         wait_until(lambda: ledger.read().step > STEPS // 14)
     os.kill(background.process.pid, signal.SIGINT)
@@ -152,8 +156,8 @@ def test_ctrl_c_before_the_first_step_promises_nothing(
         train(rows, background.run, replace(CONFIG, resume="auto"))
 
 
-def test_ctrl_c_twice_ends_at_once(start: Callable[..., Background]) -> None:
-    background = start()
+def test_ctrl_c_twice_ends_at_once(start: Callable[..., Background], tmp_path: Path) -> None:
+    background = start(**slow_steps(tmp_path, until=tmp_path / "never", seconds=0.01))
     with ledger_of(background) as ledger:
         wait_until(lambda: ledger.read().step > STEPS // 14)
     processes = background.children()
@@ -166,13 +170,16 @@ def test_ctrl_c_twice_ends_at_once(start: Callable[..., Background]) -> None:
     assert not (background.run / "metrics.json").exists(), "it did not wait for the evaluator"
 
 
-def test_differences_that_were_on_their_way_are_not_lost(start: Callable[..., Background], train_rows: int) -> None:
+def test_differences_that_were_on_their_way_are_not_lost(
+    start: Callable[..., Background], train_rows: int, tmp_path: Path
+) -> None:
     config = replace(CONFIG, mode="async", sync_interval=5, workers=3)
-    background = start(config)
+    background = start(config, **slow_steps(tmp_path, until=tmp_path / "never", seconds=0.01))
     with ledger_of(background) as ledger:
         wait_until(lambda: ledger.read().step > STEPS // 3)
     os.kill(background.process.pid, signal.SIGTERM)
-    assert background.wait()[0] == 143
+    code, output = background.wait()
+    assert code == 143, output
     again = start(replace(config, resume="auto"))
     code, output = again.wait()
     assert code == 0, output
