@@ -14,6 +14,7 @@ from dkan_core import ConfigError, OutputError, TrainConfig, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.compute.gradient import flatten
 from dkan_core.training.launcher.checkpoints import BEST_FILE, load_checkpoint
+from tests.training.faults import slow_steps
 from tests.training.runs import facts, final_state, same_history
 
 SMALL = TrainConfig(
@@ -78,10 +79,12 @@ def test_extended_run_falls_along_the_cosine_of_all_its_epochs(prepared: Path, t
 
 
 def test_run_that_stopped_early_with_more_patience_is_the_run_that_had_it_from_the_start(
-    prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    # Many steps to an epoch: an evaluator that falls far behind would skip snapshots, and so decide otherwise.
+    # An evaluator that falls far behind would skip snapshots, and so decide otherwise.
+    for name, value in slow_steps(tmp_path, until=tmp_path / "never", seconds=0.01).items():
+        monkeypatch.setenv(name, value)
     config = replace(SMALL, epochs=200, schedule="cosine", batch_size=10)
     short, long = (replace(config, patience=patience) for patience in (1, 3))
     first = train(prepared, tmp_path / "run", short)
