@@ -17,26 +17,21 @@ WORKDIR /src
 COPY requirements-build.txt ./
 RUN sed -n '/^uv==/,/[^\\]$/p' requirements-build.txt >/tmp/uv.txt \
     && pip install --no-cache-dir --require-hashes --requirement /tmp/uv.txt
-COPY pyproject.toml uv.lock ./
+COPY pyproject.toml uv.lock requirements-torch-cpu.txt ./
 ARG VARIANT=gpu
 ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
-ARG TORCH_CPU_VERSION=
-ARG TORCH_CPU_HASH=
 # The lock holds the CUDA build of torch, which does not load without the CUDA libraries. The cpu variant leaves out
-# both, and takes the CPU build of the same version from its own index, which serves nothing else here.
+# both, and takes a CPU build from its own index, which serves nothing else here.
 RUN set -eu -- --frozen --no-dev --extra s3 --extra gcs --extra tensorboard --extra nodes --extra registry --extra mlflow \
         --extra serve; \
     case "${VARIANT}" in \
     gpu) uv sync "$@" --no-install-project ;; \
     cpu) uv export "$@" --quiet --no-hashes --output-file /tmp/locked.txt; \
         cuda=$(sed -nE 's/^((cuda|nvidia|torch|triton)[a-z0-9-]*)(\[|=).*/\1/p' /tmp/locked.txt); \
-        version=$(sed -nE 's/^torch==([0-9.]+).*/\1/p' /tmp/locked.txt); \
         for name in ${cuda}; do set -- "$@" --no-install-package "${name}"; done; \
         uv sync "$@" --no-install-project; \
-        printf 'torch==%s%s\n' "${TORCH_CPU_VERSION:-${version}}" \
-            "${TORCH_CPU_HASH:+ --hash=sha256:${TORCH_CPU_HASH}}" >/tmp/torch.txt; \
         uv pip install --python /opt/dkan/bin/python --no-deps --index-url "${TORCH_CPU_INDEX}" \
-            --requirement /tmp/torch.txt ;; \
+            --require-hashes --requirement requirements-torch-cpu.txt ;; \
     *) echo "VARIANT must be gpu or cpu, got ${VARIANT}" >&2; exit 1 ;; \
     esac
 

@@ -67,13 +67,19 @@ def build_image(variant: str, base: str) -> Image:
     """Build a variant on ``base``."""
     if variant == "gpu":
         return run_build(variant, locked_version("torch"), f"BASE={base}")
+    version = pinned_torch().partition("+")[0]
     if reachable(dockerfile_default("TORCH_CPU_INDEX")):
-        return run_build(variant, locked_version("torch"), f"BASE={base}")
+        return run_build(variant, version, f"BASE={base}")
     wheel = local_wheel(base)
     assert wheel, "no index of CPU builds of torch answers, and pip's find-links have none"
-    version = wheel.name.split("-")[1].partition("+")[0]
     with index_of(wheel) as url:
-        return run_build(variant, version, f"BASE={base}", f"TORCH_CPU_INDEX={url}", f"TORCH_CPU_VERSION={version}")
+        return run_build(variant, version, f"BASE={base}", f"TORCH_CPU_INDEX={url}")
+
+
+def pinned_torch() -> str:
+    """Return the version of torch in the cpu variant."""
+    (version,) = re.findall(r"^torch==(\S+)", (ROOT / "requirements-torch-cpu.txt").read_text(), re.MULTILINE)
+    return str(version)
 
 
 def can_build_cpu(base: str) -> bool:
@@ -99,10 +105,10 @@ def reachable(index: str) -> bool:
 
 
 def local_wheel(base: str) -> Path | None:
-    """Find a CPU build of torch for the base's Python where pip is told to look for wheels."""
+    """Find the pinned CPU build of torch for the base's Python where pip is told to look for wheels."""
     tag = "import sys; print('cp%d%d' % sys.version_info[:2])"
     python = docker_output("run", "--rm", "--network=none", base, "python", "-c", tag)
-    name = re.compile(rf"torch-[0-9.]+\+cpu-{python}-.*{platform.machine()}\.whl")
+    name = re.compile(rf"torch-{re.escape(pinned_torch())}-{python}-.*{platform.machine()}\.whl")
     places = [Path(place) for place in os.environ.get("PIP_FIND_LINKS", "").split()]
     wheels = [path for place in places if place.is_dir() for path in place.iterdir() if name.fullmatch(path.name)]
     return max(wheels, default=None)
