@@ -28,7 +28,8 @@ LAYERS = [
     {"evaluation.labelled_rows"},
     {"inspection", "evaluation.comparison", "evaluation.publishing", "batch_scoring"},
     {"evaluation", "training"},
-    {"editing", "integrations", "serving", "trainjob"},
+    {"editing"},
+    {"integrations", "serving", "trainjob"},
     {"cli"},
 ]
 """Lowest first: a module imports from its own part or from a lower layer."""

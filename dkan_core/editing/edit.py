@@ -1,5 +1,6 @@
 """``edit``: an additive model with some of its terms changed by hand, as a new model."""
 
+import json
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.loading.loader import open_split
 from dkan_core.editing.apply import apply_edits
@@ -19,7 +21,7 @@ from dkan_core.evaluation.prediction import ScoredSplit, best_device, check_matc
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import terms_of
 from dkan_core.model.base import TabularModel
-from dkan_core.model.model_folder import CONFIG, check_model_replaceable
+from dkan_core.model.model_folder import CONFIG, ESTIMATOR, check_model_replaceable
 from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.training.validation.early_stopping import describe_probabilities
 from dkan_core.utils.storage.paths import is_remote, local_path
@@ -83,25 +85,53 @@ def edit(
     check_model_replaceable(out, overwrite=overwrite)
     with local_copy(model) as folder:
         saved = SavedModel(folder)
-    if not isinstance(saved.module, AdditiveFastKAN):
-        raise DataError(f"{model}: is a model {saved.config.model}; only the terms of a model additive can be edited")
-    edited = apply_edits(terms_of(saved.module), saved.preprocessor, asked).to_model()
+    edited, metrics = edit_terms(saved.module, saved.preprocessor, saved.metrics, asked, where=str(model))
     before: dict[str, float | None] = {}
     after: dict[str, float | None] = {}
-    metrics = dict(saved.metrics)
     if data is not None:
         scored = [_score(module, saved, data, split) for module in (saved.module, edited)]
         before, after = (_measures(each, saved.config.labels) for each in scored)
         metrics |= {**_description(scored[1], saved.config.labels), "split": split}
-    done = [*metrics.get("edits", []), *(each.to_dict() for each in asked)]
-    metrics |= {"edits": done, **({"edits_before": before, "edits_after": after} if data is not None else {})}
+        metrics |= {"edits_before": before, "edits_after": after}
+    # Says which classes a classifier has; edits change nothing of that.
+    also = {ESTIMATOR: json.loads(saved.files.read(ESTIMATOR))} if ESTIMATOR in saved.files.files else None
     with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
         target = Path(scratch) / "model" if is_remote(out) else local_path(out)
-        save_model(target, edited, edited.config, saved.preprocessor, metrics)
+        save_model(target, edited, edited.config, saved.preprocessor, metrics, also=also)
         if is_remote(out):
             exchange_remote(target, str(out), last=CONFIG)
     logger.info("%d edits of %s: model in %s", len(asked), model, out)
-    return EditResult(model=str(out), edits=done, before=before, after=after)
+    return EditResult(model=str(out), edits=metrics["edits"], before=before, after=after)
+
+
+def edit_terms(
+    module: TabularModel,
+    preprocessor: Preprocessor,
+    metrics: Mapping[str, Any],
+    edits: Sequence[Edit],
+    *,
+    where: str,
+) -> tuple[AdditiveFastKAN, dict[str, Any]]:
+    """Return a model after some edits, and its metrics with a list of all edits; the model that is given stays.
+
+    Args:
+        module: The model.
+        preprocessor: Its encoding.
+        metrics: What its folder says of it.
+        edits: What to change, in this order.
+        where: What messages call the model.
+
+    Raises:
+        ConfigError: An edit does not fit the model.
+        DataError: The model is not additive.
+    """
+    if not isinstance(module, AdditiveFastKAN):
+        raise DataError(f"{where}: is a model {module.config.model}; only the terms of a model additive can be edited")
+    edited = apply_edits(terms_of(module), preprocessor, edits).to_model()
+    done = [*metrics.get("edits", []), *(each.to_dict() for each in edits)]
+    # What earlier edits did to the quality is not what these did.
+    kept = {name: value for name, value in metrics.items() if name not in ("edits_before", "edits_after")}
+    return edited, {**kept, "edits": done}
 
 
 def _score(module: TabularModel, saved: SavedModel, data: str | Path, split: str) -> ScoredSplit:

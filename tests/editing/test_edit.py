@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas
 import pyarrow as pa
 import pytest
 import torch
 
-from dkan_core import ConfigError, DataError, EditResult, edit, evaluate
+from dkan_core import ConfigError, DataError, EditResult, FastKANClassifier, edit, evaluate
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.explanation.additive import AdditiveExplainer
@@ -162,8 +163,47 @@ def test_a_wrong_edit_is_one_message(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_classifier_is_edited_as_its_model_folder_is(tmp_path: Path) -> None:
+    frame = make_rows(400, seed=3).to_pandas()
+    features, classes = frame[["x", "z", "kind"]], frame["label"].map({0: "no", 1: "yes"})
+    model = FastKANClassifier(model="additive", pairs="0", members=2, epochs=1, random_state=0).fit(features, classes)
+    before = model.explain(features)
+    edits: list[dict[str, Any]] = [
+        {"term": "z", "action": "remove", "note": "leaks"},
+        {"term": "x", "action": "scale", "factor": 2},
+    ]
+    edited = model.edit(edits)
+    after = edited.explain(features)
+    assert (after["z"] == 0).all() and (before["z"] != 0).any()
+    np.testing.assert_allclose(after["x"], 2 * before["x"], rtol=1e-5, atol=1e-6)
+    pandas.testing.assert_frame_equal(model.explain(features), before)
+    model.save(tmp_path / "model")
+    edit(tmp_path / "model", edits, tmp_path / "edited")
+    loaded = FastKANClassifier.load(tmp_path / "edited")
+    assert np.array_equal(loaded.predict_proba(features), edited.predict_proba(features))
+    assert loaded.classes_.tolist() == ["no", "yes"] and loaded.metrics_["edits"] == edited.metrics_["edits"]
+    edited.save(tmp_path / "saved")
+    assert "1. remove of z: leaks" in (tmp_path / "saved" / "README.md").read_text()
+    (tmp_path / "edits.toml").write_text('[[edit]]\nterm = "z"\naction = "clip"\nhigh = 0.0\n')
+    assert [each["action"] for each in edited.edit(tmp_path / "edits.toml").metrics_["edits"]] == [
+        "remove",
+        "scale",
+        "clip",
+    ]
+
+
+def test_quality_that_earlier_edits_had_is_not_that_of_later_ones(data: Path, model: Path, tmp_path: Path) -> None:
+    remove = [{"term": "noise", "action": "remove"}]
+    edit(model, remove, tmp_path / "measured", data=data)
+    assert "edits_after" in SavedModel(tmp_path / "measured").metrics
+    edit(tmp_path / "measured", remove, tmp_path / "unmeasured")
+    assert "edits_after" not in SavedModel(tmp_path / "unmeasured").metrics
+
+
 def test_only_an_additive_model_is_edited(trained: Any, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="only the terms of a model additive can be edited"):
         edit(trained.model, [{"term": "x", "action": "remove"}], tmp_path / "out")
     with pytest.raises(ConfigError, match=r"nothing.toml: cannot be read"):
         edit(trained.model, tmp_path / "nothing.toml", tmp_path / "out")
+    with pytest.raises(DataError, match="FastKANClassifier: is a model auto; only the terms of a model additive"):
+        FastKANClassifier.load(trained.model).edit([{"term": "x", "action": "remove"}])

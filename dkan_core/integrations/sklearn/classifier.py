@@ -23,6 +23,7 @@ from dkan_core.data.source.targets import (
     with_class_weights,
 )
 from dkan_core.evaluation.prediction import best_device, log_odds, to_probability, torch_threads
+from dkan_core.integrations.sklearn.editing import EditingMixin
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
 from dkan_core.integrations.sklearn.parameters import plain_parameters, thread_count, train_config
 from dkan_core.integrations.sklearn.persistence import describe_classifier, read_classifier, write_classifier
@@ -32,7 +33,7 @@ from dkan_core.integrations.sklearn.training import Initial, print_evaluation, r
 Array = npt.NDArray[Any]
 
 
-class FastKANClassifier(ExplainingMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """FastKAN classifier of tabular rows, for one binary label or several.
 
     Numbers may be on any scale, and values may be missing (NaN, None; infinity counts as missing). Columns of strings,
