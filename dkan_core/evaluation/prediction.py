@@ -115,6 +115,7 @@ def log_odds(model: TabularModel, arrays: Arrays, device: torch.device) -> Tenso
         - Input: ``numeric`` (N, F), ``categorical`` (N, C)
         - Output: ``(N, L)``
     """
+    model = model.for_scoring()
     names = [name for name in arrays if name in ("numeric", "categorical")]
     inputs = {name: torch.from_numpy(arrays[name]) for name in names}
     rows = len(next(iter(inputs.values())))
@@ -200,6 +201,7 @@ def score_batches(model: TabularModel, rows: Iterator[Arrays], device: torch.dev
         rows: Batches of them, with ``labels`` and maybe ``weight``.
         device: Where to compute.
     """
+    model = model.for_scoring()
     batches = [
         (arrays["labels"], log_odds(model, arrays, device).cpu().numpy(), arrays.get("weight"))
         for arrays in prefetched(rows)
@@ -256,11 +258,11 @@ def scored_batches(
         - Output: N rows, ``(N, L)``
     """
     needed = list(dict.fromkeys([*saved.preprocessor.columns, *columns]))
-    row = 0
+    row, model = 0, saved.module.for_scoring()
     for batch in read_batches(path, needed, on_rows, folder_types=saved.preprocessor.folder_types):
         arrays = saved.preprocessor.transform(batch, path)
         on_arrays(arrays)
-        found_NL = score(saved.module, arrays, device)
+        found_NL = score(model, arrays, device)
         check_probabilities(found_NL, saved.config.labels, path, row)
         row += len(batch)
         yield batch, found_NL

@@ -44,6 +44,7 @@ class ModelAnswers(Answers):
     """The log-odds of all labels for the rows as they are, of any size."""
 
     def __init__(self, model: TabularModel, device: torch.device, labels: Sequence[int], arrays: Arrays) -> None:
+        model = model.for_scoring()
         self._model, self._device, self._labels = model, device, list(labels)
         self._step = max(1, CHUNK_OUTPUTS // model.first_width)
         self._terms: FirstLayerTerms | None = None

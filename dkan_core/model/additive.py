@@ -9,7 +9,7 @@ Shape suffixes: B rows, F numeric features, T features with a term, P pairs, V r
 H = M * L, K basis functions, S curved features.
 """
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -193,8 +193,26 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         """Return the sum of a row's terms, the mean over members ``(B, L)``."""
         return table_sum(self.places(numeric, categorical), self.mean_table(), self.kernel)
 
+    @torch.no_grad()
+    def for_scoring(self) -> Self:
+        """Return a model of one member, the mean of all: the table of a batch is then there already."""
+        shape = additive_shape(self.config)
+        if self.config.members == 1 and shape.form == "tables" and not self.signs:
+            return self
+        # Curves are monotone by now.
+        shape = shape.model_copy(update={"form": "tables", "monotone": ()})
+        model = type(self)(self.config.model_copy(update={"members": 1, "additive": shape})).to(self.bias)
+        model.kernel = self.kernel
+        model.table.copy_(self.mean_table())
+        model.bias.copy_(self.bias)
+        model.calibration_scale.copy_(self.calibration_scale)
+        model.calibration_shift.copy_(self.calibration_shift)
+        return model.eval()
+
     def mean_table(self) -> Tensor:
         """Return what each code adds to the log-odds: the members' mean, ``(V, L)``."""
+        if self.config.members == 1:
+            return self.tables()
         mean_VL: Tensor = self.tables().unflatten(1, (self.config.members, -1)).mean(dim=1)
         return mean_VL
 

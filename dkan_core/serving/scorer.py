@@ -28,7 +28,7 @@ class Scorer:
         self.saved = saved
         self.preprocessor = saved.preprocessor
         self.device = best_device()
-        self.saved.module.to(self.device)
+        self._model = self.saved.module.to(self.device).for_scoring()
 
     @property
     def outputs(self) -> list[str]:
@@ -55,7 +55,7 @@ class Scorer:
             DataError: The model gives no probability of a row.
         """
         rows = pa.Table.from_batches(batches)
-        found_NL = score(self.saved.module, self.preprocessor.transform(rows, REQUEST), self.device)
+        found_NL = score(self._model, self.preprocessor.transform(rows, REQUEST), self.device)
         check_probabilities(found_NL, self.saved.config.labels, REQUEST)
         return found_NL
 

@@ -1,6 +1,7 @@
 """Additive models: the terms are the model, to the last digit of float64."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -86,6 +87,27 @@ def test_a_row_takes_one_entry_of_each_term() -> None:
     expected = [[starts[term] + place for term, place in zip(terms, row, strict=True)] for row in within]
     assert model.places(numeric, codes).tolist() == expected
     assert layout.size == 2 * 256 + 3 + 4 + 3 * 3 + 2 * 2
+
+
+@pytest.mark.parametrize("config", [ADDITIVE, TABLES], ids=["curves", "tables"])
+@pytest.mark.parametrize("monotone", [(), ((2, -1),)], ids=["free", "monotone"])
+def test_a_model_for_scoring_has_the_same_answers_to_the_bit(
+    config: ModelConfig, monotone: tuple[tuple[int, Literal[-1, 1]], ...]
+) -> None:
+    assert config.additive is not None
+    shape = config.additive.model_copy(update={"monotone": monotone, "pairs": ((0, 1),)})
+    model = AdditiveFastKAN(config.model_copy(update={"additive": shape})).eval()
+    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(generator=generator)
+    model.calibrate(0.5, 0.25)
+    numeric = torch.from_numpy(rng.integers(0, 256, (500, 3)).astype(np.uint8))
+    codes = torch.from_numpy(rng.integers(0, 4, (500, 2)).astype(np.int32))
+    scoring = model.for_scoring()
+    assert torch.equal(scoring(numeric, codes), model(numeric, codes))
+    assert scoring.mean_table().data_ptr() == scoring.table.data_ptr(), "nothing is left to compute"
+    assert scoring.for_scoring() is scoring
 
 
 def test_purifying_changes_no_answer_and_leaves_no_mean() -> None:
