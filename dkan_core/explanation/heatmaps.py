@@ -1,10 +1,16 @@
-"""Heat maps of what two columns do together, in the look of the report's figures."""
+"""Heat maps of what two columns do together, in the look of the report's figures.
+
+Whoever points at a cell is told it in words.
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.evaluation.metrics import Array
-from dkan_core.explanation.drawings import Drawing, scaled_axis, short
+from dkan_core.explanation.drawings import Drawing, percent, scaled_axis, short
+from dkan_core.explanation.grid import written
 from dkan_core.explanation.interactions import PairAxis, PairMap
 from dkan_core.report.figures.axes import Axis, Box, Panel, even_ticks, tick_texts
 from dkan_core.report.figures.canvas import ACCENT, MUTED, POINTS_PER_INCH, WARM, Canvas
@@ -15,6 +21,65 @@ NAMES_BELOW = 32
 # The key: its distance from the map, its width, and the room for its numbers.
 KEY_GAP, KEY_WIDTH, KEY_ROOM = 10.0, 10.0, 54.0
 KEY_STEPS = 41
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapCell:
+    """What a map shows in one place."""
+
+    row: int
+    """Bin of the first column."""
+
+    col: int
+    """Bin of the second column."""
+
+    first: str
+    second: str
+    """Their values in words."""
+
+    joint: float
+    own: float
+    rows: int
+    share: float
+    """Of all rows in the map."""
+
+
+def cells_of(pair: PairMap) -> list[MapCell]:
+    """Return the cells of a map, row by row."""
+    total = max(1, sum(map(sum, pair.rows)))
+    return [
+        MapCell(
+            row=row,
+            col=col,
+            first=_in_words(pair.first, row),
+            second=_in_words(pair.second, col),
+            joint=pair.joint[row][col],
+            own=pair.own[row][col],
+            rows=pair.rows[row][col],
+            share=pair.rows[row][col] / total,
+        )
+        for row, col in np.ndindex(len(pair.first.names), len(pair.second.names))
+    ]
+
+
+def _in_words(side: PairAxis, place: int) -> str:
+    """Name a bin: the value that stands for it, and what it reaches from and to."""
+    if not side.edges:
+        return side.names[place]
+    return f"{side.names[place]} ({written(side.edges[place])} to {written(side.edges[place + 1])})"
+
+
+def describe_cell(pair: PairMap, cell: MapCell) -> str:
+    """Say in words what a cell shows."""
+    return "\n".join(
+        [
+            f"{pair.first.name} = {cell.first}",
+            f"{pair.second.name} = {cell.second}",
+            f"both together {cell.joint:+.3f}",
+            f"beyond the sum of the two {cell.own:+.3f}",
+            f"{cell.rows:,} rows ({percent(cell.share)})" if cell.rows else "no rows",
+        ]
+    )
 
 
 def draw_map(pair: PairMap) -> Drawing:
@@ -64,6 +129,11 @@ def _paint(panel: Panel, values_AB: Float64, rows_AB: Array, pair: PairMap) -> N
         _cell(panel.canvas, corners, float(values_AB[row, col]), limit)
         if not rows_AB[row, col]:
             panel.canvas.dot((corners[0] + corners[1]) / 2, (corners[2] + corners[3]) / 2, MUTED, radius=0.8)
+    # Above all that is painted: a browser asks what lies on top.
+    for cell in cells_of(pair):
+        sides = [across[cell.col], across[cell.col + 1]], [down[cell.row], down[cell.row + 1]]
+        (left, right), (top, bottom) = map(sorted, sides)
+        panel.canvas.hint(left, top, right, bottom, describe_cell(pair, cell))
 
 
 def _edges(side: PairAxis) -> Float64:

@@ -8,6 +8,7 @@ from markupsafe import Markup
 from dkan_core.explanation.curve_drawings import departing_marks
 from dkan_core.explanation.curves import Curve
 from dkan_core.explanation.drawings import Drawing, percent
+from dkan_core.explanation.heatmaps import MapCell, cells_of
 from dkan_core.explanation.interactions import PairMap
 from dkan_core.explanation.learned import Explanation
 from dkan_core.report.figures.svg import page_element
@@ -45,10 +46,10 @@ def render_explanation(
         table_rows=TABLE_ROWS,
         curve_cards=[*zip(found.curves, _curve_cards(found, curves), strict=True)],
         least_to_find=LEAST_TO_FIND,
-        script=inline_script("columns.js"),
+        script=inline_script("columns.js", "hints.js"),
         percent=percent,
         pairs=found.interactions[:PAIR_ROWS],
-        map_cards=_map_cards(found.maps, maps),
+        map_cards=[_map_card(pair, drawing) for pair, drawing in zip(found.maps, maps, strict=True)],
         against=found.against,
         before_rows=SHIFT_ROWS,
     )
@@ -154,10 +155,22 @@ def effect_alone(curve: Curve) -> float:
     return float(np.sqrt(np.average(np.square(means - np.average(means, weights=rows)), weights=rows)))
 
 
-def _map_cards(pairs: Sequence[PairMap], drawings: Sequence[Drawing]) -> list[Card]:
+def _map_card(pair: PairMap, drawing: Drawing) -> tuple[PairMap, list[MapCell], Card]:
+    """Return a map, its cells that have rows, and its card."""
     text = "Orange raises the log-odds, blue lowers them. Dots: no row has such values."
-    cards = []
-    for pair, drawing in zip(pairs, drawings, strict=True):
-        names = f"{pair.first.name} × {pair.second.name}"
-        cards.append((names, text, page_element(drawing.svg, f"Effect of {names}")))
-    return cards
+    cells = [cell for cell in cells_of(pair) if cell.rows]
+    names = f"{pair.first.name} × {pair.second.name}"
+    return pair, cells, (names, text, page_element(drawing.svg, _spoken_map(names, cells)))
+
+
+def _spoken_map(names: str, cells: Sequence[MapCell]) -> str:
+    """Return what a screen reader says of a map: where it is lowest and highest, and the part beyond the sum."""
+    if not cells:
+        return f"Effect of {names}: no row has values of both"
+    low, high = min(cells, key=lambda cell: cell.joint), max(cells, key=lambda cell: cell.joint)
+    ends = ", ".join(
+        f"{which} {cell.joint:+.2f} at {cell.first} and {cell.second}"
+        for which, cell in (("lowest", low), ("highest", high))
+    )
+    own = [cell.own for cell in cells]
+    return f"Effect of {names}: {ends}; beyond the sum of the two {min(own):+.2f} to {max(own):+.2f}"

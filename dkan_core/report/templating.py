@@ -64,13 +64,14 @@ def _environment() -> "Environment":
     return environment
 
 
-def inline_script(name: str) -> Markup:
-    """Return a script of ``templates/`` for a page to hold, which allows that very text and no other.
+def inline_script(*names: str) -> Markup:
+    """Return scripts of ``templates/`` as one for a page to hold, which allows that very text and no other.
 
     Args:
-        name: The file's name.
+        names: The names of their files.
     """
-    text = resources.files("dkan_core.report").joinpath("templates", name).read_text(encoding="utf-8")
+    folder = resources.files("dkan_core.report").joinpath("templates")
+    text = "".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
     # Else a page would end it early.
     assert "</" not in text and "<!--" not in text
     return Markup(text)

@@ -9,7 +9,9 @@ import pytest
 from dkan_core.explanation.curve_drawings import draw_curve
 from dkan_core.explanation.curves import Curve, Point
 from dkan_core.explanation.drawings import draw_importance
+from dkan_core.explanation.heatmaps import draw_map
 from dkan_core.explanation.importance import Importance
+from dkan_core.explanation.interactions import Interaction, PairAxis, PairMap
 from dkan_core.explanation.learned import Explanation
 from dkan_core.explanation.section import render_explanation
 from docs.chromium import PROGRAM, Chromium, chromium
@@ -24,6 +26,14 @@ SEARCH = """((text) => { const field = document.querySelector('[data-columns] in
   field.value = text; field.dispatchEvent(new Event('input')); })"""
 SORT = """((key) => { const order = document.querySelector('[data-columns] select');
   order.value = key; order.dispatchEvent(new Event('change')); })"""
+
+MAP = PairMap(
+    first=PairAxis(name="hour", names=["3", "7"], edges=[1.0, 4.5, 9.0], scale="linear", scale_width=1.0),
+    second=PairAxis(name="kind", names=["a", "b"], edges=[], scale="linear", scale_width=1.0),
+    joint=[[1.0, -2.0], [3.0, 0.5]],
+    own=[[0.5, -0.5], [0.5, -0.5]],
+    rows=[[3, 6], [1, 0]],
+)
 
 
 def make_curve(name: str, place: int) -> Curve:
@@ -71,13 +81,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         average_precision=0.5,
         importance=importance,
         curves=curves,
-        interactions=[],
-        maps=[],
+        interactions=[Interaction(first="hour", second="kind", strength=0.5, share=0.1)],
+        maps=[MAP],
         seed=0,
     )
     drawn = [draw_curve(curve, "label") for curve in curves]
     path = tmp_path_factory.mktemp("page") / "explanation.html"
-    path.write_text(render_explanation(found, draw_importance(importance[:12]), drawn, []), encoding="utf-8")
+    content = render_explanation(found, draw_importance(importance[:12]), drawn, [draw_map(MAP)])
+    path.write_text(content, encoding="utf-8")
     return path
 
 
@@ -119,8 +130,33 @@ def test_many_columns_are_laid_out_as_they_come_near(browser: Chromium, page: Pa
 def test_all_is_there_without_a_script_and_in_words(browser: Chromium, page: Path) -> None:
     browser.open(page, script=False)
     text = page.read_text(encoding="utf-8")
-    assert len(check_page(text)) == 1 + COLUMNS
+    assert len(check_page(text)) == 2 + COLUMNS
     assert '<div class="finder" data-columns role="search" hidden>' in text
     # A hint over each point, and the same numbers in a table.
     hint = "<title>column 0000 = 12\neffect +0.600\n80% of rows -0.400 to +1.600\n50 rows (7.7%)</title>"
     assert hint in text and "<td>+0.600</td>" in text
+    where, own = "hour = 3 (1 to 4.5)\nkind = b", "beyond the sum of the two -0.500"
+    hint = f"<title>{where}\nboth together -2.000\n{own}\n6 rows (60%)</title>"
+    assert hint in text and "\nno rows</title>" in text
+    cells = "<td>b</td><td>-2.000</td><td>-0.500</td><td>6</td></tr>"
+    assert cells in text and '<td class="name">3 (1 to 4.5)</td>' in text
+    ends = "lowest -2.00 at 3 (1 to 4.5) and b, highest +3.00 at 7 (4.5 to 9) and a"
+    assert f'"Effect of hour × kind: {ends}; beyond the sum of the two -0.50 to +0.50"' in text
+
+
+def test_values_of_figures_are_told_by_keyboard(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    browser.ask("globalThis.map = [...document.querySelectorAll('figure.card svg')].at(-1)")
+    browser.ask("map.focus()")
+    press = "((key) => map.dispatchEvent(new KeyboardEvent('keydown', {key, cancelable: true})))"
+    told = "map.parentNode.querySelector('output').textContent"
+    chosen = "map.querySelectorAll('.chosen').length"
+    found = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowUp", "ArrowLeft"):
+        assert browser.ask(f"{press}('{key}')") is False, "the page does not scroll"
+        assert browser.ask(chosen) == 1
+        found.append(browser.ask(told).split(", both")[0])
+    first, second = "hour = 3 (1 to 4.5)", "hour = 7 (4.5 to 9)"
+    assert found == [f"{first}, kind = a", f"{first}, kind = b", f"{second}, kind = b", f"{second}, kind = a"]
+    browser.ask("map.blur()")
+    assert browser.ask(told) == "" and browser.ask(chosen) == 0
