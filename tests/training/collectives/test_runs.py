@@ -11,6 +11,8 @@ import pytest
 
 from dkan_core import TrainConfig, TrainResult, train
 from dkan_core.config.train import Strategy
+from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.launcher.checkpoints import load_checkpoint
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from tests.training.processes import LOOPBACKS, Background, children, listening, wait_until, with_variable
@@ -48,6 +50,20 @@ def test_every_strategy_takes_the_same_steps(
     assert [entry["loss"] for entry in found.history] == pytest.approx([entry["loss"] for entry in reference.history])
     assert (found.ledger.step, found.ledger.rows) == (reference.ledger.step, reference.ledger.rows)
     assert result.metrics["training"]["replaced"] == {"evaluator": 0, "collective-worker": 0}
+
+
+def test_an_additive_model_is_the_same_of_one_worker_and_of_several(prepared: Path, tmp_path: Path) -> None:
+    additive = replace(SMALL, model="additive", hidden=None, pairs="2", dropout=TrainConfig().dropout)
+    strategies: dict[Strategy, int] = {"single": 1, "parameter-server": 2, "allreduce": 2}
+    tables = {}
+    for strategy, workers in strategies.items():
+        result = train(prepared, tmp_path / strategy, replace(additive, strategy=strategy, workers=workers))
+        module = SavedModel(Path(result.model)).module
+        assert isinstance(module, AdditiveFastKAN) and len(module.layout.pairs) == 2
+        tables[strategy] = module.mean_table().detach().numpy()
+    assert np.ptp(tables["single"]) > 0.1
+    for strategy in ("parameter-server", "allreduce"):
+        np.testing.assert_allclose(tables[strategy], tables["single"], rtol=1e-3, atol=1e-4)
 
 
 def test_local_sgd_alone_is_plain_training_and_together_learns(prepared: Path, tmp_path: Path) -> None:

@@ -1,0 +1,118 @@
+"""An additive model goes through training, evaluation, gate, publishing and serving as any other model does."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from kfp import dsl
+
+from components.deployment.publish_model import publish_model
+from components.evaluation.approve_model import approve_model
+from components.evaluation.evaluate_fastkan import evaluate_fastkan
+from components.training.train_fastkan import train_fastkan
+from dkan_core import DataError, edit, export, predict
+from dkan_core.model.saved_model import SavedModel
+from tests.additive_data import QUICK, make_rows, prepare_rows
+from tests.serving.server import serving
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("additive")
+
+
+@pytest.fixture(scope="module")
+def prepared(folder: Path) -> dsl.Dataset:
+    return dsl.Dataset(uri=str(prepare_rows(folder, ("label",))))
+
+
+@pytest.fixture(scope="module")
+def run(prepared: dsl.Dataset, folder: Path) -> dsl.Model:
+    """Train as the component of the pipeline does, with a parameter server and two workers."""
+    run = dsl.Model(uri=str(folder / "run"))
+    train_fastkan.python_func(
+        prepared,
+        run,
+        dsl.Metrics(uri=str(folder / "trained")),
+        model_kind="additive",
+        pairs="1",
+        monotone="noise:+",
+        members=QUICK.members,
+        epochs=QUICK.epochs,
+        batch_size=QUICK.batch_size,
+        learning_rate=QUICK.learning_rate,
+        strategy="parameter-server",
+        workers=2,
+        settings={"device": "cpu"},
+    )
+    return run
+
+
+@pytest.fixture(scope="module")
+def edited(run: dsl.Model, folder: Path) -> Path:
+    """Remove a term that counts: a model that is worse."""
+    edit(run.path, [{"term": "x", "action": "remove"}], folder / "edited")
+    return folder / "edited"
+
+
+def evaluated(
+    prepared: dsl.Dataset, model: dsl.Model, folder: Path, previous: str
+) -> tuple[float, float, bool, dsl.Metrics]:
+    """Evaluate as the component of the pipeline does; return its outputs, and the metrics of the model."""
+    artifacts = [
+        dsl.Metrics(uri=str(folder / "metrics")),
+        dsl.ClassificationMetrics(uri=str(folder / "classification")),
+        dsl.HTML(uri=str(folder / "report")),
+        dsl.Markdown(uri=str(folder / "summary.md")),
+    ]
+    found = evaluate_fastkan.python_func(prepared, model, *artifacts, previous_model_uri=previous)
+    return (*found, artifacts[0])
+
+
+def test_a_better_model_passes_the_gate_and_is_published(
+    prepared: dsl.Dataset, run: dsl.Model, edited: Path, tmp_path: Path
+) -> None:
+    assert SavedModel(Path(run.path)).config.model == "additive"
+    precision, earlier, comparable, metrics = evaluated(prepared, run, tmp_path, previous=str(edited))
+    assert precision > 0.55 and comparable
+    assert approve_model.python_func(precision, 0.5, earlier, comparable)
+    report = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "Against the previous best model" in report and "<title>x = " in report
+    published = dsl.Model(uri=str(tmp_path / "published"))
+    publish_model.python_func(run, metrics, published, publish_uri=str(tmp_path / "best"))
+    card = (tmp_path / "best" / "README.md").read_text(encoding="utf-8")
+    assert "the log-odds are the intercept and their sum" in card
+    assert SavedModel(tmp_path / "best").config.additive == SavedModel(Path(run.path)).config.additive
+
+
+def test_a_model_that_edits_made_worse_does_not_pass(
+    prepared: dsl.Dataset, run: dsl.Model, edited: Path, tmp_path: Path
+) -> None:
+    precision, earlier, comparable, _ = evaluated(prepared, dsl.Model(uri=str(edited)), tmp_path, previous=run.path)
+    assert precision < earlier and comparable
+    assert not approve_model.python_func(precision, 0.0, earlier, comparable)
+
+
+def test_it_is_served_with_its_terms_as_reasons(run: dsl.Model, tmp_path: Path) -> None:
+    rows = make_rows(20, seed=1).drop_columns(["label", "other"])
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    predict(run.path, tmp_path / "rows.parquet", tmp_path / "scores.parquet", reasons=20)
+    scores = pq.read_table(tmp_path / "scores.parquet")
+    with serving(run.path, tmp_path / "log") as server:
+        asked = {"instances": rows.to_pylist(), "parameters": {"reasons": 20}}
+        answer = server.ask("/v1/models/late:predict", asked).content
+    found = np.array([row["label_probability"] for row in answer["predictions"]], np.float32)
+    np.testing.assert_array_equal(found, scores["label_probability"].to_numpy())
+    for row, expected in zip(answer["predictions"], scores["label_reasons"].to_pylist(), strict=True):
+        terms = {reason["column"]: reason["log_odds"] for reason in row["label_reasons"]}
+        assert terms == pytest.approx({reason["column"]: reason["log_odds"] for reason in expected}, abs=1e-6)
+        assert any(" x " in name for name in terms), "a pair is a reason of its own"
+        log_odds = answer["baseline_log_odds"]["label"] + sum(terms.values())
+        assert 1 / (1 + np.exp(-log_odds)) == pytest.approx(row["label_probability"], abs=1e-5)
+
+
+def test_onnx_is_refused_by_name(run: dsl.Model, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"model additive looks its terms up .* score with `dkan predict`"):
+        export(run.path, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
