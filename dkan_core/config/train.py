@@ -88,6 +88,10 @@ class TrainConfig:
     embedding_dim: Annotated[int, Field(ge=1, le=1024)] = setting(8, "Model", advanced=True)
     """Width of a categorical column's embedding."""
 
+    # What it costs and brings is in docs/development/benchmarks.md.
+    sketch_rank: Annotated[int, Field(ge=0, le=4096)] = setting(0, "Model", advanced=True, form=True)
+    """Rank of random sketches whose factors are trained in place of the first layer's weights; 0: the weights are."""
+
     init_from: str | None = setting(None, "Model", form=INITIAL_MODEL)
     """Model (path or URI) whose architecture and weights to start from; prepare the data with `--like` this model."""
 
@@ -241,11 +245,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.model == "fastkan" and (self.members or 1) != 1:
             raise ConfigError(f"members must be 1 with model fastkan, got {self.members}")
-        if self.model == "additive" and self.hidden:
-            raise ConfigError(f"hidden: model additive has no hidden layer, got {self.hidden}")
-        if self.model != "additive" and (self.pairs != "auto" or self.monotone):
-            name = "monotone" if self.monotone else "pairs"
-            raise ConfigError(f"{name}: only model additive has such terms, not {self.model}; set model additive")
+        _check_additive(self)
         if self.grid_min is not None and self.grid_max is not None and not self.grid_max > self.grid_min:
             raise ConfigError(f"grid_max must be above grid_min, got {self.grid_min} to {self.grid_max}")
         if self.label_weights and not any(self.label_weights):
@@ -263,6 +263,20 @@ class TrainConfig:
                 if value:
                     raise ConfigError(f"{name} {value}: there is no model to start from; set init_from")
         part_factors(self)
+
+
+def _check_additive(config: TrainConfig) -> None:
+    """Check the settings that only an additive model has, or any other but that."""
+    if config.model == "additive":
+        for name, what in {
+            "hidden": "hidden layer",
+            "sketch_rank": "first layer whose weights could be sketched",
+        }.items():
+            if value := getattr(config, name):
+                raise ConfigError(f"{name}: model additive has no {what}, got {value}")
+    elif config.pairs != "auto" or config.monotone:
+        name = "monotone" if config.monotone else "pairs"
+        raise ConfigError(f"{name}: only model additive has such terms, not {config.model}; set model additive")
 
 
 def part_factors(config: TrainConfig) -> dict[str, float]:

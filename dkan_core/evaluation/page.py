@@ -115,6 +115,7 @@ def _model_summary(saved: SavedModel) -> dict[str, Any]:
         "crosses": [" x ".join(coded[index].name for index in group) for group in crosses] or "none",
         "parameters": saved.parameters(),
         "centers": f"{saved.config.num_centers} on [{saved.config.grid_min:g}, {saved.config.grid_max:g}]",
+        "rank of the first layer's sketches": saved.config.sketch_rank or "none",
         "input norm": saved.config.input_norm,
         "dropout": saved.config.dropout,
         "best at epoch": saved.metrics["epoch"],

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.config.schema import field_types
-from dkan_core.config.train import TrainConfig
+from dkan_core.config.train import MAX_SEED, TrainConfig
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
@@ -83,6 +83,12 @@ class ModelConfig(Schema):
     dropout: float
     binary_dropout: float
 
+    sketch_rank: int = 0
+    """Rank of the sketches of the first layer's weights; 0: these are full."""
+
+    sketch_seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
+    """What the random matrices of the sketches follow from."""
+
     additive: AdditiveShape | None = None
     """What additive models alone have."""
 
@@ -131,6 +137,7 @@ class ModelConfig(Schema):
         one_hot_groups: Sequence[tuple[int, ...]] = (),
         missing: Sequence[int] = (),
         additive: AdditiveShape | None = None,
+        sketch_seed: int | None = None,
     ) -> "ModelConfig":
         """Return the architecture for a prepared data set.
 
@@ -140,6 +147,7 @@ class ModelConfig(Schema):
             one_hot_groups: Groups of coded features whose joint value gets weights of its own.
             missing: Coded features of which only whether they are missing gets weights.
             additive: What additive models alone have.
+            sketch_seed: That of the model that training starts from; None: the settings' seed.
         """
         plain = config.model == "fastkan"
         return cls(
@@ -158,6 +166,8 @@ class ModelConfig(Schema):
             input_norm=config.input_norm,
             dropout=config.dropout,
             binary_dropout=config.binary_dropout,
+            sketch_rank=config.sketch_rank,
+            sketch_seed=(config.seed if sketch_seed is None else sketch_seed) if config.sketch_rank else 0,
             additive=additive,
         )
 
@@ -171,7 +181,7 @@ class ModelConfig(Schema):
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
         # Without keys that other models do not have: they write the same bytes as ever.
-        left_out = {name for name in ("additive", "positive") if not getattr(self, name)}
+        left_out = {name for name in ("additive", "positive", "sketch_rank", "sketch_seed") if not getattr(self, name)}
         return self.model_dump(by_alias=True, exclude=left_out)
 
     @classmethod
@@ -235,11 +245,18 @@ def count_trained(config: ModelConfig) -> int:
     inputs, outputs, centers = _basis_inputs(config), len(config.labels), config.num_centers
     first, *rest = *config.hidden, outputs
     shifts = config.members * first * (len(config.binary) + _joint_codes(config))
-    network = config.members * first * (inputs * (centers + 1) + 1) if inputs else 0
+    network = first_layer_weights(config, config.sketch_rank) + config.members * first if inputs else 0
     network += 2 * inputs * (config.input_norm == "layer")
     for before, after in itertools.pairwise((first, *rest)):
         network += config.members * (before * after * (centers + 1) + after + 2 * before)
     return embeddings + shifts + network + outputs
+
+
+def first_layer_weights(config: ModelConfig, sketch_rank: int) -> int:
+    """Return how many numbers are trained for the first layer's weights, by the rank of their sketches, 0 if full."""
+    outputs, inputs = config.members * (*config.hidden, len(config.labels))[0], _basis_inputs(config)
+    widths = (inputs * config.num_centers, inputs)
+    return sum(sketch_rank * (outputs + width) if sketch_rank else outputs * width for width in widths)
 
 
 def additive_shape(config: ModelConfig) -> AdditiveShape:
@@ -272,11 +289,30 @@ def _joint_codes(config: ModelConfig) -> int:
     return alone + sum(math.prod(sizes) for sizes in groups if len(sizes) > 1) + FIRST_CODE * len(config.missing)
 
 
+def product_bytes(config: ModelConfig) -> int:
+    """Return the memory of the first layer's weights where they are the product of sketches and factors, else 0."""
+    return 4 * first_layer_weights(config, 0) if config.sketch_rank else 0
+
+
+def check_sketch(config: ModelConfig) -> None:
+    """Raise ConfigError where the first layer is sketched and that does not lower what is trained for it."""
+    rank = config.sketch_rank
+    if not rank:
+        return
+    full, per_rank = (first_layer_weights(config, each) for each in (0, 1))
+    if rank * per_rank >= full:
+        most = (full - 1) // per_rank if full else 0
+        raise ConfigError(
+            f"sketch_rank {rank}: the sketched first layer would have {rank * per_rank:,} weights and the full one has "
+            f"{full:,}; " + (f"set at most {most}, or leave it out" if most else "leave it out")
+        )
+
+
 def check_fits_memory(config: ModelConfig) -> None:
     """Raise ConfigError where training a model takes more memory than this machine or container has left."""
     count = count_parameters(config)
     # At least: batches and bases come on top, but they follow the batch size, which can be lowered.
-    needed, free = count * TRAINING_BYTES, available_memory()
+    needed, free = count * TRAINING_BYTES + 2 * product_bytes(config), available_memory()
     if needed > free:
         raise ConfigError(
             f"members {config.members} and hidden {config.hidden} make {count:,} parameters, which need "

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.fastkan import Basis, FastKANLayer, RadialBasis
 from dkan_core.model.kernels import KernelModule, hidden_layer, radial_linear
+from dkan_core.model.sketch import Sketch
 
 
 class MemberLayer(KernelModule):
@@ -74,6 +75,7 @@ class FastKANEnsemble(nn.Module):
         widths: Inputs (maybe none), a member's hidden widths and outputs.
         input_norm: "layer" normalizes the inputs row by row; "none" does not.
         dropout: Share of each hidden layer's units dropped while training.
+        sketch: Of the first layer's weights; None: they are trained themselves.
         basis: Settings of ``RadialBasis``.
 
     Shape:
@@ -92,6 +94,7 @@ class FastKANEnsemble(nn.Module):
         *,
         input_norm: str = "none",
         dropout: float = 0.0,
+        sketch: Sketch | None = None,
         **basis: Unpack[Basis],
     ) -> None:
         super().__init__()
@@ -99,7 +102,7 @@ class FastKANEnsemble(nn.Module):
         inputs, first, *_ = widths
         norm = input_norm == "layer"
         # Without inputs, as with binary columns alone, the shifts are all there is.
-        self.first = FastKANLayer(inputs, members * first, norm=norm, **basis) if inputs else None
+        self.first = FastKANLayer(inputs, members * first, norm=norm, sketch=sketch, **basis) if inputs else None
         self.rest = nn.ModuleList(
             MemberLayer(members, inputs, outputs, **basis) for inputs, outputs in itertools.pairwise(widths[1:])
         )

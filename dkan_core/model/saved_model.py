@@ -16,12 +16,14 @@ from torch import Tensor
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.origin import Origin
 from dkan_core.errors import DataError
-from dkan_core.model.architecture import ModelConfig, additive_layout, count_parameters
+from dkan_core.model.architecture import ModelConfig, additive_layout, count_parameters, product_bytes
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE
 from dkan_core.model.model_folder import CARD, CONFIG, METRICS, PREPROCESSOR, WEIGHTS, ModelFolder, with_hashes
+from dkan_core.model.sketch import sketched_layers
 from dkan_core.report.templating import render_markdown
+from dkan_core.utils.resources import available_memory
 from dkan_core.utils.schemas import Schema
 from dkan_core.utils.storage.failures import output_error
 from dkan_core.utils.storage.files import json_text, remove, sync_folder, write_atomic
@@ -216,11 +218,16 @@ class SavedModel:
         except (SafetensorError, ValueError, KeyError, OverflowError, RuntimeError) as error:
             raise DataError(f"{where}: is not a complete safetensors file ({error})") from error
         check_count(self.config, state, where)
+        # Its factors may be small where their product is not.
+        if product_bytes(self.config) > available_memory():
+            raise DataError(f"{where}: the first layer's weights need {product_bytes(self.config):,} bytes of memory")
         # Its initial weights are random, and at once replaced; the caller's random state stays as it is.
         with torch.random.fork_rng(devices=[]):
             module = build_model(self.config)
         check_weights(module.state_dict(), state, where)
         module.load_state_dict(state)
+        for layer in sketched_layers(module):
+            layer.keep_weight()
         return module.eval()
 
     @property

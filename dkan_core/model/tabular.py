@@ -21,6 +21,7 @@ from dkan_core.model.ensemble import FastKANEnsemble
 from dkan_core.model.fastkan import Basis, FastKAN, FastKANLayer
 from dkan_core.model.kernels import KernelModule, can_compute_input_layer, table_sum
 from dkan_core.model.kernels.native_input import EmbeddedColumn, InputLayout, InputWeights, OneHotGroup, input_layer
+from dkan_core.model.sketch import Sketch
 
 # A binary input has one weight where a curved one has nine that learn together: it is larger instead.
 BINARY_SCALE = 3.0
@@ -186,7 +187,7 @@ class InputEncoder(nn.Module):
         Shape:
             - Output: ``(B, H)``; None where the layer has to be computed in parts
         """
-        if layer.layernorm is not None or not can_compute_input_layer(layer.spline_linear.weight, layer.kernel):
+        if layer.layernorm is not None or not can_compute_input_layer(layer.base_linear.bias, layer.kernel):
             return None
         grid = (layer.rbf.grid, layer.rbf.width)
         scores_BF, weights = stored_scores(numeric), self.input_weights(layer)
@@ -257,12 +258,13 @@ class TabularFastKAN(TabularModel):
         self.encoder = InputEncoder(config, self.first_width)
         widths = [self.encoder.width, *widths]
         basis = Basis(num_centers=config.num_centers, grid_min=config.grid_min, grid_max=config.grid_max)
+        sketch = Sketch(config.sketch_rank, config.sketch_seed) if config.sketch_rank else None
         self.network: FastKAN | FastKANEnsemble
         if config.model == "fastkan":
-            self.network = FastKAN(widths, input_norm=config.input_norm, dropout=config.dropout, **basis)
+            self.network = FastKAN(widths, input_norm=config.input_norm, dropout=config.dropout, sketch=sketch, **basis)
         else:
             self.network = FastKANEnsemble(
-                config.members, widths, input_norm=config.input_norm, dropout=config.dropout, **basis
+                config.members, widths, input_norm=config.input_norm, dropout=config.dropout, sketch=sketch, **basis
             )
 
     @property

@@ -37,8 +37,22 @@ def test_floats_decode_to_themselves_and_zero_where_missing(dtype: torch.dtype) 
         (changed(CONFIG, hidden=()), True, True),
         (changed(PLAIN, hidden=(6, 5), input_norm="layer"), True, True),
         (changed(CONFIG, hidden=(6, 5), input_norm="layer", labels=("a",)), True, True),
+        (changed(CONFIG, sketch_rank=2, sketch_seed=5), True, True),
+        (changed(PLAIN, hidden=(), sketch_rank=1), True, True),
     ],
-    ids=["both", "numeric", "categorical", "all-binary", "one-member", "plain", "no-hidden", "plain-deep", "deep"],
+    ids=[
+        "both",
+        "numeric",
+        "categorical",
+        "all-binary",
+        "one-member",
+        "plain",
+        "no-hidden",
+        "plain-deep",
+        "deep",
+        "sketched",
+        "sketched-no-hidden",
+    ],
 )
 def test_one_logit_a_label_from_the_parameters_counted(config: ModelConfig, numeric: bool, categorical: bool) -> None:
     rows = torch.randint(0, 256, (7, 3), dtype=torch.uint8) if numeric else None

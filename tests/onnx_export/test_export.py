@@ -82,6 +82,7 @@ def test_every_storage_of_scores(dtype: NumericDtype, tmp_path: Path) -> None:
         {"one_hot_groups": (), "missing": ()},
         {"one_hot_groups": ((0,), (1, 3), (4, 2, 0)), "missing": (3, 4)},
         {"labels": ("late",)},
+        {"sketch_rank": 2, "sketch_seed": 5},
         {"model": "fastkan"},
         {"model": "fastkan", "hidden": ()},
         {"model": "fastkan", "hidden": (7, 4), "input_norm": "layer", "labels": ("late",)},

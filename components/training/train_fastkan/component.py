@@ -19,6 +19,7 @@ def train_fastkan(
     monotone: str = "",
     num_centers: int = 8,
     dropout: float = 0.2,
+    sketch_rank: int = 0,
     initial_model_uri: str = "",
     strategy: str = "auto",
     epochs: int = 0,
@@ -57,6 +58,8 @@ def train_fastkan(
             separate several by commas. Empty: none.
         num_centers: Gaussian basis functions per edge.
         dropout: Fraction of hidden units dropped during training; independent of the number of workers.
+        sketch_rank: Rank of random sketches whose factors are trained in place of the first layer's weights; 0: the
+            weights are.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
         strategy: How workers synchronize; "auto" is single with one worker, allreduce under torchrun, else
             parameter-server. One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single.

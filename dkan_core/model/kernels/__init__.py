@@ -113,9 +113,9 @@ def hidden_layer(
     return native.hidden_layer(x_NBI, weights, centers_G, width, row_key_B, unit_key_U, dropped)
 
 
-def can_compute_input_layer(weight_OK: Tensor, kernel: Kernel = "auto") -> bool:
-    """Tell whether ``native_input.input_layer`` computes a layer with these weights."""
-    takes_native = kernel not in ("eager", "recompute") and native.can_compute(weight_OK)
+def can_compute_input_layer(bias_O: Tensor, kernel: Kernel = "auto") -> bool:
+    """Tell whether ``native_input.input_layer`` computes a layer with weights of the type of this bias."""
+    takes_native = kernel not in ("eager", "recompute") and native.can_compute(bias_O)
     return takes_native and verified_native.input_layer_is_right()
 
 

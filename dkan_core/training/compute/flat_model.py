@@ -13,6 +13,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.prepared_step import PreparedStep, prepare_step
+from dkan_core.model.sketch import one_step, sketched_layers
 from dkan_core.training.compute.gradient import accumulate_gradient, to_tensors, total_weight, trained_parameters
 from dkan_core.training.state.adamw import Float32
 from dkan_core.training.state.aggregation import LossTotals
@@ -37,6 +38,8 @@ class Replica:
         self.device = device
         use_kernel(model, kernel)
         self.model = model.to(device)
+        # On a GPU, where a step may be a CUDA graph, autograd takes gradients on to the factors.
+        self._sketched = sketched_layers(self.model) if device.type == "cpu" else []
         self._parameters = trained_parameters(self.model)
         self._sizes = [parameter.numel() for parameter in self._parameters]
         self.values_P = torch.empty(sum(self._sizes), device=device)
@@ -98,12 +101,13 @@ class Replica:
         if not is_cleared:
             self.gradients_P.zero_()
         rows = len(arrays["labels"])
-        step = self._prepared_step(arrays, config) if rows else None
-        if step is None:
-            loss, weight = accumulate_gradient(self.model, to_tensors(arrays, self.device), config)
-            return LossTotals(loss, weight, rows)
-        weight = total_weight(arrays, config)
-        return LossTotals(step.add_gradient(arrays, weight), weight, rows)
+        with one_step(self._sketched):
+            step = self._prepared_step(arrays, config) if rows else None
+            if step is None:
+                loss, weight = accumulate_gradient(self.model, to_tensors(arrays, self.device), config)
+                return LossTotals(loss, weight, rows)
+            weight = total_weight(arrays, config)
+            return LossTotals(step.add_gradient(arrays, weight), weight, rows)
 
     def _prepared_step(self, arrays: Arrays, config: ResolvedTrainConfig) -> PreparedStep | None:
         """Return the steps on the present buffers, where one call computes a whole batch."""

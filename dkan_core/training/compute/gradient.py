@@ -17,7 +17,7 @@ from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.model.architecture import ModelConfig, check_fits_memory
+from dkan_core.model.architecture import ModelConfig, check_fits_memory, check_sketch
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.model.kernels.native_input import gradients_in_place
@@ -44,8 +44,9 @@ def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: R
     """Return the model that training starts from: a function of the seed, at the labels' prior log-odds by rows.
 
     Raises:
-        ConfigError: It is more than memory holds.
+        ConfigError: It is more than memory holds, or its first layer is sketched and not smaller for it.
     """
+    check_sketch(architecture)
     check_fits_memory(architecture)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)

@@ -196,6 +196,7 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: R
         one_hot_groups=architecture.one_hot_groups,
         missing=architecture.missing,
         additive=architecture.additive,
+        sketch_seed=architecture.sketch_seed,
     ).to_dict()
     for name, value in architecture.to_dict().items():
         if value != expected[name]:

@@ -42,6 +42,7 @@ ARCHITECTURE_SETTINGS = (
     "dropout",
     "binary_dropout",
     "embedding_dim",
+    "sketch_rank",
 )
 
 logger = logging.getLogger(__name__)
@@ -212,6 +213,11 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
         raise DataError(
             f"{prepared}: is encoded differently from the model of init_from, {place}, knows{found.differing()}; "
             f"{advice}"
+        )
+    if initial.architecture.sketch_rank:
+        raise DataError(
+            f"{prepared}: has other columns or labels than the model of init_from, {place}, whose sketched first layer "
+            f"(sketch_rank {initial.architecture.sketch_rank}) is for its own alone; {advice}"
         )
     if not isinstance(initial.module, TabularFastKAN):
         raise DataError(
