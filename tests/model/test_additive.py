@@ -19,6 +19,7 @@ from dkan_core.model.additive_terms import AdditiveTerms, purified, terms_of
 from dkan_core.model.architecture import ModelConfig, additive_layout, count_parameters, count_trained
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.compute.gradient import parameter_count
+from dkan_core.training.validation.additive_tables import with_smooth_pairs
 from tests.additive_data import QUICK, make_rows, prepare_rows
 from tests.model.architectures import CONFIG
 
@@ -128,6 +129,21 @@ def test_purifying_changes_no_answer_and_leaves_no_mean() -> None:
             weight, values = weight.reshape(*term.shape, 1), values.reshape(*term.shape, 2)
             for axis in (0, 1):
                 assert abs((weight * values).sum(axis=axis)).max() < 1e-9 * weight.sum()
+
+
+def test_pairs_are_smoothed_where_there_are_few_rows_and_kept_where_there_are_many() -> None:
+    rng = np.random.default_rng(0)
+    layout = additive_layout(TABLES)
+    table_VML = rng.normal(size=(layout.size, 3, 2))
+    numbers, mixed = layout.pairs
+    weight_V = np.full(layout.size, 1e9)
+    weight_V[mixed.rows] = 1.0
+    terms = AdditiveTerms(config=TABLES, intercept_L=np.zeros(2), table_VML=table_VML, weight_V=weight_V)
+    assert with_smooth_pairs(terms, 0.0) is terms
+    smooth = with_smooth_pairs(terms, 10.0).table_VML
+    np.testing.assert_allclose(smooth[numbers.rows], table_VML[numbers.rows], rtol=0, atol=1e-5)
+    assert np.abs(smooth[mixed.rows]).max() < 0.2 * np.abs(table_VML[mixed.rows]).max()
+    np.testing.assert_array_equal(smooth[: numbers.first], table_VML[: numbers.first])
 
 
 def test_log_odds_are_the_intercept_and_the_terms(saved: SavedModel, prepared: Path) -> None:

@@ -31,7 +31,9 @@ BATCH_ROWS = 65_536
 COMPARED_ROWS = 200_000
 # Weights of a curve's squared second differences, in units of the information of one row: how much rougher a curve
 # may be than a line. The first is none.
-PENALTIES = (0.0, 10.0, 100.0, 1_000.0, 10_000.0)
+CURVE_PENALTIES = (0.0, 10.0, 100.0, 1_000.0, 10_000.0)
+# The same of the squared differences between neighbouring cells of a pair: how far a pair may be from nothing.
+PAIR_PENALTIES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 def count_codes(model: AdditiveFastKAN, reader: RowReader) -> Float64:
@@ -70,9 +72,16 @@ class TableMaker:
         """Return a trained model's terms: smooth, neither purified nor calibrated."""
         if self._count_V is None:
             self._count_V = count_codes(model, self.train)
-        terms = trained_terms(model, self._count_V)
+        # Purified before: what a pair says of one feature alone is that curve's, and not to be shrunk.
+        terms = purified(trained_terms(model, self._count_V))
+        terms = self._best([smoothed(terms, penalty) for penalty in CURVE_PENALTIES])
+        if not terms.layout.pairs:
+            return terms
+        return self._best([with_smooth_pairs(terms, penalty) for penalty in PAIR_PENALTIES])
+
+    def _best(self, candidates: Sequence[AdditiveTerms]) -> AdditiveTerms:
+        """Return the terms with the least log loss on validation."""
         few = FirstRows(self.valid, COMPARED_ROWS)
-        candidates = [smoothed(terms, penalty) for penalty in PENALTIES]
         scored = (score_split(each.to_model(), few, torch.device("cpu")) for each in candidates)
         losses = [mean_log_loss(each.labels_NL, each.log_odds_NL.astype(np.float64), each.weight_N) for each in scored]
         return candidates[int(np.argmin(losses))]
@@ -116,11 +125,62 @@ def smoothed(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
         if term.features[0] in monotone:
             continue
         codes = slice(term.first + 1, term.first + term.size)
-        for label, log_odds in enumerate(terms.intercept_L):
-            probability = float(sigmoid(np.array([log_odds]))[0])
-            weight_C = terms.weight_V[codes] * probability * (1 - probability)
+        for label, information in enumerate(_information(terms)):
+            weight_C = terms.weight_V[codes] * information
             table_VML[codes, :, label] = whittaker(table_VML[codes, :, label], weight_C, penalty)
     return replace(terms, table_VML=table_VML)
+
+
+def _information(terms: AdditiveTerms) -> Float64:
+    """Return what a row tells of each label's log-odds, where these are the intercept, ``(L,)``."""
+    probability_L = sigmoid(terms.intercept_L)
+    information_L: Float64 = probability_L * (1 - probability_L)
+    return information_L
+
+
+def with_smooth_pairs(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
+    """Return terms whose pairs are smoother and smaller.
+
+    As ``smoothed``, but with differences between neighbouring bins; codes of a category have no neighbours, and are
+    held against zero.
+
+    Args:
+        terms: What was learned, purified.
+        penalty: 0 changes nothing.
+    """
+    if not penalty:
+        return terms
+    from scipy.linalg import solve
+
+    table_VML = terms.table_VML.copy()
+    curved = {term.features[0] for term in terms.layout.curved}
+    for pair in terms.layout.pairs:
+        first_II, second_JJ = (
+            _roughness(size, ordered=feature in curved) for feature, size in zip(pair.features, pair.shape, strict=True)
+        )
+        roughness_CC = np.kron(first_II, np.eye(pair.shape[1])) + np.kron(np.eye(pair.shape[0]), second_JJ)
+        for label, information in enumerate(_information(terms)):
+            # So little that only cells without rows notice.
+            weight_C = terms.weight_V[pair.rows] * information + 1e-6
+            normal_CC = penalty * roughness_CC + np.diag(weight_C)
+            pair_CM = table_VML[pair.rows, :, label]
+            table_VML[pair.rows, :, label] = solve(normal_CC, weight_C[:, None] * pair_CM, assume_a="pos")
+    return replace(terms, table_VML=table_VML)
+
+
+def _roughness(size: int, *, ordered: bool) -> Float64:
+    """Return the matrix of the squared differences of neighbours; the first bin is that of missing values.
+
+    >>> _roughness(4, ordered=True).astype(int).tolist()
+    [[1, 0, 0, 0], [0, 1, -1, 0], [0, -1, 2, -1], [0, 0, -1, 1]]
+    """
+    if not ordered:
+        return np.eye(size)
+    differences = np.zeros((size - 1, size))
+    differences[0, 0] = 1
+    differences[1:, 1:] = np.diff(np.eye(size - 1), axis=0)
+    roughness: Float64 = differences.T @ differences
+    return roughness
 
 
 def whittaker(curves_CM: Float64, weight_C: Float64, penalty: float) -> Float64:
