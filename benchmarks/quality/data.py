@@ -45,6 +45,8 @@ class DataSet:
     """Strings when read from ``folder``, also those that were booleans or dictionaries."""
     rows: dict[str, int]
     split_by: str
+    group: str | None = None
+    """Column of rows that belong together."""
 
     def path(self, split: str) -> Path:
         """Return the Parquet file of a split."""
@@ -97,7 +99,7 @@ def demo_flights(out: Path) -> Path:
         )
         if made.returncode:
             raise DataError(f"the demo's flights: {made.stderr.strip()}; or name a Parquet file")
-        pq.write_table(pq.read_table(out / "flights").drop_columns(SPLIT), path)
+        pq.write_table(pq.read_table(out / "flights").drop_columns([SPLIT, "date"]), path)
     return path
 
 
@@ -119,9 +121,8 @@ def stage(source: Path, root: Path, label_patterns: Sequence[str]) -> DataSet:
     if (folder / FACTS).exists():
         return _restored(json.loads((folder / FACTS).read_text()), source.stem, folder)
     by_column = SPLIT if SPLIT in types else None
-    group = GROUP if GROUP in types and by_column is None else None
-    drop = (GROUP,) if GROUP in types and group is None else ()
-    config = PrepareConfig(label=labels, group=group, split_column=by_column, drop=drop)
+    group = GROUP if GROUP in types else None
+    config = PrepareConfig(label=labels, group=group, split_column=by_column)
     schema = assign_roles(types, config, str(source))
     table = pq.read_table(source)
     parts = _split(table, config, str(source))
@@ -142,6 +143,7 @@ def stage(source: Path, root: Path, label_patterns: Sequence[str]) -> DataSet:
         categorical=schema.categorical,
         rows={split: int(np.count_nonzero(parts == index)) for index, split in enumerate(SPLITS)},
         split_by=f"column {SPLIT}" if by_column else f"hash of {group or 'the row number'}",
+        group=group,
     )
     write_json(folder / FACTS, asdict(data))
     return data
@@ -170,7 +172,7 @@ def _plain(table: pa.Table, schema: Schema) -> pa.Table:
         columns[name] = table[name].cast(pa.string())
     for name in schema.labels:
         columns[name] = table[name].cast(pa.int8())
-    return pa.table(columns)
+    return pa.table({**columns, **({} if schema.group is None else {schema.group: table[schema.group]})})
 
 
 def _check_classes(table: pa.Table, labels: Sequence[str], where: str) -> None:

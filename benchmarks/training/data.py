@@ -13,7 +13,7 @@ from dkan_core import DataError, PrepareConfig, prepare
 from dkan_core.data.format.manifest import read_manifest
 
 ROOT = Path(__file__).parents[2]
-SPLIT = "split"
+GROUP, SPLIT = "date", "split"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ def _prepare(source: Path, folder: Path, label: str, rows: int) -> None:
         limited = folder.with_suffix(".parquet")
         pq.write_table(pa.table(data.head(rows)), limited)
     split = SPLIT if SPLIT in names else None
-    prepare(str(limited), folder, PrepareConfig(label=tuple(label.split(",")), split_column=split))
+    group = GROUP if GROUP in names else None
+    prepare(str(limited), folder, PrepareConfig(label=tuple(label.split(",")), split_column=split, group=group))
 
 
 def _flights(scratch: Path) -> Path:

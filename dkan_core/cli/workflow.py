@@ -32,7 +32,7 @@ app = typer.Typer(
     help="Train FastKAN on huge tabular data.",
     epilog=epilog(
         [
-            "dkan prepare flights --out prepared --label label --split-column split",
+            "dkan prepare flights --out prepared --label label --split-column split --group date",
             "dkan train prepared --out run",
             "dkan evaluate run/model prepared --split test --out eval",
             "dkan predict run/model flights --out scores.parquet --column carrier",
@@ -48,7 +48,7 @@ PANEL = "From data to predictions"
     settings="PrepareConfig",
     panel=PANEL,
     examples=[
-        "dkan prepare flights --out prepared --label label --split-column split",
+        "dkan prepare flights --out prepared --label label --split-column split --group date",
         "dkan prepare 's3://bucket/rows/*.parquet' --out prepared --label bought --label returned --group user",
         "dkan prepare new.parquet --out prepared-new --like run/model",
         "dkan prepare new.parquet --append prepared --like run/model",

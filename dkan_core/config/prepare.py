@@ -28,7 +28,8 @@ class PrepareConfig:
     """Column to leave out."""
 
     group: str | None = setting(None, "Data", form=True)
-    """Column whose equal values stay in one split; it is not used as a feature. Default: every row by itself."""
+    """Column whose equal values belong together, and stay in one split unless another column decides the splits; it is
+    not used as a feature. Default: every row by itself."""
 
     split_column: str | None = setting(None, "Data", form=True)
     """Column holding train, valid or test for each row; it is not used as a feature. Default: split by hash."""
@@ -65,15 +66,16 @@ class PrepareConfig:
     def __post_init__(self) -> None:
         if not self.label and self.like is None:
             raise ConfigError("label: name at least one label column")
-        deciding = {"split_column": self.split_column, "split_by_time": self.split_by_time, "group": self.group}
+        deciding = {"split_column": self.split_column, "split_by_time": self.split_by_time}
         given = {setting: column for setting, column in deciding.items() if column is not None}
-        roles = [*self.label, *self.drop, *given.values(), *filter(None, [self.weight])]
+        roles = [*self.label, *self.drop, *given.values(), *filter(None, [self.group, self.weight])]
         twice = sorted({name for name in roles if roles.count(name) > 1})
         if twice:
             raise ConfigError(f"column {twice[0]!r} has two roles; a column can have only one")
         if len(given) > 1:
             (setting, column), (other, removed) = list(given.items())[:2]
             raise ConfigError(f"{setting} {column!r} already determines the splits; remove {other} {removed!r}")
+        given |= {} if self.group is None else {"group": self.group}
         if self.split_by == "content" and given:
             column = next(iter(given.values()))
             raise ConfigError(f"split_by content: column {column!r} already determines the splits; leave out one")
@@ -81,6 +83,11 @@ class PrepareConfig:
             self.positive_values  # noqa: B018 - raises when malformed
         # Checked here and not when the rows are split, after a first pass over them.
         self.split_percent  # noqa: B018 - raises when malformed
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether it is known which rows belong together: those of a group, or of one time."""
+        return self.group is not None or self.split_by_time is not None
 
     @property
     def splits_at_random(self) -> bool:

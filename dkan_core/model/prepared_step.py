@@ -19,9 +19,10 @@ TYPES = {
     "categorical": (np.int32,),
     "labels": (np.uint8,),
     "weight": (np.float32,),
+    "group": (np.uint8,),
     "dropout_key": (np.int32,),
 }
-"""Of the arrays of rows that a call reads as they are."""
+"""Of the arrays of rows that a call reads as they are, or not at all."""
 
 
 class PreparedStep:

@@ -134,12 +134,12 @@ def _write_flights(out: Path) -> Path:
     (out / "flights").mkdir()
     pq.write_table(sample, out / "flights" / "sample.parquet")
     held_out = sample.filter(pc.equal(sample["split"], "test"))
-    pq.write_table(held_out.slice(0, ROWS).drop_columns(["label", "split"]), out / "rows.parquet")
+    pq.write_table(held_out.slice(0, ROWS).drop_columns(["label", "split", "date"]), out / "rows.parquet")
     return out / "rows.parquet"
 
 
 def _prepare(out: Path) -> int:
-    settings = PrepareConfig(label=("label",), split_column="split", seed=1)
+    settings = PrepareConfig(label=("label",), split_column="split", group="date", seed=1)
     prepared = prepare(out / "flights", out / "prepared", settings)
     return sum(split.rows for split in prepared.splits.values())
 

@@ -109,9 +109,9 @@ CASES: dict[str, Case] = {
         None,
         r"group column 'g' is binary",
     ),
-    "group and split column": (
+    "time and split column": (
         nothing,
-        [*LABEL, "--group", "x", "--split-column", "city"],
+        [*LABEL, "--split-by-time", "x", "--split-column", "city"],
         None,
         r"'city' already determines",
     ),

@@ -82,7 +82,11 @@ def test_configs_are_frozen_and_keyword_only() -> None:
         (PrepareConfig, {"label": ["y"], "split": "70/30"}, "split must be three integer percentages"),
         (PrepareConfig, {"label": ["y"], "split": "70/20/20"}, "split must add up to 100"),
         (PrepareConfig, {"label": ["y"], "split": "100/0/0"}, "split must add up to 100, with train and valid above 0"),
-        (PrepareConfig, {"label": ["y"], "group": "g", "split_column": "s"}, "'s' already determines .* remove .*'g'"),
+        (
+            PrepareConfig,
+            {"label": ["y"], "split_by_time": "t", "split_column": "s"},
+            "'s' already determines .* remove .*'t'",
+        ),
     ],
 )
 def test_wrong_setting_is_named_with_its_value(kind: Any, settings: dict[str, Any], message: str) -> None:

@@ -93,7 +93,7 @@ def test_times_that_cannot_split_are_refused(tmp_path: Path, times: pa.Array, me
     assert not (tmp_path / "out/manifest.json").exists()
 
 
-@pytest.mark.parametrize("other", [{"group": "g"}, {"split_column": "s"}, {"split_by": "content"}])
+@pytest.mark.parametrize("other", [{"split_column": "s"}, {"split_by": "content"}])
 def test_only_one_setting_decides_the_split(other: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="already determines the splits"):
         PrepareConfig(label=("y",), split_by_time="when", **other)  # type: ignore[arg-type]

@@ -51,7 +51,9 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(str(error))
     rows = np.sort(np.random.default_rng(0).choice(table.num_rows, ROWS, replace=False))
     pq.write_table(table.take(rows), folder / "flights.parquet")
-    prepare(folder / "flights.parquet", folder / "data", PrepareConfig(label=("label",), split_column="split"))
+    prepare(
+        folder / "flights.parquet", folder / "data", PrepareConfig(label=("label",), split_column="split", group="date")
+    )
     return folder / "data"
 
 

@@ -35,7 +35,8 @@ def _fit(job: Job, config: TrainConfig) -> Fitted:
     start_of_a_process = job.budget.used()  # next to nothing but imports until here
     prepared, run = job.scratch / "prepared", job.scratch / "run"
     sources = [job.data.path("train"), job.data.path("valid")]
-    prepare(sources, prepared, PrepareConfig(label=job.data.labels, split_column=SPLIT, seed=job.seed))
+    roles = PrepareConfig(label=job.data.labels, split_column=SPLIT, group=job.data.group, seed=job.seed)
+    prepare(sources, prepared, roles)
     left = job.budget.left()
     # the clock of max_seconds starts when the processes have; they all stay on ``threads`` cores, so that this many
     # wall seconds cannot use more than is left

@@ -38,7 +38,8 @@ def prepare_parquet(
         positive: Value of the label that counts as 1, such as late; every other one counts as 0; separate several by
             commas. Of several labels LABEL=VALUE for each that does not hold 0 and 1. Empty: labels hold 0 and 1.
         drop: Column to leave out; separate several by commas. Empty: none.
-        group: Column whose equal values stay in one split; it is not used as a feature. Empty: every row by itself.
+        group: Column whose equal values belong together, and stay in one split unless another column decides the
+            splits; it is not used as a feature. Empty: every row by itself.
         split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by
             hash.
         split_by_time: Column of times, dates or numbers: the earliest rows are train, the latest test; it is not used

@@ -70,6 +70,9 @@ class _Manifest(Schema):
     positive: dict[str, str] = Field(default_factory=dict)
     """By label, the value of its column that counts as 1; labels that are not here held 0 and 1."""
 
+    grouped: bool = False
+    """Whether each row has the number of its group, of ``dkan_core.data.source.groups``."""
+
     hashed: dict[str, float] = Field(default_factory=dict)
     """By column, which share of the train sample's rows has a code by its value's hash alone."""
 
@@ -111,7 +114,9 @@ class PreparedData(_Manifest):
     def content(self) -> Content:
         """What the shards hold."""
         return Content(
-            layout=array_layout(self.preprocessor, len(self.labels), weighted=self.weight is not None),
+            layout=array_layout(
+                self.preprocessor, len(self.labels), weighted=self.weight is not None, grouped=self.grouped
+            ),
             labels=tuple(self.labels),
             cardinalities=tuple((feature.name, feature.cardinality) for feature in self.preprocessor.coded),
         )
@@ -131,6 +136,7 @@ class PreparedData(_Manifest):
             taken["split_hints"] = self.split_hints
         taken |= {} if self.max_categories is None else {"max_categories": self.max_categories}
         taken |= {"hashed": self.hashed} if self.hashed else {}
+        taken |= {"grouped": True} if self.grouped else {}
         taken |= {"positive": self.positive} if self.positive else {}
         return {
             **taken,

@@ -28,7 +28,7 @@ from dkan_core.utils.storage.paths import path_inside
 # Left for what a process has open besides shards (libraries, pipes, logs). The usual limit is 1,024 in all, which
 # 256 GB of shards exceed.
 OTHER_OPEN_FILES = 256
-# The four arrays of a shard take some 300.
+# The five arrays of a shard take some 300.
 MAX_HEADER_BYTES = 1 << 16
 
 # How safetensors calls the types.
@@ -225,6 +225,7 @@ class _Header(Schema):
     categorical: _Array | None = None
     labels: _Array | None = None
     weight: _Array | None = None
+    group: _Array | None = None
 
 
 def _read_header(path: Path, handle: int, shard: Shard, layout: Layout) -> dict[str, Field]:

@@ -58,13 +58,14 @@ class Shard(Schema):
     """SHA-256 of each block of ``BLOCK_BYTES``; format version 1 has none."""
 
 
-def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool) -> Layout:
+def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool, grouped: bool) -> Layout:
     """Return row shape and dtype of each array in a shard.
 
     Args:
         preprocessor: The encoding of the rows.
         labels: How many labels there are.
         weighted: Whether rows have weights.
+        grouped: Whether rows have the number of their group.
     """
     layout: dict[str, tuple[tuple[int, ...], str]] = {}
     if preprocessor.numeric:
@@ -74,6 +75,8 @@ def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool) -> 
     layout["labels"] = ((labels,), "uint8")
     if weighted:
         layout["weight"] = ((), "float32")
+    if grouped:
+        layout["group"] = ((), "uint8")
     return layout
 
 

@@ -8,6 +8,7 @@ import logging
 import re
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def append_rows(
     with output_lock(prepared):
         earlier = _read_earlier(place, like)
         task, footers = find_task(sources, _settings(earlier, str(prepared), drop))
+        task = replace(task, grouped=earlier.grouped)  # data of earlier versions have no groups
         _check_new(task, earlier)
         fragments = whole_files(task.files, footers)
         with progress("reading", task.rows, "rows") as advance:
@@ -106,7 +108,10 @@ def _settings(earlier: PreparedData, place: str, drop: Sequence[str]) -> Prepare
             f"{place}: its rows were split by {rule['column']} (time), and new rows would move the bounds; "
             "prepare all rows again"
         )
-    roles: dict[str, Any] = {"column": {"split_column": rule.get("column")}, "group": {"group": rule.get("column")}}
+    roles: dict[str, Any] = {
+        "column": {"split_column": rule.get("column"), "group": rule.get("group")},
+        "group": {"group": rule.get("column")},
+    }
     chosen = roles.get(rule["by"], {"split_by": rule["by"]})
     percent: dict[str, Any] = {"split": rule["percent"]} if "percent" in rule else {}
     return PrepareConfig(like=place, weight=earlier.weight, seed=earlier.seed, drop=tuple(drop), **chosen, **percent)

@@ -75,12 +75,14 @@ class PreparationPlan:
             name: tuple(value) if isinstance(value, list) else value for name, value in plain["schema"].items()
         }
         encoding, bounds = plain.get("encoding"), plain.get("bounds")
+        config = build_config(PrepareConfig, plain["config"])
         task = PreparationTask(
-            config=build_config(PrepareConfig, plain["config"]),
+            config=config,
             files=[SourceFile(**file) for file in plain["files"]],
             schema=Schema(**roles),
             encoding=None if encoding is None else Preprocessor.from_dict(encoding),
-            bounds=None if bounds is None else TimeBounds(**bounds),
+            bounds=None if bounds is None else TimeBounds(**{**bounds, "stretches": tuple(bounds["stretches"])}),
+            grouped=config.has_groups,
             hints=plain.get("hints", {}),
         )
         return cls(task=task, parts=[[_fragment(fragment) for fragment in fragments] for fragments in plain["parts"]])

@@ -114,12 +114,20 @@ def find_task(
     folders = {name: str(types[name]) for name in in_folders}
     if reference is None:
         schema = replace(assign_roles(types, config, where), folders=folders)
-        return PreparationTask(config=config, files=files, schema=schema, hints=hints), footers
+        task = PreparationTask(config=config, files=files, schema=schema, grouped=config.has_groups, hints=hints)
+        return task, footers
     known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
     types |= dict.fromkeys(known, FOLDER_TEXT)
     schema = replace(reference.assign_roles(types, config, where), folders={**folders, **known})
-    encoding = reference.preprocessor
-    return PreparationTask(config=config, files=files, schema=schema, encoding=encoding, hints=hints), footers
+    task = PreparationTask(
+        config=config,
+        files=files,
+        schema=schema,
+        encoding=reference.preprocessor,
+        grouped=config.has_groups,
+        hints=hints,
+    )
+    return task, footers
 
 
 def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> PreparationTask:

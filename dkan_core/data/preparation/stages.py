@@ -71,7 +71,7 @@ def shard_paths(plan: PreparationPlan, fitted: Fitted) -> list[str]:
 
 
 def _record(plan: PreparationPlan, fitted: Fitted) -> np.dtype[Any]:
-    return record_type(layout_of(fitted.preprocessor, plan.task.schema))
+    return record_type(layout_of(fitted.preprocessor, plan.task))
 
 
 def survey(place: SharedFolder, plan: PreparationPlan, part: int) -> int:

@@ -29,6 +29,7 @@ from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.preparation.sampling import Sample
 from dkan_core.data.preparation.statistics import Counts, check_counts
 from dkan_core.data.source.columns import SourceFile
+from dkan_core.data.source.groups import row_groups
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.data.source.time_split import TimeBounds
@@ -49,6 +50,8 @@ class PreparationTask:
     """To be taken as it is; None is to be fitted."""
     bounds: TimeBounds | None = None
     """Where valid and test begin, of a split by time; None before they are found."""
+    grouped: bool = False
+    """Whether each row gets the number of its group."""
     hints: Mapping[str, str] = field(default_factory=dict)
     """Columns by which rows could be split that are split at random, as ``find_split_hints`` returns them."""
 
@@ -66,11 +69,12 @@ class PreparationTask:
     def split_rule(self) -> dict[str, Any]:
         """What decides a row's split, as the manifest has it."""
         config = self.config
+        group = {} if config.group is None else {"group": config.group}
         if config.split_column is not None:
-            return {"by": "column", "column": config.split_column}
+            return {"by": "column", "column": config.split_column, **group}
         if config.split_by_time is not None:
             found = {} if self.bounds is None else self.bounds.describe()
-            return {"by": "time", "column": config.split_by_time, "percent": config.split, **found}
+            return {"by": "time", "column": config.split_by_time, "percent": config.split, **found, **group}
         by = {"by": "group", "column": config.group} if config.group is not None else {"by": config.split_by}
         return {**by, "percent": config.split}
 
@@ -117,9 +121,10 @@ def fit(task: PreparationTask, counts: Counts, sample: Sample) -> Preprocessor:
     return with_counts(extended_encoding(task.encoding, fitted), sample.rows, task.where)
 
 
-def layout_of(preprocessor: Preprocessor, schema: Schema) -> Layout:
+def layout_of(preprocessor: Preprocessor, task: PreparationTask) -> Layout:
     """Return row shape and dtype of each array in a shard."""
-    return array_layout(preprocessor, len(schema.labels), weighted=schema.weight is not None)
+    schema = task.schema
+    return array_layout(preprocessor, len(schema.labels), weighted=schema.weight is not None, grouped=task.grouped)
 
 
 def present_splits(counts: Counts) -> list[str]:
@@ -149,7 +154,7 @@ def spill_rows(
         What holds the rows of each split; and the rows of each category column whose value the task's own encoding does
         not know, empty where the encoding was fitted.
     """
-    layout = layout_of(preprocessor, task.schema)
+    layout = layout_of(preprocessor, task)
     writers = {
         split: ShardWriter(folder / split, counts.rows[SPLITS.index(split)], layout) for split in present_splits(counts)
     }
@@ -172,7 +177,7 @@ def spill_rows(
         if len(room) < len(keys):
             room = np.empty(len(keys), room.dtype)
         records = room[: len(keys)]
-        _encode_records(batch, keys, order, encoder, task.schema, records)
+        _encode_records(batch, keys, order, encoder, task, records)
         if task.encoding is not None:
             unseen.update(count_unseen(records, preprocessor))
         by_shard = np.bincount(bucket, minlength=shards)
@@ -188,7 +193,7 @@ def _encode_records(
     keys: UInt64,
     order: npt.NDArray[np.int64],
     encoder: BulkEncoder,
-    schema: Schema,
+    task: PreparationTask,
     records: npt.NDArray[Any],
 ) -> None:
     """Write rows as records, in the order of ``order``."""
@@ -196,9 +201,11 @@ def _encode_records(
     places[order] = np.arange(len(order))
     encoder.encode(batch.features(), batch.path, places, records)
     records[KEY] = keys[order]
-    records["labels"] = label_values(batch.rows, schema.labels)[order]
-    if schema.weight is not None:
-        records["weight"] = weight_values(batch.rows, schema.weight)[order]
+    records["labels"] = label_values(batch.rows, task.schema.labels)[order]
+    if task.schema.weight is not None:
+        records["weight"] = weight_values(batch.rows, task.schema.weight)[order]
+    if task.grouped:
+        records["group"] = row_groups(batch.rows, task.config, task.bounds, batch.path)[order]
 
 
 def count_unseen(records: npt.NDArray[Any], preprocessor: Preprocessor) -> dict[str, int]:
@@ -299,6 +306,7 @@ def describe(
         max_categories=task.config.max_categories,
         positive=task.schema.positive,
         hashed=hashed_shares(preprocessor),
+        grouped=task.grouped,
         encoding_from=None if task.encoding is None else task.encoding.digest,
     )
 

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.config.prepare import SPLITS, PrepareConfig
-from dkan_core.data.hashing import UInt64, content_keys, splitmix64, value_keys
+from dkan_core.data.hashing import UInt64, content_keys, splitmix64
 from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.source.blocks import read_blocks
 from dkan_core.data.source.columns import source_changed
 from dkan_core.data.source.files import stamp
+from dkan_core.data.source.groups import group_keys
 from dkan_core.data.source.positive import with_positive
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.time_split import TimeBounds, time_keys
@@ -111,10 +112,7 @@ def assign_splits(
         return bounds.split_of(time_keys(batch.column(config.split_by_time), config.split_by_time, path))
     keys = row_ids
     if config.group is not None:
-        group = batch.column(config.group)
-        if group.null_count:
-            raise DataError(f"{path}: group column {config.group!r} is null in {group.null_count} rows")
-        keys = value_keys(group)
+        keys = group_keys(batch, config.group, path)
     elif config.split_by == "content":
         # Neither labels nor weights: a row that is measured or weighted anew stays where it was.
         features = [name for name in batch.schema.names if name not in (*config.label, config.weight)]

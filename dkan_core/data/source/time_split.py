@@ -20,6 +20,8 @@ from dkan_core.errors import DataError
 # off by a millionth of the range.
 MAX_VALUES = 1 << 20
 SIGN = np.uint64(1 << 63)
+# Of the train split: so many that each half of them sees every season, and few enough that a day is in one of them.
+STRETCHES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +40,17 @@ class TimeBounds:
     test_from: str | None
     """That of test."""
 
+    stretches: tuple[int, ...]
+    """Keys at which the stretches of time begin that train is cut into, but for the first: of about equal rows."""
+
     def split_of(self, keys_N: UInt64) -> npt.NDArray[np.int8]:
         """Return the index in ``SPLITS`` of each row."""
         bounds = np.array([self.valid] + ([] if self.test is None else [self.test]), np.uint64)
         return np.searchsorted(bounds, keys_N, side="right").astype(np.int8)
+
+    def stretch_of(self, keys_N: UInt64) -> npt.NDArray[np.uint8]:
+        """Return the number of each row's stretch of time; all that comes after train is in the last one."""
+        return np.searchsorted(np.array(self.stretches, np.uint64), keys_N, side="right").astype(np.uint8)
 
     def describe(self) -> dict[str, str]:
         """Return the bounds as the manifest has them."""
@@ -150,7 +159,15 @@ def find_time_bounds(
         test=None if test is None else int(keys[test]),
         valid_from=_text_of(int(keys[valid]), kind),
         test_from=None if test is None else _text_of(int(keys[test]), kind),
+        stretches=_cut(keys[:valid], counts[:valid]),
     )
+
+
+def _cut(keys: UInt64, counts: npt.NDArray[np.int64]) -> tuple[int, ...]:
+    """Return the keys at which stretches of about equal rows begin, but for the first."""
+    ends = np.cumsum(counts)
+    places = np.searchsorted(ends, ends[-1] * np.arange(1, STRETCHES) / STRETCHES)
+    return tuple(int(key) for key in keys[np.unique(places[places > 0])])
 
 
 def _nearest(before: npt.NDArray[np.float64], share: float, first: int, stop: int) -> int:

@@ -105,5 +105,7 @@ class TrainingLoop:
             ending = self.source.agree_on_ending(self.hooks.ending_reason())
         is_due = bool(ending) or self.hooks.is_due
         if is_due and self.source.is_idle:
+            # Before the evaluation, whose line in the history says where the time went until then.
+            self.stopwatch.publish()
             self.hooks.run(ending)
         self.source.may_begin = not is_due or self.source.is_idle

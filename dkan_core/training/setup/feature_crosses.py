@@ -6,8 +6,8 @@ Its effect is estimated on what the model of one half leaves unexplained there, 
 when model and effect meet the other half, so a candidate that only fits noise loses. (Estimated on what the model of
 the other half leaves, the effect would also hold that model's noise: it has the opposite sign where it is judged, and
 good candidates lose.) One that is taken joins the additive model, on top of which the next is judged. All pairs are
-looked at once and the best again and again; a pair that is taken may grow by a third column. The halves are made by
-row, also where splits are by group.
+looked at once and the best again and again; a pair that is taken may grow by a third column. Rows of a group are in one
+half: what holds for some rows of it holds for the others, and not for new groups.
 
 The pairwise search is that of FAST (Lou et al. 2013, doi:10.1145/2487575.2487579), here cross-fitted and greedy.
 
@@ -85,7 +85,7 @@ def choose_one_hot_groups(preprocessor: Preprocessor, sample: Arrays, train_rows
 
     Args:
         preprocessor: The encoding; a group holds indexes of its ``coded``.
-        sample: ``numeric``, ``categorical``, ``labels`` and maybe ``weight`` of shuffled rows.
+        sample: ``numeric``, ``categorical``, ``labels`` and maybe ``weight`` and ``group`` of shuffled rows.
         train_rows: Rows of the whole train split.
     """
     coded = preprocessor.coded
@@ -101,6 +101,13 @@ def choose_one_hot_groups(preprocessor: Preprocessor, sample: Arrays, train_rows
     values = _choose_values(residuals, columns, values, train_rows)
     crosses = _choose_crosses(residuals, columns) if len(coded) <= MAX_CROSSED else []
     return tuple(sorted([*categories, *values]) + crosses)
+
+
+def halves(sample: Arrays) -> Int64:
+    """Return which half each row of a sample is in, 0 or 1 ``(N,)``: rows of a group in the same one."""
+    if "group" not in sample:
+        return np.arange(len(sample["labels"])) % 2
+    return np.unique(sample["group"], return_inverse=True)[1] % 2
 
 
 @dataclass(frozen=True)
@@ -139,10 +146,10 @@ def _smooth(preprocessor: Preprocessor, sample: Arrays, columns: list[CodedColum
 class Residuals:
     """What additive models, one of each half of the rows, leave unexplained in the half they know and in the other."""
 
-    def __init__(self, target_N: Float64, weight_N: Float64) -> None:
+    def __init__(self, target_N: Float64, weight_N: Float64, half_N: Int64) -> None:
         self.target_N = target_N
         self.weight_N = weight_N
-        self.half_N: Int64 = np.arange(len(target_N)) % 2
+        self.half_N = half_N
         prior = np.average(target_N, weights=weight_N)
         # Log-odds by the model of the row's own half, and by that of the other one.
         self.own_N = np.full(len(target_N), np.log(prior / (1 - prior)))
@@ -152,6 +159,7 @@ class Residuals:
     def from_rows(cls, smooth: list[CodedColumn], sample: Arrays) -> list["Residuals"]:
         """Fit the additive models of each label that has both classes."""
         fitted = []
+        half_N = halves(sample)
         for target_N in sample["labels"].T:
             measured_N = (target_N != NOT_MEASURED).astype(np.float64)
             weight_N = measured_N * sample["weight"] if "weight" in sample else measured_N
@@ -159,7 +167,7 @@ class Residuals:
             weight_N = weight_N * (measured_N.sum() / max(weight_N.sum(), np.finfo(np.float64).tiny))
             counted_N = target_N[weight_N > 0]
             if counted_N.any() and not counted_N.all():
-                fitted.append(cls(np.where(measured_N, target_N, 0).astype(np.float64), weight_N))
+                fitted.append(cls(np.where(measured_N, target_N, 0).astype(np.float64), weight_N, half_N))
                 # Boosting: one column after the other.
                 for column in smooth * ROUNDS:
                     fitted[-1].absorb(column, LEARNING_RATE)

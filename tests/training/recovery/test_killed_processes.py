@@ -240,7 +240,8 @@ def test_average_ends_with_the_same_bits_whoever_takes_the_steps(
 ) -> None:
     config = replace(CONFIG, mode="average", sync_interval=5, epochs=2)
     train(rows, tmp_path / "calm", config)
-    background = start(config)
+    done = tmp_path / "done"
+    background = start(config, **slow_steps(tmp_path, until=done, seconds=0.05))
     with ledger_of(background) as ledger:
         wait_until(lambda: ledger.read().step >= STEPS // 28)
         # A worker that is stopped within a work unit loses it to the other; one that is killed begins it again.
@@ -252,18 +253,24 @@ def test_average_ends_with_the_same_bits_whoever_takes_the_steps(
             background.kill(name)
             wait_for_step(ledger, before.step + STEPS // 28)
         assert not ledger.read().ended, "the faults came too late to count"
+        done.touch()
     code, output = background.wait()
     assert code == 0, output
     check_nothing_lost(background.run, train_rows, config, final_state(tmp_path / "calm"))
     assert facts(background.run)["ledger"]["reassigned"] >= 1
 
 
-def test_async_loses_nothing_either(start: Callable[..., Background], calm: TrainResult, train_rows: int) -> None:
-    background = start(replace(CONFIG, mode="async", sync_interval=5))
+def test_async_loses_nothing_either(
+    start: Callable[..., Background], calm: TrainResult, train_rows: int, tmp_path: Path
+) -> None:
+    done = tmp_path / "done"
+    config = replace(CONFIG, mode="async", sync_interval=5)
+    background = start(config, **slow_steps(tmp_path, until=done, seconds=0.05))
     with ledger_of(background) as ledger:
         for count, name in enumerate(["worker-0", "server", "worker-1", "server"], start=1):
             wait_for_step(ledger, STEPS // 14 * count)
             background.kill(name)
+        done.touch()
     code, output = background.wait()
     assert code == 0, output
     found = facts(background.run)

@@ -6,7 +6,7 @@ import pytest
 
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.training.setup.feature_crosses import PLENTIFUL_ROWS, choose_missing, choose_one_hot_groups
+from dkan_core.training.setup.feature_crosses import PLENTIFUL_ROWS, choose_missing, choose_one_hot_groups, halves
 
 ROWS = 20_000
 Table = dict[str, np.ndarray]
@@ -24,7 +24,9 @@ def columns() -> Table:
     }
 
 
-def chosen(data: Table, log_odds: np.ndarray, labels: int = 1, rows: int = ROWS) -> set[str]:
+def chosen(
+    data: Table, log_odds: np.ndarray, labels: int = 1, rows: int = ROWS, group: np.ndarray | None = None
+) -> set[str]:
     """Draw labels, encode, and return the chosen groups as "a x b"."""
     rng = np.random.default_rng(1)
     target = (rng.random((ROWS, labels)) < 1 / (1 + np.exp(-log_odds[:, None]))).astype(np.uint8)
@@ -32,6 +34,8 @@ def chosen(data: Table, log_odds: np.ndarray, labels: int = 1, rows: int = ROWS)
     texts = [name for name, values in data.items() if values.dtype.kind == "U"]
     preprocessor = fit_preprocessor(table, [name for name in data if name not in texts], texts, "uint8", "rows")
     sample = {**preprocessor.transform(table, "rows"), "labels": target}
+    if group is not None:
+        sample["group"] = group.astype(np.uint8)
     names = [feature.name for feature in preprocessor.coded]
     groups = choose_one_hot_groups(preprocessor, sample, rows)
     return {" x ".join(sorted(names[index] for index in group)) for group in groups}
@@ -54,6 +58,23 @@ def test_a_pair_that_is_more_than_its_sum_is_found() -> None:
     log_odds = special[data["month"].astype(int), data["day"].astype(int)] - 1
     assert "day x month" in chosen(data, log_odds)
     assert "color x shape" in chosen(data, 2.0 * ((data["color"] == "red") ^ (data["shape"] == "flat")) - 1)
+
+
+def test_what_holds_within_groups_alone_is_no_cross() -> None:
+    data = columns()
+    date = data["month"].astype(int) * 29 + data["day"].astype(int)
+    of_date = np.random.default_rng(2).normal(size=13 * 29)[date] - 1
+    of_pair = 2.0 * ((data["color"] == "red") ^ (data["shape"] == "flat"))
+    # The 336 dates in 251 groups: some share a number.
+    assert chosen(data, of_date + of_pair) >= {"day x month", "color x shape"}
+    found = chosen(data, of_date + of_pair, group=date % 251)
+    assert "color x shape" in found and not any("day" in name and "month" in name for name in found)
+
+
+def test_halves_hold_whole_groups() -> None:
+    group = np.array([7, 200, 7, 3, 200, 90], np.uint8)
+    assert halves({"group": group, "labels": np.zeros((6, 1))}).tolist() == [1, 1, 1, 0, 1, 0]
+    assert halves({"labels": np.zeros((5, 1))}).tolist() == [0, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(("strength", "expected"), [(0.5, {"code", "kind", "code x kind"}), (0.0, {"code", "kind"})])

@@ -1,0 +1,61 @@
+"""Rows that belong together: what is learned of some of a group's rows is known of the others, too.
+
+Where rows are split by group or by time, each has the number of its group in the shards, so that whatever is chosen by
+held-out rows of the train split is chosen across groups.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dkan_core.config import PrepareConfig
+from dkan_core.data.hashing import UInt64, splitmix64, value_keys
+from dkan_core.data.source.time_split import TimeBounds, time_keys
+from dkan_core.errors import DataError
+
+# Groups with the same number count as one. A byte tells enough of them apart to make halves or folds.
+GROUPS = 256
+
+
+def row_groups(
+    rows: pa.RecordBatch, config: PrepareConfig, bounds: TimeBounds | None, path: str
+) -> npt.NDArray[np.uint8]:
+    """Return the number of each row's group: by the hash of ``group``, else the stretch of time that it is in.
+
+    Args:
+        rows: With the column of groups, or of times (N).
+        config: Names that column, as ``has_groups`` of it says.
+        bounds: Where each stretch of time begins, of a split by time.
+        path: The file, for messages.
+
+    Shape:
+        - Output: ``(N,)``
+
+    Raises:
+        DataError: A group or a time is missing.
+    """
+    if config.group is not None:
+        keys = splitmix64(group_keys(rows, config.group, path), seed=config.seed)
+        return (keys >> np.uint64(56)).astype(np.uint8)
+    assert config.split_by_time is not None and bounds is not None, "the bounds are found before rows are encoded"
+    return bounds.stretch_of(time_keys(rows.column(config.split_by_time), config.split_by_time, path))
+
+
+def group_keys(rows: pa.RecordBatch, name: str, path: str) -> UInt64:
+    """Return what stands for the group of each row.
+
+    Args:
+        rows: The rows (N).
+        name: The column of groups.
+        path: The file, for messages.
+
+    Shape:
+        - Output: ``(N,)``
+
+    Raises:
+        DataError: A group is null.
+    """
+    group = rows.column(name)
+    if group.null_count:
+        raise DataError(f"{path}: group column {name!r} is null in {group.null_count} rows")
+    return value_keys(group)

@@ -1,0 +1,132 @@
+"""Rows that belong together have the same number in the shards, however they were split and prepared."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from dkan_core import DataError, PrepareConfig, TrainConfig, append_rows, prepare, train
+from dkan_core.config import ResolvedStrategy
+from dkan_core.config.prepare import SPLITS
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.source.time_split import STRETCHES
+from tests.data.stages import run
+from tests.data.tables import ROWS, contents, make_rows, read, write
+
+SITE = np.random.default_rng(3).permutation(np.arange(ROWS) % 90)
+DAY = np.arange(ROWS) // 10
+RULES = {
+    "group": {"group": "site"},
+    "column and group": {"group": "site", "split_column": "part"},
+    "time": {"split_by_time": "day"},
+    "time and group": {"group": "site", "split_by_time": "day"},
+}
+
+
+def with_groups() -> pa.Table:
+    part = np.array(SPLITS)[np.searchsorted([60, 75], SITE, side="right")].tolist()
+    return (
+        make_rows()
+        .append_column("site", pa.array(SITE))
+        .append_column("day", pa.array(DAY))
+        .append_column("part", pa.array(part))
+    )
+
+
+def settings(rule: str, **others: Any) -> PrepareConfig:
+    named = RULES[rule]
+    drop = {"site", "day", "part"} - {*named.values()}
+    return PrepareConfig(label=("y",), drop=tuple(sorted(drop)), **named, **others)  # type: ignore[arg-type]
+
+
+def numbers(folder: Path, split: str) -> tuple[list[int], list[int]]:
+    """Return row numbers, kept as weights, and group numbers of a split."""
+    arrays = read(folder, split)
+    return arrays["weight"].astype(int).tolist(), arrays["group"].tolist()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rows_of_a_group_have_one_number(tmp_path: Path, rule: str) -> None:
+    made = prepare(write(with_groups(), tmp_path / "raw", files=3), tmp_path / "out", settings(rule, weight="row"))
+    assert made.grouped and read_manifest(tmp_path / "out") == made
+    of_group = DAY if rule == "time" else SITE
+    found: dict[int, set[int]] = {}
+    for split in SPLITS:
+        for row, number in zip(*numbers(tmp_path / "out", split), strict=True):
+            found.setdefault(int(of_group[row]), set()).add(number)
+    assert len(found) == len(set(of_group.tolist())) and all(len(each) == 1 for each in found.values())
+    different = {number for each in found.values() for number in each}
+    assert len(different) == STRETCHES if rule == "time" else 60 < len(different) <= 90
+
+
+def test_stretches_of_time_are_of_about_equal_rows(tmp_path: Path) -> None:
+    prepare(write(with_groups(), tmp_path / "raw"), tmp_path / "out", settings("time", weight="row"))
+    rows, stretches = map(np.array, numbers(tmp_path / "out", "train"))
+    assert (np.diff(stretches[np.argsort(rows)]) >= 0).all()
+    assert np.ptp(np.bincount(stretches, minlength=STRETCHES)) <= 10
+    assert set(numbers(tmp_path / "out", "test")[1]) == {STRETCHES - 1}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_bytes_are_the_same_by_workers_and_by_pods(tmp_path: Path, rule: str) -> None:
+    paths = write(with_groups(), tmp_path / "raw", files=3, row_group_size=400)
+    prepare(paths, tmp_path / "out", settings(rule))
+    prepare(paths, tmp_path / "workers", settings(rule), workers=2)
+    run(paths, tmp_path / "pods", settings(rule), 3)
+    assert contents(tmp_path / "out") == contents(tmp_path / "workers") == contents(tmp_path / "pods")
+
+
+def test_group_beside_a_column_of_splits_may_not_be_missing(tmp_path: Path) -> None:
+    table = with_groups()
+    site = pc.if_else(pc.equal(table["site"], 5), None, table["site"])
+    paths = write(table.set_column(table.column_names.index("site"), "site", site), tmp_path / "raw")
+    with pytest.raises(DataError, match=r"part-000\.parquet: group column 'site' is null in 3\d rows"):
+        prepare(paths, tmp_path / "out", settings("column and group"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("rule", ["group", "column and group"])
+@pytest.mark.parametrize("grouped", [True, False], ids=["with numbers", "of an earlier version"])
+def test_new_rows_have_what_the_old_ones_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, grouped: bool
+) -> None:
+    table = with_groups()
+    old = write(table.slice(0, 2000), tmp_path / "old")
+    with monkeypatch.context() as patch:
+        patch.setattr(PrepareConfig, "has_groups", property(lambda _: grouped))
+        prepare(old, tmp_path / "out", settings(rule, weight="row"))
+    append_rows(write(table.slice(2000), tmp_path / "new"), tmp_path / "out")
+    arrays = read(tmp_path / "out", "train")
+    assert ("group" in arrays) == grouped == read_manifest(tmp_path / "out").grouped
+    if grouped:
+        number = dict(zip(SITE[arrays["weight"].astype(int)].tolist(), arrays["group"].tolist(), strict=True))
+        assert [number[SITE[int(row)]] for row in arrays["weight"]] == arrays["group"].tolist()
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("grouped")
+    prepare(write(with_groups(), folder / "raw"), folder / "data", settings("column and group"))
+    return folder / "data"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["auto", "additive"])
+@pytest.mark.parametrize("strategy", get_args(ResolvedStrategy))
+def test_every_strategy_trains_on_grouped_rows(
+    prepared: Path, tmp_path: Path, strategy: ResolvedStrategy, model: str
+) -> None:
+    config = TrainConfig(
+        model=model,  # type: ignore[arg-type]
+        strategy=strategy,
+        workers=1 if strategy == "single" else 2,
+        device="cpu",
+        epochs=1,
+        batch_size=500,
+    )
+    result = train(prepared, tmp_path / "run", config)
+    rows = read_manifest(prepared).splits["train"].rows
+    assert result.metrics["training"]["ledger"]["rows"] == rows
