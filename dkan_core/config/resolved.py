@@ -8,7 +8,20 @@ from pydantic.dataclasses import dataclass
 from dkan_core.config.schema import STRICT, reports_config_errors
 from dkan_core.config.train import TrainConfig
 
-ResolvedStrategy = Literal["parameter-server", "allreduce", "ddp", "ring", "local-sgd", "single"]
+ResolvedStrategy = Literal[
+    "parameter-server",
+    "allreduce",
+    "ddp",
+    "ring",
+    "local-sgd",
+    "single",
+    "tensor-parallel",
+    "hybrid",
+    "pipeline",
+]
+
+MODEL_PARALLEL = ("tensor-parallel", "hybrid", "pipeline")
+"""Strategies that divide the model among workers."""
 
 # A field that is given no value here must not fall back on the None of TrainConfig.
 RESOLVED = ConfigDict(**STRICT, validate_default=True)
@@ -49,7 +62,14 @@ class ResolvedTrainConfig(TrainConfig):
     @property
     def steps_on_devices(self) -> bool:
         """Whether all that a step needs lies on the workers' GPUs: so without a server, where each worker has one."""
-        return self.strategy != "parameter-server" and "cpu" not in self.devices
+        return self.strategy not in ("parameter-server", *MODEL_PARALLEL) and "cpu" not in self.devices
+
+    @property
+    def workers_per_copy(self) -> int:
+        """Workers that have one copy of the model together, and so take the same rows."""
+        if self.strategy not in MODEL_PARALLEL:
+            return 1
+        return self.tensor_parallel_size if self.tensor_parallel_size is not None else self.workers
 
     @property
     def may_hold_rows(self) -> bool:

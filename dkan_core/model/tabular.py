@@ -284,7 +284,7 @@ class TabularFastKAN(TabularModel):
         dropout_key_B: Tensor | None = None,
     ) -> Tensor:
         """Return each member's log-odds ``(M, B, L)``; see the base."""
-        return self._after_first(self.first_output(numeric, categorical, dropout_key_B), dropout_key_B) + self.bias
+        return self.logits_of(self.first_output(numeric, categorical, dropout_key_B), dropout_key_B)
 
     def first_output(
         self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor | None = None
@@ -314,13 +314,15 @@ class TabularFastKAN(TabularModel):
         """Return the calibrated log-odds ``(B, L)``, given the first layer's output."""
         return self.calibrated(mean_log_odds(self.logits_of(first_BH)))
 
-    def logits_of(self, first_BH: Tensor) -> Tensor:
-        """Return each member's log-odds ``(M, B, L)``, before calibration, given the first layer's output."""
-        return self._after_first(first_BH, None) + self.bias
+    def logits_of(self, first_BH: Tensor, dropout_key_B: Tensor | None = None) -> Tensor:
+        """Return each member's log-odds ``(M, B, L)``, before calibration, given the first layer's output.
 
-    def _after_first(self, first_BH: Tensor, dropout_key_B: Tensor | None) -> Tensor:
+        Args:
+            first_BH: Over all members.
+            dropout_key_B: As in ``member_logits``.
+        """
         logits = self.network.after_first(first_BH, dropout_key_B)
-        return logits.unsqueeze(0) if isinstance(self.network, FastKAN) else logits
+        return (logits.unsqueeze(0) if isinstance(self.network, FastKAN) else logits) + self.bias
 
 
 def mean_log_odds(logits_MBL: Tensor) -> Tensor:

@@ -83,7 +83,8 @@ def train_fastkan_nodes(
             weights are.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
         strategy: How workers synchronize; "auto" is single with one worker, allreduce under torchrun, else
-            parameter-server. One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single.
+            parameter-server. One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single, tensor-parallel,
+            hybrid, pipeline.
         epochs: Maximum passes over the train split; may be raised when resuming. 0: from the number of rows.
         batch_size: Rows per step over all workers. 0: from the number of rows.
         learning_rate: Peak learning rate of AdamW. 0: from the batch size.

@@ -178,8 +178,8 @@ def largest_slice(rows: int, config: ResolvedTrainConfig, rank: int) -> int:
         rows,
         0,
         batch_size=config.batch_size,
-        rank=rank,
-        workers=config.workers,
+        rank=rank // config.workers_per_copy,
+        workers=config.workers // config.workers_per_copy,
         weights=config.slice_weights,
     )
     # A share of the last batch, which is smaller, may be rounded up where that of the others is rounded down.
@@ -210,8 +210,8 @@ def run_batches(
             seed=config.seed,
             epoch=epoch,
             batch_size=config.batch_size,
-            rank=rank,
-            workers=config.workers,
+            rank=rank // config.workers_per_copy,
+            workers=config.workers // config.workers_per_copy,
             weights=config.slice_weights,
             first=batch,
             buffers=buffers,

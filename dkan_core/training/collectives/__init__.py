@@ -4,10 +4,15 @@ from dkan_core.training.collectives.allreduce import AllReduce, Ring
 from dkan_core.training.collectives.base import Strategy
 from dkan_core.training.collectives.ddp import DistributedDataParallelism
 from dkan_core.training.collectives.local_sgd import LocalSGD
+from dkan_core.training.collectives.pipeline import Pipeline
+from dkan_core.training.collectives.tensor_parallel import TensorParallelism
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "allreduce": AllReduce,
     "ddp": DistributedDataParallelism,
     "ring": Ring,
     "local-sgd": LocalSGD,
+    "tensor-parallel": TensorParallelism,
+    "hybrid": TensorParallelism,
+    "pipeline": Pipeline,
 }

@@ -210,6 +210,19 @@ def add_gradient(model: TabularModel, batch: dict[str, Tensor], config: Resolved
     The rows, at least one, are computed in ``config.accumulate`` parts, fewer where there are too few rows, whose
     gradients add up. The host waits for nothing here.
     """
+    return add_in_parts(batch, config, lambda part, total: _add_part(model, part, config, total))
+
+
+def add_in_parts(
+    batch: dict[str, Tensor], config: ResolvedTrainConfig, add_part: Callable[[dict[str, Tensor], Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Add the gradients of a batch's parts; return the batch's mean loss and its weight, scalars.
+
+    Args:
+        batch: The rows, at least one.
+        config: Says how many parts.
+        add_part: Given a part and the batch's weight, adds a gradient and returns what the part adds to the loss.
+    """
     rows = len(batch["labels"])
     # Of the whole slice, before it is cut: the losses of the parts then add up to its mean.
     weight = cell_weights(batch["labels"], batch.get("weight"), config.label_weights).sum()
@@ -217,7 +230,7 @@ def add_gradient(model: TabularModel, batch: dict[str, Tensor], config: Resolved
     losses = []
     for start in range(0, rows, size):
         part = {name: tensor[start : start + size] for name, tensor in batch.items()}
-        losses.append(_add_part(model, part, config, weight))
+        losses.append(add_part(part, weight))
     return torch.stack(losses).sum(), weight
 
 
@@ -228,7 +241,14 @@ def _add_part(model: TabularModel, part: dict[str, Tensor], config: ResolvedTrai
         done = add_step_gradient(model, part, LossTerms(config.pos_weight, label_weights, total))
         if done is not None:
             return done
-    loss = part_loss(model.member_logits, part, config, total)
+    return add_part_gradient(model.member_logits, part, config, total)
+
+
+def add_part_gradient(
+    member_logits: Logits, part: dict[str, Tensor], config: ResolvedTrainConfig, total: Tensor
+) -> Tensor:
+    """Add the gradient of some rows of a batch by a backward pass; return what they add to its mean loss."""
+    loss = part_loss(member_logits, part, config, total)
     with gradients_in_place():
         torch.autograd.backward(loss)
     return loss.detach()

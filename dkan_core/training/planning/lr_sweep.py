@@ -20,6 +20,7 @@ from dkan_core.training.launcher.run_log import quiet
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, take_initial
+from dkan_core.training.setup.model_division import undivided
 from dkan_core.training.setup.placement import threads_per_worker
 from dkan_core.training.state.schedule import Schedule
 from dkan_core.utils.progress import progress
@@ -144,7 +145,7 @@ def tune_learning_rate(
         open_split(folder, manifest, "train") as train,
         open_split(folder, manifest, "valid") as valid,
     ):
-        alone = replace(config or TrainConfig(), workers=1, resume="never")
+        alone = replace(undivided(config or TrainConfig()), workers=1, resume="never")
         alone, initial = take_initial(alone, manifest, prepared, "")
         base = resolve_for(alone, manifest)
         full_steps = Schedule.from_config(base, train.rows).steps

@@ -15,6 +15,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.training.planning.advice import Advice, Device, advise
 from dkan_core.training.planning.bench import describe_device
 from dkan_core.training.planning.checking import Checked, check_plan
+from dkan_core.training.planning.divided_models import DividedModel, divided_models, divided_table
 from dkan_core.training.planning.formulas import (
     ASSUMED_COPY_BANDWIDTH,
     ASSUMED_LAUNCH,
@@ -89,6 +90,9 @@ class Plan:
 
     measured: Measured
     predictions: tuple[Prediction, ...]
+    divided: tuple[DividedModel, ...]
+    """What strategies that divide the model would mean, which are no matter of speed."""
+
     advice: Advice
     checked: tuple[Checked, ...]
     """What short runs measured of the predictions, where they were asked for."""
@@ -144,7 +148,8 @@ class Plan:
     def __str__(self) -> str:
         checked = ["", *checked_table(self.checked)] if self.checked else []
         notes = [f"note: {note}" for note in (*self.advice.notes, *self.assumed())]
-        return "\n".join([*self._facts(), "", *self._table(), *checked, "", str(self.advice), *notes])
+        divided = ["", *divided_table(self.divided)] if self.divided else []
+        return "\n".join([*self._facts(), "", *self._table(), *divided, *checked, "", str(self.advice), *notes])
 
     def _facts(self) -> list[str]:
         measured = self.measured
@@ -241,6 +246,7 @@ def plan(
         measured = measure(data, manifest, base, counts, cpu_workers=on_cpu)
         machine = measured.machine(link, rows_per_second)
         predictions = _predictions(machine, base, interval, measured.train_rows, counts)
+        device = _device(measured, asked, on_cpu=on_cpu)
         checked = check_plan(data, base, interval, predictions, here) if check else ()
     return Plan(
         device=describe_device(base.device),
@@ -252,9 +258,10 @@ def plan(
         interval=interval,
         measured=measured,
         predictions=tuple(predictions),
-        advice=advise(
-            machine, base, interval, measured.train_rows, predictions, most, _device(measured, asked, on_cpu=on_cpu)
+        divided=divided_models(
+            measured.parameters, base, len(manifest.labels), max(2, most), None if device.is_shared else device.memory
         ),
+        advice=advise(machine, base, interval, measured.train_rows, predictions, most, device),
         checked=tuple(checked),
     )
 
@@ -289,6 +296,7 @@ def _resolved(config: TrainConfig, workers: int, data: Path, manifest: PreparedD
         strategy="parameter-server",
         mode="sync",
         sync_interval=None,
+        tensor_parallel_size=None,
         resume="never",
     )
     return resolve_for(alone, manifest)

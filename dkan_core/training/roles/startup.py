@@ -62,7 +62,7 @@ def open_compute_process(spec: ProcessSpec) -> Iterator[ComputeProcess]:
                 memory=memory,
                 heartbeat=heartbeat,
                 rules=Rules.from_config(spec.config, spec.train_rows, spec.decayed, spec.rates),
-                replica=Replica.from_architecture(spec.model, device, spec.config.kernel),
+                replica=Replica.from_architecture(spec.model, _device_of_copy(spec), spec.config.kernel),
                 batches=batches,
             )
 
@@ -76,6 +76,11 @@ def use_device(spec: ProcessSpec) -> torch.device:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device
+
+
+def _device_of_copy(spec: ProcessSpec) -> torch.device:
+    """Return where the whole model is: on the host where the devices have a part of it each."""
+    return torch.device("cpu" if spec.config.workers_per_copy > 1 else spec.device)
 
 
 def open_train_split(spec: ProcessSpec) -> ShardReader:

@@ -11,6 +11,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.model.kernels import check_kernel, describe_kernel
 from dkan_core.tracking.mlflow.client import check_mlflow
 from dkan_core.training.communication.rendezvous import TorchRun
+from dkan_core.training.setup.model_division import check_division, tensor_parallel_size
 from dkan_core.training.setup.placement import choose_eval_device, rank_devices, worker_devices
 from dkan_core.training.setup.sizing import batch_rows, epoch_count, grid_range, network_size, rarer_class_rows
 
@@ -43,6 +44,9 @@ STRATEGY_REASONS = {
     ("ring", "sync"): "gradients summed around a ring of workers, for comparison",
     ("local-sgd", "sync"): "parameters averaged by torch.distributed every sync interval",
     ("single", "sync"): "one worker, nothing to aggregate",
+    ("tensor-parallel", "sync"): "workers divide the units of each hidden layer, and take the same rows",
+    ("hybrid", "sync"): "groups of workers divide the rows, the workers of a group the units of each hidden layer",
+    ("pipeline", "sync"): "workers divide the layers, and take the same rows in turn",
 }
 
 logger = logging.getLogger(__name__)
@@ -71,6 +75,7 @@ def resolve(
     - device: CUDA where there is one; in the result, one device per worker.
     - workers: one per GPU; one on the CPU; under torchrun, one per rank.
     - eval_device: a GPU that no worker has, else the first worker's device.
+    - tensor_parallel_size: 2 with strategy hybrid.
     - sync_interval: 1 where gradients are aggregated, 8 where parameters are.
     - batch_size: batch_size_per_worker times the workers where that is given, else the power of two at or below 2.8
       times the root of the rows, from 128 to 65,536.
@@ -107,6 +112,7 @@ def resolve(
         "grid_max": grid_max,
         "strategy": strategy,
         "sync_interval": _sync_interval(config, strategy),
+        "tensor_parallel_size": tensor_parallel_size(config, strategy),
         "device": ",".join(devices),
         "eval_device": choose_eval_device(config.eval_device, devices),
         "workers": workers,
@@ -116,6 +122,7 @@ def resolve(
         "epochs": epoch_count(config, rows, batch_size),
     }
     found = ResolvedTrainConfig(**{**vars(config), **resolved})
+    check_division(found, torchrun)
     if config.data_in == "device" and not found.may_hold_rows:
         raise ConfigError(
             f"data_in device: with strategy {strategy} on {found.device} no GPU takes steps by itself; leave it at auto"

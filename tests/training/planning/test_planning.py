@@ -124,6 +124,7 @@ def test_what_is_assumed_of_gpus_is_marked(link: str, speed: str) -> None:
         interval=8,
         measured=measured,
         predictions=tuple(lines),
+        divided=(),
         advice=advise(machine, config, 8, 5000, lines, 1, DEVICE),
         checked=(),
     )
@@ -213,8 +214,12 @@ def test_gpus_that_are_not_here_are_planned_from_what_is_given(prepared: Path, m
     assert "note: given, not measured: one GPU computes the gradient of 1,000,000 rows/s" in printed
     assert "assumed, not measured: a step takes 1 ms without rows" in printed
     assert known.advice.device_memory == 1 << 20 and "memory is not known" not in printed
+    wide, grouped, deep = known.divided
+    assert (wide.workers, grouped.workers, deep.workers) == (4, 4, 2) and wide.bytes_per_worker < wide.bytes_whole / 3
+    assert f"| hidden {wide.hidden_from:,} |" in printed and f"| {deep.layers_from:,} hidden layers |" in printed
     unknown = plan(prepared, config, gpus=4, rows_per_second=1e6)
     assert unknown.advice.device_memory is None and "the GPU's memory is not known" in str(unknown)
+    assert str(unknown).count("| unknown without --device-memory |") == 3
     assert json.loads(json.dumps(unknown.to_dict(), allow_nan=False))["asked"]["rows_per_second"] == 1e6
 
 

@@ -1,0 +1,97 @@
+"""What strategies that divide the model among ranks have in common: each one's device holds a part of it alone.
+
+Every rank has the whole state in its host's memory, as with all strategies, so that checkpoints, snapshots and what
+happens when a rank dies are the same. Of a step's gradient each has its part, and zeros elsewhere: one sum over all
+ranks makes it whole, whichever way the model is divided.
+
+Shape suffixes: P trainable parameters of the whole model.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.model.base import TabularModel
+from dkan_core.model.build import build_model
+from dkan_core.training.collectives.base import RoundInputs, RoundTotals, Strategy
+from dkan_core.training.communication.process_group import ProcessGroup
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.state.aggregation import LossTotals
+from dkan_core.training.state.parameter_store import Rules
+
+
+class ModelParallelism(Strategy):
+    """One gradient a step, computed by ranks that each have a part of the model."""
+
+    repeated: tuple[str, ...] = ()
+    """What the names of parameters begin with that all ranks of a copy have, with the same gradient."""
+
+    def __init__(self, process_group: ProcessGroup, replica: Replica, batches: SliceBatches, rules: Rules) -> None:
+        super().__init__(process_group, replica, batches, rules)
+        self.per_copy = self.config.workers_per_copy
+        self.place = process_group.rank % self.per_copy
+        """Of this rank among those that have one copy of the model together."""
+
+        self._shapes = {name: each.shape for name, each in replica.model.named_parameters() if each.requires_grad}
+        device = torch.device(self.config.devices[process_group.rank])
+        with process_group.exit_on_peer_loss():
+            part = self.take_part(build_model(replica.model.config))
+        self.part = Replica(part, device, self.config.kernel)
+
+    @abstractmethod
+    def take_part(self, model: TabularModel) -> TabularModel:
+        """Return a model with this rank's part of each parameter, under the same name; others need no gradient."""
+
+    @abstractmethod
+    def add_gradient(self, arrays: Arrays) -> LossTotals:
+        """Add the gradient of a slice's loss, summed over its labels, to that of the part; return the mean loss.
+
+        One rank of each copy returns it, with the weight and the rows; the others return nothing but zeros.
+        """
+
+    def run_sync_round(self, inputs: RoundInputs) -> RoundTotals:
+        """Compute this rank's part of the gradient, and sum all parts."""
+        (step,) = inputs.steps
+        arrays = self.batches.get(step, self.process_group.rank)
+        with torch.no_grad():
+            for _, own, whole in self._places(torch.from_numpy(inputs.state_KP[0])):
+                own.copy_(whole)
+        self.part.gradients_P.zero_()
+        with self.process_group.exit_on_peer_loss():
+            own_totals = self.add_gradient(arrays)
+        self.update_N.zero_()
+        for name, own, whole in self._places(self.update_N):
+            if self.place == 0 or not name.startswith(self.repeated):
+                whole.copy_(own.grad)  # type: ignore[arg-type]
+        self.write_tail(RoundTotals.for_round(inputs, *own_totals))
+        self.process_group.all_reduce(self.buffer_N)
+        totals = self.read_tail()
+        if totals.weight:
+            self.update_N.div_(totals.weight)
+        return totals
+
+    def _places(self, flat_P: Tensor) -> "Iterator[tuple[str, Tensor, Tensor]]":
+        """Yield name and value of each parameter of this rank, and its place in an array of all parameters."""
+        own = {name: each for name, each in self.part.model.named_parameters() if each.requires_grad}
+        start = 0
+        for name, shape in self._shapes.items():
+            whole = flat_P[start : start + shape.numel()].view(shape)
+            start += shape.numel()
+            if name in own:
+                yield name, own[name], divided(whole, own[name].shape, self.place)
+
+
+def divided(whole: Tensor, shape: torch.Size, place: int) -> Tensor:
+    """Return the view of a tensor that a rank has: the whole, or an even share along one dimension.
+
+    >>> divided(torch.arange(8).view(2, 4), torch.Size([2, 2]), 1).tolist()
+    [[2, 3], [6, 7]]
+    """
+    for dim, (size, own) in enumerate(zip(whole.shape, shape, strict=True)):
+        if size != own:
+            return whole.narrow(dim, place * own, own)
+    return whole

@@ -1,0 +1,138 @@
+"""From which size on the strategies that divide a model would pay: beyond what one device holds.
+
+They are never the fastest: they exchange what ``allreduce`` does and activations besides, through the host, which has
+the optimizer. So the question is memory alone, for parameters and gradients; that of rows can be cut by ``accumulate``.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.training.planning.device_memory import RESERVED_SHARE
+from dkan_core.training.planning.sizes import show_size
+
+BYTES_PER_PARAMETER = 8
+"""Value and gradient, of four bytes each: the optimizer's moments may lie on the host."""
+
+COLUMNS = ("strategy", "workers", "a worker holds", "of", "pays from")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DividedModel:
+    """What a strategy that divides the model among workers means for this one."""
+
+    strategy: str
+    workers: int
+    bytes_per_worker: float
+    """Of parameters and gradients, on the device that has most."""
+
+    bytes_whole: float
+    """Of the whole model."""
+
+    hidden_from: int | None = None
+    """Units of the first hidden layer, the others growing with it, from which on one device is too small."""
+
+    layers_from: int | None = None
+    """Hidden layers as wide as the first one, from which on one device is too small."""
+
+    def cells(self) -> tuple[str, ...]:
+        """Return its line of the table; where the device's memory is not known, it says so."""
+        pays = "unknown without --device-memory"
+        if self.hidden_from is not None:
+            pays = f"hidden {self.hidden_from:,}"
+        elif self.layers_from is not None:
+            pays = f"{self.layers_from:,} hidden layers"
+        return self.strategy, str(self.workers), show_size(self.bytes_per_worker), show_size(self.bytes_whole), pays
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSizes:
+    """Parameters of a model's layers; what leads to the first one, such as one-hots, is a part of it."""
+
+    layers: tuple[int, ...]
+
+    @classmethod
+    def of_model(cls, parameters: int, config: ResolvedTrainConfig, labels: int) -> "LayerSizes":
+        """Return those of a model whose parameters were counted.
+
+        >>> from dkan_core import TrainConfig
+        >>> from dkan_core.training.setup.defaults import resolve
+        >>> config = resolve(TrainConfig(device="cpu", hidden=(10, 20), members=2), 1000)
+        >>> LayerSizes.of_model(10_000, config, labels=1).layers
+        (6040, 3600, 360)
+        """
+        edges = config.num_centers + 1
+        widths = [*config.hidden, labels]
+        later = [config.members * edges * inputs * outputs for inputs, outputs in pairwise(widths)]
+        return cls(layers=(parameters - sum(later), *later))
+
+    def growth_to(self, parameters: float) -> float:
+        """Return by what to multiply all hidden widths for so many parameters.
+
+        >>> LayerSizes(layers=(100, 100, 10)).growth_to(620)
+        2.0
+        """
+        first, *between, last = self.layers
+        linear, square = first + last, sum(between)
+        return 2 * parameters / (linear + math.sqrt(linear**2 + 4 * square * parameters))
+
+
+def divided_models(
+    parameters: int, config: ResolvedTrainConfig, labels: int, workers: int, device_memory: float | None
+) -> tuple[DividedModel, ...]:
+    """Return what the strategies that divide the model would hold, and from which size on they would pay.
+
+    Args:
+        parameters: Of the model.
+        config: Resolved settings.
+        labels: Outputs of the model.
+        workers: How many there may be, at least 2.
+        device_memory: Bytes of one device; None where they are not known.
+    """
+    if config.model == "additive" or config.sketch_rank or not config.hidden:
+        return ()
+    sizes = LayerSizes.of_model(parameters, config, labels)
+    most = None if device_memory is None else (1 - RESERVED_SHARE) * device_memory / BYTES_PER_PARAMETER
+    hidden_from = None if most is None else math.ceil(config.hidden[0] * sizes.growth_to(most))
+    layers_from = None if most is None else _layers_beyond(most, sizes.layers, config)
+    groups = [("tensor-parallel", workers), *([("hybrid", 2)] if workers >= 4 else [])]
+    divided = sum(sizes.layers[:-1])
+    return (
+        *(
+            DividedModel(
+                strategy=strategy,
+                workers=workers - workers % share if strategy == "hybrid" else workers,
+                bytes_per_worker=BYTES_PER_PARAMETER * (divided / share + sizes.layers[-1]),
+                bytes_whole=BYTES_PER_PARAMETER * parameters,
+                hidden_from=hidden_from,
+            )
+            for strategy, share in groups
+        ),
+        DividedModel(
+            strategy="pipeline",
+            workers=(stages := min(workers, len(sizes.layers))),
+            bytes_per_worker=BYTES_PER_PARAMETER * _largest_stage(sizes.layers, stages),
+            bytes_whole=BYTES_PER_PARAMETER * parameters,
+            layers_from=layers_from,
+        ),
+    )
+
+
+def divided_table(models: Sequence[DividedModel]) -> list[str]:
+    """Return Markdown: a line for each strategy."""
+    lines = ["dividing the model is slower than allreduce; it pays where one device is too small for it:", ""]
+    lines += [f"| {' | '.join(COLUMNS)} |", "|---|" + "---:|" * (len(COLUMNS) - 2) + "---|"]
+    return [*lines, *(f"| {' | '.join(each.cells())} |" for each in models)]
+
+
+def _layers_beyond(most: float, layers: Sequence[int], config: ResolvedTrainConfig) -> int:
+    width = config.hidden[0]
+    more = config.members * (config.num_centers + 1) * width**2
+    return 1 + max(0, math.ceil((most - layers[0] - layers[-1]) / more))
+
+
+def _largest_stage(layers: Sequence[int], stages: int) -> int:
+    edges = [len(layers) * place // stages for place in range(stages + 1)]
+    return max(sum(layers[start:stop]) for start, stop in pairwise(edges))
