@@ -11,6 +11,7 @@ import pytest
 from dkan_core import DataError, PrepareConfig, TrainConfig, append_rows, prepare, train
 from dkan_core.config import ResolvedStrategy
 from dkan_core.config.prepare import SPLITS
+from dkan_core.config.resolved import MODEL_PARALLEL
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.source.time_split import STRETCHES
 from tests.data.stages import run
@@ -115,8 +116,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["auto", "additive"])
-@pytest.mark.parametrize("strategy", get_args(ResolvedStrategy))
-def test_every_strategy_trains_on_grouped_rows(
+@pytest.mark.parametrize("strategy", sorted({*get_args(ResolvedStrategy)} - {*MODEL_PARALLEL}))
+def test_every_strategy_of_whole_models_trains_on_grouped_rows(
     prepared: Path, tmp_path: Path, strategy: ResolvedStrategy, model: str
 ) -> None:
     config = TrainConfig(
