@@ -63,7 +63,7 @@ def score(model: TabularModel, arrays: Arrays, device: torch.device) -> npt.NDAr
         device: Where to compute.
 
     Shape:
-        - Input: ``numeric`` (N, F), ``categorical`` (N, C)
+        - Input: ``numeric`` (N, F), ``categorical`` (N, C), ``sparse`` (N, S)
         - Output: ``(N, L)``
     """
     return to_probability(log_odds(model, arrays, device).cpu().numpy())
@@ -112,11 +112,11 @@ def log_odds(model: TabularModel, arrays: Arrays, device: torch.device) -> Tenso
         device: Where to compute.
 
     Shape:
-        - Input: ``numeric`` (N, F), ``categorical`` (N, C)
+        - Input: ``numeric`` (N, F), ``categorical`` (N, C), ``sparse`` (N, S)
         - Output: ``(N, L)``
     """
     model = model.for_scoring()
-    names = [name for name in arrays if name in ("numeric", "categorical")]
+    names = [name for name in arrays if name in ("numeric", "categorical", "sparse")]
     inputs = {name: torch.from_numpy(arrays[name]) for name in names}
     rows = len(next(iter(inputs.values())))
     if device.type != "cpu":

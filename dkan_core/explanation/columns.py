@@ -26,6 +26,7 @@ from dkan_core.data.encoding.preprocessor import (
     value_codes,
 )
 from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import Array
 
 # Where the model has no weights for single values, only so few are drawn apart: more marks would hide the smooth curve
@@ -189,6 +190,13 @@ def _even_offsets(levels_N: npt.NDArray[np.uint8]) -> Float64:
     ranks = np.arange(len(levels_N)) - starts[levels_N[order]]
     offsets_N[order] = (ranks + 0.5) / counts[levels_N[order]] - 0.5
     return offsets_N
+
+
+def refuse_sparse(preprocessor: Preprocessor) -> None:
+    """Raise DataError where a model reads lists of ids or bit vectors, whose part in an answer is not told apart."""
+    if preprocessor.sparse:
+        name = preprocessor.sparse[0].name
+        raise DataError(f"column {name!r} holds ids; models with such columns are not explained yet: train with --drop")
 
 
 def read_codes(column: Column, arrays: Arrays) -> Array:

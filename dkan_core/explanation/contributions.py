@@ -22,7 +22,7 @@ from dkan_core.data.encoding.preprocessor import Float64, Preprocessor
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
 from dkan_core.explanation.additive import AdditiveExplainer
-from dkan_core.explanation.columns import Column, encode_values, source_columns
+from dkan_core.explanation.columns import Column, encode_values, refuse_sparse, source_columns
 from dkan_core.explanation.terms import ColumnTerms
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.base import TabularModel
@@ -156,6 +156,7 @@ def explainer_of(
     Raises:
         DataError: The model was written by a version of dkan that did not keep that distribution.
     """
+    refuse_sparse(preprocessor)
     if isinstance(model, AdditiveFastKAN):
         return AdditiveExplainer(model, preprocessor, labels)
     return ContributionExplainer(model, preprocessor, device, labels=labels)

@@ -14,7 +14,7 @@ from dkan_core.evaluation.metrics import Array, macro_average_precision
 from dkan_core.evaluation.prediction import best_device, check_probabilities, to_probability, torch_threads
 from dkan_core.explanation.additive import AdditiveCurves
 from dkan_core.explanation.bands import Measured, standard_errors
-from dkan_core.explanation.columns import source_columns
+from dkan_core.explanation.columns import refuse_sparse, source_columns
 from dkan_core.explanation.curves import Curve, ReadCurve, describe_curve, read_curve, read_term
 from dkan_core.explanation.importance import Importance, add_precision_drops, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, map_pair
@@ -128,6 +128,7 @@ def read_explanation(
     Raises:
         DataError: The model gives no probability for a row.
     """
+    refuse_sparse(saved.preprocessor)
     device = best_device()
     model = saved.module.to(device)
     names = list(positives)

@@ -27,7 +27,7 @@ from dkan_core.data.preparation.sampling import BottomK
 from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.preparation.steps import PreparationTask, describe_files, label_values
 from dkan_core.data.source.blocks import side_by_side
-from dkan_core.data.source.columns import is_number, read_sources
+from dkan_core.data.source.columns import is_number, is_sparse, read_sources
 from dkan_core.data.source.folders import folder_values
 from dkan_core.data.source.roles import assign_roles, is_feature
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
@@ -104,9 +104,10 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
     files, types, footers = read_sources(sources)
     where, shown = describe_files(files), {name: str(kind) for name, kind in types.items()}
     roles = {name: role for name, role in _roles(config).items() if name in shown}
+    ids = [name for name, kind in types.items() if name not in roles and is_sparse(kind)]
     no_features = {name: kind for name, kind in types.items() if name not in roles and not is_feature(kind)}
     labels = tuple(name for name in config.label if name not in UNLABELLED)
-    kept = {name: kind for name, kind in types.items() if name not in no_features}
+    kept = {name: kind for name, kind in types.items() if name not in (*no_features, *ids)}
     # Where no label is named, roles are given as if there were one.
     schema = assign_roles({**kept, **({} if labels else {UNLABELLED[0]: pa.int8()})}, config, where)
     folders = {name: shown[name] for name in folder_values(files[0].path) if name in shown}
@@ -127,7 +128,7 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
         missing=seen.missing,
         counted=task.rows,
         types=shown,
-        roles=roles,
+        roles={**roles, **dict.fromkeys(ids, "ids, which are not inspected")},
         refused={**{name: f"is {kind}, which is no feature" for name, kind in no_features.items()}, **useless},
         samples=samples,
         whole=bool((seen.rows <= SAMPLE_ROWS).all()),

@@ -180,8 +180,10 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         numeric: Tensor | None = None,
         categorical: Tensor | None = None,
         dropout_key_B: Tensor | None = None,
+        sparse: Tensor | None = None,
     ) -> Tensor:
         """Return each member's log-odds ``(M, B, L)``; rows that a member is not to see teach it nothing."""
+        assert sparse is None, "an additive model has no sparse columns"
         sums_BH = table_sum(self.places(numeric, categorical), self.tables(), self.kernel)
         logits_MBL: Tensor = sums_BH.unflatten(1, (self.config.members, -1)).transpose(0, 1) + self.bias
         if not self.training or dropout_key_B is None or not self.bags.p:
@@ -189,8 +191,15 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         kept_BM = keep_factors(dropout_key_B, self.bags.unit_keys, self.bags.p, logits_MBL.dtype)
         return _weighted(logits_MBL, kept_BM.T.unsqueeze(2))
 
-    def first_output(self, numeric: Tensor | None, categorical: Tensor | None) -> Tensor:
+    def first_output(
+        self,
+        numeric: Tensor | None,
+        categorical: Tensor | None,
+        dropout_key_B: Tensor | None = None,  # noqa: ARG002 - nothing is dropped
+        sparse: Tensor | None = None,
+    ) -> Tensor:
         """Return the sum of a row's terms, the mean over members ``(B, L)``."""
+        assert sparse is None, "an additive model has no sparse columns"
         return table_sum(self.places(numeric, categorical), self.mean_table(), self.kernel)
 
     @torch.no_grad()

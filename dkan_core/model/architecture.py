@@ -39,6 +39,16 @@ Index = Annotated[int, Field(ge=0)]
 Group = Annotated[tuple[Index, ...], Field(min_length=1, max_length=MAX_GROUP)]
 
 
+class SparseGroup(Schema):
+    """A column of lists of ids or of bit vectors."""
+
+    codes: Annotated[int, Field(ge=1)]
+    """Number of its codes."""
+
+    ones: Annotated[float, Field(ge=0)]
+    """Mean number of codes in a row of the train split."""
+
+
 class ModelConfig(Schema):
     """A model's architecture; saved as ``config.json``."""
 
@@ -73,6 +83,9 @@ class ModelConfig(Schema):
     missing: tuple[Index, ...]
     """Coded features of which only whether they are missing has weights of its own."""
 
+    sparse: tuple[SparseGroup, ...] = ()
+    """Columns of lists of ids and of bit vectors: each code has weights of its own at the first layer."""
+
     embedding_dim: int
     members: int
     hidden: tuple[int, ...]
@@ -101,8 +114,8 @@ class ModelConfig(Schema):
             **{name: getattr(self, name) for name in ModelConfig.model_fields if name in field_types(TrainConfig)}
         )
         # Such a model would give every row the same probability.
-        if not self.num_numeric and not self.cardinalities:
-            raise ValueError("num_numeric and cardinalities: there must be a feature")
+        if not self.num_numeric and not self.cardinalities and not self.sparse:
+            raise ValueError("num_numeric, cardinalities and sparse: there must be a feature")
         _check_indexes("labels", self.labels)
         _check_indexes("binary", self.binary, self.num_numeric)
         for name in ("embedded", "missing"):
@@ -120,6 +133,8 @@ class ModelConfig(Schema):
     def _check_additive(self, shape: AdditiveShape) -> None:
         if self.hidden or self.embedded or any(len(group) > 1 for group in self.one_hot_groups):
             raise ValueError("additive: there must be no hidden layer, no embedding and no cross of codes")
+        if self.sparse:
+            raise ValueError("additive: there must be no sparse column")
         if len(shape.upper) != len(self.binary):
             raise ValueError("additive.upper: must have one code for each binary feature")
         _check_indexes("additive.monotone", [feature for feature, _ in shape.monotone], self.num_numeric)
@@ -181,7 +196,8 @@ class ModelConfig(Schema):
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
         # Without keys that other models do not have: they write the same bytes as ever.
-        left_out = {name for name in ("additive", "positive", "sketch_rank", "sketch_seed") if not getattr(self, name)}
+        later = ("additive", "positive", "sketch_rank", "sketch_seed", "sparse")
+        left_out = {name for name in later if not getattr(self, name)}
         return self.model_dump(by_alias=True, exclude=left_out)
 
     @classmethod
@@ -209,6 +225,7 @@ def features_of(preprocessor: Preprocessor, model: str) -> dict[str, Any]:
         "num_numeric": len(preprocessor.numeric),
         "binary": () if model == "fastkan" else tuple(binary),
         "cardinalities": tuple(feature.cardinality for feature in preprocessor.coded),
+        "sparse": tuple(SparseGroup(codes=feature.size, ones=feature.ones) for feature in preprocessor.sparse),
         "embedded": ()
         if model == "additive"
         else tuple(index for index, feature in enumerate(preprocessor.coded) if feature.kind == "category"),
@@ -244,7 +261,7 @@ def count_trained(config: ModelConfig) -> int:
     embeddings = sum(size * embedding_width(size, config.embedding_dim) for size in sizes)
     inputs, outputs, centers = _basis_inputs(config), len(config.labels), config.num_centers
     first, *rest = *config.hidden, outputs
-    shifts = config.members * first * (len(config.binary) + _joint_codes(config))
+    shifts = config.members * first * (len(config.binary) + _joint_codes(config) + sparse_rows(config))
     network = first_layer_weights(config, config.sketch_rank) + config.members * first if inputs else 0
     network += 2 * inputs * (config.input_norm == "layer")
     for before, after in itertools.pairwise((first, *rest)):
@@ -280,6 +297,11 @@ def _basis_inputs(config: ModelConfig) -> int:
     """Return the inputs that go through the basis: numeric ones, and embeddings."""
     widths = [embedding_width(config.cardinalities[index], config.embedding_dim) for index in config.embedded]
     return config.num_numeric - len(config.binary) + sum(widths)
+
+
+def sparse_rows(config: ModelConfig) -> int:
+    """Return the rows of the table of weights of sparse columns: that of no code, and one for each code."""
+    return 1 + sum(group.codes for group in config.sparse) if config.sparse else 0
 
 
 def _joint_codes(config: ModelConfig) -> int:

@@ -22,7 +22,8 @@ class TabularModel(nn.Module):
         config: The architecture.
 
     Shape:
-        - Input: ``numeric`` (B, F) and ``categorical`` (B, C) int32; None where there are no such features
+        - Input: ``numeric`` (B, F), ``categorical`` (B, C) int32 and ``sparse`` (B, S) int32; None where there are no
+          such features
         - Output: calibrated log-odds ``(B, L)``
     """
 
@@ -59,12 +60,18 @@ class TabularModel(nn.Module):
     def code_tables(self) -> Mapping[str, Sequence[int]]:
         """The parameters whose rows stand for codes, and the sizes of the features or groups they hold."""
 
+    @property
+    def codes_per_row(self) -> Mapping[str, Sequence[float]]:
+        """By table of codes, how many codes of each column a row has on average, where that is not one."""
+        return {}
+
     @abstractmethod
     def member_logits(
         self,
         numeric: Tensor | None = None,
         categorical: Tensor | None = None,
         dropout_key_B: Tensor | None = None,
+        sparse: Tensor | None = None,
     ) -> Tensor:
         """Return each member's log-odds ``(M, B, L)``, before calibration: what the loss looks at.
 
@@ -72,16 +79,18 @@ class TabularModel(nn.Module):
             numeric: ``(B, F)``; None where there are no numeric features.
             categorical: ``(B, C)`` int32; None where there are no coded features.
             dropout_key_B: Decides in training mode what is dropped; without it torch's generator does.
+            sparse: ``(B, S)`` int32; None where there are no sparse columns.
         """
 
     @abstractmethod
-    def first_output(self, numeric: Tensor | None, categorical: Tensor | None) -> Tensor:
-        """Return the first layer's output over all members ``(B, H)``; in training mode some of it may be dropped.
-
-        Args:
-            numeric: ``(B, F)``; None where there are no numeric features.
-            categorical: ``(B, C)`` int32; None where there are no coded features.
-        """
+    def first_output(
+        self,
+        numeric: Tensor | None,
+        categorical: Tensor | None,
+        dropout_key_B: Tensor | None = None,
+        sparse: Tensor | None = None,
+    ) -> Tensor:
+        """Return the first layer's output over all members ``(B, H)``; arguments as of ``member_logits``."""
 
     @abstractmethod
     def log_odds_of(self, first_BH: Tensor) -> Tensor:
@@ -105,5 +114,7 @@ class TabularModel(nn.Module):
         self.calibration_scale.copy_(torch.as_tensor(scale_L))
         self.calibration_shift.copy_(torch.as_tensor(shift_L))
 
-    def forward(self, numeric: Tensor | None = None, categorical: Tensor | None = None) -> Tensor:
-        return self.log_odds_of(self.first_output(numeric, categorical))
+    def forward(
+        self, numeric: Tensor | None = None, categorical: Tensor | None = None, sparse: Tensor | None = None
+    ) -> Tensor:
+        return self.log_odds_of(self.first_output(numeric, categorical, None, sparse))

@@ -95,7 +95,7 @@ def prepare_step(
         pos_weight: What positives count in the loss.
         label_weights: What each label counts; nothing where all count 1.
     """
-    usual = all(array.dtype in TYPES[name] and array.flags.c_contiguous for name, array in arrays.items())
+    usual = all(array.dtype in TYPES.get(name, ()) and array.flags.c_contiguous for name, array in arrays.items())
     # The weights of binary features are multiplied by torch, beside the call.
     if not usual or not isinstance(model, TabularFastKAN) or model.encoder.binary_linear is not None:
         return None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, SCORE_LIMIT, STEPS, UNSEEN
-from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embedding_width
+from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embedding_width, sparse_rows
 from dkan_core.model.base import TabularModel
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import FastKANEnsemble
@@ -22,6 +22,7 @@ from dkan_core.model.fastkan import Basis, FastKAN, FastKANLayer
 from dkan_core.model.kernels import KernelModule, can_compute_input_layer, table_sum
 from dkan_core.model.kernels.native_input import EmbeddedColumn, InputLayout, InputWeights, OneHotGroup, input_layer
 from dkan_core.model.sketch import Sketch
+from dkan_core.model.sparse_weights import SparseWeights
 
 # A binary input has one weight where a curved one has nine that learn together: it is larger instead.
 BINARY_SCALE = 3.0
@@ -130,7 +131,7 @@ class InputEncoder(nn.Module):
 
     Shape:
         - Input: ``numeric`` (B, F), ``categorical`` (B, C) int32; while training maybe keys (B,) that decide what is
-          dropped (``RowDropout``)
+          dropped (``RowDropout``); ``sparse`` (B, S) int32
         - Output: (B, inputs), (B, H)
     """
 
@@ -154,20 +155,34 @@ class InputEncoder(nn.Module):
         self.indicators = None
         if config.one_hot_groups or config.missing:
             self.indicators = OneHotWeights(config.cardinalities, config.one_hot_groups, config.missing, first_width)
+        self.groups = config.sparse
+        self.sparse = SparseWeights(sparse_rows(config), first_width) if config.sparse else None
         self.register_buffer("byte_scores", decode_scores(torch.arange(256).byte()[None])[0], persistent=False)
         self.register_buffer("layout", self._layout(curved).to_tensor(), persistent=False)
 
     def code_tables(self) -> dict[str, list[int]]:
         """Return the parameters whose rows stand for codes, and the sizes of the features or groups they hold."""
         tables = {f"embeddings.{place}.weight": [self.cardinalities[i]] for place, i in enumerate(self.embedded)}
-        return tables if self.indicators is None else {**tables, "indicators.weight": self.indicators.sizes}
+        if self.indicators is not None:
+            tables["indicators.weight"] = self.indicators.sizes
+        if self.groups:
+            # The vector of no code is beside those of the first column.
+            sizes = [group.codes for group in self.groups]
+            tables["sparse.weight"] = [1 + sizes[0], *sizes[1:]]
+        return tables
 
     def forward(
-        self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor | None = None
-    ) -> tuple[Tensor, list[Tensor]]:
+        self,
+        numeric: Tensor | None,
+        categorical: Tensor | None,
+        dropout_key_B: Tensor | None = None,
+        sparse: Tensor | None = None,
+    ) -> tuple[Tensor | None, list[Tensor]]:
         inputs, shifts = self._scores_and_shifts(numeric, categorical, dropout_key_B)
         inputs += [self._embed(place, categorical) for place in range(len(self.embedded))]
-        return torch.cat(inputs, dim=1), shifts
+        if self.sparse is not None:
+            shifts.append(self.sparse(sparse))
+        return torch.cat(inputs, dim=1) if inputs else None, shifts
 
     def first_layer(
         self,
@@ -175,6 +190,7 @@ class InputEncoder(nn.Module):
         numeric: Tensor | None,
         categorical: Tensor | None,
         dropout_key_B: Tensor | None = None,
+        sparse: Tensor | None = None,
     ) -> Tensor | None:
         """Return the output of a first layer and all shifts, where one pass computes it from the prepared arrays.
 
@@ -183,6 +199,7 @@ class InputEncoder(nn.Module):
             numeric: ``(B, F)``; None where there are no numeric features.
             categorical: ``(B, C)`` int32; None where there are no coded features.
             dropout_key_B: Decides in training mode what is dropped.
+            sparse: ``(B, S)`` int32; None where there are no sparse columns.
 
         Shape:
             - Output: ``(B, H)``; None where the layer has to be computed in parts
@@ -192,6 +209,8 @@ class InputEncoder(nn.Module):
         grid = (layer.rbf.grid, layer.rbf.width)
         scores_BF, weights = stored_scores(numeric), self.input_weights(layer)
         first_BH = input_layer(scores_BF, self.byte_scores, categorical, weights, grid, self.layout)
+        if self.sparse is not None:
+            first_BH = first_BH + self.sparse(sparse)
         binary_BF = self.binary_inputs(numeric, dropout_key_B)
         return first_BH if self.binary_linear is None or binary_BF is None else first_BH + self.binary_linear(binary_BF)
 
@@ -247,7 +266,8 @@ class TabularFastKAN(TabularModel):
     """Input encoder, networks and calibration.
 
     Shape:
-        - Input: ``numeric`` (B, F) and ``categorical`` (B, C) int32; None where there are no such features
+        - Input: ``numeric`` (B, F), ``categorical`` (B, C) int32 and ``sparse`` (B, S) int32; None where there are no
+          such features
         - Output: calibrated log-odds ``(B, L)`` of the members' mean probability
     """
 
@@ -277,24 +297,36 @@ class TabularFastKAN(TabularModel):
         """The parameters whose rows stand for codes, and the sizes of the features or groups they hold."""
         return {f"encoder.{name}": sizes for name, sizes in self.encoder.code_tables().items()}
 
+    @property
+    def codes_per_row(self) -> dict[str, list[float]]:
+        """By table of codes, how many codes of each column a row has on average, where that is not one."""
+        return {"encoder.sparse.weight": [group.ones for group in self.config.sparse]}
+
     def member_logits(
         self,
         numeric: Tensor | None = None,
         categorical: Tensor | None = None,
         dropout_key_B: Tensor | None = None,
+        sparse: Tensor | None = None,
     ) -> Tensor:
         """Return each member's log-odds ``(M, B, L)``; see the base."""
-        return self.logits_of(self.first_output(numeric, categorical, dropout_key_B), dropout_key_B)
+        first_BH = self.first_output(numeric, categorical, dropout_key_B, sparse)
+        return self.logits_of(first_BH, dropout_key_B)
 
     def first_output(
-        self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor | None = None
+        self,
+        numeric: Tensor | None,
+        categorical: Tensor | None,
+        dropout_key_B: Tensor | None = None,
+        sparse: Tensor | None = None,
     ) -> Tensor:
-        """Return the first layer's output over all members ``(B, H)``; ``dropout_key_B`` as in ``member_logits``."""
+        """Return the first layer's output over all members ``(B, H)``; arguments as of ``member_logits``."""
         first = self.first_layer
-        first_BH = None if first is None else self.encoder.first_layer(first, numeric, categorical, dropout_key_B)
+        arguments = numeric, categorical, dropout_key_B, sparse
+        first_BH = None if first is None else self.encoder.first_layer(first, *arguments)
         if first_BH is not None:
             return first_BH
-        inputs, shifts = self.encoder(numeric, categorical, dropout_key_B)
+        inputs, shifts = self.encoder(*arguments)
         # Without inputs, as with binary columns alone, the shifts are all there is.
         terms: list[Tensor] = shifts if first is None else [first(inputs), *shifts]
         return functools.reduce(torch.add, terms)

@@ -76,7 +76,7 @@ class Layers(NamedTuple):
 def find_layers(model: TabularFastKAN) -> Layers | None:
     """Return the layers of a model whose steps one call computes; None for others."""
     first, hidden = model.first_layer, _only_hidden(model)
-    if first is None or hidden is None or first.layernorm is not None:
+    if first is None or hidden is None or first.layernorm is not None or model.encoder.sparse is not None:
         return None
     members, outputs = model.config.members, len(model.bias)
     shape = (members, model.first_width // members, outputs, len(hidden.basis.grid))

@@ -110,6 +110,11 @@ def onnx_bytes(saved: SavedModel, missing_text: str = "") -> bytes:
             f"{saved.folder}: model {saved.config.model} looks its terms up by the codes of stored scores, which the "
             "ONNX graph of the encoding does not have; score with `dkan predict`, or export a model auto or fastkan"
         )
+    for feature in saved.preprocessor.sparse:
+        raise DataError(
+            f"{saved.folder}: column {feature.name!r} holds ids, as lists or bits, which the ONNX graph does not take; "
+            "score with `dkan predict`"
+        )
     for name in saved.preprocessor.columns:
         if name in saved.preprocessor.times:
             raise DataError(

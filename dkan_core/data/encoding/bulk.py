@@ -27,6 +27,7 @@ from dkan_core.data.encoding.preprocessor import (
     value_codes,
 )
 from dkan_core.data.encoding.raw_columns import column_named, column_of_numbers, numbers
+from dkan_core.data.encoding.sparse import sparse_codes
 from dkan_core.data.source.blocks import side_by_side
 from dkan_core.native.library import ColumnArguments, PlaceArguments, native_library
 from dkan_core.utils.resources import available_cores
@@ -71,22 +72,27 @@ class BulkEncoder:
         """
         if self._library is None:
             for name, array in self.preprocessor.transform(side_by_side(blocks), where).items():
-                records[name][places] = array
+                _put(array, places, records[name])
             return
         codes_FN = self._codes_of(len(places))
         coded_CN = np.empty((len(self.preprocessor.coded), len(places)), np.int32)
-        missing = dict.fromkeys([*self._numeric, *self._coded])
+        sparse = {feature.name for feature in self.preprocessor.sparse}
+        missing = dict.fromkeys([*self._numeric, *self._coded, *sparse])
+        lists: dict[str, pa.Array] = {}
         for block in blocks:
             self._encode_numeric(block, where, codes_FN)
             self._encode_coded(block, where, coded_CN)
             for name in block.schema.names:
                 missing.pop(name, None)
+            lists |= {name: block.column(name) for name in block.schema.names if name in sparse}
         for name in missing:
             column_named(pa.record_batch({}), name, where)
         if len(codes_FN):
             self._place(codes_FN, np.ascontiguousarray(places, np.int64), records["numeric"])
         if len(coded_CN):
             records["categorical"][places] = coded_CN.T
+        if lists:
+            _put(sparse_codes(pa.record_batch(lists), self.preprocessor.sparse, where), places, records["sparse"])
 
     def _codes_of(self, rows: int) -> UInt8:
         """Return room for the codes of so many rows by column, used again for each batch."""
@@ -151,6 +157,15 @@ class BulkEncoder:
         )
         if self._library is not None:
             self._library.dkan_place(ctypes.byref(call), available_cores())
+
+
+def _put(array: npt.NDArray[Any], places: Int64, field: npt.NDArray[Any]) -> None:
+    """Write rows to their places in a field of records; codes of lists have room for longer rows there."""
+    if array.shape == field.shape:
+        field[places] = array
+        return
+    field[...] = 0
+    field[places, : array.shape[1]] = array
 
 
 def _describe(argument: ColumnArguments, column: pa.Array, edges: CodeEdges, out: UInt8) -> None:

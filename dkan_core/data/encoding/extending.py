@@ -7,9 +7,12 @@ import pyarrow as pa
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.like import listed_names
 from dkan_core.data.encoding.preprocessor import CategoryFeature, NumericFeature, Preprocessor, ValueFeature
+from dkan_core.data.encoding.sparse import SparseFeature
 
 Key = tuple[str, str]
 """A feature's kind, and its name: a column of numbers may be a numeric feature and have value codes besides."""
+
+Encoded = NumericFeature | CategoryFeature | ValueFeature | SparseFeature
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,11 @@ def compare_encodings(old: Preprocessor, new: Preprocessor) -> EncodingDifferenc
     )
 
 
-def features_by_key(encoding: Preprocessor) -> dict[Key, NumericFeature | CategoryFeature | ValueFeature]:
-    """Return the features of an encoding, in its order: numeric ones, then coded ones."""
-    numeric = {("numeric", feature.name): feature for feature in encoding.numeric}
-    return {**numeric, **{(feature.kind, feature.name): feature for feature in encoding.coded}}
+def features_by_key(encoding: Preprocessor) -> dict[Key, Encoded]:
+    """Return the features of an encoding, in its order: numeric, coded and sparse ones."""
+    found: dict[Key, Encoded] = {("numeric", feature.name): feature for feature in encoding.numeric}
+    found |= {(feature.kind, feature.name): feature for feature in encoding.coded}
+    return found | {("sparse", feature.name): feature for feature in encoding.sparse}
 
 
 def extended_encoding(base: Preprocessor, fitted: Preprocessor) -> Preprocessor:
@@ -60,7 +64,8 @@ def extended_encoding(base: Preprocessor, fitted: Preprocessor) -> Preprocessor:
         base: What stays as it is.
         fitted: Of other columns.
     """
-    return base.model_copy(update={"numeric": [*base.numeric, *fitted.numeric], "coded": [*base.coded, *fitted.coded]})
+    both = {name: [*getattr(base, name), *getattr(fitted, name)] for name in ("numeric", "coded", "sparse")}
+    return base.model_copy(update=both)
 
 
 def with_counts(encoding: Preprocessor, sample: pa.Table, where: str) -> Preprocessor:

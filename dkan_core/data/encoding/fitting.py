@@ -25,6 +25,7 @@ from dkan_core.data.encoding.preprocessor import (
     columns_pool,
 )
 from dkan_core.data.encoding.raw_columns import column_named, texts_of
+from dkan_core.data.encoding.sparse import MAX_IDS, SparseFeature, fit_sparse
 from dkan_core.data.source.times import TimePart, time_parts
 from dkan_core.errors import DataError
 
@@ -68,6 +69,7 @@ def fit_preprocessor(
     where: str,
     *,
     times: Sequence[str] = (),
+    sparse: Sequence[str] = (),
     max_categories: int | None = None,
     useless: Literal["refuse", "leave out"] = "refuse",
 ) -> Preprocessor:
@@ -80,8 +82,9 @@ def fit_preprocessor(
         numeric_dtype: How normal scores are stored.
         where: The rows, as messages should call them.
         times: Columns of dates or times: of each, the seconds and the parts of the calendar that vary are features.
-        max_categories: Where a category column has more values, only the most frequent have a code of their own; the
-            others share some by their hash. Default: those that occur once are unseen.
+        sparse: Columns of lists of ids or of bit vectors.
+        max_categories: Where a category column has more values, or one of lists more ids, only the most frequent have
+            a code of their own; the others share some by their hash. Default: values that occur once are unseen.
         useless: What becomes of a column that holds no value at all, or of a category column no value of which repeats.
 
     Raises:
@@ -105,7 +108,11 @@ def fit_preprocessor(
             scored.append(feature.model_copy(update={"time": time}))
             codes = _fit_value_codes(found, name) if len(columns) <= MAX_VALUE_CODED_COLUMNS else None
             coded += [codes] if codes is not None else []
-    fitted = Preprocessor(numeric=scored, coded=coded, numeric_dtype=numeric_dtype)
+    lists: list[SparseFeature] = []
+    for name in sparse:
+        with suppress(*passed_over):
+            lists.append(_fit_sparse(column_named(sample, name, where), name, where, max_categories))
+    fitted = Preprocessor(numeric=scored, coded=coded, sparse=lists, numeric_dtype=numeric_dtype)
     categories = Preprocessor(
         numeric=[], coded=[each for each in coded if each.kind == "category"], numeric_dtype="uint8"
     )
@@ -203,6 +210,13 @@ def _fit_category(
     kept = [value for _, value in repeated[: max_categories or MAX_VOCABULARY]]
     buckets = hash_buckets(max_categories) if max_categories is not None and len(counts) > max_categories else 0
     return CategoryFeature(name=name, vocabulary=kept, buckets=buckets)
+
+
+def _fit_sparse(column: pa.ChunkedArray | pa.Array, name: str, where: str, max_categories: int | None) -> SparseFeature:
+    feature = fit_sparse(column, name, where, max_categories, hash_buckets(max_categories or MAX_IDS))
+    if feature is None:
+        raise _no_value(name, len(column), where)
+    return feature
 
 
 def hash_buckets(max_categories: int) -> int:

@@ -104,6 +104,7 @@ class Reference:
             numeric=tuple(feature.name for feature in self.preprocessor.numeric if feature.time is None),
             times=tuple(self.preprocessor.times),
             categorical=tuple(feature.name for feature in self.preprocessor.coded if feature.kind == "category"),
+            sparse=tuple(feature.name for feature in self.preprocessor.sparse),
             labels=config.label,
             group=config.group,
             split_column=config.split_column,
@@ -120,6 +121,7 @@ class Reference:
                 numeric=(*schema.numeric, *added.numeric),
                 times=(*schema.times, *added.times),
                 categorical=(*schema.categorical, *added.categorical),
+                sparse=(*schema.sparse, *added.sparse),
             )
         if ignored:
             logger.info("%s: columns that %s does not know are ignored: %s", where, self.place, listed_names(ignored))
@@ -149,7 +151,12 @@ def check_features(preprocessor: Preprocessor, types: dict[str, pa.DataType], wh
     for name, zone in preprocessor.times.items():
         if types[name] != FOLDER_TEXT and not fits_zone(types[name], zone):
             raise DataError(f"{where}: column {name!r} is {types[name]}; {because} {expected(zone)} there")
-    for name in (name for name in preprocessor.columns if name not in preprocessor.times):
+    for feature in preprocessor.sparse:
+        if not (feature.fits(types[feature.name]) or pa.types.is_null(types[feature.name])):
+            wanted = f"vectors of {feature.vector_bytes} bytes" if feature.vector_bytes else "lists of integers"
+            raise DataError(f"{where}: column {feature.name!r} is {types[feature.name]}; {because} {wanted} there")
+    others = {*preprocessor.times, *(feature.name for feature in preprocessor.sparse)}
+    for name in (name for name in preprocessor.columns if name not in others):
         kinds = (is_number, is_duration) if name in numeric else (is_text, pa.types.is_boolean)
         # Text in the names of folders is read as what is needed, if it can be.
         if types[name] != FOLDER_TEXT and not any(fits(types[name]) for fits in (*kinds, pa.types.is_null)):

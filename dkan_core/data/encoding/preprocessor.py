@@ -23,12 +23,12 @@ from pydantic import (
     AfterValidator,
     Field,
     NonNegativeInt,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
+from dkan_core.data.encoding.features import Feature, rising
 from dkan_core.data.encoding.raw_columns import buckets_of, column_named, column_of_numbers, numbers, texts_of
+from dkan_core.data.encoding.sparse import SparseFeature, sparse_codes
 from dkan_core.data.source.times import TimePart
 from dkan_core.utils.resources import available_cores
 from dkan_core.utils.schemas import Schema, read_json
@@ -53,38 +53,13 @@ THREADED_ROWS = 2048
 columns_pool = ThreadPoolExecutor(available_cores(), thread_name_prefix="dkan-encode")
 
 
-LATER_KEYS = (("time", None), ("buckets", 0))
-"""Keys that earlier versions do not write, with the value that stands for theirs."""
-
-
-def _rising(values: list[float]) -> list[float]:
-    for before, after in itertools.pairwise(values):
-        if after <= before:
-            raise ValueError(f"must rise from each number to the next, got {before} before {after}")
-    return values
-
-
-class _Feature(Schema):
-    """Base of what the encoding says of a column: equal where the fields are, whatever arrays are kept beside them."""
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and all(
-            getattr(self, name) == getattr(other, name) for name in type(self).model_fields
-        )
-
-    @model_serializer(mode="wrap")
-    def _without_later_keys(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Others are written as they always were: the fingerprint of data that were prepared before stays as it was.
-        return {key: value for key, value in plain(self).items() if (key, value) not in LATER_KEYS}
-
-
-class NumericFeature(_Feature):
+class NumericFeature(Feature):
     """A numeric column and its map to normal scores, linear between knots."""
 
     name: str
     """Column."""
 
-    knots: Annotated[list[float], AfterValidator(_rising)]
+    knots: Annotated[list[float], AfterValidator(rising)]
     """Rising values."""
 
     scores: list[Score]
@@ -108,7 +83,7 @@ class NumericFeature(_Feature):
         return self
 
 
-class _Coded(_Feature):
+class _Coded(Feature):
     name: str
     """Column."""
 
@@ -152,7 +127,7 @@ class ValueFeature(_Coded):
     """Codes of a numeric column: 0 not frequent, 1 missing, then its frequent values."""
 
     kind: Literal["value"] = "value"
-    vocabulary: Annotated[list[float], AfterValidator(_rising)]
+    vocabulary: Annotated[list[float], AfterValidator(rising)]
 
     @cached_property
     def values(self) -> Float64:
@@ -178,6 +153,12 @@ class Preprocessor(Schema):
     numeric_dtype: Literal["uint8", "float16", "float32"]
     """Storage type of the normal scores."""
 
+    sparse: list[SparseFeature] = Field(default_factory=list)
+    """Columns of lists of ids and of bit vectors."""
+
+    row_codes: NonNegativeInt = 0
+    """Codes of such columns that no row of the prepared data exceeds. Like ``counts`` it encodes nothing."""
+
     counts: dict[str, list[NonNegativeInt]] | None = None
     """Rows of the sample by column and value, as of ``histograms.count_values``; None where an earlier dkan wrote
     this. It encodes nothing: two preprocessors are equal without it."""
@@ -187,6 +168,7 @@ class Preprocessor(Schema):
         numeric = {feature.name for feature in self.numeric}
         values = [feature.name for feature in self.coded if feature.kind == "value"]
         categories = [feature.name for feature in self.coded if feature.kind == "category"]
+        categories += [feature.name for feature in self.sparse]
         # A column of times gives several features, and is no feature of another kind besides.
         plain = [feature.name for feature in self.numeric if feature.time is None]
         unique = (
@@ -210,14 +192,15 @@ class Preprocessor(Schema):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Preprocessor) and all(
-            getattr(self, name) == getattr(other, name) for name in ("numeric", "coded", "numeric_dtype")
+            getattr(self, name) == getattr(other, name) for name in ("numeric", "coded", "sparse", "numeric_dtype")
         )
 
     @property
     def columns(self) -> list[str]:
         """Source columns that are read."""
         names = [feature.name if feature.time is None else feature.time.column for feature in self.numeric]
-        return [*dict.fromkeys(names), *(feature.name for feature in self.coded if feature.kind == "category")]
+        categories = (feature.name for feature in self.coded if feature.kind == "category")
+        return [*dict.fromkeys(names), *categories, *(feature.name for feature in self.sparse)]
 
     @property
     def times(self) -> dict[str, str | None]:
@@ -229,6 +212,7 @@ class Preprocessor(Schema):
         """Source columns with a type that each can be given in: 64-bit floats, timestamps or strings."""
         types = {name: pa.float64() for name in self.columns}
         types |= {feature.name: pa.string() for feature in self.coded if feature.kind == "category"}
+        types |= {feature.name: feature.source_type for feature in self.sparse}
         return types | {name: pa.timestamp("us", zone) for name, zone in self.times.items()}
 
     @property
@@ -266,7 +250,7 @@ class Preprocessor(Schema):
     @property
     def digest(self) -> str:
         """SHA-256 of what decides how rows are encoded: two preprocessors are equal if theirs are."""
-        plain = self.model_dump(exclude={"counts"})
+        plain = self.model_dump(exclude={"counts", "row_codes"} | ({"sparse"} if not self.sparse else set()))
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
     def transform(self, rows: pa.RecordBatch | pa.Table, where: str) -> dict[str, npt.NDArray[Any]]:
@@ -277,7 +261,8 @@ class Preprocessor(Schema):
             where: The file, as messages should call it.
 
         Shape:
-            - Output: ``numeric`` (N, F), ``categorical`` (N, C) int32; each only where there is such a feature
+            - Output: ``numeric`` (N, F), ``categorical`` (N, C) int32, ``sparse`` (N, S) int32, as many as the longest
+              row has; each only where there is such a feature
 
         Raises:
             DataError: A column is missing or of another kind than in training.
@@ -307,6 +292,8 @@ class Preprocessor(Schema):
         if self.coded:
             codes_CN = np.stack(list(encode_all(encode_coded, self.coded)))
             arrays["categorical"] = np.ascontiguousarray(codes_CN.T)
+        if self.sparse:
+            arrays["sparse"] = sparse_codes(rows, self.sparse, where)
         return arrays
 
     def transform_coded(self, rows: pa.RecordBatch | pa.Table, where: str) -> npt.NDArray[np.int32]:
@@ -326,7 +313,8 @@ class Preprocessor(Schema):
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
         # Without a key for what is not known: the fingerprint of data that were prepared before stays as it was.
-        return self.model_dump(exclude=set() if self.counts is not None else {"counts"})
+        left_out = {"counts"} if self.counts is None else set()
+        return self.model_dump(exclude=left_out if self.sparse else left_out | {"sparse", "row_codes"})
 
     @classmethod
     def from_dict(cls, plain: Any) -> "Preprocessor":

@@ -25,6 +25,9 @@ MAX_WEIGHT = 1e30
 # the first batch touches as many blocks as it has pieces.
 BLOCK_BYTES = 1 << 20
 
+# The two arrays of sparse rows.
+OFFSETS, INDICES = "sparse_offsets", "sparse_indices"
+
 # SHA-256, because a CRC notices accidents alone, and of the cryptographic hashes of the standard library it is the
 # fastest on processors with SHA instructions: 1.8 GB/s a core here, BLAKE2b and SHA-512 0.8 (CRC-32 2.9).
 
@@ -43,6 +46,9 @@ class Content:
 
     cardinalities: tuple[tuple[str, int], ...] = ()
     """Name of each column of the array ``categorical``, and the number of its codes."""
+
+    sparse_codes: int = 0
+    """Number of codes of all columns of lists and bit vectors."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +224,10 @@ def _wrong_values(name: str, values: npt.NDArray[Any], first: int, content: Cont
     elif name == "categorical":
         limits = np.roll(np.array([codes for _, codes in content.cardinalities], np.uint32), -first)
         wrong = values.view(np.uint32) >= np.resize(limits, len(values))  # a negative code is a very large one
+    elif name == OFFSETS:
+        wrong = np.diff(values, prepend=max(0, int(values[0]))) < 0
+    elif name == INDICES:
+        wrong = (values < 1) | (values > content.sparse_codes)
     elif name == "weight":
         wrong = ~((values >= 0) & (values <= MAX_WEIGHT))
     elif values.dtype.kind == "f":
@@ -231,6 +241,10 @@ def _describe(name: str, value: Any, place: int, content: Content) -> str:
     """Say which value is wrong, and what was expected."""
     if name == "weight":
         return f"weight in row {place:,} is {value}; expected 0 to {MAX_WEIGHT:g}"
+    if name == OFFSETS:
+        return f"array {name!r} holds {value} at {place:,}; expected a number that is not below the one before"
+    if name == INDICES:
+        return f"array {name!r} holds {value} at {place:,}; expected 1 to {content.sparse_codes:,}"
     row, index = divmod(place, content.layout[name][0][0])
     if name == "labels":
         return f"label {content.labels[index]!r} in row {row:,} is {value}; expected 0, 1 or {NOT_MEASURED}"

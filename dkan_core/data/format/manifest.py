@@ -16,7 +16,8 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.download import download_file, download_shards
 from dkan_core.data.format.integrity import Content, block_count
 from dkan_core.data.format.remote_reader import open_remote
-from dkan_core.data.format.shard_writer import Shard, array_layout
+from dkan_core.data.format.shard_writer import array_layout
+from dkan_core.data.format.split_info import Count, Name, SplitInfo, WrittenSplit
 from dkan_core.data.source.columns import SourceFile
 from dkan_core.data.source.files import SUFFIXES
 from dkan_core.errors import DataError, redact
@@ -25,37 +26,16 @@ from dkan_core.utils.storage.files import read_if_there, read_regular, write_jso
 from dkan_core.utils.storage.paths import check_name, is_remote, local_path
 from dkan_core.utils.storage.staging import finish_interrupted
 
-# 2 lists the hash of each block of a shard; 1 has those of whole shards alone, and is read, too.
+# 3 has columns of lists or bit vectors, in arrays of their own; without such columns data are written as 2, which lists
+# the hash of each block of a shard. 1 has those of whole shards alone. All are read.
 FORMAT_VERSION: Final = 2
+SPARSE_VERSION: Final = 3
 
 # Written last, so that a folder with this file is complete.
 MANIFEST = "manifest.json"
 
 # What a prepared data set consists of; the manifest arrives last.
 OUTPUTS = (*SPLITS, MANIFEST)
-
-
-# More than any data set has, and few enough that sums and products of numbers that were read stay exact in int64.
-Count = Annotated[int, Field(ge=0, lt=1 << 48)]
-Name = Annotated[str, Field(min_length=1)]
-
-
-class SplitInfo(Schema):
-    """One split of prepared data."""
-
-    rows: int
-    """Rows of all its shards."""
-
-    classes: dict[str, dict[str, Count]]
-    """By label, how many rows hold "0", "1" and "null" (not measured)."""
-
-    shards: list[Shard]
-    """Its files; none for rows in memory."""
-
-    @property
-    def bytes(self) -> int:
-        """Of all its files."""
-        return sum(shard.bytes for shard in self.shards)
 
 
 class _Manifest(Schema):
@@ -76,8 +56,8 @@ class _Manifest(Schema):
     hashed: dict[str, float] = Field(default_factory=dict)
     """By column, which share of the train sample's rows has a code by its value's hash alone."""
 
-    format_version: Literal[1, 2] = FORMAT_VERSION
-    """Version of the format; 1 has no hashes of blocks."""
+    format_version: Literal[1, 2, 3] = FORMAT_VERSION
+    """Version of the format; 1 has no hashes of blocks, 3 has columns of lists or bit vectors."""
 
     labels: Annotated[list[Name], Field(min_length=1)]
     """Label names, in the order of the arrays."""
@@ -119,6 +99,7 @@ class PreparedData(_Manifest):
             ),
             labels=tuple(self.labels),
             cardinalities=tuple((feature.name, feature.cardinality) for feature in self.preprocessor.coded),
+            sparse_codes=sum(feature.size for feature in self.preprocessor.sparse),
         )
 
     @cached_property
@@ -141,10 +122,7 @@ class PreparedData(_Manifest):
         return {
             **taken,
             "format_version": self.format_version,
-            "features": {
-                "numeric": [feature.name for feature in self.preprocessor.numeric],
-                "categorical": [feature.name for feature in self.preprocessor.coded],
-            },
+            "features": _features(self.preprocessor).model_dump(exclude_defaults=True),
             "labels": self.labels,
             "weight": self.weight,
             "splits": {name: split.model_dump(mode="json", exclude=left_out) for name, split in self.splits.items()},
@@ -173,6 +151,7 @@ class PreparedData(_Manifest):
             "positives": positives,
             "numeric features": len(self.preprocessor.numeric),
             "coded features": len(self.preprocessor.coded),
+            **({"sparse features": len(self.preprocessor.sparse)} if self.preprocessor.sparse else {}),
             "stored as": self.preprocessor.numeric_dtype,
             "encoding": "fitted" if self.encoding_from is None else f"taken from {self.encoding_from[:12]}",
             "split rule": self.split_rule,
@@ -281,10 +260,6 @@ def parse_manifest(text: str | bytes, path: str) -> PreparedData:
     return _checked(_read_file(text, path), path)
 
 
-# The keys of ``SplitInfo.classes``: JSON has no other keys than text, and null is "not measured".
-CLASSES = {"0", "1", "null"}
-
-
 class _Version(Schema):
     """What every version of the format has."""
 
@@ -300,22 +275,16 @@ class _Features(Schema):
     categorical: list[str]
     """Names of the coded columns, in the order of the arrays."""
 
+    sparse: list[str] = Field(default_factory=list)
+    """Names of the columns of lists and bit vectors, in the order of their codes."""
 
-class _Split(SplitInfo):
-    rows: Annotated[int, Field(ge=1, lt=1 << 48)]
-    shards: Annotated[list[Shard], Field(min_length=1)]
 
-    @model_validator(mode="after")
-    def _adds_up(self) -> Self:
-        found = sum(shard.rows for shard in self.shards)
-        if found != self.rows:
-            raise ValueError(f"has {self.rows:,} rows, its shards {found:,}")
-        for label, counts in self.classes.items():
-            if set(counts) != CLASSES or sum(counts.values()) != self.rows:
-                raise ValueError(
-                    f"classes of {label!r} are {counts}; expected counts of 0, 1 and null, {self.rows:,} in all"
-                )
-        return self
+def _features(encoding: Preprocessor) -> _Features:
+    return _Features(
+        numeric=[feature.name for feature in encoding.numeric],
+        categorical=[feature.name for feature in encoding.coded],
+        sparse=[feature.name for feature in encoding.sparse],
+    )
 
 
 class _ManifestFile(_Manifest):
@@ -327,22 +296,27 @@ class _ManifestFile(_Manifest):
     location: Name | None = None
     """Folder or URI of the data, in a manifest that only points to them."""
 
-    format_version: Literal[1, 2]
+    format_version: Literal[1, 2, 3]
 
     features: _Features
     """The columns that are features."""
 
-    splits: dict[Literal["train", "valid", "test"], _Split]
+    splits: dict[Literal["train", "valid", "test"], WrittenSplit]
     """By name."""
 
     encoding: Preprocessor
     """How columns were encoded."""
 
     @model_validator(mode="after")
+    def _version_fits(self) -> Self:
+        if (self.format_version == SPARSE_VERSION) != bool(self.encoding.sparse):
+            raise ValueError(f"format_version: {SPARSE_VERSION} is for data with sparse columns, and for no others")
+        return self
+
+    @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        for kind, encoded in (("numeric", self.encoding.numeric), ("categorical", self.encoding.coded)):
-            if getattr(self.features, kind) != [feature.name for feature in encoded]:
-                raise ValueError(f"features.{kind}: are not the columns of encoding")
+        if self.features != _features(self.encoding):
+            raise ValueError("features: are not the columns of encoding")
         if not self.encoding.columns:
             raise ValueError("encoding: has no column")
         for name, split in self.splits.items():
@@ -363,8 +337,8 @@ class _ManifestFile(_Manifest):
 def _read_file(text: str | bytes, path: str) -> _ManifestFile:
     version = read_json(_Version, text, path).format_version
     # Looked at first, so that a file of a later version is not reported as one with unknown keys.
-    if version not in (1, FORMAT_VERSION):
-        raise DataError(f"{path}: has format version {version}; this dkan reads 1 to {FORMAT_VERSION}")
+    if version not in (1, FORMAT_VERSION, SPARSE_VERSION):
+        raise DataError(f"{path}: has format version {version}; this dkan reads 1 to {SPARSE_VERSION}")
     return read_json(_ManifestFile, text, path)
 
 

@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.data.format.blocks import Int64, VerifiedBlocks
-from dkan_core.data.format.integrity import BlockVerifier, Content, Field, Layout, block_count, read_exactly
+from dkan_core.data.format.integrity import (
+    INDICES,
+    OFFSETS,
+    BlockVerifier,
+    Content,
+    Field,
+    Layout,
+    block_count,
+    read_exactly,
+)
 from dkan_core.data.format.pieces import PieceCopier
 from dkan_core.data.format.shard_writer import Arrays, Shard
+from dkan_core.data.format.sparse_rows import SPARSE, SparseRows, stored_layout, stored_length
 from dkan_core.errors import DataError
 from dkan_core.utils.resources import allow_open_files
 from dkan_core.utils.schemas import Schema, read_json
@@ -32,7 +42,7 @@ OTHER_OPEN_FILES = 256
 MAX_HEADER_BYTES = 1 << 16
 
 # How safetensors calls the types.
-_DTYPES = {"uint8": "U8", "int32": "I32", "float16": "F16", "float32": "F32"}
+_DTYPES = {"uint8": "U8", "int32": "I32", "float16": "F16", "float32": "F32", "int64": "I64"}
 
 
 class ShardReader:
@@ -58,12 +68,14 @@ class ShardReader:
                 _open(path, shard, stack, writable=writable) for path, shard in zip(self.paths, shards, strict=True)
             ]
             opened = list(zip(self.paths, self.handles, shards, strict=True))
-            self.fields = [_read_header(path, handle, shard, content.layout) for path, handle, shard in opened]
+            every = [_read_header(path, handle, shard, content.layout) for path, handle, shard in opened]
             self._closer = stack.pop_all()
         self._verifiers = [
             BlockVerifier(path, shard.bytes, shard.blocks or (shard.sha256,), fields, content)
-            for (path, _, shard), fields in zip(opened, self.fields, strict=True)
+            for (path, _, shard), fields in zip(opened, every, strict=True)
         ]
+        self.fields = [{name: field for name, field in fields.items() if name in content.layout} for fields in every]
+        self._sparse = self._sparse_rows(every, content.layout)
         self._verified = VerifiedBlocks(
             [verifier.block_bytes for verifier in self._verifiers],
             [len(verifier.hashes) for verifier in self._verifiers],
@@ -81,7 +93,8 @@ class ShardReader:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row over all arrays."""
-        return sum(field.row_bytes for field in self.fields[0].values())
+        sparse = 0 if self._sparse is None else self._sparse.bytes // max(1, self.rows)
+        return sum(field.row_bytes for field in self.fields[0].values()) + sparse
 
     @property
     def size(self) -> int:
@@ -107,7 +120,8 @@ class ShardReader:
 
     def empty(self, rows: int) -> Arrays:
         """Return arrays for so many rows, with nothing in them yet."""
-        return {name: np.empty((rows, *field.row_shape), dtype=field.dtype) for name, field in self.fields[0].items()}
+        arrays: Arrays = {name: np.empty((rows, *each.row_shape), each.dtype) for name, each in self.fields[0].items()}
+        return arrays if self._sparse is None else {**arrays, SPARSE: np.empty((rows, self._sparse.width), np.int32)}
 
     def gather(self, extents: Int64 | Sequence[tuple[int, int]], out: Arrays | None = None) -> Arrays:
         """Read the rows of ``extents`` (first, past the last), none of which crosses a shard, one after the other.
@@ -125,7 +139,23 @@ class ShardReader:
             self._verify(pieces)
         if not self._copy_natively(pieces, arrays):
             self._copy(pieces, arrays)
+        if self._sparse is not None:
+            self._sparse.gather(pieces, arrays[SPARSE])
         return arrays
+
+    def _sparse_rows(self, fields: Sequence[Mapping[str, Field]], layout: Layout) -> SparseRows | None:
+        """Return what reads the codes of lists and bit vectors, where rows have such columns."""
+        if SPARSE not in layout:
+            return None
+        of_both = [{name: each[name] for name in (OFFSETS, INDICES)} for each in fields]
+        return SparseRows(self.paths, self.starts, of_both, layout[SPARSE][0][0], self._read_verified)
+
+    def _read_verified(self, shard: int, buffer: memoryview, offset: int) -> None:
+        """Read bytes of blocks that are verified, or are now."""
+        if not self._verified.is_complete:
+            extent = (np.array([number], np.int64) for number in (shard, offset, offset + len(buffer)))
+            self._verify_blocks(self._verified.missing(*extent))
+        self._read(shard, buffer, offset)
 
     def _verify(self, pieces: Int64) -> None:
         """Verify the blocks of some pieces that were not verified before."""
@@ -226,6 +256,8 @@ class _Header(Schema):
     labels: _Array | None = None
     weight: _Array | None = None
     group: _Array | None = None
+    sparse_offsets: _Array | None = None
+    sparse_indices: _Array | None = None
 
 
 def _read_header(path: Path, handle: int, shard: Shard, layout: Layout) -> dict[str, Field]:
@@ -235,15 +267,16 @@ def _read_header(path: Path, handle: int, shard: Shard, layout: Layout) -> dict[
         raise DataError(f"{path}: is not a prepared shard (a header of {length:,} bytes)")
     header = read_json(_Header, read_exactly(path, handle, 8, length), f"{path}: header")
     found = {name: array for name, array in header if array is not None}
-    position, fields = 8 + length, {}
+    position, fields, layout = 8 + length, {}, stored_layout(layout)
     for name, array in sorted(found.items(), key=lambda item: item[1].data_offsets):
         shape, kind = layout.get(name, ((), ""))
-        expected = (_DTYPES.get(kind), (shard.rows, *shape))
+        count = stored_length(name, shard.rows, array.shape)
+        expected = (_DTYPES.get(kind), (count, *shape))
         if (array.dtype, array.shape) != expected:
             raise DataError(f"{path}: array {name!r} is {array.dtype} {array.shape}; the manifest says {expected}")
         dtype = np.dtype(kind)
         row_bytes = dtype.itemsize * math.prod(shape)
-        field = Field(position, row_bytes * shard.rows, row_bytes, shape, dtype)
+        field = Field(position, row_bytes * count, row_bytes, shape, dtype)
         if array.data_offsets != (position - 8 - length, position - 8 - length + field.size):
             raise DataError(
                 f"{path}: array {name!r} lies at {array.data_offsets}; expected {field.size:,} bytes in all"

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.integrity import HashingFile, Layout
+from dkan_core.data.format.sparse_rows import SPARSE, stored_arrays, stored_layout
 from dkan_core.data.format.streamed import chunks_in_order, row_layout, safetensors_header
 from dkan_core.data.hashing import UInt64
 from dkan_core.native.library import native_library
@@ -72,6 +73,8 @@ def array_layout(preprocessor: Preprocessor, labels: int, *, weighted: bool, gro
         layout["numeric"] = ((len(preprocessor.numeric),), preprocessor.numeric_dtype)
     if preprocessor.coded:
         layout["categorical"] = ((len(preprocessor.coded),), "int32")
+    if preprocessor.sparse:
+        layout[SPARSE] = ((max(1, preprocessor.row_codes),), "int32")
     layout["labels"] = ((labels,), "uint8")
     if weighted:
         layout["weight"] = ((), "float32")
@@ -105,13 +108,17 @@ def write_shard(path: Path, listed_as: str, load: Callable[[], npt.NDArray[Any]]
     """
     records = load()
     order = order_of_keys(records[KEY])
-    header, names = safetensors_header(row_layout(records.dtype, without=KEY), len(order))
+    chunk_rows = max(1, CHUNK_BYTES // records.dtype.itemsize)
+    layout = row_layout(records.dtype, without=KEY)
+    lengths, sparse = stored_arrays(records, order, chunk_rows) if SPARSE in layout else ({}, {})
+    header, names = safetensors_header(stored_layout(layout), len(order), lengths)
     with path.open("wb") as file:
         hashing = HashingFile(file)
         hashing.write(header)
         for name in names:
-            for rows in chunks_in_order(records, order, name, max(1, CHUNK_BYTES // records.dtype.itemsize)):
-                hashing.write(rows.data.cast("B"))
+            for rows in sparse.get(name) or chunks_in_order(records, order, name, chunk_rows):
+                if rows.size:
+                    hashing.write(rows.data.cast("B"))
         file.flush()
         os.fsync(file.fileno())
     return Shard(path=listed_as, rows=len(order), bytes=hashing.size, sha256=hashing.sha256, blocks=hashing.blocks())

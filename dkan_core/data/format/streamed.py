@@ -6,6 +6,7 @@
 import json
 import struct
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,15 @@ from dkan_core.data.format.integrity import Layout
 HEADER_ALIGNMENT = 8
 
 
-def safetensors_header(layout: Layout, rows: int) -> tuple[bytes, list[str]]:
+def safetensors_header(
+    layout: Layout, rows: int, lengths: Mapping[str, int] = MappingProxyType({})
+) -> tuple[bytes, list[str]]:
     """Return what stands before the data of a safetensors file, and the names of its arrays in the order of the data.
 
     Args:
         layout: Row shape and dtype of each array.
         rows: Length of each array.
+        lengths: By name, of those that are of another length.
     """
     # The library decides the order, and what it calls the types.
     empty = save({name: np.empty((0, *shape), dtype) for name, (shape, dtype) in layout.items()})
@@ -31,8 +35,9 @@ def safetensors_header(layout: Layout, rows: int) -> tuple[bytes, list[str]]:
     end = 0
     for name, entry in entries.items():
         shape, dtype = layout[name]
-        start, end = end, end + rows * np.dtype((dtype, shape)).itemsize
-        entry |= {"shape": [rows, *shape], "data_offsets": [start, end]}
+        length = lengths.get(name, rows)
+        start, end = end, end + length * np.dtype((dtype, shape)).itemsize
+        entry |= {"shape": [length, *shape], "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % HEADER_ALIGNMENT)
     return struct.pack("<Q", len(text)) + text, list(entries)

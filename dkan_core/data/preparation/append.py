@@ -18,14 +18,15 @@ import numpy as np
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
 from dkan_core.data.encoding.like import read_reference
-from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData, SplitInfo
+from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import Shard, ShardWriter, write_shard
+from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.preparation.partition import whole_files
 from dkan_core.data.preparation.plan import PLAN
 from dkan_core.data.preparation.prepare import find_task, log_prepared
 from dkan_core.data.preparation.reuse import earlier_result, identity
 from dkan_core.data.preparation.statistics import Counts, check_values, collect_statistics, merge_counts
-from dkan_core.data.preparation.steps import PreparationTask, check_unchanged, log_unseen, spill_rows
+from dkan_core.data.preparation.steps import PreparationTask, check_unchanged, log_unseen, spill_rows, with_room
 from dkan_core.errors import ConfigError, DataError, OutputError, redact
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.failures import output_error
@@ -75,7 +76,7 @@ def append_rows(
         _remove_leftovers(place, earlier)
         with _scratch() as scratch:
             with progress("writing", task.rows, "rows") as advance:
-                encoding = earlier.preprocessor
+                encoding = with_room(earlier.preprocessor, counts)
                 writers, unseen = spill_rows(Path(scratch), task, fragments, encoding, counts, advance)
             shards = {split: _publish(place, earlier, split, writer) for split, writer in writers.items()}
         joined = _joined(earlier, task, counts, shards)
@@ -187,4 +188,5 @@ def _joined(
     ordered = {split: splits[split] for split in SPLITS if split in splits}
     # Made anew and not copied: the copy would keep the fingerprint.
     kept = {name: getattr(earlier, name) for name in PreparedData.model_fields}
+    kept["preprocessor"] = with_room(earlier.preprocessor, counts)
     return PreparedData(**{**kept, "splits": ordered, "invalid": invalid, "sources": [*earlier.sources, *sources]})

@@ -93,8 +93,8 @@ class PreparationPlan:
 
 
 def _plain(roles: PrepareConfig | Schema) -> dict[str, Any]:
-    """Return the fields; ``positive`` only where there is some, so that other plans stay what they were."""
-    return {name: value for name, value in asdict(roles).items() if name != "positive" or value}
+    """Return the fields; those of later versions only where they hold something: other plans stay what they were."""
+    return {name: value for name, value in asdict(roles).items() if name not in ("positive", "sparse") or value}
 
 
 def _plain_fragment(fragment: Fragment) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from dkan_core.config import PrepareConfig
 from dkan_core.config.prepare import SPLITS
+from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.format.integrity import MAX_WEIGHT
 from dkan_core.data.hashing import salted
 from dkan_core.data.preparation.partition import Fragment
@@ -56,10 +57,14 @@ class Counts:
     weights: list[float] = field(default_factory=lambda: [0.0] * len(SPLITS))
     """Sum of the rows' weights, of each split."""
 
+    longest: dict[str, int] = field(default_factory=dict)
+    """For each column of lists or bit vectors, the ids of the longest row."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON; labels hold 0, 1 and null alone."""
         labels = {name: [[counter[value] for value in BINARY] for counter in self.labels[name]] for name in self.labels}
-        return {"rows": self.rows, "labels": labels, "invalid": self.invalid, "weights": self.weights}
+        plain = {"rows": self.rows, "labels": labels, "invalid": self.invalid, "weights": self.weights}
+        return {**plain, "longest": self.longest} if self.longest else plain
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "Counts":
@@ -71,7 +76,8 @@ class Counts:
             ]
             for name, split in plain["labels"].items()
         }
-        return cls(rows=plain["rows"], labels=labels, invalid=plain["invalid"], weights=plain["weights"])
+        kept = {name: plain[name] for name in ("rows", "invalid", "weights")}
+        return cls(**kept, labels=labels, longest=plain.get("longest", {}))
 
     def classes(self, index: int) -> dict[str, dict[str, int]]:
         """Return how often each label is 0, 1 and not measured in a split."""
@@ -95,7 +101,8 @@ def merge_counts(parts: Sequence[Counts], schema: Schema) -> Counts:
     }
     rows = [sum(part.rows[index] for part in parts) for index in range(len(SPLITS))]
     weights = [sum(part.weights[index] for part in parts) for index in range(len(SPLITS))]
-    return Counts(rows=rows, labels=labels, invalid=invalid, weights=weights)
+    longest = {name: max(part.longest.get(name, 0) for part in parts) for name in schema.sparse}
+    return Counts(rows=rows, labels=labels, invalid=invalid, weights=weights, longest=longest)
 
 
 def sample_rows(columns: int) -> int:
@@ -166,17 +173,17 @@ def collect_statistics(
             weight = _checked_weights(batch.rows.column(schema.weight), schema.weight, batch.path)
             for index in range(len(SPLITS)):
                 counts.weights[index] += float(pc.sum(weight.filter(pa.array(batch.split == index))).as_py() or 0)
-        sample.add(_counted(batch.features(), counts.invalid, schema), batch.row_ids, batch.split == 0)
+        sample.add(_counted(batch.features(), counts, schema, batch.path), batch.row_ids, batch.split == 0)
     return counts, sample.sample()
 
 
-def _counted(
-    blocks: Iterable[pa.RecordBatch], invalid: dict[str, dict[str, int]], schema: Schema
-) -> Iterator[pa.RecordBatch]:
-    """Yield blocks of features whose invalid values were counted."""
-    numeric = set(schema.numeric)
+def _counted(blocks: Iterable[pa.RecordBatch], counts: Counts, schema: Schema, path: str) -> Iterator[pa.RecordBatch]:
+    """Yield blocks of features whose invalid values were counted, and the ids of the longest row."""
+    numeric, sparse = set(schema.numeric), set(schema.sparse)
     for block in blocks:
-        _count_invalid(invalid, block, [name for name in block.schema.names if name in numeric])
+        _count_invalid(counts.invalid, block, [name for name in block.schema.names if name in numeric])
+        for name, ids in longest_rows(block, [name for name in block.schema.names if name in sparse], path).items():
+            counts.longest[name] = max(ids, counts.longest.get(name, 0))
         yield block
 
 

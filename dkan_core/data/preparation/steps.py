@@ -21,9 +21,11 @@ from dkan_core.data.encoding.extending import extended_encoding, with_counts
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.histograms import hashed_shares
 from dkan_core.data.encoding.preprocessor import UNSEEN, Preprocessor
+from dkan_core.data.encoding.sparse import left_out_shares
 from dkan_core.data.format.integrity import Layout
-from dkan_core.data.format.manifest import PreparedData, SplitInfo
+from dkan_core.data.format.manifest import FORMAT_VERSION, SPARSE_VERSION, PreparedData
 from dkan_core.data.format.shard_writer import KEY, Shard, ShardWriter, array_layout, record_type
+from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.data.hashing import UInt64, salted, splitmix64
 from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.preparation.sampling import Sample
@@ -100,12 +102,27 @@ def fit(task: PreparationTask, counts: Counts, sample: Sample) -> Preprocessor:
         logger.warning(
             "column %r: %d NaN and %d infinite values are treated as missing", name, invalid["nan"], invalid["inf"]
         )
+    encoding = _fit_columns(task, sample)
+    for name, share in left_out_shares(sample.rows, encoding.sparse, task.where).items():
+        if share:
+            logger.info("column %r: %.2f%% of the ids have no code of their own", name, 100 * share)
+    return with_room(encoding, counts)
+
+
+def with_room(encoding: Preprocessor, counts: Counts) -> Preprocessor:
+    """Return an encoding of rows as long as those that were counted, and as it was made for."""
+    row_codes = max(sum(counts.longest.values()), encoding.row_codes)
+    return encoding.model_copy(update={"row_codes": row_codes}) if encoding.sparse else encoding
+
+
+def _fit_columns(task: PreparationTask, sample: Sample) -> Preprocessor:
     known = [] if task.encoding is None else task.encoding.columns
     if task.encoding is not None and {*task.schema.features} <= {*known}:
         return with_counts(task.encoding, sample.rows, task.where)
-    numeric, times, categorical = (
+    schema = task.schema
+    numeric, times, categorical, sparse = (
         [name for name in names if name not in known]
-        for names in (task.schema.numeric, task.schema.times, task.schema.categorical)
+        for names in (schema.numeric, schema.times, schema.categorical, schema.sparse)
     )
     fitted = fit_preprocessor(
         sample.rows,
@@ -114,6 +131,7 @@ def fit(task: PreparationTask, counts: Counts, sample: Sample) -> Preprocessor:
         task.config.numeric_dtype,
         task.where,
         times=times,
+        sparse=sparse,
         max_categories=task.config.max_categories,
     )
     if task.encoding is None:
@@ -295,6 +313,7 @@ def describe(
         check_unchanged(task.files[0].path, name, info.rows, sum(shard.rows for shard in info.shards))
     return PreparedData(
         preprocessor=preprocessor,
+        format_version=SPARSE_VERSION if preprocessor.sparse else FORMAT_VERSION,
         labels=list(task.config.label),
         weight=task.config.weight,
         splits=splits,

@@ -149,6 +149,8 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     # Arrow can neither count nor hash the narrow decimals.
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
+    if is_id_list(kind):
+        return pa.large_list(pa.int64())
     return pa.string() if is_text(kind) else kind
 
 
@@ -160,6 +162,17 @@ def is_text(kind: pa.DataType) -> bool:
 def is_number(kind: pa.DataType) -> bool:
     """Tell whether a column of this type holds integers, floats or decimals."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def is_id_list(kind: pa.DataType) -> bool:
+    """Tell whether a column of this type holds a list of integers in each row."""
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(fits(kind) for fits in kinds) and bool(pa.types.is_integer(kind.value_type))
+
+
+def is_sparse(kind: pa.DataType) -> bool:
+    """Tell whether each row of a column of this type names some of many ids: in a list, or as the ones of a vector."""
+    return is_id_list(kind) or bool(pa.types.is_fixed_size_binary(kind))
 
 
 def _check_same(path: str, types: dict[str, pa.DataType], first: str, expected: dict[str, pa.DataType]) -> None:
@@ -226,8 +239,8 @@ def plain_schema(types: Mapping[str, pa.DataType], columns: Sequence[str]) -> pa
 
 
 def are_small(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schema) -> bool:
-    """Tell whether each row group may be read at once: of strings, it is not known how long they are."""
-    if any(is_text(kind) for kind in plain.types):
+    """Tell whether each row group may be read at once: of strings and lists, it is not known how long they are."""
+    if any(is_text(kind) or is_id_list(kind) for kind in plain.types):
         return False
     row_bits = sum(field.type.bit_width for field in plain)
     rows = max((metadata.row_group(index).num_rows for index in groups), default=0)

@@ -1,13 +1,14 @@
 """The roles of columns: features by kind, labels, and what decides weight and split."""
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from dkan_core.config.prepare import PrepareConfig
-from dkan_core.data.source.columns import is_number, is_text
+from dkan_core.data.source.columns import is_number, is_sparse, is_text
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.errors import DataError
 
@@ -24,6 +25,9 @@ class Schema:
 
     categorical: tuple[str, ...]
     """String and boolean feature columns, in file order."""
+
+    sparse: tuple[str, ...] = ()
+    """Feature columns of lists of ids or of bit vectors, in file order."""
 
     labels: tuple[str, ...]
     """Label columns, in the order they were asked for."""
@@ -53,7 +57,7 @@ class Schema:
     @property
     def features(self) -> list[str]:
         """Every feature column."""
-        return [*self.numeric, *self.times, *self.categorical]
+        return [*self.numeric, *self.times, *self.categorical, *self.sparse]
 
 
 def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> Schema:
@@ -71,6 +75,7 @@ def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: st
     roles = filter(None, (config.group, config.split_column, config.split_by_time, config.weight))
     taken = {*config.label, *config.drop, *roles}
     features = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
+    check_split(features.sparse, config, where)
     return Schema(
         **features._asdict(),
         labels=config.label,
@@ -111,11 +116,12 @@ class Features(NamedTuple):
     numeric: tuple[str, ...]
     times: tuple[str, ...]
     categorical: tuple[str, ...]
+    sparse: tuple[str, ...]
 
 
 def is_feature(kind: pa.DataType) -> bool:
     """Tell whether columns of a type can be features."""
-    return any(fits(kind) for fits in (is_number, is_duration, is_time, is_text, pa.types.is_boolean))
+    return any(fits(kind) for fits in (is_number, is_duration, is_time, is_text, pa.types.is_boolean, is_sparse))
 
 
 def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:
@@ -127,8 +133,8 @@ def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:
     for name, kind in types.items():
         if not is_feature(kind):
             raise DataError(
-                f"{where}: column {name!r} is {kind}; a feature is a number, string, boolean, date, time or duration "
-                "(--drop it)"
+                f"{where}: column {name!r} is {kind}; a feature is a number, string, boolean, date, time, duration, "
+                "list of integers or bit vector (--drop it)"
             )
         taken = [part.name for part in time_parts(name, kind)[1:] if part.name in types] if is_time(kind) else []
         if taken:
@@ -137,7 +143,15 @@ def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:
         raise DataError(f"{where}: no feature column is left")
     numeric = tuple(name for name, kind in types.items() if is_number(kind) or is_duration(kind))
     times = tuple(name for name, kind in types.items() if is_time(kind))
-    return Features(numeric, times, tuple(name for name in types if name not in {*numeric, *times}))
+    sparse = tuple(name for name, kind in types.items() if is_sparse(kind))
+    categorical = tuple(name for name in types if name not in {*numeric, *times, *sparse})
+    return Features(numeric, times, categorical, sparse)
+
+
+def check_split(sparse: Sequence[str], config: PrepareConfig, where: str) -> None:
+    """Raise DataError where rows are to be split by their content, and that holds lists of ids or bit vectors."""
+    if sparse and config.splits_at_random and config.split_by == "content":
+        raise DataError(f"{where}: column {sparse[0]!r} holds ids; split_by content is for other columns: split by row")
 
 
 def _check_types(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:

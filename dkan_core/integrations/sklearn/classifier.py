@@ -161,6 +161,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEsti
         tags.input_tags.allow_nan = True
         # Not tags.input_tags.string: that promises to take columns of any objects, too.
         tags.input_tags.categorical = True
+        tags.input_tags.sparse = True  # of zeros and ones
         return tags
 
     def fit(
@@ -174,7 +175,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEsti
         """Train.
 
         Args:
-            X: Frame or array of rows.
+            X: Frame, array, or scipy sparse matrix of zeros and ones.
             y: The class of each row; or 0, 1 or NaN (not measured) for each of several labels.
             sample_weight: Weight of each row in the loss and in the calibration of probabilities; a row of weight 0
                 counts as left out everywhere. The encoding and the validation metrics do not look at weights.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from scipy.sparse import csr_matrix, issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
@@ -17,12 +18,16 @@ from dkan_core.data.encoding.extending import extended_encoding, with_counts
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.like import check_features
 from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.preparation.statistics import sample_rows
 from dkan_core.data.source.columns import column_types
 from dkan_core.data.source.frames import column_names, is_frame, to_table
 from dkan_core.data.source.roles import feature_columns
 from dkan_core.data.source.splits import hold_out
 from dkan_core.data.source.targets import check_classes
+
+SPARSE_COLUMN = "columns"
+"""What a sparse matrix is called among the columns of a model's encoding."""
 
 Int64 = npt.NDArray[np.int64]
 
@@ -32,12 +37,14 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Tabl
 
     Args:
         estimator: Whose rows they are; while fitting, it is told their number and names.
-        X: Frame or array.
+        X: Frame, array, or sparse matrix of zeros and ones.
         fitting: Whether it is to be trained with them.
 
     Raises:
-        ValueError: There is no row, or the features are not those of training.
+        ValueError: There is no row, or the features are not those of training; or a sparse matrix holds other values.
     """
+    if issparse(X):
+        return _ids_of_ones(validate_data(estimator, X, reset=fitting, dtype=None, accept_sparse="csr"))
     if is_frame(X):
         X = X if fitting else _select_columns(estimator, X)
         # As an array, a frame of numbers and text would lose the types of its columns.
@@ -49,6 +56,19 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Tabl
         X = validate_data(estimator, X, reset=fitting, dtype=None, ensure_all_finite=False)
     numbered = [f"x{index}" for index in range(estimator.n_features_in_)]
     return to_table(X, getattr(estimator, "feature_names_in_", numbered))
+
+
+def _ids_of_ones(X: csr_matrix) -> pa.Table:
+    """Return a sparse matrix as one column of lists: in each row the numbers of the columns that hold 1."""
+    wrong = X.data[(X.data != 0) & (X.data != 1)]
+    if len(wrong):
+        raise ValueError(
+            f"A sparse X must hold zeros and ones, got {wrong[0]:g}; give other numbers as an array or a frame"
+        )
+    ones = X.astype(np.uint8)
+    ones.eliminate_zeros()
+    lists = pa.LargeListArray.from_arrays(ones.indptr.astype(np.int64), ones.indices.astype(np.int64))
+    return pa.table({SPARSE_COLUMN: lists})
 
 
 def _select_columns(estimator: BaseEstimator, X: Any) -> Any:
@@ -101,10 +121,22 @@ def fit_encoding(table: pa.Table, base: Preprocessor | None = None) -> Preproces
 
 
 def _fit_columns(table: pa.Table) -> Preprocessor:
-    numeric, times, categorical = feature_columns(column_types("X", table.schema), "X")
+    features = feature_columns(column_types("X", table.schema), "X")
     dtype = PrepareConfig(label=("label",)).numeric_dtype
     sample = table.slice(0, sample_rows(table.num_columns))
-    preprocessor = fit_preprocessor(sample, numeric, categorical, dtype, "X", times=times, useless="leave out")
+    preprocessor = fit_preprocessor(
+        sample,
+        features.numeric,
+        features.categorical,
+        dtype,
+        "X",
+        times=features.times,
+        sparse=features.sparse,
+        useless="leave out",
+    )
+    if features.sparse:
+        longest = longest_rows(table, features.sparse, "X")
+        preprocessor = preprocessor.model_copy(update={"row_codes": sum(longest.values())})
     used = preprocessor.columns
     left_out = [name for name in table.column_names if name not in set(used)]
     if left_out and used:

@@ -288,6 +288,11 @@ def gradients_in_place() -> Iterator[None]:
         _accumulation.in_place = False
 
 
+def adds_in_place() -> bool:
+    """Tell whether this thread is in a backward pass that adds gradients where they are kept."""
+    return bool(_accumulation.in_place)
+
+
 def kept_gradients(parameters: Sequence[Tensor | None]) -> list[Tensor | None] | None:
     """Return where the gradients of some parameters are kept; None unless all of them are."""
     kept = [None if each is None or not each.is_leaf else each.grad for each in parameters]

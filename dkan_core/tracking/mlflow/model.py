@@ -89,6 +89,7 @@ def signature_of(saved: SavedModel) -> Any:
     for coded in saved.preprocessor.coded:
         if coded.kind == "category":
             types[coded.name] = anything() if BOOLEANS.issuperset(coded.vocabulary) else "string"
+    types |= {feature.name: anything() for feature in saved.preprocessor.sparse}
     outputs = {probability_column(label): "float" for label in saved.config.labels}
     inputs, found = (Schema([ColSpec(kind, name) for name, kind in each.items()]) for each in (types, outputs))
     return ModelSignature(inputs=inputs, outputs=found)
@@ -111,4 +112,6 @@ def example_of(preprocessor: Preprocessor) -> Any:
             values = feature.vocabulary
             value = values[0] if values else ""
             row[feature.name] = value == "true" if values and BOOLEANS.issuperset(values) else value
+    for sparse in preprocessor.sparse:
+        row[sparse.name] = bytes(sparse.vector_bytes) if sparse.vector_bytes else sparse.ids[:1]
     return pd.DataFrame([row])

@@ -99,6 +99,8 @@ class _Logits(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor) -> Tensor:
+    def forward(
+        self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor, sparse: Tensor | None
+    ) -> Tensor:
         """Return the logits ``(M, B, L)``."""
-        return self.model.member_logits(numeric, categorical, dropout_key_B)
+        return self.model.member_logits(numeric, categorical, dropout_key_B, sparse)

@@ -74,9 +74,11 @@ class TensorParallelism(ModelParallelism):
             return LossTotals(0.0, 0.0, 0 if self.place else rows)
         return LossTotals(loss.item() / weight.item(), weight.item(), rows)
 
-    def _member_logits(self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor) -> Tensor:
+    def _member_logits(
+        self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor, sparse: Tensor | None
+    ) -> Tensor:
         model = self.part.model
-        assert isinstance(model, TabularFastKAN)
+        assert isinstance(model, TabularFastKAN) and sparse is None
         first_BH = self._gathered(model.first_output(numeric, categorical, dropout_key_B))
         return model.logits_of(first_BH, dropout_key_B)
 

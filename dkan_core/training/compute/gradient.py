@@ -24,8 +24,8 @@ from dkan_core.model.kernels.native_input import gradients_in_place
 from dkan_core.model.training_step import LossTerms, add_step_gradient
 from dkan_core.training.state.adamw import Decayed
 
-Logits = Callable[[Tensor | None, Tensor | None, Tensor], Tensor]
-"""From numeric and categorical columns and the rows' keys for dropout to the logits ``(M, B, L)``."""
+Logits = Callable[[Tensor | None, Tensor | None, Tensor, Tensor | None], Tensor]
+"""From numeric and categorical columns, the rows' keys for dropout, and sparse columns to the logits ``(M, B, L)``."""
 
 # Weights that stand for single codes fit noise where a code has few rows. At so many rows per code they decay as all
 # others do; the factor is the root of the ratio, and lies within the two bounds (docs/concepts/model.md).
@@ -89,7 +89,9 @@ def decayed_ranges(model: TabularModel, config: ResolvedTrainConfig, rows: int) 
         if name in sizes:
             width = parameter.shape[1]
             ends = itertools.accumulate((size * width for size in sizes[name]), initial=start)
-            decays = [code_decay(base, rows / size) for size in sizes[name]]
+            taken = model.codes_per_row.get(name, [1.0] * len(sizes[name]))
+            rows_per_code = [rows * ones / size for ones, size in zip(taken, sizes[name], strict=True)]
+            decays = [code_decay(base, max(1.0, each)) for each in rows_per_code]
             ranges += [(*stretch, decay) for stretch, decay in zip(itertools.pairwise(ends), decays, strict=True)]
         elif name.endswith("weight") and "norm" not in name:
             ranges.append((start, start + parameter.numel(), base))
@@ -258,7 +260,8 @@ def part_loss(member_logits: Logits, part: dict[str, Tensor], config: ResolvedTr
     """Return what some rows of a batch add to its mean loss, in float32; ``total`` is the batch's weight."""
     # The loss is computed outside, in float32: bfloat16 has three digits.
     with torch.autocast(total.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-        logits_MBL = member_logits(part.get("numeric"), part.get("categorical"), part["dropout_key"])
+        arguments = part.get("numeric"), part.get("categorical"), part["dropout_key"], part.get("sparse")
+        logits_MBL = member_logits(*arguments)
     loss, _ = masked_loss(
         logits_MBL.float(),
         part["labels"],

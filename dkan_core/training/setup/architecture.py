@@ -5,6 +5,7 @@ import logging
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
+from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
@@ -26,7 +27,7 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
         return _choose_additive(reader, prepared, config)
     if config.model == "auto":
         encoding = prepared.preprocessor
-        columns = len(encoding.numeric) + len(encoding.coded)
+        columns = len(encoding.numeric) + len(encoding.coded) + encoding.row_codes
         sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
         one_hot_groups = choose_one_hot_groups(encoding, sample, reader.rows)
         missing = choose_missing(encoding, sample, one_hot_groups)
@@ -38,6 +39,12 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
 
 def _choose_additive(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ModelConfig:
     encoding = prepared.preprocessor
+    if encoding.sparse:
+        name = encoding.sparse[0].name
+        raise ConfigError(
+            f"model additive: column {name!r} holds ids, of which there is no curve; choose model auto, or prepare "
+            f"with --drop {name}"
+        )
     columns = len(encoding.numeric) + len(encoding.coded)
     sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
     one_hot_groups, shape = choose_additive(encoding, sample, config)

@@ -11,7 +11,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.model.kernels import check_kernel, describe_kernel
 from dkan_core.tracking.mlflow.client import check_mlflow
 from dkan_core.training.communication.rendezvous import TorchRun
-from dkan_core.training.setup.model_division import check_division, tensor_parallel_size
+from dkan_core.training.setup.model_division import check_columns, check_division, tensor_parallel_size
 from dkan_core.training.setup.placement import choose_eval_device, rank_devices, worker_devices
 from dkan_core.training.setup.sizing import batch_rows, epoch_count, grid_range, network_size, rarer_class_rows
 
@@ -55,7 +55,9 @@ logger = logging.getLogger(__name__)
 def resolve_for(config: TrainConfig, prepared: PreparedData, torchrun: TorchRun | None = None) -> ResolvedTrainConfig:
     """Fill in what is None for a data set; see ``resolve``."""
     train = prepared.splits["train"]
-    return resolve(config, train.rows, len(prepared.labels), torchrun, rarer_rows=rarer_class_rows(train))
+    found = resolve(config, train.rows, len(prepared.labels), torchrun, rarer_rows=rarer_class_rows(train))
+    check_columns(found, prepared.preprocessor)
+    return found
 
 
 def resolve(

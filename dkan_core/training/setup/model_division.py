@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dkan_core.config import MODEL_PARALLEL, ResolvedStrategy, ResolvedTrainConfig, TrainConfig
+from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import ConfigError
 from dkan_core.training.communication.rendezvous import TorchRun
 
@@ -60,6 +61,15 @@ def check_division(config: ResolvedTrainConfig, torchrun: TorchRun | None = None
         _check_layers(config)
     else:
         _check_units(config)
+
+
+def check_columns(config: ResolvedTrainConfig, encoding: Preprocessor) -> None:
+    """Raise ConfigError where a strategy that divides the model meets columns whose weights it does not divide."""
+    if config.strategy in MODEL_PARALLEL and encoding.sparse:
+        raise ConfigError(
+            f"strategy {config.strategy}: column {encoding.sparse[0].name!r} holds ids, whose weights are not divided; "
+            "choose allreduce"
+        )
 
 
 def _check_devices(strategy: str, devices: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dkan_core.config import TrainConfig
-from dkan_core.data.format.manifest import SplitInfo
+from dkan_core.data.format.split_info import SplitInfo
 
 # The numbers below were chosen on the validation parts of the data sets in docs/development/benchmarks.md, which says
 # what some of them are worth.

@@ -21,6 +21,8 @@ from dkan_core.model.tabular import TabularFastKAN
 Keys = Sequence[Hashable]
 """What the numbers along an axis of a tensor stand for."""
 
+SPARSE_WEIGHT = "encoder.sparse.weight"
+
 Axes = tuple[Keys | None, ...]
 """Of a tensor: None where an axis means the same in both models."""
 
@@ -97,6 +99,11 @@ class _Meaning:
         columns = zip(config.embedded, widths, strict=True)
         embedded = [(self.coded[index], place) for index, width in columns for place in range(width)]
         self.inputs: list[Hashable] = [*curved, *embedded]
+        # By column and id, whatever other ids it has; those that share a code do so only among as many codes.
+        self.ids: list[Hashable] = [None]
+        for feature in encoding.sparse:
+            shared = [("shared", feature.name, feature.buckets, bucket) for bucket in range(feature.buckets)]
+            self.ids += [*((feature.name, feature.vector_bytes, each) for each in feature.ids), *shared]
         self.binary = [numeric[index] for index in config.binary]
         is_ensemble = config.model != "fastkan"
         self.first = "network.first." if is_ensemble else "network.layers.0."
@@ -109,7 +116,7 @@ class _Meaning:
 
     def is_summed(self, name: str) -> bool:
         """Tell whether a tensor's numbers add to the output of the first layer, and so may begin at 0."""
-        return name in ("encoder.binary_linear.weight", "encoder.indicators.weight") or (
+        return name in ("encoder.binary_linear.weight", "encoder.indicators.weight", SPARSE_WEIGHT) or (
             name.startswith(f"{self.first}spline") or name.startswith(f"{self.first}base")
         )
 
@@ -121,6 +128,7 @@ class _Meaning:
         known: dict[str, Axes] = {
             "encoder.binary_linear.weight": (outputs, self.binary),
             "encoder.indicators.weight": (self._codes(), outputs),
+            SPARSE_WEIGHT: (self.ids, outputs),
             f"{self.first}spline_linear.weight": (outputs, centers),
             f"{self.first}base_linear.weight": (outputs, self.inputs),
             f"{self.first}base_linear.bias": (outputs,),
@@ -161,7 +169,7 @@ def _numeric_keys(encoding: Preprocessor, known: Preprocessor) -> list[Hashable]
 
 
 def _coded_keys(encoding: Preprocessor, known: Preprocessor) -> list[Hashable]:
-    return [key for key in _keys(encoding, known) if key[0] != "numeric"]
+    return [key for key in _keys(encoding, known) if key[0] not in ("numeric", "sparse")]
 
 
 def _keys(encoding: Preprocessor, known: Preprocessor) -> list[tuple[str, ...]]:

@@ -57,6 +57,7 @@ def several(rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
     return X, y
 
 
+ONES_ALONE = "a sparse matrix holds zeros and ones: ids that are there or not"
 WEIGHTS_ARE_NO_COPIES = (
     "a row of weight 2 stands in one batch of a step, two copies of it in two; and rows, not weights, are held out"
 )
@@ -64,7 +65,10 @@ WEIGHTS_ARE_NO_COPIES = (
 
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [FastKANClassifier(n_jobs=1)],
-    expected_failed_checks=lambda _: {"check_sample_weight_equivalence_on_dense_data": WEIGHTS_ARE_NO_COPIES},
+    expected_failed_checks=lambda _: {
+        "check_sample_weight_equivalence_on_dense_data": WEIGHTS_ARE_NO_COPIES,
+        "check_sample_weight_equivalence_on_sparse_data": ONES_ALONE,
+    },
 )
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_checks(estimator: FastKANClassifier, check: Any) -> None:

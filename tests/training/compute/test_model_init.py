@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from dkan_core.data.format.manifest import SplitInfo, read_manifest
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.training.compute.gradient import flatten, untrained_model
 from tests.model.architectures import CONFIG
 from tests.settings import resolved

@@ -1,0 +1,256 @@
+"""Columns of which each row names a few of many ids: lists of integers, such as tags, and vectors of bits.
+
+An id that is known, or a bucket of others, is a code; a row has each of its codes once. The codes of all such columns
+follow each other, from 1 on, so that they are the rows of one table of weights; 0 fills up shorter rows.
+
+Shape suffixes: N rows, K ids of all rows, S codes of the longest row.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import AfterValidator, Field, model_validator
+
+from dkan_core.data.encoding.features import Feature
+from dkan_core.data.encoding.raw_columns import column_named
+from dkan_core.data.hashing import splitmix64
+from dkan_core.data.source.columns import is_id_list
+from dkan_core.errors import DataError
+
+EMPTY = 0
+# Of a column; the manifest lists them, and the model has a vector of weights for each.
+MAX_IDS = 1 << 20
+# Of a row: batches and spill files have room for as many codes in every row as the longest row has.
+MAX_ROW_IDS = 4096
+# Rows whose bits are unpacked at once: a bit takes a byte then.
+UNPACKED_ROWS = 4096
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+
+def _rising_ids(ids: list[int]) -> list[int]:
+    if (np.diff(np.asarray(ids, np.int64)) <= 0).any():
+        raise ValueError("must rise from each id to the next")
+    return ids
+
+
+class SparseFeature(Feature):
+    """Codes of a column of lists of integers, or of vectors of bits."""
+
+    name: str
+    """Column."""
+
+    ids: Annotated[list[Annotated[int, Field(ge=-(2**63), lt=2**63)]], AfterValidator(_rising_ids)]
+    """Ids with a code of their own, rising; of a vector the numbers of its bits."""
+
+    buckets: Annotated[int, Field(ge=0)] = 0
+    """Codes behind those of the ids: by hash, each stands for some of all other ids; 0: those are left out."""
+
+    vector_bytes: Annotated[int, Field(ge=0)] = 0
+    """Bytes of a vector of bits, in the order of ``numpy.packbits``; 0: the column holds lists."""
+
+    ones: Annotated[float, Field(ge=0)]
+    """Mean number of codes in a row of the sample that the ids were found in."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "SparseFeature":
+        if not self.ids:
+            raise ValueError("ids: there must be one")
+        return self
+
+    @property
+    def size(self) -> int:
+        """Number of codes."""
+        return len(self.ids) + self.buckets
+
+    @property
+    def source_type(self) -> pa.DataType:
+        """The type that the column is read as."""
+        return pa.binary(self.vector_bytes) if self.vector_bytes else pa.large_list(pa.int64())
+
+    def fits(self, kind: pa.DataType) -> bool:
+        """Tell whether a column of a type can be encoded."""
+        if self.vector_bytes:
+            return bool(kind == self.source_type)
+        # What holds no id at all has no type of its own.
+        return is_id_list(kind) or (pa.types.is_list(kind) and pa.types.is_null(kind.value_type))
+
+    @cached_property
+    def known(self) -> Int64:
+        """The ids as an array."""
+        return np.asarray(self.ids, np.int64)
+
+    def codes_of(self, ids_K: Int64) -> Int64:
+        """Return the place of each id among the column's codes, -1 where it has none.
+
+        Shape:
+            - Input and output: ``(K,)``
+        """
+        place_K = np.minimum(np.searchsorted(self.known, ids_K), len(self.known) - 1)
+        other_K = np.full(len(ids_K), -1, np.int64)
+        if self.buckets:
+            other_K = len(self.ids) + (splitmix64(ids_K.view(np.uint64)) % np.uint64(self.buckets)).astype(np.int64)
+        return np.where(self.known[place_K] == ids_K, place_K, other_K)
+
+
+def ids_of(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> tuple[Int64, Int64]:
+    """Return the row and the id of each entry of a column; an id may occur twice in a row, null counts for nothing.
+
+    Args:
+        column: Lists of integers, or vectors of bits.
+        name: Its name.
+        where: The rows, as messages should call them.
+
+    Shape:
+        - Output: ``(K,)``, ``(K,)``
+
+    Raises:
+        DataError: The column is of another kind, or an id does not fit in 64 bits with a sign.
+    """
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_null(whole.type):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    if pa.types.is_fixed_size_binary(whole.type):
+        return _ones_of(whole)
+    try:
+        lists = whole.cast(pa.large_list(pa.int64()))
+    except pa.ArrowException as error:
+        raise DataError(f"{where}: column {name!r} is {whole.type}; expected lists of integers ({error})") from error
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    rows_K = np.repeat(np.arange(len(lists)), lengths)
+    ids = lists.flatten()
+    if ids.null_count:
+        rows_K = rows_K[np.asarray(ids.is_valid())]
+        ids = ids.drop_null()
+    return rows_K, ids.to_numpy()
+
+
+def _ones_of(vectors: pa.FixedSizeBinaryArray) -> tuple[Int64, Int64]:
+    """Return the row of each one in vectors of bits, and its number."""
+    width = vectors.type.byte_width
+    content = np.frombuffer(vectors.buffers()[1] or b"", np.uint8)
+    bytes_NW = content[vectors.offset * width : (vectors.offset + len(vectors)) * width].reshape(-1, width)
+    if vectors.null_count:
+        bytes_NW = np.where(np.asarray(vectors.is_valid())[:, None], bytes_NW, np.uint8(0))
+    rows, bits = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for start in range(0, len(bytes_NW), UNPACKED_ROWS):
+        found = np.nonzero(np.unpackbits(bytes_NW[start : start + UNPACKED_ROWS], axis=1))
+        rows.append(found[0] + start)
+        bits.append(found[1])
+    return np.concatenate(rows), np.concatenate(bits)
+
+
+def longest_rows(rows: pa.RecordBatch | pa.Table, names: Sequence[str], where: str) -> dict[str, int]:
+    """Return by column how many ids the longest of some rows has.
+
+    Raises:
+        DataError: They are more than ``MAX_ROW_IDS``.
+    """
+    longest = {}
+    for name in names:
+        rows_K, _ = ids_of(column_named(rows, name, where), name, where)
+        longest[name] = int(np.bincount(rows_K).max(initial=0))
+        if longest[name] > MAX_ROW_IDS:
+            raise DataError(
+                f"{where}: column {name!r} has {longest[name]:,} ids in a row; expected at most {MAX_ROW_IDS:,}: "
+                f"shorten its lists, or leave it out with --drop {name}"
+            )
+    return longest
+
+
+def sparse_codes(rows: pa.RecordBatch | pa.Table, features: Sequence[SparseFeature], where: str) -> Int32:
+    """Return the codes of rows, rising in each.
+
+    Args:
+        rows: At least the columns of the features.
+        features: All columns of this kind, in the order of their codes.
+        where: The rows, as messages should call them.
+
+    Shape:
+        - Output: ``(N, S)``, 0 behind a row's last code; S at least 1
+    """
+    end = 1 + sum(feature.size for feature in features)
+    keys, first = [], 1
+    for feature in features:
+        rows_K, ids_K = ids_of(_checked(column_named(rows, feature.name, where), feature, where), feature.name, where)
+        codes_K = feature.codes_of(ids_K)
+        has_code_K = codes_K >= 0
+        keys.append(rows_K[has_code_K] * end + codes_K[has_code_K] + first)
+        first += feature.size
+    row_K, code_K = np.divmod(_sorted_once(np.concatenate(keys)), end)
+    counts_N = np.bincount(row_K, minlength=len(rows))
+    starts_N = np.cumsum(counts_N) - counts_N
+    codes_NS = np.zeros((len(rows), max(1, counts_N.max(initial=0))), np.int32)
+    codes_NS[row_K, np.arange(len(row_K)) - starts_N[row_K]] = code_K
+    return codes_NS
+
+
+def _sorted_once(keys_K: Int64) -> Int64:
+    """Return different numbers in order."""
+    # np.unique hashes whole numbers: of these, of one row after the other, that took thirty times as long.
+    ordered = np.sort(keys_K, kind="stable")
+    return ordered[np.diff(ordered, prepend=-1) > 0]
+
+
+def _checked(column: pa.ChunkedArray | pa.Array, feature: SparseFeature, where: str) -> pa.ChunkedArray | pa.Array:
+    if not (pa.types.is_null(column.type) or feature.fits(column.type)):
+        wanted = f"vectors of {feature.vector_bytes} bytes" if feature.vector_bytes else "lists of integers"
+        raise DataError(f"{where}: column {feature.name!r} is {column.type}; the model was trained with {wanted} there")
+    return column
+
+
+def count_ids(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> Counter[int]:
+    """Return how many rows have each id."""
+    rows_K, ids_K = ids_of(column, name, where)
+    found, place_K = np.unique(ids_K, return_inverse=True)
+    # An id that a row has twice counts once.
+    once = _sorted_once(rows_K * len(found) + place_K)
+    counts = np.bincount(once % max(1, len(found)), minlength=len(found))
+    return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+
+
+def fit_sparse(
+    column: pa.ChunkedArray | pa.Array, name: str, where: str, max_ids: int | None, buckets: int
+) -> SparseFeature | None:
+    """Choose which ids have a code of their own: the most frequent ones; None where there is no id.
+
+    Args:
+        column: Of rows of the train split.
+        name: Its name.
+        where: The rows, as messages should call them.
+        max_ids: How many at most. Default: ``MAX_IDS``.
+        buckets: Codes that all other ids share by their hash, where there are others.
+    """
+    counts = count_ids(column, name, where)
+    if not counts:
+        return None
+    # Among ids of as many rows by their number: the choice must not depend on the order of the rows.
+    frequent = sorted(counts, key=lambda each: (-counts[each], each))[: max_ids or MAX_IDS]
+    feature = SparseFeature(
+        name=name,
+        ids=sorted(frequent),
+        buckets=buckets if len(counts) > len(frequent) else 0,
+        vector_bytes=column.type.byte_width if pa.types.is_fixed_size_binary(column.type) else 0,
+        ones=0.0,
+    )
+    codes_NS = sparse_codes(pa.table({name: column}), [feature], where)
+    return feature.model_copy(update={"ones": round(np.count_nonzero(codes_NS) / max(1, len(codes_NS)), 6)})
+
+
+def left_out_shares(
+    sample: pa.RecordBatch | pa.Table, features: Sequence[SparseFeature], where: str
+) -> dict[str, float]:
+    """Return by column which share of the ids in some rows has no code of its own."""
+    shares = {}
+    for feature in features:
+        _, ids_K = ids_of(column_named(sample, feature.name, where), feature.name, where)
+        own_K = np.isin(ids_K, feature.known)
+        shares[feature.name] = float(1 - own_K.mean()) if len(ids_K) else 0.0
+    return shares
