@@ -51,8 +51,8 @@ class PrepareConfig:
     """Storage type of the numeric columns, which are stored as normal scores."""
 
     max_categories: Annotated[int | None, Field(ge=1, le=65_536)] = setting(None, "Data", form=True)
-    """Most values of a column of strings that get codes of their own; rarer ones share codes by their hash. Default:
-    all that repeat."""
+    """Most values of a column of strings, or ids of a column of lists, that get codes of their own; rarer ones share
+    codes by their hash. Default: all that repeat."""
 
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = setting(0, "Data", form=True)
     """Seed of the split, of the sample that statistics are computed from, and of the shuffle."""

@@ -136,6 +136,9 @@ def inspect_data(sources: str | Path | Sequence[str | Path], config: PrepareConf
         sources: Files, folders, globs or fsspec URIs of raw Parquet; or one folder or URI that ``prepare`` wrote.
         config: Roles of the columns and split rule, of raw Parquet; its label may be ``UNLABELLED``. Default: no label.
 
+    Returns:
+        Rows, classes, and of each column its values, what it becomes, and what is suspicious about it.
+
     Raises:
         ConfigError: Settings are given for prepared data, or are no settings of a fit.
         DataError: The data are not what was expected; the message names file and column.

@@ -45,8 +45,8 @@ def fingerprint_parquet(
         weight: Column holding a non-negative weight for each row; it is not used as a feature. Empty: equal weights.
         numeric_dtype: Storage type of the numeric columns, which are stored as normal scores. One of: uint8, float16,
             float32.
-        max_categories: Most values of a column of strings that get codes of their own; rarer ones share codes by their
-            hash. 0: all that repeat.
+        max_categories: Most values of a column of strings, or ids of a column of lists, that get codes of their own;
+            rarer ones share codes by their hash. 0: all that repeat.
         seed: Seed of the split, of the sample that statistics are computed from, and of the shuffle.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
 

@@ -101,7 +101,10 @@ def train(
         config: Settings; what is None in it is chosen from the data.
         overwrite: Whether an earlier run in ``run`` may be replaced.
 
-    Under torchrun every rank calls it: the one of rank 0 writes the run, and all return what it returns.
+    Under torchrun every rank calls it: the one of rank 0 writes the run.
+
+    Returns:
+        The path of the best model, its validation AP, and the history of evaluations; of rank 0, also on other ranks.
 
     Raises:
         UserError: The data, a setting or the output folder is wrong.
