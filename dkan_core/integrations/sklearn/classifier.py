@@ -363,15 +363,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEsti
             columns_by_name=self._columns_by_name,
             history=self.history_,
         )
-        write_classifier(
-            folder,
-            self.module_,
-            self.architecture_,
-            self.preprocessor_,
-            self.metrics_,
-            description,
-            overwrite=overwrite,
-        )
+        model = (self.module_, self.architecture_, self.preprocessor_, self.metrics_)
+        write_classifier(folder, *model, description, overwrite=overwrite)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
