@@ -1,24 +1,10 @@
 """Settings of a run, once nothing is left open (``dkan_core.training.setup.defaults.resolve``)."""
 
-from typing import Literal
-
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from dkan_core.config.schema import STRICT, reports_config_errors
-from dkan_core.config.train import TrainConfig
-
-ResolvedStrategy = Literal[
-    "parameter-server",
-    "allreduce",
-    "ddp",
-    "ring",
-    "local-sgd",
-    "single",
-    "tensor-parallel",
-    "hybrid",
-    "pipeline",
-]
+from dkan_core.config.train import ResolvedStrategy, TrainConfig
 
 MODEL_PARALLEL = ("tensor-parallel", "hybrid", "pipeline")
 """Strategies that divide the model among workers."""

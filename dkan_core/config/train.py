@@ -9,8 +9,7 @@ from pydantic.dataclasses import dataclass
 from dkan_core.config.schema import INITIAL_MODEL, STRICT, Expected, Form, reports_config_errors, setting
 from dkan_core.errors import ConfigError
 
-Strategy = Literal[
-    "auto",
+ResolvedStrategy = Literal[
     "parameter-server",
     "allreduce",
     "ddp",
@@ -21,6 +20,7 @@ Strategy = Literal[
     "hybrid",
     "pipeline",
 ]
+Strategy = Literal["auto", ResolvedStrategy]
 
 # Far beyond what trains: so that a file cannot ask for millions of layers, whose modules alone would take minutes.
 MAX_HIDDEN_LAYERS = 64
