@@ -196,7 +196,10 @@ def refuse_sparse(preprocessor: Preprocessor) -> None:
     """Raise DataError where a model reads lists of ids or bit vectors, whose part in an answer is not told apart."""
     if preprocessor.sparse:
         name = preprocessor.sparse[0].name
-        raise DataError(f"column {name!r} holds ids; models with such columns are not explained yet: train with --drop")
+        raise DataError(
+            f"column {name!r} holds ids; models with such columns are not explained yet: "
+            f"for one that is, prepare the data with --drop {name} and train anew"
+        )
 
 
 def read_codes(column: Column, arrays: Arrays) -> Array:
