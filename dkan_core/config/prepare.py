@@ -28,8 +28,8 @@ class PrepareConfig:
     """Column to leave out."""
 
     group: str | None = setting(None, "Data", form=True)
-    """Column whose equal values belong together, and stay in one split unless another column decides the splits; it is
-    not used as a feature. Default: every row by itself."""
+    """Column whose equal values belong together, in one split unless another column decides the splits. It is not used
+    as a feature. Default: every row by itself."""
 
     split_column: str | None = setting(None, "Data", form=True)
     """Column holding train, valid or test for each row; it is not used as a feature. Default: split by hash."""
@@ -51,8 +51,8 @@ class PrepareConfig:
     """Storage type of the numeric columns, which are stored as normal scores."""
 
     max_categories: Annotated[int | None, Field(ge=1, le=65_536)] = setting(None, "Data", form=True)
-    """Most values of a column of strings, or ids of a column of lists, that get codes of their own; rarer ones share
-    codes by their hash. Default: all that repeat."""
+    """Most values of a column of strings, or ids in lists, that get codes of their own. Rarer ones share codes by their
+    hash. Default: all that repeat."""
 
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = setting(0, "Data", form=True)
     """Seed of the split, of the sample that statistics are computed from, and of the shuffle."""

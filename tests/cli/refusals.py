@@ -16,7 +16,7 @@ from tests.command import check, dkan
 ROWS = 400
 LABEL = ["--label", "label"]
 SOME_NULL = pa.array([None, *[1] * (ROWS - 1)])
-LISTS = [[1]] * ROWS
+LISTS = [["a"]] * ROWS
 
 Change = Callable[[Path], object]
 Case = tuple[Change, list[str], str | None, str]

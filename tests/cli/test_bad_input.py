@@ -128,7 +128,7 @@ CASES: dict[str, Case] = {
         with_column("z", pa.nulls(ROWS)),
         LABEL,
         None,
-        r"'z' is null; a feature is a number, string, boolean, date, time or duration",
+        r"'z' is null; a feature is a number, string, boolean, date, time, duration, list of integers or bit vector",
     ),
     "NaN feature": (with_column("z", [float("nan")] * ROWS), LABEL, None, r"'z' holds no value"),
     "identifier": (

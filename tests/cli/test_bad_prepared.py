@@ -24,7 +24,7 @@ def first_shard(data: Path) -> Path:
 
 def other_format(data: Path) -> None:
     plain = json.loads((data / "manifest.json").read_text())
-    (data / "manifest.json").write_text(json.dumps({**plain, "format_version": 3}))
+    (data / "manifest.json").write_text(json.dumps({**plain, "format_version": 4}))
 
 
 def a_folder_instead(path: Path) -> None:
@@ -65,7 +65,7 @@ PREPARED: dict[str, tuple[Change, str]] = {
         lambda data: (data / "manifest.json").write_text('{"format'),
         r"manifest\.json: Invalid JSON",
     ),
-    "other format": (other_format, r"manifest\.json: has format version 3; this dkan reads 1 to 2"),
+    "other format": (other_format, r"manifest\.json: has format version 4; this dkan reads 1 to 3"),
     "vanished shard": (lambda data: first_shard(data).unlink(), r"train/00000-of-00001\.safetensors: .*No such file"),
     "truncated shard": (
         lambda data: os.truncate(first_shard(data), 99),
@@ -140,7 +140,7 @@ MANIFESTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "hash of other length": (put(*SHARD, "sha256", "ab"), r"shards\.0\.sha256: String should match"),
     "block missing": (put(*SHARD, "blocks", []), r"train/00000-of-00001\.safetensors: blocks has 0 hashes; expected 1"),
     "block altered": (put(*SHARD, "blocks", ["0" * 64]), r"00000-of-00001\.safetensors: block 0 .* is damaged or was"),
-    "other columns": (lambda plain: plain["features"]["numeric"].reverse(), r"features\.numeric: are not the columns"),
+    "other columns": (lambda plain: plain["features"]["numeric"].reverse(), r"features: are not the columns"),
     "other encoding": (
         put("encoding", "numeric_dtype", "float32"),
         r"array 'numeric' is U8 .*; the manifest says .*F32",

@@ -60,8 +60,8 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "no such file": (["prepare", "row", *PREPARE, "--label", "late"], r"row: no such file or folder"),
     "two splits": (
-        ["prepare", "rows", *PREPARE, "--label", "late", "--group", "x", "--split-by-time", "paid"],
-        r"split_by_time 'paid' already determines the splits; remove group 'x'",
+        ["prepare", "rows", *PREPARE, "--label", "late", "--split-column", "x", "--split-by-time", "paid"],
+        r"split_column 'x' already determines the splits; remove split_by_time 'paid'",
     ),
     "split that does not add up": (
         ["prepare", "rows", *PREPARE, "--label", "late", "--split", "70/20/20"],

@@ -55,8 +55,8 @@ def test_all_flights_of_a_day_are_in_one_split(table: pa.Table) -> None:
 def test_columns_have_their_types_and_gaps(table: pa.Table) -> None:
     texts = {field.name for field in table.schema if pa.types.is_string(field.type)}
     planes = {"plane_type", "plane_manufacturer", "plane_model", "plane_engine"}
-    assert texts == {"carrier", "tailnum", "origin", "dest", "split"} | planes
-    assert table.num_columns == 31
+    assert texts == {"carrier", "tailnum", "origin", "dest", "date", "split"} | planes
+    assert table.num_columns == 32
     assert table.schema.field("label").type == pa.int8()
     nulls = {name: round(100 * table[name].null_count / table.num_rows, 1) for name in table.column_names}
     assert {name: share for name, share in nulls.items() if share > 10} == {
