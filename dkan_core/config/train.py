@@ -101,7 +101,7 @@ class TrainConfig:
 
     # What it costs and brings is in docs/development/benchmarks.md.
     sketch_rank: Annotated[int, Field(ge=0, le=4096)] = setting(0, "Model", advanced=True, form=True)
-    """Rank of random sketches whose factors are trained in place of the first layer's weights; 0: the weights are."""
+    """Rank of the random sketches whose factors are trained instead of the first layer's weights; 0 for no sketches."""
 
     init_from: str | None = setting(None, "Model", form=INITIAL_MODEL)
     """Model (path or URI) whose architecture and weights to start from; prepare the data with `--like` this model."""
@@ -119,7 +119,7 @@ class TrainConfig:
     """How workers synchronize; "auto" is single with one worker, allreduce under torchrun, else parameter-server."""
 
     tensor_parallel_size: Annotated[int | None, Field(ge=2, le=1024)] = setting(None, "Distribution", advanced=True)
-    """Workers of a group, which divides the units of each hidden layer, with strategy hybrid. Default: 2."""
+    """Workers that divide one copy of the model among them, with strategy hybrid. Default: 2."""
 
     # sync has the AP of one worker. On the flights, average lost 0.006 of it with two workers and 0.013 with four,
     # async 0.009 and 0.019.

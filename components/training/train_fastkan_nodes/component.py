@@ -79,8 +79,8 @@ def train_fastkan_nodes(
             separate several by commas. Empty: none.
         num_centers: Gaussian basis functions per edge.
         dropout: Fraction of hidden units dropped during training; independent of the number of workers.
-        sketch_rank: Rank of random sketches whose factors are trained in place of the first layer's weights; 0: the
-            weights are.
+        sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights; 0 for
+            no sketches.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
         strategy: How workers synchronize; "auto" is single with one worker, allreduce under torchrun, else
             parameter-server. One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single, tensor-parallel,
