@@ -1,6 +1,8 @@
 """Both pages as a reader sees them, in headless Chromium: on a screen and a phone, light and dark, offline."""
 
+import base64
 import html
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -175,3 +177,17 @@ def test_switch_shows_one_label_at_a_time_and_takes_the_keyboard(browser: Chromi
         browser.press("ArrowRight")
         assert browser.ask(panels) == [each == place for each in range(len(NAMES) + 1)]
         assert browser.ask(WIDER) <= 0
+
+
+def test_pages_print_on_few_sheets_without_what_only_a_screen_can_do(browser: Chromium, pages: dict[str, Path]) -> None:
+    for name, most in (("report", 8), ("explanation", 4)):
+        browser.open(pages[name])
+        printed = base64.b64decode(browser.call("Page.printToPDF")["data"])
+        assert max(map(int, re.findall(rb"/Count (\d+)", printed))) <= most, name
+        browser.call("Emulation.setEmulatedMedia", media="print")
+        shown = browser.ask(
+            "getComputedStyle(document.querySelector('.figures')).gridTemplateColumns.split(' ').length"
+        )
+        hidden = browser.ask("[...document.querySelectorAll('.contents')].every((each) => !each.offsetHeight)")
+        browser.call("Emulation.setEmulatedMedia", media="")
+        assert (shown, hidden) == (3, True), name
