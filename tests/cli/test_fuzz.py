@@ -20,9 +20,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dkan_core import TrainConfig, train
+from dkan_core import PrepareConfig, TrainConfig, prepare, train
 from dkan_core.config import build_config
 from tests.command import dkan
+from tests.data.sparse_tables import list_table, make_ones
+from tests.data.tables import write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,11 @@ class Sound:
     prepared: Path
     rows: Path
     settings: Path
+    additive: Path
+    """A run with an additive model of the same data."""
+
+    lists: Path
+    """A run of rows with a group and a column of lists, beside its ``rows.parquet`` and ``data``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +101,7 @@ def metrics(out: Path) -> object:
 
 MODEL = ("model.safetensors", "config.json", "preprocessor.json", "metrics.json")
 SHARD, CHECKPOINT, SETTINGS = "test/00000-of-00001.safetensors", "step-000000000020.safetensors", "settings.json"
-ROWS = "rows.parquet"
+ROWS, EDITS = "rows.parquet", "edits.toml"
 KINDS = {
     "rows to prepare": Kind(
         make=lambda sound, folder: shutil.copy(sound.rows, folder),
@@ -126,6 +133,39 @@ KINDS = {
         files=("manifest.json", SHARD),
         command=lambda sound, folder, out: evaluate(sound.run / "model", folder, out),
         result=metrics,
+    ),
+    "additive model": Kind(
+        make=lambda sound, folder: copy(sound.additive / "model", folder),
+        files=MODEL,
+        command=predict,
+        result=pq.read_table,
+    ),
+    "rows of lists to score": Kind(
+        make=lambda sound, folder: shutil.copy(sound.lists / ROWS, folder),
+        files=(ROWS,),
+        command=lambda sound, folder, out: ["predict", sound.lists / "model", folder / ROWS, "--out", out],
+        result=lambda out: pq.read_table(out).num_rows,
+        known=frozenset([ROWS]),
+    ),
+    "model of lists": Kind(
+        make=lambda sound, folder: copy(sound.lists / "model", folder),
+        files=MODEL,
+        command=lambda sound, folder, out: ["predict", folder, sound.lists / ROWS, "--out", out],
+        result=pq.read_table,
+    ),
+    "prepared lists and groups": Kind(
+        make=lambda sound, folder: copy(sound.lists / "data", folder),
+        files=("manifest.json", SHARD),
+        command=lambda sound, folder, out: evaluate(sound.lists / "model", folder, out),
+        result=metrics,
+    ),
+    "edits": Kind(
+        make=lambda sound, folder: (folder / EDITS).write_text('[[edit]]\nterm = "mean_area"\naction = "center"\n'),
+        files=(EDITS,),
+        command=lambda sound, folder, out: ["edit", sound.additive / "model", "--set", folder / EDITS, "--out", out],
+        result=lambda out: (out / "config.json").exists(),
+        known=frozenset([EDITS]),
+        examples=25,
     ),
     "history": Kind(
         make=copy_run,
@@ -219,7 +259,28 @@ def sound(prepared: Path, source: Path, tmp_path_factory: pytest.TempPathFactory
     settings_file.write_text(json.dumps(plain))
     train(prepared, folder / "run", build_config(TrainConfig, plain))
     pq.write_table(pq.read_table(source).slice(0, 50), rows)
-    return Sound(run=folder / "run", prepared=prepared, rows=rows, settings=settings_file)
+    train(prepared, folder / "additive", TrainConfig(model="additive", device="cpu", batch_size=64, epochs=1))
+    return Sound(
+        run=folder / "run",
+        prepared=prepared,
+        rows=rows,
+        settings=settings_file,
+        additive=folder / "additive",
+        lists=run_of_lists(folder / "lists"),
+    )
+
+
+def run_of_lists(folder: Path) -> Path:
+    """Train on rows with a group and a column of lists; return the folder."""
+    table = list_table(make_ones(600))
+    rows = table.slice(0, 50).drop_columns(["y", "row"])
+    prepare(
+        write(table, folder.with_name("raw")), folder.with_name("prepared"), PrepareConfig(label=("y",), group="row")
+    )
+    train(folder.with_name("prepared"), folder, TrainConfig(hidden=(4,), device="cpu", batch_size=64, epochs=1))
+    pq.write_table(rows, folder / ROWS)
+    copy(folder.with_name("prepared"), folder / "data")
+    return folder
 
 
 def run(kind: Kind, sound: Sound, folder: Path, out: Path) -> tuple[int, object]:
