@@ -15,7 +15,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, manifest_text, parse_manifest
 from dkan_core.data.source.columns import is_number, is_text
 from dkan_core.data.source.folders import FOLDER_TEXT
-from dkan_core.data.source.roles import Schema, check_roles, feature_columns
+from dkan_core.data.source.roles import Schema, check_roles, feature_columns, special_columns
 from dkan_core.data.source.times import expected, fits_zone, is_duration
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.schemas import read_json
@@ -72,9 +72,7 @@ class Reference:
             )
         if config.max_categories is not None and not config.extend:
             raise ConfigError(f"max_categories: {self.place} has its encoding; leave it out with --like")
-        names = ("group", "split_column", "split_by_time", "weight")
-        roles = {name: getattr(config, name) for name in names}
-        for setting, name in [*(("drop", name) for name in config.drop), *roles.items()]:
+        for setting, name in [*(("drop", name) for name in config.drop), *special_columns(config).items()]:
             if name in self.preprocessor.columns:
                 raise ConfigError(
                     f"{setting} {name}: is a feature of {self.place}, which needs it; leave out that setting"
@@ -105,11 +103,8 @@ class Reference:
             times=tuple(self.preprocessor.times),
             categorical=tuple(feature.name for feature in self.preprocessor.coded if feature.kind == "category"),
             sparse=tuple(feature.name for feature in self.preprocessor.sparse),
+            **special_columns(config),
             labels=config.label,
-            group=config.group,
-            split_column=config.split_column,
-            weight=config.weight,
-            split_by_time=config.split_by_time,
             positive=config.positive_values,
         )
         ignored = [name for name in types if name not in {*schema.columns, *config.drop}]

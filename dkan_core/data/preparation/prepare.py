@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from dkan_core.config import PrepareConfig
@@ -112,22 +113,14 @@ def find_task(
         hints = find_split_hints(types, {*config.label, *filter(None, [config.weight])}, files[0].path)
     in_folders = [name for name in folder_values(files[0].path) if name in types]
     folders = {name: str(types[name]) for name in in_folders}
+    task = partial(PreparationTask, config=config, files=files, grouped=config.has_groups, hints=hints)
     if reference is None:
         schema = replace(assign_roles(types, config, where), folders=folders)
-        task = PreparationTask(config=config, files=files, schema=schema, grouped=config.has_groups, hints=hints)
-        return task, footers
+        return task(schema=schema), footers
     known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
     types |= dict.fromkeys(known, FOLDER_TEXT)
     schema = replace(reference.assign_roles(types, config, where), folders={**folders, **known})
-    task = PreparationTask(
-        config=config,
-        files=files,
-        schema=schema,
-        encoding=reference.preprocessor,
-        grouped=config.has_groups,
-        hints=hints,
-    )
-    return task, footers
+    return task(schema=schema, encoding=reference.preprocessor), footers
 
 
 def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> PreparationTask:

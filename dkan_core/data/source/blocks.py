@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from dkan_core.data.source.columns import (
     are_small,
-    check_footer,
     column_types,
     next_batch,
+    open_groups,
     open_parquet,
     plain_schema,
     read_batches,
@@ -65,9 +65,7 @@ def read_blocks(
     Raises:
         DataError: The file is truncated or a page is damaged, or it is another one than before.
     """
-    parquet = open_parquet(path)
-    check_footer(parquet, footer, path)
-    wanted = [*range(*groups)] if groups is not None else [*range(parquet.num_row_groups)]
+    parquet, wanted = open_groups(path, groups, footer)
     types, every = column_types(path, parquet.schema_arrow), [*dict.fromkeys([*columns, *others])]
     # From a bucket each read is a request: fewer and longer ones are faster.
     if is_remote(path) or not are_small(parquet.metadata, wanted, plain_schema(types, every)):

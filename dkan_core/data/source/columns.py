@@ -208,11 +208,9 @@ def read_batches(
     Raises:
         DataError: The file is truncated or a page is damaged, or it is another one than before.
     """
-    parquet = open_parquet(path)
-    check_footer(parquet, footer, path)
+    parquet, wanted = open_groups(path, groups, footer)
     plain = plain_schema(column_types(path, parquet.schema_arrow), columns)
     own = plain.names
-    wanted = list(range(*groups)) if groups is not None else list(range(parquet.num_row_groups))
     if are_small(parquet.metadata, wanted, plain):
         parquet = open_parquet(path, whole_groups=True, metadata=parquet.metadata)
         batches = whole_groups(parquet, wanted, own)
@@ -227,10 +225,21 @@ def read_batches(
             on_rows(batch.num_rows)
 
 
-def check_footer(parquet: pq.ParquetFile, footer: str | None, path: str) -> None:
-    """Raise DataError unless a footer is the one that ``footer_digest`` gave before; None is any."""
+def open_groups(path: str, groups: tuple[int, int] | None, footer: str | None) -> tuple[pq.ParquetFile, list[int]]:
+    """Open a file, and return which of its row groups are to be read.
+
+    Args:
+        path: The file, local or remote.
+        groups: The first row group, and the one past the last; None for all.
+        footer: What ``footer_digest`` gave before; None for any.
+
+    Raises:
+        DataError: The file cannot be read, or is another one than before.
+    """
+    parquet = open_parquet(path)
     if footer is not None and footer_digest(parquet) != footer:
         raise source_changed(path)
+    return parquet, [*range(*(groups or (0, parquet.num_row_groups)))]
 
 
 def plain_schema(types: Mapping[str, pa.DataType], columns: Sequence[str]) -> pa.Schema:

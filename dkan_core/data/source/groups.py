@@ -13,14 +13,13 @@ from dkan_core.data.hashing import UInt64, splitmix64, value_keys
 from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError
 
-# Groups with the same number count as one. A byte tells enough of them apart to make halves or folds.
-GROUPS = 256
-
 
 def row_groups(
     rows: pa.RecordBatch, config: PrepareConfig, bounds: TimeBounds | None, path: str
 ) -> npt.NDArray[np.uint8]:
     """Return the number of each row's group: by the hash of ``group``, else the stretch of time that it is in.
+
+    Groups with the same number count as one: a byte tells enough of them apart to make halves or folds.
 
     Args:
         rows: With the column of groups, or of times (N).

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -11,6 +11,9 @@ from dkan_core.config.prepare import PrepareConfig
 from dkan_core.data.source.columns import is_number, is_sparse, is_text
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.errors import DataError
+
+# Settings that name a column which is neither label nor feature.
+ROLES = ("group", "split_column", "split_by_time", "weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +54,7 @@ class Schema:
     @property
     def others(self) -> list[str]:
         """Every column to read that is no feature."""
-        roles = filter(None, (self.group, self.split_column, self.split_by_time, self.weight))
-        return [*self.labels, *roles]
+        return [*self.labels, *filter(None, (getattr(self, role) for role in ROLES))]
 
     @property
     def features(self) -> list[str]:
@@ -72,19 +74,15 @@ def assign_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: st
         DataError: A named column does not exist, or a feature has a type that is no feature.
     """
     check_roles(types, config, where)
-    roles = filter(None, (config.group, config.split_column, config.split_by_time, config.weight))
-    taken = {*config.label, *config.drop, *roles}
+    taken = {*config.label, *config.drop, *special_columns(config).values()}
     features = feature_columns({name: kind for name, kind in types.items() if name not in taken}, where)
     check_split(features.sparse, config, where)
-    return Schema(
-        **features._asdict(),
-        labels=config.label,
-        group=config.group,
-        split_column=config.split_column,
-        weight=config.weight,
-        split_by_time=config.split_by_time,
-        positive=config.positive_values,
-    )
+    return Schema(**features._asdict(), **special_columns(config), labels=config.label, positive=config.positive_values)
+
+
+def special_columns(config: PrepareConfig) -> dict[str, Any]:
+    """Return by role the column that has it, of those that are neither label nor feature; None where there is none."""
+    return {role: getattr(config, role) for role in ROLES}
 
 
 def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str) -> None:
@@ -95,12 +93,10 @@ def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str
         config: Names of the columns that have a role.
         where: The files, as messages should call them.
     """
-    names = ("group", "split_column", "split_by_time", "weight")
-    special = {name: getattr(config, name) for name in names}
     for setting, name in [
         *(("label", name) for name in config.label),
         *(("drop", name) for name in config.drop),
-        *special.items(),
+        *special_columns(config).items(),
     ]:
         if name is not None and name not in types:
             close = difflib.get_close_matches(name, types, n=1)
