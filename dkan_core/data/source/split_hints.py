@@ -63,6 +63,8 @@ def describe_split(rule: Mapping[str, str]) -> str:
     'Split at random, row by row (70/10/20).'
     >>> describe_split({"by": "time", "column": "day", "percent": "70/10/20", "valid from": "5", "test from": "6"})
     'Split by time: the earliest rows by day are train, valid from 5, test from 6.'
+    >>> describe_split({"by": "column", "column": "split", "group": "date"})
+    'Split by column split. Rows of one date belong together.'
     """
     column, percent = rule.get("column", ""), f" ({rule['percent']})" if "percent" in rule else ""
     bounds = ", ".join(f"{name} {rule[name]}" for name in ("valid from", "test from") if name in rule)
@@ -74,7 +76,8 @@ def describe_split(rule: Mapping[str, str]) -> str:
         "content": f"Split at random, by what each row holds{percent}.",
         "estimator": "Held out at random.",
     }
-    return sentences.get(rule["by"], f"Split by {rule['by']}.")
+    together = f" Rows of one {rule['group']} belong together." if "group" in rule else ""
+    return sentences.get(rule["by"], f"Split by {rule['by']}.") + together
 
 
 def split_warnings(hints: Mapping[str, str]) -> list[str]:
