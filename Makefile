@@ -57,9 +57,10 @@ all-tests: $(READY)
 test-quick: $(READY) ## Run the tests that are not marked slow
 	$(PYTEST) -m "not slow"
 
-test-image: $(READY) ## Build the image and run it with a real engine; train on two nodes: needs root, installs what is missing
+test-image: $(READY) ## Build and run the image, train on two nodes, open pages in Chromium: needs root, installs what is missing
 	tests/image/install
 	$(BIN)/pytest --quiet tests/image tests/trainjob
+	$(BIN)/pytest --quiet -m browser tests/report tests/explanation
 
 image: ## Build the image: IMAGE=registry.example/dkan:0.2.0, VARIANT=gpu or cpu, BUILD_ARGS="options"
 	docker build --build-arg VARIANT=$(VARIANT) --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) \
