@@ -60,6 +60,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEsti
         dropout: Fraction of hidden units dropped during training. Default: 0.2.
         binary_dropout: Fraction of binary inputs dropped during training. Default: 0.2.
         embedding_dim: Width of a categorical column's embedding. Default: 8.
+        sketch_rank: Rank of the random sketches of the first layer's weights. Default: 0, none.
         epochs: Maximum passes over the train split. Default: from the number of rows.
         batch_size: Rows per step over all workers. Default: from the number of rows.
         learning_rate: Peak learning rate of AdamW. Default: from the batch size.
@@ -112,6 +113,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEsti
         dropout: float | None = None,
         binary_dropout: float | None = None,
         embedding_dim: int | None = None,
+        sketch_rank: int | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
@@ -138,6 +140,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEsti
         self.dropout = dropout
         self.binary_dropout = binary_dropout
         self.embedding_dim = embedding_dim
+        self.sketch_rank = sketch_rank
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate

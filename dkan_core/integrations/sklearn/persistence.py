@@ -20,7 +20,7 @@ from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import exchange_remote, local_copy
 
 # Parameters of the classifier that a model's architecture knows.
-MODEL_PARAMETERS = ("members", "hidden", "num_centers", "dropout", "binary_dropout", "embedding_dim")
+MODEL_PARAMETERS = ("members", "hidden", "num_centers", "dropout", "binary_dropout", "embedding_dim", "sketch_rank")
 
 # Longer than any class's name: so that a damaged dtype, such as <U500000000, cannot ask for gigabytes.
 MAX_CLASS_BYTES = 1 << 16
