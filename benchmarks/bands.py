@@ -20,7 +20,7 @@ from dkan_core import PrepareConfig, TrainConfig, prepare, train
 from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.explanation.curves import HALF_WIDTHS, Curve
 from dkan_core.explanation.explain import read_rows
-from dkan_core.explanation.learned import Effort, read_explanation
+from dkan_core.explanation.learned import Effort, read_label
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.saved_model import SavedModel
 
@@ -86,7 +86,7 @@ def curves_of(case: Case, seed: int, folder: Path) -> list[Curve]:
     arrays = read_rows(folder / "data", manifest, "valid", 20_000)
     effort = Effort(shuffles=0, slopes=False, maps=0)
     saved = SavedModel(Path(trained.model))
-    return read_explanation(saved, {"label": 1}, arrays, split="valid", label=None, effort=effort, seed=0).curves
+    return read_label(saved, arrays, split="valid", label="label", effort=effort, seed=0).curves
 
 
 def covered(curve: Curve) -> tuple[float, float, float]:

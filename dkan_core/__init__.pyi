@@ -42,7 +42,7 @@ from dkan_core.evaluation.evaluate import evaluate as evaluate
 from dkan_core.evaluation.publishing import choose_best as choose_best
 from dkan_core.evaluation.publishing import publish as publish
 from dkan_core.explanation.explain import explain as explain
-from dkan_core.explanation.learned import Explanation as Explanation
+from dkan_core.explanation.labels import Explanation as Explanation
 from dkan_core.explanation.rows import ExplainedRow as ExplainedRow
 from dkan_core.explanation.rows import explain_rows as explain_rows
 from dkan_core.inspection.inspect import Inspection as Inspection

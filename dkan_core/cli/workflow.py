@@ -281,7 +281,8 @@ def explain(
         ),
     ] = "20000",
     label: Annotated[
-        str | None, option("--label", help="Label to explain. Default: the most frequent one.", group="Data")
+        str | None,
+        option("--label", help="Label to explain. Default: all; of raw rows, the most frequent one.", group="Data"),
     ] = None,
     seed: Annotated[int, option("--seed", help="Seed of the shuffles.", group="Data")] = 0,
     against: Annotated[

@@ -25,7 +25,7 @@ from dkan_core.evaluation.slices import TOP_COLUMNS, find_columns, slice_metrics
 from dkan_core.evaluation.worst_errors import ERRORS, find_worst_errors
 from dkan_core.explanation.columns import Column
 from dkan_core.explanation.explain import QUICK_ROWS, quick_comparison, quick_explanation
-from dkan_core.explanation.learned import Explanation
+from dkan_core.explanation.labels import Explanation
 from dkan_core.model.saved_model import SavedModel, Share
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html, render_markdown, score
@@ -176,9 +176,9 @@ def evaluate(
                 evaluation.metrics.update(_differences(evaluation, comparison))
                 evaluation.metrics["comparable"] = bool(comparison.metrics) or not comparison.is_there
             evaluation.metrics["warnings"] = _warnings(saved, rows, evaluation, sample)
-            learned = _learned(saved, rows, evaluation, sample, comparison) if explain else {}
+            learned = _learned(saved, rows, evaluation, sample, comparison) if explain else None
             if learned and not sliced:
-                strongest = next(iter(learned.values())).importance[:TOP_COLUMNS]
+                strongest = next(iter(learned.labels.values())).importance[:TOP_COLUMNS]
                 sliced = find_columns(saved, [column.name for column in strongest])
             evaluation.metrics.update(_slices(saved, rows, evaluation, sliced))
             errors = find_worst_errors(saved, rows, evaluation.labels, evaluation.probabilities, worst_errors)
@@ -200,7 +200,7 @@ def evaluate(
             table = _prediction_table(evaluation, rows.labels)
             pq.write_table(table, folder / PREDICTIONS)
         write_json(folder / METRICS, evaluation.metrics)
-    found = next(iter(learned.values())).to_dict() if learned else None
+    found = learned.to_dict() if learned else None
     log_evaluation(model, evaluation.metrics, saved.metrics.get("step", 0), report, found)
     precision = evaluation.metrics["average_precision"]
     shown = "unknown" if precision is None else f"{precision:.4f}"
@@ -283,22 +283,20 @@ def _learned(
     evaluation: Evaluation,
     sample: Arrays,
     comparison: Comparison | None,
-) -> dict[str, Explanation]:
+) -> Explanation | None:
     """Return what the model learned of the labels with the most positives, where there are rows to read it from.
 
     An earlier model that was scored on the same rows stands beside it.
     """
     if len(sample.get("labels", ())) < 2:
-        return {}
+        return None
     counts = dict(zip(data.labels, np.count_nonzero(evaluation.labels == 1, axis=0).tolist(), strict=True))
     chosen = sorted(data.labels, key=lambda name: -counts[name])[:EXPLAINED_LABELS]
-    found = {
-        name: quick_explanation(saved, counts, sample, data.name, label=name, share=1 / len(chosen)) for name in chosen
-    }
+    found = quick_explanation(saved, sample, chosen, data.name)
     if comparison is None or comparison.saved is None:
         return found
     earlier, where = comparison.saved, redact(comparison.model)
-    return {name: quick_comparison(saved, earlier, each, sample, data.labels, where) for name, each in found.items()}
+    return quick_comparison(saved, earlier, found, sample, data.labels, where)
 
 
 def _prediction_table(evaluation: Evaluation, names: list[str]) -> pa.Table:

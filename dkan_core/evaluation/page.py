@@ -11,7 +11,7 @@ from dkan_core.evaluation.labelled_rows import EvaluationData
 from dkan_core.evaluation.worst_errors import WorstErrors
 from dkan_core.explanation.additive import term_groups
 from dkan_core.explanation.explain import learned_section
-from dkan_core.explanation.learned import Explanation
+from dkan_core.explanation.labels import Explanation
 from dkan_core.model.architecture import additive_layout
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.evaluation import render_report
@@ -28,7 +28,7 @@ def render_page(
     data: EvaluationData,
     evaluation: "Evaluation",
     *,
-    learned: Mapping[str, Explanation],
+    learned: Explanation | None,
     errors: Mapping[str, WorstErrors],
     columns: Mapping[str, Any] | None,
     comparison: Comparison | None,
@@ -42,7 +42,7 @@ def render_page(
         saved: The model.
         data: The rows.
         evaluation: Its scores on them.
-        learned: What it learned, by label.
+        learned: What it learned, where that is shown.
         errors: Its worst errors, by label.
         columns: The columns, as of ``describe_columns``.
         comparison: An earlier model on the same rows.
@@ -63,7 +63,9 @@ def render_page(
         data_summary=data.summary(),
         model_summary=_model_summary(saved),
         compared=comparison_section(evaluation.metrics, comparison) if comparison is not None else None,
-        learned={name: learned_section(found) for name, found in learned.items()},
+        learned={name: learned_section(found, learned.rows) for name, found in learned.labels.items()}
+        if learned
+        else {},
         errors={name: found.to_dict() for name, found in errors.items()},
         columns=columns,
     )

@@ -22,7 +22,8 @@ from dkan_core.explanation.columns import Column, source_columns
 from dkan_core.explanation.contributions import explainer_of
 from dkan_core.explanation.curves import Curve
 from dkan_core.explanation.importance import Importance
-from dkan_core.explanation.learned import Effort, Explanation, read_explanation
+from dkan_core.explanation.labels import Explanation
+from dkan_core.explanation.learned import Effort, LabelExplanation, read_label
 from dkan_core.explanation.model_answers import LARGEST
 from dkan_core.explanation.reading_back import read_back
 from dkan_core.model.calibration import sigmoid
@@ -131,27 +132,29 @@ def compare_explanations(
     Raises:
         DataError: The earlier model does not know the labels.
     """
-    unknown = [name for name in found.importance_labels if name not in earlier.config.labels]
+    unknown = [name for name in found.labels if name not in earlier.config.labels]
     if unknown:
         known = ", ".join(earlier.config.labels)
         raise DataError(f"{where}: was trained for the labels {known}, and has none called {', '.join(unknown)}")
-    if len(found.importance_labels) > 1 and {*found.importance_labels} != {*earlier.config.labels}:
-        raise DataError(f"{where}: was trained for other labels, too; choose one of them with --label")
     ours, theirs = (_kinds(source_columns(each.preprocessor)) for each in (saved, earlier))
     only_here = [name for name, kind in ours.items() if theirs.get(name) != kind]
     only_there = [name for name, kind in theirs.items() if ours.get(name) != kind]
     given = _encoded(saved, earlier, arrays, labels, only_there)
-    before = _read_earlier(earlier, found, given, effort)
-    shown = [curve.name for curve in found.curves]
-    against = Against(
-        model=where,
-        only_here=only_here,
-        only_there=only_there,
-        importance=_shifts(found.importance, before.importance, only_here, only_there),
-        curves=[curve for curve in before.curves if curve.name in shown and curve.name not in only_here],
-        **_row_shifts(saved, earlier, found.label, arrays, given),
-    )
-    return replace(found, against=against)
+    quick = replace(effort, shuffles=0, slopes=False, maps=0)
+    labels_found: dict[str, LabelExplanation] = {}
+    for label, ours_found in found.labels.items():
+        shown = [curve.name for curve in ours_found.curves]
+        before = read_label(earlier, given, split=found.split, label=label, effort=quick, seed=found.seed, drawn=shown)
+        against = Against(
+            model=where,
+            only_here=only_here,
+            only_there=only_there,
+            importance=_shifts(ours_found.importance, before.importance, only_here, only_there),
+            curves=[curve for curve in before.curves if curve.name not in only_here],
+            **_row_shifts(saved, earlier, label, arrays, given),
+        )
+        labels_found[label] = replace(ours_found, against=against)
+    return replace(found, labels=labels_found)
 
 
 def _kinds(columns: Sequence[Column]) -> dict[str, str]:
@@ -176,23 +179,6 @@ def _encoded(
         "labels": np.stack([of_label.get(name, nothing_N) for name in earlier.config.labels], axis=1),
     }
     return {**given, "weight": arrays["weight"]} if "weight" in arrays else given
-
-
-def _read_earlier(earlier: SavedModel, found: Explanation, given: Arrays, effort: Effort) -> Explanation:
-    """Return what the earlier model had learned, with the curves of the columns that are shown."""
-    # The label of the curves has the most positives here; others count for nothing.
-    positives = {name: int(name == found.label) for name in earlier.config.labels}
-    alone = len(found.importance_labels) == 1
-    return read_explanation(
-        earlier,
-        positives,
-        given,
-        split=found.split,
-        label=found.label if alone else None,
-        effort=replace(effort, shuffles=0, slopes=False, maps=0),
-        seed=found.seed,
-        drawn=[curve.name for curve in found.curves],
-    )
 
 
 def _shifts(

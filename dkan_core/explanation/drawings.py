@@ -51,10 +51,15 @@ class Drawing:
         return to_png(self.canvas)
 
 
-def draw_importance(ranked: Sequence[Importance]) -> Drawing:
-    """Draw the effects as bars and, where it was measured, the loss of average precision as dots next to them."""
+def draw_importance(ranked: Sequence[Importance], *, wide: bool = False) -> Drawing:
+    """Draw the effects as bars and, where it was measured, the loss of average precision as dots next to them.
+
+    Args:
+        ranked: The importances.
+        wide: Whether the figure is as wide as the page also where no loss was measured.
+    """
     measured = any(importance.precision_drop is not None for importance in ranked)
-    canvas = Canvas(WIDE if measured else WIDTH, BAR_HEIGHT * max(3, len(ranked)) + 54)
+    canvas = Canvas(WIDE if measured or wide else WIDTH, BAR_HEIGHT * max(3, len(ranked)) + 54)
     names = levels_axis([short(importance.name) for importance in ranked])
     ends = [importance.effect + importance.effect_error for importance in ranked]
     high = 1.05 * max(ends) or 1.0

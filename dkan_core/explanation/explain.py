@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,21 +17,23 @@ from dkan_core.explanation.against import compare_explanations
 from dkan_core.explanation.curve_drawings import draw_curve
 from dkan_core.explanation.drawings import Drawing, draw_importance
 from dkan_core.explanation.heatmaps import draw_map
-from dkan_core.explanation.learned import Effort, Explanation, read_explanation
-from dkan_core.explanation.section import render_explanation, render_section
+from dkan_core.explanation.labels import Explanation, explain_labels
+from dkan_core.explanation.learned import Effort, LabelExplanation
+from dkan_core.explanation.section import LabelDrawings, render_explanation, render_section
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
 
-NUMBERS, PAGE, IMPORTANCE, CURVES, INTERACTIONS = (
+NUMBERS, PAGE, IMPORTANCE, CURVES, INTERACTIONS, LABELS = (
     "explanation.json",
     "explanation.html",
     "importance",
     "curves",
     "interactions",
+    "labels",
 )
-OUTPUTS = (f"{IMPORTANCE}.svg", f"{IMPORTANCE}.png", CURVES, INTERACTIONS, PAGE, NUMBERS)
+OUTPUTS = (f"{IMPORTANCE}.svg", f"{IMPORTANCE}.png", CURVES, INTERACTIONS, LABELS, PAGE, NUMBERS)
 # For the report of ``evaluate``, which should not take much longer for it: some seconds, also with 1,024 columns. With
 # the card of importances, seven curves fill four rows of two.
 QUICK = Effort(top=7, shuffles=0, slopes=False, curve_rows=150, maps=0, cells=2e7)
@@ -64,14 +66,14 @@ def explain(
         split: "train", "valid" or "test".
         top: Columns that are shuffled and whose curve is drawn.
         rows: Rows of the split to read, its first ones; ``prepare`` has shuffled them.
-        label: Label to explain. Default: curves of the one with the most positives, importances averaged over all.
+        label: Label to explain. Default: each of them, one after the other.
         seed: Decides the shuffles; the same seed gives the same files.
         against: An earlier model, folder or URI: its curves stand beside the model's, with the importances and the rows
             whose scores changed.
         overwrite: Whether an earlier result in ``out`` may be replaced.
 
     Returns:
-        Importances, curves and interactions: what ``explanation.json`` holds.
+        Importances, curves and interactions of each label: what ``explanation.json`` holds.
 
     Raises:
         ConfigError: A setting is out of range, or there is no such label.
@@ -89,9 +91,9 @@ def explain(
             if label is not None and label not in manifest.labels:
                 raise ConfigError(f"label must be one of {', '.join(manifest.labels)}, got {label!r}")
             arrays = read_rows(data, manifest, split, rows)
-        positives = {name: manifest.splits[split].classes[name]["1"] for name in manifest.labels}
         effort = Effort(top=top)
-        found = read_explanation(saved, positives, arrays, split=split, label=label, effort=effort, seed=seed)
+        labels = manifest.labels if label is None else [label]
+        found = explain_labels(saved, arrays, labels, split=split, effort=effort, seed=seed)
         if against is not None:
             with local_copy(against) as earlier_folder:
                 earlier = SavedModel(earlier_folder)
@@ -101,31 +103,23 @@ def explain(
             )
         _write(found, folder)
         write_json(folder / NUMBERS, found.to_dict())
-    logger.info("%s counts most for %s; page in %s/%s", found.importance[0].name, found.label, out, PAGE)
+    for name, each in found.labels.items():
+        logger.info("%s counts most for %s", each.importance[0].name, name)
+    logger.info("page in %s/%s", out, PAGE)
     return found
 
 
-def quick_explanation(
-    saved: SavedModel,
-    positives: Mapping[str, int],
-    arrays: Arrays,
-    split: str,
-    *,
-    label: str | None = None,
-    share: float = 1.0,
-) -> Explanation:
+def quick_explanation(saved: SavedModel, arrays: Arrays, labels: Sequence[str], split: str) -> Explanation:
     """Return what a model learned, from a few rows, within seconds.
 
     Args:
         saved: The model.
-        positives: How many rows have each label, of all rows that were evaluated.
-        arrays: Some of them, as ``read_rows`` returns them.
+        arrays: Some of the rows, as ``read_rows`` returns them.
+        labels: The labels to explain.
         split: The split's name, or what else they are called.
-        label: The label to explain. Default: importances are means over all.
-        share: Of the usual effort, where several labels are explained one after the other.
     """
-    effort = replace(QUICK, cells=share * QUICK.cells)
-    return read_explanation(saved, positives, arrays, split=split, label=label, effort=effort, seed=0)
+    effort = replace(QUICK, cells=QUICK.cells / len(labels))
+    return explain_labels(saved, arrays, labels, split=split, effort=effort, seed=0)
 
 
 def quick_comparison(
@@ -144,10 +138,19 @@ def quick_comparison(
     return compare_explanations(saved, earlier, found, arrays, labels=labels, where=where, effort=QUICK)
 
 
-def learned_section(found: Explanation) -> Markup:
-    """Return a report's section on what a model learned."""
-    curves = _drawn_curves(found)
-    return render_section(found, draw_importance(found.importance[:QUICK_BARS]), QUICK_BARS, curves)
+def learned_section(found: LabelExplanation, rows: int) -> Markup:
+    """Return a report's section on what the model learned about a label.
+
+    Args:
+        found: What was read from the model.
+        rows: On how many rows.
+    """
+    return render_section(found, rows, draw_importance(found.importance[:QUICK_BARS]), QUICK_BARS, _curves(found))
+
+
+def explanation_page(found: Explanation) -> Markup:
+    """Return the page of ``dkan explain``."""
+    return render_explanation(found, _draw_overview(found), _draw_labels(found))
 
 
 def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Arrays:
@@ -168,29 +171,52 @@ def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Ar
         return next(all_batches(reader, min(rows, reader.rows)))
 
 
-def _drawn_curves(found: Explanation) -> list[Drawing]:
-    """Return each curve, with that of an earlier model where there is one."""
+def _curves(found: LabelExplanation) -> list[Drawing]:
+    """Draw each curve, with that of an earlier model where there is one."""
     return [
         draw_curve(curve, found.label, found.against.curve_of(curve.name) if found.against else None)
         for curve in found.curves
     ]
 
 
+def _draw_labels(found: Explanation) -> dict[str, LabelDrawings]:
+    return {
+        name: LabelDrawings(
+            importance=draw_importance(each.importance[: len(each.curves)]),
+            curves=_curves(each),
+            maps=[draw_map(pair) for pair in each.maps],
+        )
+        for name, each in found.labels.items()
+    }
+
+
+def _draw_overview(found: Explanation) -> Drawing:
+    """Draw the importances as means over the labels: as many bars as each label has."""
+    bars = max(len(each.curves) for each in found.labels.values())
+    return draw_importance(found.importance[:bars], wide=True)
+
+
 def _write(found: Explanation, folder: Path) -> None:
-    importance = draw_importance(found.importance[: len(found.curves)])
-    curves = _drawn_curves(found)
-    maps = [draw_map(pair) for pair in found.maps]
-    _save(folder / IMPORTANCE, importance)
-    for name, drawing in zip(safe_names(curve.name for curve in found.curves), curves, strict=True):
+    overview, drawings = _draw_overview(found), _draw_labels(found)
+    several = len(drawings) > 1
+    if several:
+        _save(folder / IMPORTANCE, overview)
+    for name, label in zip(safe_names(drawings), drawings, strict=True):
+        _write_figures(found.labels[label], drawings[label], folder / LABELS / name if several else folder)
+    write_atomic(folder / PAGE, render_explanation(found, overview, drawings))
+
+
+def _write_figures(found: LabelExplanation, drawings: LabelDrawings, folder: Path) -> None:
+    _save(folder / IMPORTANCE, drawings.importance)
+    for name, drawing in zip(safe_names(curve.name for curve in found.curves), drawings.curves, strict=True):
         _save(folder / CURVES / name, drawing)
     pairs = safe_names(f"{pair.first.name}--{pair.second.name}" for pair in found.maps)
-    for name, drawing in zip(pairs, maps, strict=True):
+    for name, drawing in zip(pairs, drawings.maps, strict=True):
         _save(folder / INTERACTIONS / name, drawing)
-    write_atomic(folder / PAGE, render_explanation(found, importance, curves, maps))
 
 
 def _save(path: Path, drawing: Drawing) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path.with_name(f"{path.name}.svg"), drawing.svg)
     write_atomic(path.with_name(f"{path.name}.png"), drawing.png)
 

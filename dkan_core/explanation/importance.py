@@ -22,7 +22,7 @@ LEAST_ROWS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """How much one source column counts; means over the labels explained."""
+    """How much one source column counts for a label, or in the mean over labels."""
 
     name: str
     kind: str

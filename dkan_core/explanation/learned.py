@@ -1,9 +1,9 @@
-"""All that is read from a model: importances, curves, interactions."""
+"""All that is read from a model about a label: importances, curves, interactions."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from dkan_core.explanation.curves import Curve, ReadCurve, describe_curve, read_
 from dkan_core.explanation.importance import Importance, add_precision_drops, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, map_pair
 from dkan_core.explanation.model_answers import ModelAnswers
-from dkan_core.explanation.response import row_count
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.saved_model import SavedModel
@@ -61,21 +60,12 @@ class Effort:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """What a model learned, as ``explanation.json`` holds it."""
-
-    split: str
-    rows: int
-    """Rows of the split that were read."""
+class LabelExplanation:
+    """What a model learned about one label."""
 
     label: str
-    """The label of curves and interactions."""
-
-    importance_labels: list[str]
-    """The labels over which importances are averaged."""
-
     average_precision: float | None
-    """On the rows read, over ``importance_labels``."""
+    """On the rows read; None where they are all of one class."""
 
     importance: list[Importance]
     """Every source column, the largest effect first."""
@@ -89,38 +79,27 @@ class Explanation:
     maps: list[PairMap]
     """The strongest pairs over a grid, in that order."""
 
-    seed: int
-
     against: "Against | None" = None
     """What an earlier model had learned, where one is given."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plain form that is saved as JSON."""
-        plain = asdict(self)
-        if self.against is None:
-            del plain["against"]
-        return plain
 
-
-def read_explanation(
+def read_label(
     saved: SavedModel,
-    positives: Mapping[str, int],
     arrays: Arrays,
     *,
     split: str,
-    label: str | None,
+    label: str,
     effort: Effort,
     seed: int,
     drawn: Sequence[str] | None = None,
-) -> Explanation:
-    """Read what a model learned off its answers on some rows.
+) -> LabelExplanation:
+    """Read what a model learned about a label off its answers on some rows.
 
     Args:
         saved: The model.
-        positives: By label, how many rows have it: the most frequent one is that of curves and interactions by default.
-        arrays: Prepared rows with their ``labels``.
+        arrays: Prepared rows with their ``labels``, which are the model's.
         split: Where the rows are from.
-        label: The label to explain. Default: importances are means over all.
+        label: The label to explain.
         effort: How much to compute.
         seed: Decides the shuffles.
         drawn: Columns to draw curves of, where the model has them. Default: the most important ones.
@@ -131,11 +110,8 @@ def read_explanation(
     refuse_sparse(saved.preprocessor)
     device = best_device()
     model = saved.module.to(device)
-    names = list(positives)
-    shown = label or max(positives, key=lambda name: positives[name])
-    chosen = [names.index(label)] if label else list(range(len(names)))
-    place = chosen.index(names.index(shown))
-    labels_NL: Array = arrays["labels"][:, chosen]
+    place = saved.config.labels.index(label)
+    labels_NL: Array = arrays["labels"][:, [place]]
     inputs: Arrays = {name: arrays[name] for name in ("numeric", "categorical") if name in arrays}
     # A value code that the model has no weights for is no place where its curve could jump.
     columns = source_columns(saved.preprocessor, {index for group in model.config.one_hot_groups for index in group})
@@ -146,13 +122,13 @@ def read_explanation(
     # Where only changes are computed, batches are so small that threads which wait for each other cost more than they
     # save: on two busy cores ten times as much.
     threads = 1 if model.first_layer_is_sum else torch.get_num_threads()
-    with torch_threads(threads), progress("explaining", steps, "steps") as advance:
-        answers = ModelAnswers(model, device, chosen, inputs)
+    with torch_threads(threads), progress(f"explaining {label}", steps, "steps") as advance:
+        answers = ModelAnswers(model, device, [place], inputs)
         check_probabilities(to_probability(answers.scored_NL), saved.config.labels, split)
         ranked = rank_by_effect(answers, columns, top=effort.top, cells=effort.cells, seed=seed, advance=advance)
         # A curve that is a table has steps and no gradient.
         if effort.slopes and "numeric" in inputs and not isinstance(model, AdditiveFastKAN):
-            slopes_F = measure_slopes(model, device, inputs, chosen, effort.cells)
+            slopes_F = measure_slopes(model, device, inputs, [place], effort.cells)
             ranked = add_slopes(ranked, columns, slopes_F)
         best = [by_name[importance.name] for importance in ranked[:top]]
         if drawn is not None:
@@ -170,7 +146,7 @@ def read_explanation(
             )
         if isinstance(model, AdditiveFastKAN):
             terms = AdditiveCurves(model)
-            read_terms = [read_term(terms, answers, column, label=names.index(shown)) for column in best]
+            read_terms = [read_term(terms, answers, column, label=place) for column in best]
             curves = _terms_described(read_terms, saved)
             advance(top)
         else:
@@ -178,13 +154,13 @@ def read_explanation(
             for column in best:
                 # Shared out evenly: the last curve is as exact as the first one.
                 limit = effort.cells / top
-                read.append(read_curve(answers, column, label=place, rows=effort.curve_rows, cells=limit))
+                read.append(read_curve(answers, column, label=0, rows=effort.curve_rows, cells=limit))
                 advance(1)
-            curves = _described(read, saved, labels_NL[:, place], answers.log_odds_NL[:, place], arrays.get("weight"))
+            curves = _described(read, saved, labels_NL[:, 0], answers.log_odds_NL[:, 0], arrays.get("weight"))
         pairs = find_interactions(
             answers,
             best[:paired],
-            label=place,
+            label=0,
             bins=PAIR_BINS,
             rows=PAIR_ROWS,
             cells=effort.cells,
@@ -194,20 +170,16 @@ def read_explanation(
         for pair in pairs[: effort.maps]:
             first, second = by_name[pair.first], by_name[pair.second]
             limit = effort.cells / effort.maps
-            maps.append(map_pair(answers, first, second, label=place, bins=MAP_BINS, rows=PAIR_ROWS, cells=limit))
+            maps.append(map_pair(answers, first, second, label=0, bins=MAP_BINS, rows=PAIR_ROWS, cells=limit))
             advance(1)
     precision = macro_average_precision(labels_NL, answers.log_odds_NL)
-    return Explanation(
-        split=split,
-        rows=row_count(inputs),
-        label=shown,
-        importance_labels=[names[index] for index in chosen],
+    return LabelExplanation(
+        label=label,
         average_precision=None if np.isnan(precision) else precision,
         importance=ranked,
         curves=curves,
         interactions=pairs,
         maps=maps,
-        seed=seed,
     )
 
 

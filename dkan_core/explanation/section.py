@@ -1,6 +1,8 @@
 """What a model learned as HTML: the page of ``dkan explain``, and a section of the report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -10,82 +12,135 @@ from dkan_core.explanation.curves import Curve
 from dkan_core.explanation.drawings import Drawing, percent
 from dkan_core.explanation.heatmaps import MapCell, cells_of
 from dkan_core.explanation.interactions import PairMap
-from dkan_core.explanation.learned import Explanation
+from dkan_core.explanation.labels import Explanation
+from dkan_core.explanation.learned import LabelExplanation
 from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, inline_script, render_html
 
-# With more, a browser takes seconds to search; all of them are in ``explanation.json``.
+# Of all labels together: with more, a browser takes seconds to search. All of them are in ``explanation.json``.
 TABLE_ROWS = 5000
+# Each label has a dozen figures, some 300 KB; the report has as many.
+LABEL_PANELS = 30
 # Fewer columns are found at a glance.
 LEAST_TO_FIND = 8
 # Columns whose effect changed, and names of columns that one model alone reads.
 SHIFT_ROWS = 12
 # Of the 28 pairs at most.
 PAIR_ROWS = 10
+# Columns in the table of all labels.
+COMPARED_COLUMNS = 20
 
 
-def render_explanation(
-    found: Explanation, importance: Drawing, curves: Sequence[Drawing], maps: Sequence[Drawing]
-) -> Markup:
+@dataclass(frozen=True, kw_only=True)
+class LabelDrawings:
+    """The figures of a label."""
+
+    importance: Drawing
+    curves: Sequence[Drawing]
+    maps: Sequence[Drawing]
+
+
+def render_explanation(found: Explanation, overview: Drawing, drawings: Mapping[str, LabelDrawings]) -> Markup:
     """Return the page of ``dkan explain``; every name is escaped.
 
     Args:
         found: What was read from the model.
-        importance: Its importances as bars.
-        curves: A drawing for each of its curves.
-        maps: A drawing for each of its maps.
+        overview: Its importances, means over the labels, as bars; shown where there are several.
+        drawings: By label, its figures.
     """
+    names = list(found.labels)[:LABEL_PANELS]
+    several = len(found.labels) > 1
+    listed = f"{', '.join(names[:3])}{f' and {len(found.labels) - 3} more' if len(found.labels) > 3 else ''}"
     return render_html(
         "explanation",
-        title=f"What the model learned: {found.label}",
-        lead=f"{found.rows:,} rows of the {found.split} split, {len(found.importance):,} columns",
-        label=found.label,
-        facts=_facts(found),
-        importance_card=_importance_card(found, importance, len(found.curves)),
-        importance=found.importance,
-        table_rows=TABLE_ROWS,
-        curve_cards=[*zip(found.curves, _curve_cards(found, curves), strict=True)],
+        title=f"What the model learned: {listed}",
+        lead=f"{found.rows:,} rows of the {found.split} split, {len(found.importance):,} columns"
+        + (f", {len(found.labels):,} labels" if several else ""),
+        overview=_overview(found, overview, names) if several else None,
+        panels=[_panel(found.labels[name], drawings[name]) for name in names],
+        hidden_labels=len(found.labels) - len(names),
+        table_rows=TABLE_ROWS // len(names),
         least_to_find=LEAST_TO_FIND,
         script=inline_script("columns.js", "hints.js"),
         percent=percent,
-        pairs=found.interactions[:PAIR_ROWS],
-        map_cards=[_map_card(pair, drawing) for pair, drawing in zip(found.maps, maps, strict=True)],
-        against=found.against,
         before_rows=SHIFT_ROWS,
     )
 
 
-def render_section(found: Explanation, importance: Drawing, bars: int, curves: Sequence[Drawing]) -> Markup:
+def _overview(found: Explanation, drawing: Drawing, names: Sequence[str]) -> dict[str, Any]:
+    """Return what the page shows of all labels together."""
+    shown = found.importance[:COMPARED_COLUMNS]
+    effects = {
+        name: {importance.name: importance.effect for importance in found.labels[name].importance} for name in names
+    }
+    text = f"The strongest columns of {len(found.importance):,}, mean over {len(found.labels):,} labels."
+    return {
+        "facts": [("Labels", f"{len(found.labels):,}", "each explained by itself"), *_facts(found)],
+        "card": ("Importance", text, page_element(drawing.svg, "Importance, mean over labels")),
+        "names": names,
+        "rows": [(column.name, column.effect, [effects[name][column.name] for name in names]) for column in shown],
+        "largest": max((effect for by_name in effects.values() for effect in by_name.values()), default=0.0) or 1.0,
+    }
+
+
+def _panel(found: LabelExplanation, drawings: LabelDrawings) -> dict[str, Any]:
+    """Return what the page shows of a label."""
+    return {
+        "name": found.label,
+        "facts": _facts(found),
+        "importance_card": _importance_card(found, drawings.importance, len(found.curves)),
+        "importance": found.importance,
+        "curve_cards": [*zip(found.curves, _curve_cards(found, drawings.curves), strict=True)],
+        "pairs": found.interactions[:PAIR_ROWS],
+        "map_cards": [_map_card(pair, drawing) for pair, drawing in zip(found.maps, drawings.maps, strict=True)],
+        "against": found.against,
+    }
+
+
+def render_section(
+    found: LabelExplanation, rows: int, importance: Drawing, bars: int, curves: Sequence[Drawing]
+) -> Markup:
     """Return the report's section: importances and curves.
 
     Args:
         found: What was read from the model.
+        rows: On how many rows.
         importance: Its importances as bars.
         bars: How many bars there are, at most.
         curves: A drawing for each of its curves.
     """
     cards = [_importance_card(found, importance, bars), *_curve_cards(found, curves)]
     return render_html(
-        "learned", label=found.label, rows=found.rows, cards=cards, against=found.against, before_rows=SHIFT_ROWS
+        "learned", label=found.label, rows=rows, cards=cards, against=found.against, before_rows=SHIFT_ROWS
     )
 
 
-def _importance_card(found: Explanation, drawing: Drawing, bars: int) -> Card:
-    return ("Importance", _of_labels(found, bars), page_element(drawing.svg, "Importance"))
+def _importance_card(found: LabelExplanation, drawing: Drawing, bars: int) -> Card:
+    text = f"The strongest {min(len(found.importance), bars)} of {len(found.importance):,} columns, for {found.label}."
+    return ("Importance", text, page_element(drawing.svg, "Importance"))
 
 
-def _facts(found: Explanation) -> list[tuple[str, str, str]]:
+def _facts(found: Explanation | LabelExplanation) -> list[tuple[str, str, str]]:
     best = found.importance[0]
-    facts = [("Strongest column", f"{best.effect:.2f}", f"log-odds: {best.name}")]
-    if found.interactions:
+    facts = [("Strongest column", _size(best.effect), f"log-odds: {best.name}")]
+    if isinstance(found, LabelExplanation) and found.interactions:
         pair = found.interactions[0]
-        facts.append(("Strongest pair", f"{pair.strength:.2f}", f"log-odds: {pair.first} × {pair.second}"))
+        facts.append(("Strongest pair", _size(pair.strength), f"log-odds: {pair.first} × {pair.second}"))
     # Squared, as variances add up where effects do not.
     most = _columns_for([importance.effect**2 for importance in found.importance])
     facts.append(("Columns for 90%", f"{most:,}", "of the summed squared effects"))
     if found.average_precision is not None:
         facts.append(("Average precision", f"{found.average_precision:.4f}", "on these rows"))
     return facts
+
+
+def _size(effect: float) -> str:
+    """Write an effect with two decimals, or with two digits where it is small.
+
+    >>> _size(1.234), _size(0.0024)
+    ('1.23', '0.0024')
+    """
+    return f"{effect:.2f}" if effect >= 0.1 else f"{effect:.2g}"
 
 
 def _columns_for(squares: Sequence[float], share: float = 0.9) -> int:
@@ -102,15 +157,7 @@ def _columns_for(squares: Sequence[float], share: float = 0.9) -> int:
     return len(squares)
 
 
-def _of_labels(found: Explanation, bars: int) -> str:
-    return f"The strongest {min(len(found.importance), bars)} of {len(found.importance):,} columns, " + (
-        f"mean over {len(found.importance_labels)} labels."
-        if len(found.importance_labels) > 1
-        else f"for {found.importance_labels[0]}."
-    )
-
-
-def _curve_cards(found: Explanation, drawings: Sequence[Drawing]) -> list[Card]:
+def _curve_cards(found: LabelExplanation, drawings: Sequence[Drawing]) -> list[Card]:
     effects = {importance.name: importance.effect for importance in found.importance}
     return [
         (

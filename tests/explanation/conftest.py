@@ -57,13 +57,15 @@ def out(known: Path, learner: TrainResult, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def found(out: Path) -> dict[str, Any]:
-    """Return what its explanation.json holds; NaN and infinity are refused."""
+    """Return what its explanation.json holds of the label; NaN and infinity are refused."""
 
     def refuse(name: str) -> None:
         raise AssertionError(name)
 
     plain: dict[str, Any] = json.loads((out / "explanation.json").read_text(), parse_constant=refuse)
-    return plain
+    learned: dict[str, Any] = plain["labels"]["label"]
+    assert learned["importance"] == plain["importance"]
+    return learned
 
 
 @pytest.fixture(scope="session")

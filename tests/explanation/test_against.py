@@ -27,13 +27,18 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(train(folder / "data", folder / "run", config).model)
 
 
+def learned(out: Path, label: str = "label") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "explanation.json").read_text())["labels"][label]
+    return found
+
+
 @pytest.fixture(scope="module")
 def compared(
     learner: TrainResult, known: Path, earlier: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], str]:
     out = tmp_path_factory.mktemp("compared") / "out"
     explain(learner.model, known, out, rows=600, top=7, against=earlier)
-    return json.loads((out / "explanation.json").read_text()), (out / "explanation.html").read_text()
+    return learned(out), (out / "explanation.html").read_text()
 
 
 def test_columns_of_one_model_alone_are_named(compared: tuple[dict[str, Any], str]) -> None:
@@ -74,7 +79,7 @@ def test_rows_that_moved_have_both_scores_and_reasons(
         assert sizes == sorted(sizes, reverse=True)
     # A row's reasons are differences of what each model gives for it.
     explain(learner.model, known, tmp_path / "same", rows=600, top=2, against=learner.model)
-    same = json.loads((tmp_path / "same/explanation.json").read_text())["against"]
+    same = learned(tmp_path / "same")["against"]
     assert same["mean_change"] == same["rows"][0]["reasons"][0]["log_odds"] == 0
     assert same["only_here"] == same["only_there"] == []
     assert [column["effect"] for column in same["importance"]] == [
@@ -104,8 +109,9 @@ def test_labels_that_the_earlier_model_does_not_know_are_named(
     with pytest.raises(DataError, match=re.escape(message)):
         explain(*many, tmp_path / "out", against=learner.model)
     assert not (tmp_path / "out").exists()
-    explain(*many, tmp_path / "labels", against=many[0], top=1)
-    assert json.loads((tmp_path / "labels/explanation.json").read_text())["against"]["mean_change"] == 0
+    explain(*many, tmp_path / "labels", against=many[0], top=1, rows=100)
+    for name in ("rare", "often", "never"):
+        assert learned(tmp_path / "labels", name)["against"]["mean_change"] == 0
     words = ["explain", many[0], "--rows", many[0].parent / "rows.parquet", "--against", many[0]]
     code = dkan(*words, "--out", tmp_path / "rows", monkeypatch=monkeypatch)
     check(code, capfd.readouterr().err, "against: compares models on prepared data")

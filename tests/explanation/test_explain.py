@@ -107,24 +107,44 @@ def test_same_seed_gives_the_same_bytes(many: tuple[Path, Path], tmp_path: Path)
     assert one == two and one[Path("explanation.json")] != other[Path("explanation.json")]
 
 
-@pytest.mark.slow
-def test_many_labels_share_importances_and_one_has_the_curves(many: tuple[Path, Path], tmp_path: Path) -> None:
-    both = explain(*many, tmp_path / "all", top=1)
-    assert both.label == "often" and both.importance_labels == ["rare", "often", "never"]
-    assert isinstance(both, Explanation) and both.average_precision is not None
-    one = explain(*many, tmp_path / "one", top=1, label="rare")
-    assert one.label == "rare" and one.importance_labels == ["rare"]
-    assert one.importance != both.importance and one.curves[0].points != both.curves[0].points
-    none = explain(*many, tmp_path / "none", top=2, label="never")
-    assert none.average_precision is None and none.importance[0].precision_drop is None
-    assert len(check_page((tmp_path / "none/explanation.html").read_text())) == 1 + 2 + 1
-    often = explain(*many, tmp_path / "often", top=1, label="often")
-    mean, *each = ({column.name: column.slope for column in found.importance} for found in (both, one, often, none))
-    assert mean == {name: pytest.approx(np.mean([slope[name] for slope in each]), rel=1e-4) for name in mean}
+def test_each_label_is_explained_as_by_itself_and_means_stand_above(many: tuple[Path, Path], tmp_path: Path) -> None:
+    found = explain(*many, tmp_path / "all", top=1, rows=200)
+    assert isinstance(found, Explanation) and list(found.labels) == ["rare", "often", "never"]
+    for name, each in found.labels.items():
+        alone = explain(*many, tmp_path / name, top=1, rows=200, label=name)
+        assert alone.labels == {name: each} and alone.importance == each.importance and each.label == name
+    rare, often, never = found.labels.values()
+    assert rare.importance != often.importance and rare.curves[0].points != often.curves[0].points
+    assert never.average_precision is None and never.importance[0].precision_drop is None
+    assert found.average_precision == pytest.approx(
+        np.mean([each.average_precision for each in (rare, often) if each.average_precision is not None])
+    )
+    for measure in ("effect", "slope"):
+        values = {
+            column.name: np.mean(
+                [
+                    getattr(one, measure)
+                    for each in found.labels.values()
+                    for one in each.importance
+                    if one.name == column.name
+                ]
+            )
+            for column in found.importance
+        }
+        assert {column.name: getattr(column, measure) for column in found.importance} == pytest.approx(values)
+    plain = json.loads((tmp_path / "all/explanation.json").read_text())
+    assert plain == json.loads(json.dumps(found.to_dict())) and "against" not in plain["labels"]["rare"]
+    page = (tmp_path / "all/explanation.html").read_text()
+    # The means over labels, and for each label importances and a curve.
+    assert len(check_page(page)) == 1 + 3 * 2
+    assert [page.count(f'<section class="panel" aria-label="{name}">') for name in found.labels] == [1, 1, 1]
+    names = ["importance", *(f"labels/{name}/importance" for name in found.labels)]
+    assert all((tmp_path / "all" / f"{name}.svg").is_file() for name in names)
+    assert len([*(tmp_path / "all/labels").glob("*/curves/*.png")]) == 3
 
 
 def test_any_name_is_safe_in_files_and_page(many: tuple[Path, Path], tmp_path: Path) -> None:
-    explain(*many, tmp_path / "out")
+    explain(*many, tmp_path / "out", label="often")
     names = sorted(path.name for path in (tmp_path / "out/curves").iterdir())
     assert len(names) == 6 and all(re.fullmatch(r"[\w.-]+", name) for name in names)
     page = (tmp_path / "out/explanation.html").read_text()
@@ -138,7 +158,7 @@ def test_effect_together_with_others_is_told_apart_from_what_the_figure_shows(
 ) -> None:
     found = explain(learner.model, known, tmp_path / "out", top=6, rows=500)
     effects = {column.name: column.effect for column in found.importance}
-    alone = {curve.name: effect_alone(curve) for curve in found.curves}
+    alone = {curve.name: effect_alone(curve) for curve in found.labels["label"].curves}
     # Whose product counts, and nothing else of them.
     assert alone["left"] < 0.35 * effects["left"] and alone["right"] < 0.35 * effects["right"]
     assert 0.8 * effects["bowl"] < alone["bowl"] < 1.2 * effects["bowl"]
@@ -194,7 +214,7 @@ def test_command_explains_and_replaces(
         assert dkan(*words, "--label", "rare", *["--overwrite"] * (top == 1), monkeypatch=monkeypatch) == 0
     plain = json.loads((out / "explanation.json").read_text())
     assert len(list((out / "curves").iterdir())) == 2 and not (out / "interactions").exists()
-    assert (plain["rows"], plain["split"], plain["label"], plain["seed"]) == (200, "train", "rare", 1)
+    assert (plain["rows"], plain["split"], list(plain["labels"]), plain["seed"]) == (200, "train", ["rare"], 1)
     capfd.readouterr()
     code = dkan("explain", *many, "--out", tmp_path / "other", "--label", "x", monkeypatch=monkeypatch)
     check(code, capfd.readouterr().err, "label must be one of rare, often, never, got 'x'")

@@ -1,20 +1,23 @@
 """The page of an explanation in a browser: of many columns, some are found; all is there without a script."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from dkan_core import explain
 from dkan_core.explanation.curve_drawings import draw_curve
 from dkan_core.explanation.curves import Curve, Point
 from dkan_core.explanation.drawings import draw_importance
 from dkan_core.explanation.heatmaps import draw_map
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.interactions import Interaction, PairAxis, PairMap
-from dkan_core.explanation.learned import Explanation
-from dkan_core.explanation.section import render_explanation
+from dkan_core.explanation.labels import Explanation
+from dkan_core.explanation.learned import LabelExplanation
+from dkan_core.explanation.section import LabelDrawings, render_explanation
 from docs.chromium import PROGRAM, Chromium, chromium
+from tests.report.test_in_chromium import SMALLEST, WIDER, WIDTHS
 from tests.report.test_report import check_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")]
@@ -55,10 +58,9 @@ def make_curve(name: str, place: int) -> Curve:
     )
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the page of many columns, each with its curve."""
-    names = [f"column {place:04}" for place in range(COLUMNS)]
+def page_of(labels: Sequence[str], columns: int) -> str:
+    """Return the page of some labels and columns, each with its curve."""
+    names = [f"column {place:04}" for place in range(columns)]
     importance = [
         Importance(
             name=name,
@@ -67,28 +69,35 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             effect_error=0.01,
             effect_rows=9,
             # Half of them were shuffled, the weakest with the largest loss.
-            precision_drop=place / COLUMNS if place % 2 else None,
+            precision_drop=place / columns if place % 2 else None,
             precision_drop_error=0.0 if place % 2 else None,
         )
         for place, name in enumerate(names)
     ]
     curves = [make_curve(name, place) for place, name in enumerate(names)]
-    found = Explanation(
-        split="valid",
-        rows=2000,
-        label="label",
-        importance_labels=["label"],
-        average_precision=0.5,
-        importance=importance,
-        curves=curves,
-        interactions=[Interaction(first="hour", second="kind", strength=0.5, share=0.1)],
-        maps=[MAP],
-        seed=0,
-    )
+    learned = {
+        label: LabelExplanation(
+            label=label,
+            average_precision=0.5,
+            importance=importance,
+            curves=curves,
+            interactions=[Interaction(first="hour", second="kind", strength=0.5, share=0.1)],
+            maps=[MAP],
+        )
+        for label in labels
+    }
+    found = Explanation(split="valid", rows=2000, seed=0, average_precision=0.5, importance=importance, labels=learned)
+    bars = draw_importance(importance[:12])
     drawn = [draw_curve(curve, "label") for curve in curves]
+    drawings = {label: LabelDrawings(importance=bars, curves=drawn, maps=[draw_map(MAP)]) for label in labels}
+    return render_explanation(found, bars, drawings)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the page of many columns."""
     path = tmp_path_factory.mktemp("page") / "explanation.html"
-    content = render_explanation(found, draw_importance(importance[:12]), drawn, [draw_map(MAP)])
-    path.write_text(content, encoding="utf-8")
+    path.write_text(page_of(["label"], COLUMNS), encoding="utf-8")
     return path
 
 
@@ -160,3 +169,35 @@ def test_values_of_figures_are_told_by_keyboard(browser: Chromium, page: Path) -
     assert found == [f"{first}, kind = a", f"{first}, kind = b", f"{second}, kind = b", f"{second}, kind = a"]
     browser.ask("map.blur()")
     assert browser.ask(told) == "" and browser.ask(chosen) == 0
+
+
+def test_labels_are_looked_at_one_by_one(browser: Chromium, many: tuple[Path, Path], tmp_path: Path) -> None:
+    explain(*many, tmp_path / "out", top=3, rows=100)
+    path = tmp_path / "out/explanation.html"
+    panels = "[...document.querySelectorAll('.panel')].map((each) => each.getBoundingClientRect().height > 0)"
+    for width in WIDTHS:
+        for dark in (False, True):
+            # The switch is no script.
+            browser.open(path, width=width, dark=dark, script=dark)
+            assert browser.ask(panels) == [True, False, False]
+            browser.ask("document.getElementById('label-0').focus()")
+            for place in (1, 2):
+                browser.press("ArrowRight")
+                assert browser.ask(panels) == [each == place for each in range(3)]
+                assert browser.ask(WIDER) <= 0 and browser.ask(SMALLEST) > 8
+            assert browser.complaints() == []
+
+
+def test_search_and_order_are_those_of_a_label(browser: Chromium, tmp_path: Path) -> None:
+    path = tmp_path / "explanation.html"
+    path.write_text(page_of(("one", "two"), columns=9), encoding="utf-8")
+    browser.open(path)
+    shown = "[...document.querySelectorAll('.panel')].map((panel) => [...panel.querySelectorAll('tr[data-name]')]"
+    names = f"{shown}.filter((each) => !each.hidden).map((each) => each.dataset.name))"
+    every = [f"column {place:04}" for place in range(9)]
+    assert browser.ask(names) == [every, every]
+    browser.ask(f"{SEARCH}('0003')")
+    assert browser.ask(names) == [["column 0003"], every]
+    browser.ask(f"{SEARCH}('')")
+    browser.ask(f"{SORT}('lost')")
+    assert browser.ask(names) == [[every[place] for place in (7, 5, 3, 1, 0, 2, 4, 6, 8)], every]

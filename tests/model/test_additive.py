@@ -208,7 +208,7 @@ def test_curves_that_are_shown_are_the_terms_within_their_bands(
     saved: SavedModel, prepared: Path, tmp_path: Path
 ) -> None:
     found = explain(saved.folder, prepared, tmp_path / "out", split="train", label="label", top=6, rows=2000)
-    (curve,) = (curve for curve in found.curves if curve.name == "kind")
+    (curve,) = (curve for curve in found.labels["label"].curves if curve.name == "kind")
     source = make_rows(200, seed=2)
     explainer = AdditiveExplainer(module_of(saved), saved.preprocessor)
     kind = explainer.exact(saved.preprocessor.transform(source, "rows"))[:, explainer.sources.index(("kind",)), 0]

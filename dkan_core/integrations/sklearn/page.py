@@ -10,10 +10,7 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.source.targets import encode_labels
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.explanation.curve_drawings import draw_curve
-from dkan_core.explanation.drawings import draw_importance
-from dkan_core.explanation.explain import quick_explanation
-from dkan_core.explanation.section import render_explanation
+from dkan_core.explanation.explain import explanation_page, quick_explanation
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.inline import Page
 
@@ -39,8 +36,4 @@ def learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
     with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
         classifier.save(Path(scratch) / "model")
         saved = SavedModel(Path(scratch) / "model")
-    counts = np.count_nonzero(labels_NL == 1, axis=0).tolist()
-    found = quick_explanation(saved, dict(zip(names, counts, strict=True)), {**arrays, "labels": labels_NL}, "given")
-    curves = [draw_curve(curve, found.label) for curve in found.curves]
-    importance = draw_importance(found.importance[: len(found.curves)])
-    return Page(str(render_explanation(found, importance, curves, [])))
+    return Page(str(explanation_page(quick_explanation(saved, {**arrays, "labels": labels_NL}, names, "given"))))

@@ -1,11 +1,10 @@
-// Finds and sorts the columns of an explanation: its table, and the cards of its curves in the same order.
+// Finds and sorts the columns of an explanation, or of a label's: its table, and the cards of its curves in the same order.
 // It keeps nothing and asks nobody. Without it the page shows everything, the strongest columns first.
 "use strict";
-(() => {
-  const tools = document.querySelector("[data-columns]");
-  if (!tools) return;
-  const rows = [...document.querySelectorAll("tr[data-name]")];
-  const cards = [...document.querySelectorAll("figure[data-name]")];
+document.querySelectorAll("[data-columns]").forEach((tools) => {
+  const part = tools.closest(".panel") ?? document;
+  const rows = [...part.querySelectorAll("tr[data-name]")];
+  const cards = [...part.querySelectorAll("figure[data-name]")];
   const [field, order] = ["input", "select"].map((tag) => tools.querySelector(tag));
   const shown = tools.querySelector("output");
   const folded = rows.length ? rows[0].closest("details") : null;
@@ -40,4 +39,4 @@
   });
   order.addEventListener("change", sort);
   tools.hidden = false;
-})();
+});

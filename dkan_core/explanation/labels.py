@@ -1,0 +1,93 @@
+"""What a model learned about all its labels: each by itself, and means over them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.explanation.importance import Importance
+from dkan_core.explanation.learned import Effort, LabelExplanation, read_label
+from dkan_core.explanation.response import row_count
+from dkan_core.model.saved_model import SavedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What a model learned, as ``explanation.json`` holds it."""
+
+    split: str
+    rows: int
+    """Rows of the split that were read."""
+
+    seed: int
+    average_precision: float | None
+    """On the rows read, the mean over the labels that have both classes."""
+
+    importance: list[Importance]
+    """Every source column, the largest effect first: means over ``labels``."""
+
+    labels: dict[str, LabelExplanation]
+    """What was learned about each label."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON."""
+        plain = asdict(self)
+        for found in plain["labels"].values():
+            if found["against"] is None:
+                del found["against"]
+        return plain
+
+
+def explain_labels(
+    saved: SavedModel, arrays: Arrays, labels: Sequence[str], *, split: str, effort: Effort, seed: int
+) -> Explanation:
+    """Read what a model learned about some of its labels off its answers on some rows.
+
+    Args:
+        saved: The model.
+        arrays: Prepared rows with their ``labels``, which are the model's.
+        labels: Those to explain, one after the other.
+        split: Where the rows are from.
+        effort: How much to compute for each label.
+        seed: Decides the shuffles.
+    """
+    found = {label: read_label(saved, arrays, split=split, label=label, effort=effort, seed=seed) for label in labels}
+    precisions = [each.average_precision for each in found.values() if each.average_precision is not None]
+    return Explanation(
+        split=split,
+        rows=row_count(arrays),
+        seed=seed,
+        average_precision=float(np.mean(precisions)) if precisions else None,
+        importance=mean_importance(found),
+        labels=found,
+    )
+
+
+def mean_importance(found: Mapping[str, LabelExplanation]) -> list[Importance]:
+    """Return the means over labels of the importance of every column; of one label, its importances.
+
+    The loss of average precision is left out of means, as each label measures it for columns of its own.
+    """
+    if len(found) == 1:
+        return next(iter(found.values())).importance
+    by_name: dict[str, list[Importance]] = {}
+    for label in found.values():
+        for importance in label.importance:
+            by_name.setdefault(importance.name, []).append(importance)
+    means = [_mean(together) for together in by_name.values()]
+    return sorted(means, key=lambda importance: -importance.effect)
+
+
+def _mean(together: Sequence[Importance]) -> Importance:
+    slopes = [importance.slope for importance in together if importance.slope is not None]
+    return Importance(
+        name=together[0].name,
+        kind=together[0].kind,
+        effect=float(np.mean([importance.effect for importance in together])),
+        # Labels are measured on the same rows, so that their errors go together: the mean is the most that it can be.
+        effect_error=float(np.mean([importance.effect_error for importance in together])),
+        effect_rows=min(importance.effect_rows for importance in together),
+        slope=float(np.mean(slopes)) if slopes else None,
+    )
