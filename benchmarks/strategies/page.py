@@ -14,7 +14,7 @@ from dkan_core.report.figures.canvas import ACCENT, WARM
 
 Rows = Sequence[dict[str, Any]]
 NAMES = (REFERENCE, *(way.name for way in WAYS if way.name != REFERENCE), DATA_PARALLEL)
-COLORS = dict(zip(NAMES, (WARM, ACCENT, *OTHERS, "#222222"), strict=False))
+COLORS = dict(zip(NAMES, (WARM, ACCENT, *OTHERS, "#c77dba", "#c9b037", "#222222"), strict=True))
 
 
 def draw(runs: Rows, sums: Rows) -> bytes:

@@ -14,8 +14,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dkan_core.config import NodesConfig, TrainConfig
+from dkan_core.config import MODEL_PARALLEL, NodesConfig, TrainConfig
 from dkan_core.errors import ConfigError
+from dkan_core.training.setup.model_division import check_dividing
 from dkan_core.utils.kubernetes_api import OWN_LABELS
 
 GROUP, VERSION, PLURAL, KIND = "trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"
@@ -57,7 +58,7 @@ SECRET_PATH = "/etc/dkan/storage"
 NAME_LENGTH = 40
 
 # The others are those of one node: a parameter server in its memory, and no exchange at all.
-STRATEGIES = ("auto", "allreduce", "ddp", "ring", "local-sgd")
+STRATEGIES = ("auto", "allreduce", "ddp", "ring", "local-sgd", *MODEL_PARALLEL)
 
 
 def settle(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:
@@ -78,6 +79,8 @@ def settle(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:
     if config.resume not in ("auto", "never"):
         raise ConfigError(f"resume {config.resume}: a job resumes from its own checkpoints; leave it out")
     strategy = "allreduce" if config.strategy == "auto" else config.strategy
+    # Here, as Kubernetes would start ranks that refuse it again and again.
+    check_dividing(config, strategy, nodes.workers)
     return replace(config, strategy=strategy, workers=None, device=kind, resume="auto")
 
 

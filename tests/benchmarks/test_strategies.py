@@ -17,7 +17,7 @@ SETTINGS = {"members": 1, "hidden": (4,), "batch_size": 64, "device": "cpu"}
 
 @pytest.mark.slow
 def test_every_turn_becomes_a_row_a_table_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "WAYS", [way for way in WAYS if way.name in (REFERENCE, "ring")])
+    monkeypatch.setattr(runs, "WAYS", [way for way in WAYS if way.name in (REFERENCE, "ring", "tensor-parallel")])
     monkeypatch.setattr(sums, "REPEATS", 2)
     monkeypatch.setattr(command, "BYTES", [4096])
     words = [
@@ -44,11 +44,12 @@ def test_every_turn_becomes_a_row_a_table_and_a_picture(tmp_path: Path, monkeypa
         "strategies.md",
         "strategies.png",
     }
-    single, ring = (line.split("|") for line in done.output.splitlines() if line.startswith("| 600 "))
+    single, ring, divided = (line.split("|") for line in done.output.splitlines() if line.startswith("| 600 "))
     assert single[2:4] == [" single ", " 1 "] and float(single[5]) == 1 and float(single[7]) == 0
     assert ring[2:4] == [" ring ", " 2 "] and float(ring[7]) > 0
-    # Both take the same steps on the same rows.
+    # All take the same steps on the same rows.
     assert float(single[8]) == pytest.approx(float(ring[8]), abs=2e-4)
+    assert float(single[8]) == pytest.approx(float(divided[8]), abs=2e-4)
     assert "| gloo | 2 | 4,096 |" in done.output
     assert "Not measured: torch DataParallel" in done.output
 
@@ -58,6 +59,8 @@ def test_ways_take_the_workers_that_they_can() -> None:
     assert ("single", 1) in found and ("single", 2) not in found
     assert ("ring", 4) in found and ("ring", 1) not in found
     assert ("parameter-server async", 1) in found
+    assert ("tensor-parallel", 2) in found and ("hybrid", 2) not in found and ("hybrid", 4) in found
+    assert ("pipeline", 2) in found and ("pipeline", 4) not in found
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,24 @@ def test_ways_take_the_workers_that_they_can() -> None:
         pytest.param({"strategy": "ring", "workers": 4}, 10 * 2 * 1.5 * 400, id="3 of 4 parts twice, both directions"),
         pytest.param(
             {"strategy": "local-sgd", "workers": 2, "sync_interval": 5}, 2 * 2 * 3 * 400, id="three arrays, half twice"
+        ),
+        pytest.param(
+            {"strategy": "tensor-parallel", "workers": 2},
+            10 * (2 * 400 + 2 * 64 * 4 * 4 / 2),
+            id="a gradient, and half of the units both ways",
+        ),
+        pytest.param(
+            {"strategy": "hybrid", "workers": 4},
+            10 * (3 * 400 + 2 * 32 * 4 * 4 / 2),
+            id="a gradient of four, and half of the units of half of the rows",
+        ),
+        pytest.param(
+            {"strategy": "tensor-parallel", "workers": 2, "hidden": (4, 6)},
+            10 * (2 * 400 + 64 * 4 * (4 + 6) + 2 * 64 * 4 * 4),
+            id="units of two layers, and gradients of those between them",
+        ),
+        pytest.param(
+            {"strategy": "pipeline", "workers": 2}, 10 * (2 * 400 + 2 * 64 * 4 * 4), id="a gradient, units and theirs"
         ),
     ],
 )

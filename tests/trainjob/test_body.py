@@ -211,6 +211,9 @@ def test_toleration_that_kubernetes_would_refuse_is_named(toleration: str, messa
         ({"workers": 3}, "workers 3: 2 nodes of 1 are 2"),
         ({"device": "cuda"}, "device cuda: with gpus_per_node 0 it is cpu"),
         ({"resume": "s3://b/checkpoint"}, "resume s3://b/checkpoint: a job resumes from its own"),
+        ({"strategy": "hybrid"}, "workers 2: strategy hybrid takes twice tensor_parallel_size 2"),
+        ({"strategy": "pipeline", "model": "additive"}, "strategy pipeline: model additive has no hidden layer"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size 2: only strategy hybrid takes it, not allreduce"),
     ],
 )
 def test_training_that_needs_one_node_is_refused(change: dict[str, Any], message: str) -> None:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import NodesConfig, PrepareConfig, TrainConfig, TrainResult, prepare, train, train_on_nodes
+from dkan_core.config.train import Strategy
 from dkan_core.trainjob.body import arguments
 from examples.flights import ExampleError, flights_table, package_data
 from tests.training.processes import wait_until
@@ -74,8 +75,8 @@ def start(flights: Path, nodes: tuple[Node, Node]) -> Iterator[Start]:
     """Start a run on both nodes; what is left of it at the end is ended."""
     started: list[Ranks] = []
 
-    def begin(run: Path) -> tuple[Ranks, Ranks]:
-        first, second = (node.start(arguments(str(flights), str(run), CONFIG)) for node in nodes)
+    def begin(run: Path, config: TrainConfig = CONFIG) -> tuple[Ranks, Ranks]:
+        first, second = (node.start(arguments(str(flights), str(run), config)) for node in nodes)
         started.extend((first, second))
         return first, second
 
@@ -152,6 +153,16 @@ def test_train_job_on_two_nodes_trains_as_one_does(
             kubelet.end()
     check_same(run, one_node)
     assert result.average_precision == one_node.average_precision > 0.25  # 0.16 of the flights are late
+
+
+@pytest.mark.parametrize("strategy", ["tensor-parallel", "pipeline"])
+def test_two_nodes_divide_a_model_as_two_workers_of_one_do(
+    strategy: Strategy, flights: Path, start: Start, tmp_path: Path
+) -> None:
+    config = replace(CONFIG, strategy=strategy, epochs=1)
+    expected = train(flights, tmp_path / "one", replace(config, workers=2))
+    finished(start(tmp_path / "run", config))
+    check_same(tmp_path / "run", expected)
 
 
 def test_killed_rank_ends_both_nodes_and_the_rerun_goes_on(start: Start, one_node: TrainResult, tmp_path: Path) -> None:

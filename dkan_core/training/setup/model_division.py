@@ -41,7 +41,24 @@ def check_division(config: ResolvedTrainConfig, torchrun: TorchRun | None = None
     """
     if config.strategy not in MODEL_PARALLEL:
         return
-    strategy = config.strategy
+    if torchrun is None:
+        _check_devices(config.strategy, config.devices)
+    check_dividing(config, config.strategy, config.workers)
+    if config.strategy == "pipeline":
+        _check_layers(config)
+    else:
+        _check_units(config)
+
+
+def check_dividing(config: TrainConfig, strategy: ResolvedStrategy, workers: int) -> None:
+    """Check what can be told of a division before sizes are chosen and devices are known.
+
+    Raises:
+        ConfigError: So many workers cannot divide such a model, or the strategy takes no ``tensor_parallel_size``.
+    """
+    size = tensor_parallel_size(config, strategy)
+    if strategy not in MODEL_PARALLEL:
+        return
     if config.model == "additive":
         raise ConfigError(f"strategy {strategy}: model additive has no hidden layer to divide; choose allreduce")
     if config.sketch_rank:
@@ -49,18 +66,17 @@ def check_division(config: ResolvedTrainConfig, torchrun: TorchRun | None = None
             f"sketch_rank {config.sketch_rank}: strategy {strategy} divides layers that are not sketched; choose "
             "allreduce, or leave the rank out"
         )
-    if config.workers == 1:
+    if workers == 1:
         raise ConfigError(f"workers 1: strategy {strategy} divides the model among several; choose single")
     if config.slice_weights:
         raise ConfigError(
             f"slice_weights: the workers of strategy {strategy} divide the model, not only rows; choose allreduce"
         )
-    if torchrun is None:
-        _check_devices(strategy, config.devices)
-    if strategy == "pipeline":
-        _check_layers(config)
-    else:
-        _check_units(config)
+    if size is not None and (workers % size or workers == size):
+        raise ConfigError(
+            f"workers {workers}: strategy hybrid takes twice tensor_parallel_size {size}, three times, and so on; "
+            "choose tensor-parallel for one copy of the model"
+        )
 
 
 def check_columns(config: ResolvedTrainConfig, encoding: Preprocessor) -> None:
@@ -83,11 +99,6 @@ def _check_devices(strategy: str, devices: Sequence[str]) -> None:
 
 def _check_units(config: ResolvedTrainConfig) -> None:
     size = config.workers_per_copy
-    if config.strategy == "hybrid" and (config.workers % size or config.workers == size):
-        raise ConfigError(
-            f"workers {config.workers}: strategy hybrid takes twice tensor_parallel_size {size}, three times, and so "
-            "on; choose tensor-parallel for one copy of the model"
-        )
     if not config.hidden or any(width % size for width in config.hidden):
         shown = ",".join(map(str, config.hidden))
         raise ConfigError(
