@@ -161,8 +161,8 @@ def evaluate(
         with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
         if saved.preprocessor.sparse:
-            explain, worst_errors = False, 0
-            logger.info("the model reads lists of ids, so that the report does not say what it learned")
+            worst_errors = 0
+            logger.info("the model reads lists of ids, so that the report has no worst errors")
         # Before the rows are scored: what is wrong is said at once.
         sliced = find_columns(saved, slices)
         history = read_run_history(model)
@@ -178,8 +178,9 @@ def evaluate(
             evaluation.metrics["warnings"] = _warnings(saved, rows, evaluation, sample)
             learned = _learned(saved, rows, evaluation, sample, comparison) if explain else None
             if learned and not sliced:
-                strongest = next(iter(learned.labels.values())).importance[:TOP_COLUMNS]
-                sliced = find_columns(saved, [column.name for column in strongest])
+                ranked = next(iter(learned.labels.values())).importance
+                levelled = [column.name for column in ranked if column.kind != "ids"]
+                sliced = find_columns(saved, levelled[:TOP_COLUMNS])
             evaluation.metrics.update(_slices(saved, rows, evaluation, sliced))
             errors = find_worst_errors(saved, rows, evaluation.labels, evaluation.probabilities, worst_errors)
             report = render_page(
@@ -294,6 +295,8 @@ def _learned(
     chosen = sorted(data.labels, key=lambda name: -counts[name])[:EXPLAINED_LABELS]
     found = quick_explanation(saved, sample, chosen, data.name)
     if comparison is None or comparison.saved is None:
+        return found
+    if saved.preprocessor.sparse or comparison.saved.preprocessor.sparse:
         return found
     earlier, where = comparison.saved, redact(comparison.model)
     return quick_comparison(saved, earlier, found, sample, data.labels, where)

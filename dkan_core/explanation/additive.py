@@ -92,6 +92,11 @@ class AdditiveExplainer:
         """
         return self.exact(arrays).astype(np.float32)
 
+    def explain_ids(self, arrays: Arrays) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return the same, and what single ids add: such models read none, ``(N, 0, L)``."""
+        found_NGL = self.explain(arrays)
+        return found_NGL, np.empty((len(found_NGL), 0, found_NGL.shape[2]), dtype=np.float32)
+
     def exact(self, arrays: Arrays) -> Float64:
         """Return the same in float64: with the intercept, a row adds up to its log-odds."""
         device = self._model.bias.device

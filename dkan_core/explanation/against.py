@@ -18,7 +18,7 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.evaluation.prediction import best_device, log_odds, torch_threads
-from dkan_core.explanation.columns import Column, source_columns
+from dkan_core.explanation.columns import Column, refuse_sparse, source_columns
 from dkan_core.explanation.contributions import explainer_of
 from dkan_core.explanation.curves import Curve
 from dkan_core.explanation.importance import Importance
@@ -130,8 +130,10 @@ def compare_explanations(
         effort: How much to compute.
 
     Raises:
-        DataError: The earlier model does not know the labels.
+        DataError: The earlier model does not know the labels, or one of the two reads ids.
     """
+    for each in (saved, earlier):
+        refuse_sparse(each.preprocessor)
     unknown = [name for name in found.labels if name not in earlier.config.labels]
     if unknown:
         known = ", ".join(earlier.config.labels)

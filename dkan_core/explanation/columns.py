@@ -6,6 +6,7 @@ together: a column is set to a value with the functions that encoded the data.
 Shape suffixes: N rows, M changed rows, P values of one column.
 """
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from dkan_core.data.encoding.preprocessor import (
     quantize,
     value_codes,
 )
+from dkan_core.data.encoding.sparse import SparseFeature
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import Array
@@ -51,16 +53,28 @@ class Column:
 
     dtype: str = "uint8"
 
+    listed: SparseFeature | None = None
+    """Of a column of which each row names a few of many ids."""
+
+    list_index: int = -1
+    first_code: int = 0
+    """The first of its codes in the array ``sparse``, which has those of all such columns."""
+
+    @property
+    def last_code(self) -> int:
+        """The last of its codes there."""
+        return self.first_code + (self.listed.size if self.listed else 0) - 1
+
     @property
     def kind(self) -> str:
-        """Return "numeric" or "category"."""
-        return "category" if self.scored is None else "numeric"
+        """Return "numeric", "category" or "ids"."""
+        return "ids" if self.listed else "category" if self.scored is None else "numeric"
 
     @property
     def places(self) -> list[tuple[str, int]]:
         """Return the arrays that hold the column, each with the column's index in it."""
-        both = (("numeric", self.score_index), ("categorical", self.code_index))
-        return [(name, index) for name, index in both if index >= 0]
+        places = (("numeric", self.score_index), ("categorical", self.code_index), ("sparse", self.list_index))
+        return [(name, index) for name, index in places if index >= 0]
 
     @property
     def knots(self) -> Float64:
@@ -89,13 +103,19 @@ class Cells:
 
     scores_P: Array | None
     codes_P: Array | None
+    listed_PS: Array | None = None
+    """Codes of a column of ids, 0 where there is none."""
 
     def __len__(self) -> int:
-        return len(self.scores_P if self.scores_P is not None else self.codes_P if self.codes_P is not None else ())
+        return next((len(array) for array in self._arrays if array is not None), 0)
 
     def __getitem__(self, places: slice | npt.NDArray[np.int64]) -> "Cells":
         """Return what the arrays hold for some of the values."""
-        return Cells(*(None if array is None else array[places] for array in (self.scores_P, self.codes_P)))
+        return Cells(*(None if array is None else array[places] for array in self._arrays))
+
+    @property
+    def _arrays(self) -> tuple[Array | None, ...]:
+        return self.scores_P, self.codes_P, self.listed_PS
 
 
 Rows = npt.NDArray[np.int64]
@@ -133,6 +153,26 @@ def source_columns(preprocessor: Preprocessor, exact: Collection[int] | None = N
         for place, coded in enumerate(preprocessor.coded)
         if coded.kind == "category"
     ]
+
+
+def listed_columns(preprocessor: Preprocessor) -> list[Column]:
+    """Return the columns of which each row names a few of many ids."""
+    starts = itertools.accumulate((feature.size for feature in preprocessor.sparse), initial=1)
+    return [
+        Column(name=feature.name, listed=feature, list_index=index, first_code=start)
+        for index, (feature, start) in enumerate(zip(preprocessor.sparse, starts, strict=False))
+    ]
+
+
+def listed_codes(column: Column, sparse_NS: Array) -> Array:
+    """Return the codes of one column of ids, 0 for those of others and where there is none.
+
+    Shape:
+        - Input and output: ``(N, S)``
+    """
+    inside_NS = (sparse_NS >= column.first_code) & (sparse_NS <= column.last_code)
+    codes_NS: Array = np.where(inside_NS, sparse_NS, sparse_NS.dtype.type(0))
+    return codes_NS
 
 
 def encode_values(column: Column, values_P: Float64) -> Cells:
@@ -193,12 +233,12 @@ def _even_offsets(levels_N: npt.NDArray[np.uint8]) -> Float64:
 
 
 def refuse_sparse(preprocessor: Preprocessor) -> None:
-    """Raise DataError where a model reads lists of ids or bit vectors, whose part in an answer is not told apart."""
+    """Raise DataError where a model reads lists of ids or bit vectors, which are not read back from prepared rows."""
     if preprocessor.sparse:
         name = preprocessor.sparse[0].name
         raise DataError(
-            f"column {name!r} holds ids; models with such columns are not explained yet: "
-            f"for one that is, prepare the data with --drop {name} and train anew"
+            f"column {name!r} holds ids; models with such columns are not held against others: "
+            "explain each by itself, without --against"
         )
 
 
@@ -220,6 +260,10 @@ def redrawn(arrays: Arrays, column: Column, order_N: Rows) -> tuple[Rows, Cells]
         column: The column to change.
         order_N: The row whose value each row takes.
     """
+    if column.listed is not None:
+        own_NS = listed_codes(column, arrays["sparse"][: len(order_N)])
+        rows_M = np.flatnonzero((own_NS != own_NS[order_N]).any(axis=1))
+        return rows_M, Cells(None, None, own_NS[order_N[rows_M]])
     changes_N, held = np.zeros(len(order_N), dtype=bool), {}
     for name, index in column.places:
         own_N = arrays[name][: len(order_N), index]
@@ -243,4 +287,7 @@ def changed_rows(arrays: Arrays, rows_M: Rows, settings: Settings) -> Arrays:
             changed["numeric"][:, column.score_index] = cells.scores_P
         if cells.codes_P is not None:
             changed["categorical"][:, column.code_index] = cells.codes_P
+        if cells.listed_PS is not None:
+            kept_MS = changed["sparse"] - listed_codes(column, changed["sparse"])
+            changed["sparse"] = np.concatenate([kept_MS, cells.listed_PS], axis=1)
     return changed

@@ -22,7 +22,7 @@ from dkan_core.data.encoding.preprocessor import Float64, Preprocessor
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
 from dkan_core.explanation.additive import AdditiveExplainer
-from dkan_core.explanation.columns import Column, encode_values, refuse_sparse, source_columns
+from dkan_core.explanation.columns import Column, encode_values, listed_columns, source_columns
 from dkan_core.explanation.terms import ColumnTerms
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.base import TabularModel
@@ -66,7 +66,7 @@ class ContributionExplainer:
         labels: Sequence[int] | None = None,
     ) -> None:
         assert isinstance(model, TabularFastKAN), "the terms of other models are exact (explanation.additive)"
-        self.columns = source_columns(preprocessor)
+        self.columns = [*source_columns(preprocessor), *listed_columns(preprocessor)]
         self._terms = ColumnTerms(model, self.columns, device)
         self._labels = list(range(len(model.config.labels)) if labels is None else labels)
         background_KFZ = self._terms.terms(background_rows(preprocessor, self.columns, background))
@@ -95,38 +95,61 @@ class ContributionExplainer:
         Shape:
             - Output: ``(N, F, L)``
         """
+        return self.explain_ids(arrays)[0]
+
+    def explain_ids(self, arrays: Arrays) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Return the contribution of each column, and what each code of the columns of ids adds by itself.
+
+        What a code adds is its own term times the mean gradient. A column of ids is credited with the sum over its
+        codes less what the background's rows have there.
+
+        Args:
+            arrays: Prepared rows.
+
+        Shape:
+            - Output: ``(N, F, L)``, ``(N, S, L)``; S is 0 where the model reads no such column
+        """
         rows, labels = len(next(iter(arrays.values()))), len(self._baseline_L)
+        codes_NS = arrays.get("sparse", np.empty((rows, 0), np.int32))
         found_NFL = np.empty((rows, len(self.columns), labels), dtype=np.float32)
-        chunk = min(CHUNK_STATES // len(self._start_KZ), CHUNK_NUMBERS // (len(self.columns) * self._terms.width))
-        for start in range(0, rows, max(1, chunk)):
-            part = slice(start, start + max(1, chunk))
+        added_NSL = np.empty((*codes_NS.shape, labels), dtype=np.float32)
+        numbers = (len(self.columns) + codes_NS.shape[1]) * self._terms.width
+        chunk = max(1, min(CHUNK_STATES // len(self._start_KZ), CHUNK_NUMBERS // numbers))
+        for start in range(0, rows, chunk):
+            part = slice(start, start + chunk)
             terms_NFZ = self._terms.terms({name: array[part] for name, array in arrays.items()})
-            found_NFL[part] = self._explain(terms_NFZ).cpu().numpy()
-        return found_NFL
+            explained_NFL, gradient_NZL = self._explain(terms_NFZ)
+            found_NFL[part] = explained_NFL.cpu().numpy()
+            if codes_NS.shape[1]:
+                of_codes_NSZ = self._terms.of_codes(codes_NS[part])
+                added_NSL[part] = torch.matmul(of_codes_NSZ, gradient_NZL).cpu().numpy()
+        return found_NFL, added_NSL
 
     def _log_odds(self, sum_NZ: Tensor) -> Tensor:
         """Return the log-odds ``(N, L)`` of rows whose terms have this sum, of the labels to explain."""
         return self._terms.finish(sum_NZ)[:, self._labels]
 
-    def _explain(self, terms_NFZ: Tensor) -> Tensor:
+    def _explain(self, terms_NFZ: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the contributions ``(N, F, L)``, and the mean gradients ``(N, Z, L)``."""
         with torch.no_grad():
             total_NL = self._log_odds(terms_NFZ.sum(dim=1)) - self._baseline_L
-        found_NFL = self._integrate(terms_NFZ, POINTS)
+        found_NFL, gradient_NZL = self._integrate(terms_NFZ, POINTS)
         coarse_N = ((found_NFL.sum(dim=1) - total_NL).abs() > TOLERANCE).any(dim=1)
         if coarse_N.any():
-            found_NFL[coarse_N] = self._integrate(terms_NFZ[coarse_N], FINE_POINTS)
+            found_NFL[coarse_N], gradient_NZL[coarse_N] = self._integrate(terms_NFZ[coarse_N], FINE_POINTS)
         # So that the sum is exact. The rest is large only where the model is rugged, as narrow and deep ones are.
         share_NFL = functional.normalize(found_NFL.abs() + TINY, p=1.0, dim=1)
         rest_NL = total_NL - found_NFL.sum(dim=1)
-        return found_NFL + share_NFL * rest_NL.unsqueeze(1)
+        return found_NFL + share_NFL * rest_NL.unsqueeze(1), gradient_NZL
 
-    def _integrate(self, terms_NFZ: Tensor, points: int) -> Tensor:
-        """Return the contributions ``(N, F, L)`` by a quadrature of ``points`` points."""
-        found = []
+    def _integrate(self, terms_NFZ: Tensor, points: int) -> tuple[Tensor, Tensor]:
+        """Return the contributions and the mean gradients by a quadrature of ``points`` points."""
+        found, gradients = [], []
         for mean_KNZ in self._mean_gradients(terms_NFZ.sum(dim=1), points):
-            own_NF = torch.einsum("nfz,nz->nf", terms_NFZ, mean_KNZ.mean(dim=0))
+            gradients.append(mean_KNZ.mean(dim=0))
+            own_NF = torch.einsum("nfz,nz->nf", terms_NFZ, gradients[-1])
             found.append(own_NF - torch.matmul(mean_KNZ, self._background_KZF).mean(dim=0))
-        return torch.stack(found, dim=2)
+        return torch.stack(found, dim=2), torch.stack(gradients, dim=2)
 
     def _mean_gradients(self, sum_NZ: Tensor, points: int) -> list[Tensor]:
         """Return, for each label, the mean gradient on the line from each background row to each row, ``(K, N, Z)``."""
@@ -156,7 +179,6 @@ def explainer_of(
     Raises:
         DataError: The model was written by a version of dkan that did not keep that distribution.
     """
-    refuse_sparse(preprocessor)
     if isinstance(model, AdditiveFastKAN):
         return AdditiveExplainer(model, preprocessor, labels)
     return ContributionExplainer(model, preprocessor, device, labels=labels)
@@ -166,7 +188,8 @@ def background_rows(preprocessor: Preprocessor, columns: list[Column], count: in
     """Return prepared rows that stand for the training data: a Latin hypercube of its columns' distributions.
 
     The columns are drawn apart from each other, as a model keeps how often each value occurs but no rows. Every column
-    is spread evenly over its distribution; the draw depends on nothing but the columns' names.
+    is spread evenly over its distribution; the draw depends on nothing but the columns' names. Ids of
+    a column are drawn apart from each other, too.
 
     Args:
         preprocessor: The encoding.
@@ -186,7 +209,12 @@ def background_rows(preprocessor: Preprocessor, columns: list[Column], count: in
         arrays["numeric"] = np.empty((count, len(preprocessor.numeric)), preprocessor.numeric_dtype)
     if preprocessor.coded:
         arrays["categorical"] = np.empty((count, len(preprocessor.coded)), np.int32)
+    listed = [_drawn_codes(column, count) for column in columns if column.listed is not None]
+    if listed:
+        arrays["sparse"] = np.concatenate(listed, axis=1)
     for column in columns:
+        if column.listed is not None:
+            continue
         bins_K = _drawn_bins(column.name, preprocessor.counts[column.name], count)
         if column.scored is None:
             arrays["categorical"][:, column.code_index] = bins_K
@@ -204,6 +232,18 @@ def _drawn_bins(name: str, counts: list[int], count: int) -> npt.NDArray[np.int6
     ranks_K = (generator.permutation(count) + 0.5) / count
     shares = np.cumsum(counts) / max(1, sum(counts))
     return np.searchsorted(shares, ranks_K).clip(max=len(counts) - 1)
+
+
+def _drawn_codes(column: Column, count: int) -> npt.NDArray[np.int32]:
+    """Return codes of ids for each background row, each in as many rows as its share of the rows says, by chance."""
+    assert column.listed is not None
+    generator = np.random.Generator(np.random.PCG64([*column.name.encode()]))
+    shares_V = np.array(column.listed.counts) / column.listed.sample_rows
+    drawn = [np.flatnonzero(generator.random(len(shares_V)) < shares_V) for _ in range(count)]
+    codes_KS = np.zeros((count, max(1, *map(len, drawn))), np.int32)
+    for codes_S, found in zip(codes_KS, drawn, strict=True):
+        codes_S[: len(found)] = found + column.first_code
+    return codes_KS
 
 
 def bin_values(knots: Float64) -> Float64:

@@ -182,7 +182,7 @@ def _curves(found: LabelExplanation) -> list[Drawing]:
 def _draw_labels(found: Explanation) -> dict[str, LabelDrawings]:
     return {
         name: LabelDrawings(
-            importance=draw_importance(each.importance[: len(each.curves)]),
+            importance=draw_importance(each.importance[: each.shown]),
             curves=_curves(each),
             maps=[draw_map(pair) for pair in each.maps],
         )
@@ -192,7 +192,7 @@ def _draw_labels(found: Explanation) -> dict[str, LabelDrawings]:
 
 def _draw_overview(found: Explanation) -> Drawing:
     """Draw the importances as means over the labels: as many bars as each label has."""
-    bars = max(len(each.curves) for each in found.labels.values())
+    bars = max(each.shown for each in found.labels.values())
     return draw_importance(found.importance[:bars], wide=True)
 
 

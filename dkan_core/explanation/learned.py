@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +14,9 @@ from dkan_core.evaluation.metrics import Array, macro_average_precision
 from dkan_core.evaluation.prediction import best_device, check_probabilities, to_probability, torch_threads
 from dkan_core.explanation.additive import AdditiveCurves
 from dkan_core.explanation.bands import Measured, standard_errors
-from dkan_core.explanation.columns import refuse_sparse, source_columns
+from dkan_core.explanation.columns import listed_columns, source_columns
 from dkan_core.explanation.curves import Curve, ReadCurve, describe_curve, read_curve, read_term
+from dkan_core.explanation.ids import ListedIds, read_ids
 from dkan_core.explanation.importance import Importance, add_precision_drops, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, map_pair
 from dkan_core.explanation.model_answers import ModelAnswers
@@ -26,6 +27,9 @@ from dkan_core.utils.progress import progress
 
 if TYPE_CHECKING:
     from dkan_core.explanation.against import Against
+
+INPUTS = ("numeric", "categorical", "sparse")
+"""Prepared arrays that a model reads."""
 
 # Columns of which every pair is measured: 28 pairs. Their number grows with the square.
 PAIRED = 8
@@ -79,8 +83,16 @@ class LabelExplanation:
     maps: list[PairMap]
     """The strongest pairs over a grid, in that order."""
 
+    ids: list[ListedIds] = field(default_factory=list)
+    """The strongest ids of each column of ids."""
+
     against: "Against | None" = None
     """What an earlier model had learned, where one is given."""
+
+    @property
+    def shown(self) -> int:
+        """How many columns, the most important ones, have a curve or a table of ids."""
+        return len(self.curves) + len(self.ids)
 
 
 def read_label(
@@ -107,14 +119,15 @@ def read_label(
     Raises:
         DataError: The model gives no probability for a row.
     """
-    refuse_sparse(saved.preprocessor)
     device = best_device()
     model = saved.module.to(device)
     place = saved.config.labels.index(label)
     labels_NL: Array = arrays["labels"][:, [place]]
-    inputs: Arrays = {name: arrays[name] for name in ("numeric", "categorical") if name in arrays}
+    inputs: Arrays = {name: arrays[name] for name in INPUTS if name in arrays}
     # A value code that the model has no weights for is no place where its curve could jump.
-    columns = source_columns(saved.preprocessor, {index for group in model.config.one_hot_groups for index in group})
+    exact = {index for group in model.config.one_hot_groups for index in group}
+    listed = listed_columns(saved.preprocessor)
+    columns = [*source_columns(saved.preprocessor, exact), *listed]
     by_name = {column.name: column for column in columns}
     top = min(effort.top, len(columns))
     paired = min(PAIRED, top) if effort.maps else 0
@@ -144,6 +157,9 @@ def read_label(
                 seed=seed,
                 advance=advance,
             )
+        ids = [read_ids(answers, column, effort.curve_rows) for column in listed]
+        # Ids have no order that a curve could be drawn along, and are no column of a pair.
+        best = [column for column in best if column.listed is None]
         if isinstance(model, AdditiveFastKAN):
             terms = AdditiveCurves(model)
             read_terms = [read_term(terms, answers, column, label=place) for column in best]
@@ -180,6 +196,7 @@ def read_label(
         curves=curves,
         interactions=pairs,
         maps=maps,
+        ids=ids,
     )
 
 

@@ -14,8 +14,8 @@ from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation import prediction
 from dkan_core.evaluation.prediction import CHUNK_OUTPUTS
-from dkan_core.explanation.columns import Rows, Settings, changed_rows
-from dkan_core.explanation.response import Answers, Change, cut, row_count, slices
+from dkan_core.explanation.columns import Rows, Settings, changed_rows, listed_codes
+from dkan_core.explanation.response import Answers, Change, cut, first_rows, row_count, slices
 from dkan_core.model.base import TabularModel
 from dkan_core.model.first_layer import FeatureChange, FirstLayerTerms
 from dkan_core.model.tabular import TabularFastKAN, mean_log_odds
@@ -76,9 +76,53 @@ class ModelAnswers(Answers):
     def _first(self, arrays: Arrays) -> Tensor:
         return self._model.first_output(*self._stored(arrays))
 
-    def _stored(self, arrays: Arrays) -> tuple[Tensor | None, Tensor | None]:
+    def _stored(self, arrays: Arrays) -> tuple[Tensor | None, ...]:
+        """Return the arguments of a model's functions: scores, codes, no keys for dropout, codes of ids."""
         stored = {name: torch.from_numpy(array).to(self._device) for name, array in arrays.items()}
-        return stored.get("numeric"), stored.get("categorical")
+        return stored.get("numeric"), stored.get("categorical"), None, stored.get("sparse")
+
+    def listed_slopes(self, rows: int) -> Float64:
+        """Return the mean gradient of the first label's log-odds by whether a row has an id, for each code of ids.
+
+        Args:
+            rows: How many of the first rows to take.
+
+        Shape:
+            - Output: ``(V,)``
+        """
+        table_VH = self._id_weights
+        with torch.enable_grad():
+            first_NH = self._first(first_rows(self.arrays, rows)).detach().requires_grad_()
+            odds_N = self._model.log_odds_of(first_NH)[:, self._labels[0]].clamp(-LARGEST, LARGEST)
+            (gradient_NH,) = torch.autograd.grad(odds_N.sum(), first_NH)
+        slopes_V: Float64 = (table_VH @ gradient_NH.mean(dim=0)).cpu().numpy().astype(np.float64)
+        return slopes_V
+
+    @torch.inference_mode()
+    def with_less_without(self, codes_V: Rows, rows: int) -> Float64:
+        """Return the mean difference of the first label's log-odds between rows with and without an id.
+
+        Args:
+            codes_V: The ids' codes.
+            rows: How many of the first rows to take.
+
+        Shape:
+            - Output: ``(V,)``
+        """
+        arrays = first_rows(self.arrays, rows)
+        first_NH, differences = self._first(arrays), []
+        for code in codes_V.tolist():
+            has_N = torch.from_numpy((arrays["sparse"] == code).any(axis=1)).to(self._device)
+            without_NH = first_NH - has_N.unsqueeze(1) * self._id_weights[code]
+            both_NL = self._model.log_odds_of(torch.cat([without_NH + self._id_weights[code], without_NH]))
+            odds_N = both_NL[:, self._labels[0]].clamp(-LARGEST, LARGEST)
+            differences.append(float(odds_N[: len(first_NH)].mean() - odds_N[len(first_NH) :].mean()))
+        return np.array(differences, dtype=np.float64)
+
+    @property
+    def _id_weights(self) -> Tensor:
+        assert isinstance(self._model, TabularFastKAN) and self._model.encoder.sparse is not None
+        return self._model.encoder.sparse.weight.detach()
 
     def to_changed(self, rows_M: Rows, settings: Settings) -> Float64:
         """Return the log-odds ``(M, L)`` of rows with some columns changed.
@@ -149,6 +193,9 @@ class ModelAnswers(Answers):
                 scores[column.score_index] = self.arrays["numeric"][rows_M, column.score_index], cells.scores_P
             if cells.codes_P is not None:
                 codes[column.code_index] = self.arrays["categorical"][rows_M, column.code_index], cells.codes_P
+            if cells.listed_PS is not None:
+                before_MS = listed_codes(column, self.arrays["sparse"][rows_M])
+                first_MH = first_MH + self._terms.listed(cells.listed_PS) - self._terms.listed(before_MS)
         difference_MH = self._terms.difference(scores, codes, lambda index: self.arrays["categorical"][rows_M, index])
         return first_MH if difference_MH is None else first_MH.add_(difference_MH)
 

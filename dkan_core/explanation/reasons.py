@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 import torch
 
 from dkan_core.explanation.additive import CROSS
+from dkan_core.explanation.columns import listed_columns
 from dkan_core.explanation.contributions import explainer_of
+from dkan_core.explanation.ids import row_texts
 from dkan_core.model.saved_model import SavedModel
 
 REASON = pa.struct([("column", pa.string()), ("value", pa.string()), ("log_odds", pa.float32())])
@@ -45,6 +47,7 @@ class ReasonFinder:
         self._preprocessor = saved.preprocessor
         places = [saved.config.labels.index(name) for name in self.labels]
         self._explainer = explainer_of(saved.module, saved.preprocessor, device, places)
+        self._listed = listed_columns(saved.preprocessor)
         self._names = pa.array([CROSS.join(columns) for columns in self._explainer.sources])
 
     @property
@@ -76,9 +79,15 @@ class ReasonFinder:
             count: K, reasons per row; all columns where there are no more.
             where: The rows, as messages should call them.
         """
-        found_NFL = self._explainer.explain(self._preprocessor.transform(rows, where))
-        texts = [self._texts(rows, columns, where) for columns in self._explainer.sources]
-        return [self._strongest(found_NF, texts, count) for found_NF in np.moveaxis(found_NFL, 2, 0)]
+        arrays = self._preprocessor.transform(rows, where)
+        found_NFL, added_NSL = self._explainer.explain_ids(arrays)
+        shared = self._explainer.sources[: len(self._explainer.sources) - len(self._listed)]
+        texts = [self._texts(rows, columns, where) for columns in shared]
+        strongest = []
+        for found_NF, added_NS in zip(np.moveaxis(found_NFL, 2, 0), np.moveaxis(added_NSL, 2, 0), strict=True):
+            of_ids = [pa.array(row_texts(column, arrays["sparse"], added_NS), pa.string()) for column in self._listed]
+            strongest.append(self._strongest(found_NF, [*texts, *of_ids], count))
+        return strongest
 
     def _texts(self, rows: pa.RecordBatch | pa.Table, columns: Sequence[str], where: str) -> pa.Array:
         """Return the values of a column as text, or those of a pair with a cross between them."""

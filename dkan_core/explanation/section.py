@@ -88,9 +88,10 @@ def _panel(found: LabelExplanation, drawings: LabelDrawings) -> dict[str, Any]:
     return {
         "name": found.label,
         "facts": _facts(found),
-        "importance_card": _importance_card(found, drawings.importance, len(found.curves)),
+        "importance_card": _importance_card(found, drawings.importance, found.shown),
         "importance": found.importance,
         "curve_cards": [*zip(found.curves, _curve_cards(found, drawings.curves), strict=True)],
+        "ids": found.ids,
         "pairs": found.interactions[:PAIR_ROWS],
         "map_cards": [_map_card(pair, drawing) for pair, drawing in zip(found.maps, drawings.maps, strict=True)],
         "against": found.against,
@@ -111,7 +112,14 @@ def render_section(
     """
     cards = [_importance_card(found, importance, bars), *_curve_cards(found, curves)]
     return render_html(
-        "learned", label=found.label, rows=rows, cards=cards, against=found.against, before_rows=SHIFT_ROWS
+        "learned",
+        label=found.label,
+        rows=rows,
+        cards=cards,
+        ids=found.ids,
+        against=found.against,
+        before_rows=SHIFT_ROWS,
+        percent=percent,
     )
 
 

@@ -88,7 +88,7 @@ def _summed_gradients(model: TabularModel, chunk: dict[str, Tensor], labels: Seq
     """
     # As floats without NaN, scores pass through the model's own decoding unchanged.
     scores_BF = decode_scores(chunk["numeric"]).requires_grad_()
-    odds_BL = model(scores_BF, chunk.get("categorical")).clamp(-LARGEST, LARGEST)
+    odds_BL = model(scores_BF, chunk.get("categorical"), sparse=chunk.get("sparse")).clamp(-LARGEST, LARGEST)
     total_BF = torch.zeros_like(scores_BF)
     for label in labels:
         # Rows do not depend on each other, so the gradient of their sum holds each row's own.

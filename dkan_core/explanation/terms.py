@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.evaluation.metrics import Array
 from dkan_core.explanation.columns import Column
 from dkan_core.model.first_layer import FirstLayerTerms
 from dkan_core.model.tabular import TabularFastKAN
@@ -57,10 +59,24 @@ class ColumnTerms:
                 terms_NFZ[:, self._owner[feature], self._inputs :] += term_NH / len(features)
         if self._inputs:
             stored = {name: torch.from_numpy(array).to(self._device) for name, array in arrays.items()}
-            inputs_NI, _ = self._model.encoder(stored.get("numeric"), stored.get("categorical"))
+            numeric, categorical, sparse = (stored.get(name) for name in ("numeric", "categorical", "sparse"))
+            inputs_NI, _ = self._model.encoder(numeric, categorical, None, sparse)
             for feature, places in self._first_layer.inputs():
                 terms_NFZ[:, self._owner[feature], places] += inputs_NI[:, places]
         return terms_NFZ
+
+    @torch.no_grad()
+    def of_codes(self, codes_NS: Array) -> Tensor:
+        """Return what each code of a column of ids adds.
+
+        Shape:
+            - Input: ``(N, S)``
+            - Output: ``(N, S, Z)``
+        """
+        table = self._model.encoder.sparse
+        assert table is not None
+        of_first_NSH = table.weight[torch.from_numpy(codes_NS).to(self._device)]
+        return functional.pad(of_first_NSH, (self._inputs, 0))
 
     def finish(self, sum_NZ: Tensor) -> Tensor:
         """Return the calibrated log-odds of rows whose terms have this sum.

@@ -27,7 +27,7 @@ Stored = npt.NDArray[Any]
 """One feature as it is stored, scores or codes; ``(M,)``."""
 
 Feature = tuple[str, int]
-"""The array that holds a feature, ``numeric`` or ``categorical``, and its index there."""
+"""The array that holds a feature, ``numeric`` or ``categorical``, and its index there; of ``sparse`` the column's."""
 
 CodesOf = Callable[[int], Stored]
 """Index of a coded feature to its codes."""
@@ -117,7 +117,7 @@ class FirstLayerTerms:
             through_basis: Whether to yield the terms of scores and embeddings, too, or only of what skips the basis.
 
         Shape:
-            - arrays: ``numeric`` (M, features), ``categorical`` (M, features); each term ``(M, H)``
+            - arrays: ``numeric`` (M, features), ``categorical`` (M, features), ``sparse`` (M, S); each term ``(M, H)``
         """
         device = self._encoder.curved.device
 
@@ -134,6 +134,23 @@ class FirstLayerTerms:
             places_M = _places(group, lambda index: arrays["categorical"][:, index])
             term_MH = self._one_hot_term(torch.from_numpy(places_M).to(device))
             yield [("categorical", feature) for feature, _ in group.columns], term_MH
+        stop = 1
+        for index, listed in enumerate(self._encoder.groups):
+            start, stop = stop, stop + listed.codes
+            codes_MS = arrays["sparse"]
+            own_MS = np.where((codes_MS >= start) & (codes_MS < stop), codes_MS, codes_MS.dtype.type(0))
+            yield [("sparse", index)], self.listed(own_MS)
+
+    def listed(self, codes_MS: Stored) -> Tensor:
+        """Return what codes of ids add: the sum of their vectors, for each row.
+
+        Shape:
+            - Input: ``(M, S)``, 0 where there is none
+            - Output: ``(M, H)``
+        """
+        assert self._encoder.sparse is not None
+        summed_MH: Tensor = self._encoder.sparse(torch.from_numpy(codes_MS).to(self._encoder.curved.device))
+        return summed_MH
 
     def inputs(self) -> Iterator[tuple[Feature, slice]]:
         """Yield each feature that goes through the basis, with its places among the layer's inputs."""

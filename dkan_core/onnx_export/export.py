@@ -112,8 +112,8 @@ def onnx_bytes(saved: SavedModel, missing_text: str = "") -> bytes:
         )
     for feature in saved.preprocessor.sparse:
         raise DataError(
-            f"{saved.folder}: column {feature.name!r} holds ids, as lists or bits, which the ONNX graph does not take; "
-            "score with `dkan predict`"
+            f"{saved.folder}: column {feature.name!r} holds ids, as many as a row has, and an input of the ONNX graph "
+            "is one value a row; score with `dkan predict` or `dkan serve`"
         )
     for name in saved.preprocessor.columns:
         if name in saved.preprocessor.times:

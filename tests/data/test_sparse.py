@@ -37,6 +37,10 @@ def dense(codes_NS: Any, ids: int = IDS) -> Any:
     return ones_NV[:, 1:]
 
 
+def feature_of(name: str, ids: list[int], buckets: int = 0) -> SparseFeature:
+    return SparseFeature(name=name, ids=ids, buckets=buckets, counts=[1] * (len(ids) + buckets), sample_rows=1)
+
+
 @pytest.mark.parametrize(
     "kind", [pa.list_(pa.int8()), pa.large_list(pa.int64()), pa.list_(pa.uint16()), "bits", "sliced"], ids=str
 )
@@ -48,12 +52,13 @@ def test_every_row_has_the_codes_of_its_ids(kind: Any) -> None:
     feature = fit_sparse(column, "tags", "rows", None, 4)
     assert feature is not None and feature.buckets == 0
     assert feature.ones == pytest.approx(ones_NV.sum(axis=1).mean(), abs=1e-5)
+    assert feature.counts == ones_NV[:, feature.ids].sum(axis=0).tolist() and feature.sample_rows == len(ones_NV)
     found_NV = dense(sparse_codes(pa.table({"tags": column}), [feature], "rows"), len(feature.ids))
     np.testing.assert_array_equal(found_NV, ones_NV[:, feature.ids])
 
 
 def test_an_id_counts_once_and_what_is_missing_counts_for_nothing() -> None:
-    feature = SparseFeature(name="tags", ids=[-5, 3, 9], ones=1.0)
+    feature = feature_of("tags", [-5, 3, 9])
     column = pa.array([[9, 3, 9], None, [], [None, 3, 77], [-5]], pa.list_(pa.int64()))
     codes_NS = sparse_codes(pa.table({"tags": column}), [feature], "rows")
     assert codes_NS.tolist() == [[2, 3], [0, 0], [0, 0], [2, 0], [1, 0]]
@@ -62,7 +67,7 @@ def test_an_id_counts_once_and_what_is_missing_counts_for_nothing() -> None:
 
 
 def test_codes_of_several_columns_follow_each_other() -> None:
-    features = [SparseFeature(name="a", ids=[1, 2], buckets=1, ones=1.0), SparseFeature(name="b", ids=[1], ones=1.0)]
+    features = [feature_of("a", [1, 2], buckets=1), feature_of("b", [1])]
     rows = pa.table({"a": [[2, 50, 60], [1]], "b": [[1], [2]]})
     assert sparse_codes(rows, features, "rows").tolist() == [[2, 3, 4], [1, 0, 0]]
 
@@ -127,7 +132,7 @@ def test_other_ids_share_buckets_or_are_left_out(tmp_path: Path, caplog: Any) ->
     assert "of the ids have no code of their own" in caplog.text
     assert read(tmp_path / "out", "train")["sparse"].max() == feature.size
     # Of a small list and without a limit, every id that train has.
-    assert SparseFeature(name="a", ids=[1], ones=1.0).codes_of(np.array([1, 2])).tolist() == [0, -1]
+    assert feature_of("a", [1]).codes_of(np.array([1, 2])).tolist() == [0, -1]
 
 
 def test_manifest_of_other_data_stays_as_it_was(tmp_path: Path) -> None:

@@ -56,14 +56,24 @@ class SparseFeature(Feature):
     vector_bytes: Annotated[int, Field(ge=0)] = 0
     """Bytes of a vector of bits, in the order of ``numpy.packbits``; 0: the column holds lists."""
 
-    ones: Annotated[float, Field(ge=0)]
-    """Mean number of codes in a row of the sample that the ids were found in."""
+    counts: list[Annotated[int, Field(ge=0)]]
+    """How many rows of the sample that the ids were found in have each code."""
+
+    sample_rows: Annotated[int, Field(ge=1)]
+    """Rows of that sample."""
 
     @model_validator(mode="after")
     def _check(self) -> "SparseFeature":
         if not self.ids:
             raise ValueError("ids: there must be one")
+        if len(self.counts) != self.size or max(self.counts) > self.sample_rows:
+            raise ValueError(f"counts: must be {self.size} numbers up to {self.sample_rows}, one for each code")
         return self
+
+    @property
+    def ones(self) -> float:
+        """Mean number of codes in a row of the sample."""
+        return sum(self.counts) / self.sample_rows
 
     @property
     def size(self) -> int:
@@ -238,10 +248,12 @@ def fit_sparse(
         ids=sorted(frequent),
         buckets=buckets if len(counts) > len(frequent) else 0,
         vector_bytes=column.type.byte_width if pa.types.is_fixed_size_binary(column.type) else 0,
-        ones=0.0,
+        counts=[0] * (len(frequent) + (buckets if len(counts) > len(frequent) else 0)),
+        sample_rows=len(column),
     )
     codes_NS = sparse_codes(pa.table({name: column}), [feature], where)
-    return feature.model_copy(update={"ones": round(np.count_nonzero(codes_NS) / max(1, len(codes_NS)), 6)})
+    counts_C = np.bincount(codes_NS.ravel(), minlength=feature.size + 1)[1:]
+    return feature.model_copy(update={"counts": counts_C.tolist()})
 
 
 def left_out_shares(

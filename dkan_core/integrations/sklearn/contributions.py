@@ -10,8 +10,9 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import ConfigError
 from dkan_core.explanation.additive import CROSS
-from dkan_core.explanation.columns import source_columns
+from dkan_core.explanation.columns import listed_columns, source_columns
 from dkan_core.explanation.contributions import background_rows, explainer_of
+from dkan_core.integrations.sklearn.rows import SPARSE_COLUMN
 from dkan_core.model.base import TabularModel
 
 BASELINE = "baseline"
@@ -24,7 +25,8 @@ IMPORTANCE_ROWS = 256
 def mean_contributions(module: TabularModel, preprocessor: Preprocessor, device: torch.device) -> dict[str, float]:
     """Return the mean absolute contribution of each source column, over rows drawn from the columns' distributions.
 
-    What a pair of an additive model contributes is shared by its columns.
+    What a pair of an additive model contributes is shared by its columns. Columns of a sparse matrix are credited with
+    what their ones add.
 
     Args:
         module: The model.
@@ -35,11 +37,18 @@ def mean_contributions(module: TabularModel, preprocessor: Preprocessor, device:
         DataError: The model does not hold the distribution of its training data.
     """
     explainer = explainer_of(module.to(device), preprocessor, device)
-    found_NFL = explainer.explain(background_rows(preprocessor, source_columns(preprocessor), IMPORTANCE_ROWS))
+    listed = listed_columns(preprocessor)
+    rows = background_rows(preprocessor, [*source_columns(preprocessor), *listed], IMPORTANCE_ROWS)
+    found_NFL, added_NSL = explainer.explain_ids(rows)
     means: dict[str, float] = {}
     for names, mean in zip(explainer.sources, np.abs(found_NFL).mean(axis=(0, 2), dtype=np.float64), strict=True):
         for name in names:
             means[name] = means.get(name, 0.0) + float(mean) / len(names)
+    for column in listed:
+        if column.listed is not None and column.name == SPARSE_COLUMN:
+            sums_V = np.bincount(rows["sparse"].ravel(), np.abs(added_NSL).mean(axis=2).ravel(), column.last_code + 1)
+            of_ids = zip(column.listed.ids, sums_V[column.first_code :].tolist(), strict=False)
+            means |= {f"x{number}": added / IMPORTANCE_ROWS for number, added in of_ids}
     return means
 
 

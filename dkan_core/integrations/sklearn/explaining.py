@@ -39,7 +39,8 @@ class ExplainingMixin:
         Contributions are those of ``explain`` (expected gradients, Erion et al. 2021), of rows that stand for the
         training data: drawn from the distribution of each column, which the model keeps; the mean over labels. A
         column that was left out has 0. As with scikit-learn's importances, what columns share is credited to them
-        together: importances of columns that say the same are split between them.
+        together: importances of columns that say the same are split between them. A column of a sparse matrix counts by
+        what its ones contribute.
 
         Shape:
             - Output: ``(F,)``
