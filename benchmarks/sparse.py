@@ -3,27 +3,40 @@
     python -m benchmarks.sparse [--rows 200000] [--ids 100000] [--ones 50] [--hidden 64] [--out build/sparse.json]
 
 Ids are drawn by Zipf's law; the label depends on some of them. Beside the bytes of the shards and the peak memory of
-each command stands what a byte or a float32 for every id of every row would take.
+each command stands what a byte or a float32 for every id of every row would take; and what a step costs on one thread:
+the ids' weights in the forward and the backward pass of a batch, by kernel, and the optimizer, which goes through all.
 """
 
 import argparse
+import functools
 import json
 import logging
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from dkan_core.data.format.manifest import read_manifest
+from dkan_core.evaluation.prediction import torch_threads
+from dkan_core.model.kernels import Kernel, use_kernel
+from dkan_core.model.kernels.native_input import gradients_in_place
+from dkan_core.model.sparse_weights import SparseWeights
+from dkan_core.training.state.adamw import AdamState, FlatAdamW
 
 # Rows that are drawn at once.
 BLOCK = 20_000
+BATCH, REPEATS = 512, 21
+KERNELS: tuple[Kernel, ...] = ("native", "recompute")
 
 
 def main() -> None:
@@ -60,7 +73,42 @@ def measure(folder: Path, rows: int, ids: int, ones: int, hidden: str) -> dict[s
         "prepare": prepared,
         "train": trained,
         "average_precision": metrics["average_precision"],
+        "step_milliseconds": step_milliseconds(ids, ones, int(hidden)),
     }
+
+
+def step_milliseconds(ids: int, ones: int, hidden: int) -> dict[str, float]:
+    """Return the median of what the parts of a step take that follow the ids, for a batch of 512 rows."""
+    codes_BS = torch.from_numpy(drawn_ids(np.random.default_rng(0), BATCH, ids, ones) + 1)
+    upstream_BH = torch.ones(BATCH, hidden)
+    found: dict[str, float] = {}
+    with torch_threads(1):
+        for kernel in KERNELS:
+            weights = SparseWeights(1 + ids, hidden)
+            use_kernel(weights, kernel)
+            weights.weight.grad = torch.zeros_like(weights.weight)
+            found[kernel] = median_milliseconds(functools.partial(both_passes, weights, codes_BS, upstream_BH))
+        state = AdamState.starting_at(np.zeros((1 + ids) * hidden, np.float32))
+        step = functools.partial(FlatAdamW([]).step, state, state, np.zeros_like(state.values_P), lr=1e-3, count=1)
+        found["optimizer"] = median_milliseconds(step)
+    return found
+
+
+def both_passes(weights: SparseWeights, codes_BS: torch.Tensor, upstream_BH: torch.Tensor) -> None:
+    """Compute a batch's sums, and add the gradient of the weights where it is kept, as a training step does."""
+    out_BH = weights(codes_BS)
+    with gradients_in_place():
+        out_BH.backward(upstream_BH)
+
+
+def median_milliseconds(run: Callable[[], object]) -> float:
+    """Return how long a function takes, the median of some calls."""
+    seconds = []
+    for _ in range(REPEATS):
+        begin = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - begin)
+    return 1e3 * statistics.median(seconds)
 
 
 def write_rows(path: Path, rows: int, ids: int, ones: int) -> None:
@@ -71,13 +119,18 @@ def write_rows(path: Path, rows: int, ids: int, ones: int) -> None:
     with pq.ParquetWriter(path, schema) as writer:
         for start in range(0, rows, BLOCK):
             count = min(BLOCK, rows - start)
-            # By Zipf's law with exponent 1: the logarithm of an id is evenly spread.
-            drawn_NK = np.exp(rng.random((count, ones)) * np.log(ids)).astype(np.int32) - 1
+            drawn_NK = drawn_ids(rng, count, ids, ones)
             log_odds_N = effect_V[drawn_NK].sum(axis=1)
             y_N = (log_odds_N + rng.logistic(size=count) > 0).astype(np.int8)
             offsets = np.arange(count + 1, dtype=np.int32) * ones
             lists = pa.ListArray.from_arrays(offsets, drawn_NK.ravel())
             writer.write_table(pa.table([lists, pa.array(y_N)], schema=schema))
+
+
+def drawn_ids(rng: np.random.Generator, rows: int, ids: int, ones: int) -> npt.NDArray[np.int32]:
+    """Return ids ``(rows, ones)`` by Zipf's law with exponent 1: the logarithm of an id is evenly spread."""
+    drawn_NK: npt.NDArray[np.int32] = np.exp(rng.random((rows, ones)) * np.log(ids)).astype(np.int32) - 1
+    return drawn_NK
 
 
 def timed(*arguments: str) -> dict[str, float]:

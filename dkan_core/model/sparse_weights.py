@@ -10,13 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dkan_core.data.encoding.sparse import EMPTY
+from dkan_core.model.kernels import KernelModule, can_sum_tables
+from dkan_core.model.kernels.native import sum_table_rows
 from dkan_core.model.kernels.native_input import adds_in_place, kept_gradients
 
 # Rows whose gradients are added at once: each is held once for every code of its row.
 ADDED_ROWS = 256
 
 
-class SparseWeights(nn.Module):
+class SparseWeights(KernelModule):
     """A vector for every code of the sparse columns, summed over those that a row has.
 
     Args:
@@ -40,7 +42,7 @@ class SparseWeights(nn.Module):
 
     def forward(self, codes_BS: Tensor) -> Tensor:
         if self.weight.device.type == "cpu":
-            summed_BH: Tensor = _SumOnCpu.apply(codes_BS, self.weight)
+            summed_BH: Tensor = _SumOnCpu.apply(codes_BS, self.weight, can_sum_tables(self.weight, self.kernel))
             return summed_BH
         return _sum(codes_BS, self.weight)
 
@@ -53,16 +55,26 @@ class _SumOnCpu(torch.autograd.Function):
     """The sum, whose gradient is added where the weights keep theirs: a table of it would be as large as they are."""
 
     @staticmethod
-    def forward(ctx: Any, codes_BS: Tensor, weight_VH: Tensor) -> Tensor:
+    def forward(ctx: Any, codes_BS: Tensor, weight_VH: Tensor, is_native: bool) -> Tensor:
         ctx.save_for_backward(codes_BS, weight_VH)
-        return _sum(codes_BS, weight_VH)
+        ctx.is_native = is_native
+        return sum_table_rows(codes_BS, weight_VH, empty=EMPTY) if is_native else _sum(codes_BS, weight_VH)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor | None, None]:
         codes_BS, weight_VH = ctx.saved_tensors
         kept = kept_gradients([weight_VH]) if adds_in_place() else None
         gradient_VH = torch.zeros_like(weight_VH) if kept is None or kept[0] is None else kept[0]
-        for codes, grad_BH in zip(codes_BS.split(ADDED_ROWS), grads[0].split(ADDED_ROWS), strict=True):
+        _SumOnCpu._add(codes_BS, grads[0], gradient_VH, is_native=ctx.is_native)
+        return None, gradient_VH if kept is None or kept[0] is None else None, None
+
+    @staticmethod
+    def _add(codes_BS: Tensor, grad_BH: Tensor, gradient_VH: Tensor, *, is_native: bool) -> None:
+        """Add the gradient of the weights to another."""
+        if is_native:
+            rows = len(gradient_VH)
+            sum_table_rows(codes_BS, None, grad_BH.float(), table_rows=rows, empty=EMPTY, into_VH=gradient_VH)
+            return
+        for codes, part_BH in zip(codes_BS.split(ADDED_ROWS), grad_BH.split(ADDED_ROWS), strict=True):
             row_K, place_K = (codes != EMPTY).nonzero(as_tuple=True)
-            gradient_VH.index_add_(0, codes[row_K, place_K], grad_BH[row_K].to(gradient_VH.dtype))
-        return None, gradient_VH if kept is None or kept[0] is None else None
+            gradient_VH.index_add_(0, codes[row_K, place_K], part_BH[row_K].to(gradient_VH.dtype))

@@ -46,7 +46,7 @@ class HiddenArguments(Structure):
 class TableArguments(Structure):
     """See ``TableSum`` in ``arguments.h``."""
 
-    _fields_ = (*_pointers("places table gradient out"), *_sizes("rows per_row table_rows width"))
+    _fields_ = (*_pointers("places table gradient out"), *_sizes("rows per_row table_rows width empty adds"))
 
 
 class InputLayerArguments(Structure):

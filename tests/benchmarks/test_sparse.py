@@ -11,4 +11,5 @@ def test_bytes_of_shards_follow_the_ones(tmp_path: Path) -> None:
     assert found["ids"] <= ids
     header = 3 * 500
     assert found["shards_bytes"] <= rows * (4 * ones + 8 + 1) + header < found["dense_bytes"] / 100
+    assert set(found["step_milliseconds"]) == {"native", "recompute", "optimizer"}
     assert all(found[step]["peak_bytes"] > found["shards_bytes"] for step in ("prepare", "train"))

@@ -14,6 +14,7 @@ from dkan_core.evaluation.prediction import score
 from dkan_core.model.architecture import ModelConfig, count_parameters
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
+from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.kernels.native_input import gradients_in_place
 from dkan_core.model.sparse_weights import SparseWeights
 from dkan_core.model.tabular import BINARY_SCALE, TabularFastKAN, decode_scores
@@ -26,16 +27,19 @@ from tests.data.tables import read, write
 CONFIG = PrepareConfig(label=("y",), drop=("row",))
 
 
+@pytest.mark.parametrize("width", [8, 70])
+@pytest.mark.parametrize("kernel", ["native", "recompute"])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_gradient_is_that_of_a_product_with_all_columns(in_place: bool) -> None:
+def test_gradient_is_that_of_a_product_with_all_columns(in_place: bool, kernel: Kernel, width: int) -> None:
     torch.manual_seed(0)
     codes_BS = torch.randint(0, 50, (700, 6), dtype=torch.int32)
-    weights = SparseWeights(50, 8)
+    weights = SparseWeights(50, width)
+    use_kernel(weights, kernel)
     torch.nn.init.normal_(weights.weight)
-    weights.weight.grad = torch.ones(50, 8)
+    weights.weight.grad = torch.ones(50, width)
     ones_BV = torch.zeros(700, 50).scatter_add_(1, codes_BS.long(), torch.ones(700, 6))
     ones_BV[:, 0] = 0
-    out_BH, upstream_BH = weights(codes_BS), torch.randn(700, 8)
+    out_BH, upstream_BH = weights(codes_BS), torch.randn(700, width)
     torch.testing.assert_close(out_BH, ones_BV @ weights.weight)
     if in_place:
         with gradients_in_place():

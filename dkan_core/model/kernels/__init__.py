@@ -139,7 +139,12 @@ def table_sum(places_BT: Tensor, table_VH: Tensor, kernel: Kernel = "auto") -> T
         - Input: ``(B, T)`` int32, ``(V, H)``
         - Output: ``(B, H)``
     """
-    takes_native = kernel not in ("eager", "recompute") and native.can_compute(table_VH)
-    if not takes_native or not verified_native.table_sum_is_right():
+    if not can_sum_tables(table_VH, kernel):
         return F.embedding_bag(places_BT, table_VH, mode="sum")
     return native.table_sum(places_BT, table_VH)
+
+
+def can_sum_tables(table_VH: Tensor, kernel: Kernel = "auto") -> bool:
+    """Tell whether the native extension sums the rows of such a table."""
+    takes_native = kernel not in ("eager", "recompute") and native.can_compute(table_VH)
+    return takes_native and verified_native.table_sum_is_right()

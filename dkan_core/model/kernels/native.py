@@ -328,9 +328,24 @@ def table_sum(places_BT: Tensor, table_VH: Tensor) -> Tensor:
 
 
 def sum_table_rows(
-    places_BT: Tensor, table_VH: Tensor | None, grad_BH: Tensor | None = None, *, table_rows: int = 0
+    places_BT: Tensor,
+    table_VH: Tensor | None,
+    grad_BH: Tensor | None = None,
+    *,
+    table_rows: int = 0,
+    empty: int = -1,
+    into_VH: Tensor | None = None,
 ) -> Tensor:
-    """Return the sums ``(B, H)``; given their gradient and no table but its rows, the table's gradient ``(V, H)``."""
+    """Return the sums ``(B, H)``; given their gradient and no table but its rows, the table's gradient ``(V, H)``.
+
+    Args:
+        places_BT: Rows of the table.
+        table_VH: The table.
+        grad_BH: Gradient of the sums.
+        table_rows: V, where there is no table.
+        empty: The place that counts for nothing, if one does.
+        into_VH: What the table's gradient is added to, contiguous. Default: a new tensor of it.
+    """
     places_BT = places_BT.to(torch.int32).contiguous()
     if grad_BH is None:
         assert table_VH is not None
@@ -338,7 +353,8 @@ def sum_table_rows(
         table_rows, out = len(table_VH), table_VH.new_empty(len(places_BT), table_VH.shape[1])
     else:
         grad_BH = grad_BH.contiguous()
-        out = grad_BH.new_empty(table_rows, grad_BH.shape[1])
+        out = grad_BH.new_empty(table_rows, grad_BH.shape[1]) if into_VH is None else into_VH
+        assert out.is_contiguous() and out.shape == (table_rows, grad_BH.shape[1]), "as large as the table"
     arguments = TableArguments(
         places=places_BT.data_ptr(),
         table=None if table_VH is None else table_VH.data_ptr(),
@@ -348,6 +364,8 @@ def sum_table_rows(
         per_row=places_BT.shape[1],
         table_rows=table_rows,
         width=out.shape[1],
+        empty=empty,
+        adds=into_VH is not None,
     )
     library = require_library()
     wrong = library.dkan_table_sum(ctypes.byref(arguments), grad_BH is not None, torch.get_num_threads())

@@ -75,6 +75,8 @@ struct TableSum {
     int64_t per_row;        // T
     int64_t table_rows;     // V
     int64_t width;          // H
+    int64_t empty;          // a place that counts for nothing; -1: none does
+    int64_t adds;           // whether the backward pass adds to `out`, rather than filling it
 };
 
 // A first layer: basis and SiLU of its inputs, the products of both with its weights, and the sum of some rows of a

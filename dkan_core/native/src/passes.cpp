@@ -73,6 +73,7 @@ void table_forward(const TableSum& a, int64_t start, int64_t stop) {
         for (; h + TABLE_VECTORS * LANES <= a.width; h += TABLE_VECTORS * LANES) {
             Float sums[TABLE_VECTORS] = {};
             for (int64_t t = 0; t < a.per_row; ++t) {
+                if (places[t] == a.empty) continue;
                 const float* entry = a.table + places[t] * a.width + h;
                 for (int64_t v = 0; v < TABLE_VECTORS; ++v) sums[v] += load(entry + v * LANES);
             }
@@ -80,7 +81,9 @@ void table_forward(const TableSum& a, int64_t start, int64_t stop) {
         }
         for (; h < a.width; ++h) {
             float total = 0;
-            for (int64_t t = 0; t < a.per_row; ++t) total += a.table[places[t] * a.width + h];
+            for (int64_t t = 0; t < a.per_row; ++t) {
+                if (places[t] != a.empty) total += a.table[places[t] * a.width + h];
+            }
             out[h] = total;
         }
     }
@@ -88,7 +91,7 @@ void table_forward(const TableSum& a, int64_t start, int64_t stop) {
 
 // Columns of the table, in which every row of the gradient is added in turn.
 void table_backward(const TableSum& a, int64_t start, int64_t stop) {
-    for (int64_t v = 0; v < a.table_rows; ++v) memset(a.out + v * a.width + start, 0, 4 * (stop - start));
+    for (int64_t v = 0; v < a.table_rows && !a.adds; ++v) memset(a.out + v * a.width + start, 0, 4 * (stop - start));
     for (int64_t b = 0; b < a.rows; ++b) {
         const int32_t* places = a.places + b * a.per_row;
         const float* gradient = a.gradient + b * a.width;
@@ -97,6 +100,7 @@ void table_backward(const TableSum& a, int64_t start, int64_t stop) {
             Float parts[TABLE_VECTORS];
             for (int64_t v = 0; v < TABLE_VECTORS; ++v) parts[v] = load(gradient + h + v * LANES);
             for (int64_t t = 0; t < a.per_row; ++t) {
+                if (places[t] == a.empty) continue;
                 float* entry = a.out + places[t] * a.width + h;
                 for (int64_t v = 0; v < TABLE_VECTORS; ++v) {
                     store(entry + v * LANES, load(entry + v * LANES) + parts[v]);
@@ -104,7 +108,9 @@ void table_backward(const TableSum& a, int64_t start, int64_t stop) {
             }
         }
         for (; h < stop; ++h) {
-            for (int64_t t = 0; t < a.per_row; ++t) a.out[places[t] * a.width + h] += gradient[h];
+            for (int64_t t = 0; t < a.per_row; ++t) {
+                if (places[t] != a.empty) a.out[places[t] * a.width + h] += gradient[h];
+            }
         }
     }
 }
