@@ -32,4 +32,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # What a person may want: not what this module is made of.
+    return ["__version__", *__all__]

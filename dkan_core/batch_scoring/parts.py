@@ -163,6 +163,9 @@ def measure_drift(model: str | Path, sources: str | Path | Sequence[str | Path])
         model: Folder that ``train`` wrote, or its ``model`` folder, or a published model; a path or an fsspec URI.
         sources: Files, folders, globs or fsspec URIs.
 
+    Returns:
+        The shift of every column and score.
+
     Raises:
         DataError: The model cannot be read, or a column is missing or of another kind than in training.
     """

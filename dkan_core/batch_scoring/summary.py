@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class ScoringSummary:
 
     drift: Drift
 
-    page: str
+    page: str = field(repr=False)
     """Both as one HTML page."""
 
     def scalars(self) -> dict[str, float]:
@@ -68,6 +68,9 @@ def summarize_scoring(output_uri: str | Path) -> ScoringSummary:
 
     Args:
         output_uri: Where the plan lies, with all parts scored.
+
+    Returns:
+        Metrics where labels were scored, the drift, and its page.
 
     Raises:
         DataError: A part is not scored yet.
@@ -171,6 +174,9 @@ def summarize_drift(model: str | Path, sources: str | Path | Sequence[str | Path
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder, or a published model; a path or an fsspec URI.
         sources: Files, folders, globs or fsspec URIs.
+
+    Returns:
+        The drift and its page; no metrics.
 
     Raises:
         DataError: The model cannot be read, or a column is missing or of another kind than in training.

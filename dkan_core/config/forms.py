@@ -79,6 +79,9 @@ def config_from_form(
         values: Values by the names of the form; names that are no fields of it are passed over.
         changes: Settings by their own names, which override them.
 
+    Returns:
+        The config, checked.
+
     Raises:
         ConfigError: A setting is unknown or out of bounds.
 

@@ -27,6 +27,9 @@ def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
     3
     >>> build_config(PrepareConfig, {"label": "bought, returned"}).label
     ('bought', 'returned')
+
+    Returns:
+        The config, checked.
     """
     types = field_types(kind)
     if unknown := [name for name in settings if name not in types]:

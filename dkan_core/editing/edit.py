@@ -76,6 +76,9 @@ def edit(
         split: "train", "valid" or "test".
         overwrite: Whether an earlier model in ``out`` may be replaced.
 
+    Returns:
+        Where the new model lies, the edits, and its quality before and after them.
+
     Raises:
         ConfigError: An edit is wrong, or does not fit the model.
         DataError: The model is not additive, or data and model do not belong together.

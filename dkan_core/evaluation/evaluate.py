@@ -193,6 +193,7 @@ def evaluate(
                 comparison=comparison,
                 model=model,
                 places=places,
+                options=_options(split, columns, previous, slices),
                 history=history,
             )
         evaluation = replace(evaluation, report=str(report))
@@ -207,6 +208,13 @@ def evaluate(
     shown = "unknown" if precision is None else f"{precision:.4f}"
     logger.info("%s average precision %s; report in %s/%s", rows.name, shown, out, REPORT)
     return evaluation
+
+
+def _options(split: str | None, labels: Sequence[str], previous: str | Path | None, slices: Sequence[str]) -> list[str]:
+    """Return the options of the command line that decide what a report shows."""
+    given = [("--split", split), ("--previous", previous and str(previous))]
+    given += [("--label", name) for name in labels] + [("--slice", name) for name in slices]
+    return [word for name, value in given if value for word in (name, value)]
 
 
 class _EvaluationMetrics(Schema):

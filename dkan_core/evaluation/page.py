@@ -1,6 +1,9 @@
 """The report of an evaluation, filled with what is known of model, rows and run."""
 
+import os
+import shlex
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +37,7 @@ def render_page(
     comparison: Comparison | None,
     model: str | Path,
     places: Sequence[str],
+    options: Sequence[str],
     history: Sequence[Mapping[str, Any]],
 ) -> str:
     """Return the page.
@@ -48,6 +52,7 @@ def render_page(
         comparison: An earlier model on the same rows.
         model: Where the model lies.
         places: Where the rows lie.
+        options: The other arguments that the command line would have.
         history: Of the run that the model is from.
     """
     return render_report(
@@ -59,7 +64,7 @@ def render_page(
         thresholds=saved.thresholds,
         history=history,
         split=data.split,
-        provenance=_provenance(saved, model, places, data),
+        provenance=_provenance(saved, data, [redact(str(each)) for each in (model, *places, *options)], len(places)),
         data_summary=data.summary(),
         model_summary=_model_summary(saved),
         compared=comparison_section(evaluation.metrics, comparison) if comparison is not None else None,
@@ -71,17 +76,28 @@ def render_page(
     )
 
 
-def _provenance(saved: SavedModel, model: str | Path, places: Sequence[str], data: EvaluationData) -> dict[str, Any]:
-    """Return what made a report: with the same, the page has the same bytes, so that there is no date in it."""
+def _provenance(saved: SavedModel, data: EvaluationData, words: Sequence[str], places: int) -> dict[str, Any]:
+    """Return what made a report, which is the same to the byte where SOURCE_DATE_EPOCH says what the time is.
+
+    Args:
+        saved: The model.
+        data: The rows.
+        words: Of the command: where the model lies, where the rows lie, and options.
+        places: How many of them say where the rows lie.
+    """
     origin = saved.metrics.get("origin") or {}
+    stamp = os.environ.get("SOURCE_DATE_EPOCH")
+    when = datetime.fromtimestamp(int(stamp), UTC) if stamp else datetime.now(UTC)
     found = {
+        "date": f"{when:%Y-%m-%d %H:%M} UTC",
         "dkan": dkan_core.__version__,
-        "model": redact(str(model)),
+        "model": words[0],
         "model of epoch, step": f"{saved.metrics['epoch']:.2f}, {saved.metrics['step']:,}",
-        "data": [redact(place) for place in places],
+        "data": words[1 : 1 + places],
         "rows": data.name,
         "seed of the model's data": origin.get("seed"),
         "encoding": saved.preprocessor.digest[:12],
+        "command": shlex.join(["dkan", "evaluate", *words]),
     }
     return {name: value for name, value in found.items() if value is not None}
 

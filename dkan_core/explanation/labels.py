@@ -1,7 +1,7 @@
 """What a model learned about all its labels: each by itself, and means over them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ class Explanation:
     average_precision: float | None
     """On the rows read, the mean over the labels that have both classes."""
 
-    importance: list[Importance]
+    importance: list[Importance] = field(repr=False)
     """Every source column, the largest effect first: means over ``labels``."""
 
     labels: dict[str, LabelExplanation]

@@ -71,22 +71,22 @@ class LabelExplanation:
     average_precision: float | None
     """On the rows read; None where they are all of one class."""
 
-    importance: list[Importance]
+    importance: list[Importance] = field(repr=False)
     """Every source column, the largest effect first."""
 
-    curves: list[Curve]
+    curves: list[Curve] = field(repr=False)
     """The curves of the most important columns, in that order."""
 
-    interactions: list[Interaction]
+    interactions: list[Interaction] = field(repr=False)
     """Every pair of the most important columns, the strongest first."""
 
-    maps: list[PairMap]
+    maps: list[PairMap] = field(repr=False)
     """The strongest pairs over a grid, in that order."""
 
-    ids: list[ListedIds] = field(default_factory=list)
+    ids: list[ListedIds] = field(default_factory=list, repr=False)
     """The strongest ids of each column of ids."""
 
-    against: "Against | None" = None
+    against: "Against | None" = field(default=None, repr=False)
     """What an earlier model had learned, where one is given."""
 
     @property

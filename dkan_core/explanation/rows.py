@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,7 +43,7 @@ class ExplainedRow:
     baseline: float
     """The log-odds that contributions start from: the mean over a background."""
 
-    reasons: list[Reason]
+    reasons: list[Reason] = field(repr=False)
     """All columns, the strongest first; with the baseline they add up to the row's log-odds."""
 
     @property

@@ -1,7 +1,7 @@
 """``inspect``: what data hold, what each column will become, and what is suspicious, before hours are spent on them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class Inspection:
     whole: bool
     """Whether distinct values, ROC AUC and PSI are of all rows rather than of a sample."""
 
-    columns: tuple[ColumnFacts, ...]
+    columns: tuple[ColumnFacts, ...] = field(repr=False)
 
     @property
     def suspicious(self) -> list[ColumnFacts]:

@@ -50,6 +50,9 @@ def train_on_nodes(
         nodes: What the cluster is to give.
         copy_to: Folder that the run without its checkpoints is copied to.
 
+    Returns:
+        The path of the best model, its validation AP, and the history of evaluations.
+
     Raises:
         ConfigError: A setting is wrong, nodes cannot reach data or run, this process has no cluster or no right to make
             jobs in it, or the SDK is missing.

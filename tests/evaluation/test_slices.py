@@ -1,6 +1,7 @@
 """Metrics of slices are those of their rows alone, and every row is in one slice of a column."""
 
 import html
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import ConfigError, PrepareConfig, TrainConfig, TrainResult, evaluate, prepare, train
+from dkan_core import (
+    ConfigError,
+    PrepareConfig,
+    TrainConfig,
+    TrainResult,
+    evaluate,
+    explain,
+    inspect_data,
+    prepare,
+    train,
+)
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.evaluation.metrics import compute_metrics
 
@@ -70,6 +81,23 @@ def test_results_show_themselves_in_a_line_and_in_a_notebook(folder: Path, tmp_p
     assert repr(read_manifest(folder / "prepared")).endswith("rows; 3 columns; labels y)")
     result = TrainResult(average_precision=0.5, model="run/model", metrics={}, history=[{"epoch": 2.0}])
     assert repr(result) == "TrainResult(average_precision=0.5000, model='run/model'; 2 epochs)"
+    learned = explain(folder / "run", folder / "prepared", tmp_path / "learned", rows=50, top=1)
+    assert len(repr(learned)) < 200 and "labels={'y': LabelExplanation(label='y'" in repr(learned)
+    assert len(repr(inspect_data(folder / "prepared"))) < 400
+
+
+def test_report_says_what_made_it_and_when(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = folder / "run", folder / "prepared"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    for name in ("one", "two"):
+        evaluate(model, data, tmp_path / name, split="valid", slices=("city",), explain=False)
+    one, two = ((tmp_path / name / "report.html").read_text() for name in ("one", "two"))
+    assert one == two and "<td>2023-11-14 22:13 UTC</td>" in one
+    assert f"<td>dkan evaluate {model} {data} --split valid --slice city</td>" in one
+    assert read_manifest(data).fingerprint in one
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    evaluate(model, data, tmp_path / "now", explain=False)
+    assert f"<td>{datetime.now(UTC).year}-" in (tmp_path / "now/report.html").read_text()
 
 
 def test_column_that_the_model_does_not_have_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ KS: Kolmogorov-Smirnov distance, the largest difference of the distribution func
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,7 @@ class Drift:
     """How far new rows are from training, the column with the largest PSI first."""
 
     rows: int
-    columns: tuple[ColumnDrift, ...]
+    columns: tuple[ColumnDrift, ...] = field(repr=False)
 
     @property
     def max_psi(self) -> float | None:

@@ -108,6 +108,9 @@ def register(
         metrics: Test metrics by name, or the ``metrics.json`` that ``evaluate`` wrote.
         run: The pipeline run that the model comes from.
 
+    Returns:
+        The registered version, as the registry knows it.
+
     Raises:
         ConfigError: A name or an address is none, the server refuses, or the client library is missing.
         DataError: The model or the metrics cannot be read, or the model is not whole.

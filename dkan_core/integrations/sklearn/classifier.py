@@ -22,18 +22,19 @@ from dkan_core.data.source.targets import (
     labelled,
     with_class_weights,
 )
-from dkan_core.evaluation.prediction import best_device, log_odds, to_probability, torch_threads
+from dkan_core.evaluation.prediction import best_device, log_odds, torch_threads
 from dkan_core.integrations.sklearn.editing import EditingMixin
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
 from dkan_core.integrations.sklearn.parameters import plain_parameters, thread_count, train_config
 from dkan_core.integrations.sklearn.persistence import describe_classifier, read_classifier, write_classifier
+from dkan_core.integrations.sklearn.predicting import PredictingMixin, check_threshold
 from dkan_core.integrations.sklearn.rows import fit_encoding, hold_out_rows, read_features
 from dkan_core.integrations.sklearn.training import Initial, print_evaluation, read_initial, train_on_arrays
 
 Array = npt.NDArray[Any]
 
 
-class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """FastKAN classifier of tabular rows, for one binary label or several.
 
     Numbers may be on any scale, and values may be missing (NaN, None; infinity counts as missing). Columns of strings,
@@ -74,6 +75,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEsti
         class_weight: Weight of each class, a dict or "balanced" (inversely to their rows), by which the weights of rows
             are multiplied; it moves probabilities, as with scikit-learn's own classifiers. For one label; several have
             ``label_weights`` and ``pos_weight``.
+        threshold: Probability above which ``predict`` says 1, or "best": that of each label with the best F1 on the
+            validation rows.
         verbose: Print a line for each evaluation.
         device: Where to compute: auto, cpu, cuda, or a device such as cuda:1; "auto" is CUDA if there is any.
         n_jobs: Threads that torch may use, counted as joblib does; None, and more than there are: every core this
@@ -125,6 +128,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEsti
         max_seconds: float | None = None,
         validation_fraction: float = 0.1,
         class_weight: "dict[Any, float] | Literal['balanced'] | None" = None,
+        threshold: "float | Literal['best']" = 0.5,
         verbose: bool | int = False,
         device: str | None = None,
         n_jobs: int | None = None,
@@ -152,6 +156,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEsti
         self.max_seconds = max_seconds
         self.validation_fraction = validation_fraction
         self.class_weight = class_weight
+        self.threshold = threshold
         self.verbose = verbose
         self.device = device
         self.n_jobs = n_jobs
@@ -240,6 +245,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEsti
         initial: Initial | None,
         parameters: dict[str, Any],
     ) -> Self:
+        check_threshold(self.threshold)
         labels_NL = encode_labels(y, self.classes_)
         check_consistent_length(table, labels_NL)
         weight_N = None if sample_weight is None else check_weights(sample_weight, labels_NL)
@@ -303,49 +309,6 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, ClassifierMixin, BaseEsti
     @property
     def _device(self) -> torch.device:
         return best_device() if self.device in (None, "auto") else torch.device(self.device)
-
-    def predict_proba(self, X: Any) -> npt.NDArray[np.float32]:
-        """Return probabilities.
-
-        Shape:
-            - Output: ``(N, 2)``, one column per class; of several labels ``(N, L)``, each label's probability of 1
-        """
-        probabilities_NL = to_probability(self._log_odds(X))
-        return np.hstack([1 - probabilities_NL, probabilities_NL]) if self._is_binary else probabilities_NL
-
-    def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
-        """Return log-odds.
-
-        Shape:
-            - Output: ``(N,)``, those of the second class; of several labels ``(N, L)``
-        """
-        log_odds_NL = self._log_odds(X)
-        return log_odds_NL[:, 0] if self._is_binary else log_odds_NL
-
-    def predict(self, X: Any) -> Array:
-        """Return the class of each row, or 0 and 1 for each of several labels: 1 above a probability of one half.
-
-        Shape:
-            - Output: ``(N,)`` or ``(N, L)``
-        """
-        ones_NL = (self._log_odds(X) > 0).astype(np.int64)
-        return self.classes_[ones_NL[:, 0]] if self._is_binary else ones_NL
-
-    @property
-    def labels_(self) -> tuple[str, ...]:
-        """Name of each label."""
-        check_is_fitted(self)
-        return self.architecture_.labels
-
-    @property
-    def thresholds_(self) -> dict[str, float]:
-        """Threshold of each label's probability with the best F1 on validation; ``predict`` uses one half."""
-        check_is_fitted(self)
-        return {label: float(self.metrics_["labels"][label]["threshold"]) for label in self.labels_}
-
-    @property
-    def _is_binary(self) -> bool:
-        return len(self.architecture_.labels) == 1
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write a model folder, without pickle, that ``load``, ``dkan predict`` and ``dkan evaluate`` read.

@@ -101,6 +101,9 @@ def bench_sync(
         rounds: How often each is measured, in turns.
         device: Where the workers compute, as in ``TrainConfig``; "auto" is the GPUs where there are enough.
 
+    Returns:
+        The cost of each way and size, in the order given.
+
     Raises:
         ConfigError: A size or a number makes no sense, or there is no such device.
     """

@@ -132,6 +132,9 @@ def tune_learning_rate(
         steps: Largest number of steps of a run; a run has at least one.
         repeats: Runs of each rate, with seeds from ``config.seed`` on.
 
+    Returns:
+        The rate to take, and what each one reached.
+
     Raises:
         UserError: The data or a setting is wrong.
         TrainingError: Every rate diverged.

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +89,12 @@ class Plan:
     """Steps between two exchanges of the strategies that average parameters."""
 
     measured: Measured
-    predictions: tuple[Prediction, ...]
-    divided: tuple[DividedModel, ...]
+    predictions: tuple[Prediction, ...] = field(repr=False)
+    divided: tuple[DividedModel, ...] = field(repr=False)
     """What strategies that divide the model would mean, which are no matter of speed."""
 
     advice: Advice
-    checked: tuple[Checked, ...]
+    checked: tuple[Checked, ...] = field(repr=False)
     """What short runs measured of the predictions, where they were asked for."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -224,6 +224,9 @@ def plan(
         device_memory: Memory of one GPU, or of one worker's share of the host, such as "80GB". Default: measured.
         rows_per_second: Rows whose gradient one GPU computes in a second, published or measured elsewhere: plans for
             such GPUs, even where none is visible.
+
+    Returns:
+        What was measured, what it predicts for each strategy and number of workers, and the advice.
 
     Raises:
         UserError: The data or a setting is wrong.

@@ -9,7 +9,7 @@ from sklearn.feature_selection import SelectFromModel
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import FixedThresholdClassifier
 
-from dkan_core import DataError, FastKANClassifier
+from dkan_core import ConfigError, DataError, FastKANClassifier
 from tests.integrations.sklearn.test_estimator import frame, several, small
 
 
@@ -90,3 +90,20 @@ def test_threshold_is_that_of_scikit_learns_meta_estimator(threshold: float) -> 
         FrozenEstimator(model), threshold=threshold, response_method="predict_proba", pos_label="on time"
     ).fit(X, y)
     assert np.array_equal(fixed.predict(X) == "on time", model.predict_proba(X)[:, 1] >= threshold)
+    assert np.array_equal(model.set_params(threshold=threshold).predict(X), fixed.predict(X))
+
+
+def test_best_threshold_is_the_one_of_the_report_for_each_label(tmp_path: Path) -> None:
+    X, y = several()
+    model = small(epochs=1, threshold="best").fit(X, y)
+    found, best = model.predict(X), np.array([model.thresholds_[label] for label in model.labels_], np.float32)
+    assert np.array_equal(found, model.predict_proba(X) >= best)
+    assert not np.array_equal(found, small(epochs=1).fit(X, y).predict(X))
+    model.save(tmp_path / "model")
+    assert np.array_equal(FastKANClassifier.load(tmp_path / "model").predict(X), found)
+
+
+@pytest.mark.parametrize("threshold", [0, 1.0, -0.1, float("nan"), "F1", None])
+def test_threshold_that_is_none_is_refused(threshold: object) -> None:
+    with pytest.raises(ConfigError, match=f"threshold must be 'best' or a number between 0 and 1, got {threshold!r}"):
+        small(threshold=threshold).fit(*frame())

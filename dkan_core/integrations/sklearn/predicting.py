@@ -1,0 +1,87 @@
+"""What a fitted classifier says of rows: log-odds, probabilities, and classes by a threshold."""
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
+
+from dkan_core.errors import ConfigError
+from dkan_core.evaluation.prediction import to_probability
+from dkan_core.model.architecture import ModelConfig
+
+BEST = "best"
+"""The threshold of each label with the best F1 on the validation rows."""
+
+
+def check_threshold(threshold: Any) -> None:
+    """Check the parameter of the classifier.
+
+    Raises:
+        ConfigError: It is no threshold.
+    """
+    if threshold != BEST and not (isinstance(threshold, float | int | np.floating) and 0 < threshold < 1):
+        raise ConfigError(f"threshold must be {BEST!r} or a number between 0 and 1, got {threshold!r}")
+
+
+class PredictingMixin:
+    """The methods of a classifier that score rows; the classifier has the rest."""
+
+    if TYPE_CHECKING:
+        threshold: "float | Literal['best']"
+        architecture_: ModelConfig
+        classes_: npt.NDArray[Any]
+        metrics_: dict[str, Any]
+
+        def _log_odds(self, X: Any) -> npt.NDArray[np.float32]: ...
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float32]:
+        """Return probabilities.
+
+        Shape:
+            - Output: ``(N, 2)``, one column per class; of several labels ``(N, L)``, each label's probability of 1
+        """
+        probabilities_NL = to_probability(self._log_odds(X))
+        return np.hstack([1 - probabilities_NL, probabilities_NL]) if self._is_binary else probabilities_NL
+
+    def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
+        """Return log-odds.
+
+        Shape:
+            - Output: ``(N,)``, those of the second class; of several labels ``(N, L)``
+        """
+        log_odds_NL = self._log_odds(X)
+        return log_odds_NL[:, 0] if self._is_binary else log_odds_NL
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Return the class of each row, or 0 and 1 for each of several labels: 1 above the threshold.
+
+        Shape:
+            - Output: ``(N,)`` or ``(N, L)``
+        """
+        check_threshold(self.threshold)
+        threshold, log_odds_NL = self.threshold, self._log_odds(X)
+        if isinstance(threshold, str):
+            # As in the report: a row at the threshold counts as found.
+            ones_NL = to_probability(log_odds_NL) >= np.array([*self.thresholds_.values()], np.float32)
+        else:
+            ones_NL = log_odds_NL > np.log(threshold / (1 - threshold))
+        found_NL = ones_NL.astype(np.int64)
+        classes_N: npt.NDArray[Any] = self.classes_[found_NL[:, 0]] if self._is_binary else found_NL
+        return classes_N
+
+    @property
+    def labels_(self) -> tuple[str, ...]:
+        """Name of each label."""
+        check_is_fitted(self)
+        return self.architecture_.labels
+
+    @property
+    def thresholds_(self) -> dict[str, float]:
+        """Threshold of each label's probability with the best F1 on validation."""
+        check_is_fitted(self)
+        return {label: float(self.metrics_["labels"][label]["threshold"]) for label in self.labels_}
+
+    @property
+    def _is_binary(self) -> bool:
+        return len(self.architecture_.labels) == 1
