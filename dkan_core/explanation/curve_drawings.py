@@ -21,6 +21,7 @@ from dkan_core.explanation.drawings import (
     zero_line,
 )
 from dkan_core.explanation.grid import Scale
+from dkan_core.report.evaluation import FEW_ROWS
 from dkan_core.report.figures.axes import Axis, Box, Panel, even_axis, fit
 from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas, steps, text_width
 
@@ -175,7 +176,8 @@ def _draw_levels(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None)
     panel = fit(canvas, even_axis(*_ends(points, shown_before), text), y, right=max(right, 34.0), top=20)
     zero_line(panel, vertical=True)
     for place, point in enumerate(points):
-        color = WARM if point.role == "missing" else ACCENT
+        known = WARM if point.role == "missing" else ACCENT
+        color = known if point.rows >= FEW_ROWS else QUIET
         paint_bar(panel, place, point.mean, color, LEVEL_SHARE, opacity=0.3)
         canvas.line(panel.at([point.low, point.high], [place, place]), color, width=1.2, opacity=0.5)
         if point.band is not None:

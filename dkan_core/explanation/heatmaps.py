@@ -43,6 +43,10 @@ class MapCell:
     share: float
     """Of all rows in the map."""
 
+    joint_error: float | None = None
+    own_error: float | None = None
+    """Standard errors, where they are known."""
+
 
 def cells_of(pair: PairMap) -> list[MapCell]:
     """Return the cells of a map, row by row."""
@@ -57,6 +61,8 @@ def cells_of(pair: PairMap) -> list[MapCell]:
             own=pair.own[row][col],
             rows=pair.rows[row][col],
             share=pair.rows[row][col] / total,
+            joint_error=pair.joint_error[row][col] if pair.joint_error else None,
+            own_error=pair.own_error[row][col] if pair.own_error else None,
         )
         for row, col in np.ndindex(len(pair.first.names), len(pair.second.names))
     ]
@@ -69,14 +75,23 @@ def _in_words(side: PairAxis, place: int) -> str:
     return f"{side.names[place]} ({written(side.edges[place])} to {written(side.edges[place + 1])})"
 
 
+def with_error(effect: float, error: float | None) -> str:
+    """Write an effect with its standard error, where that is known.
+
+    >>> with_error(0.5, 0.0123), with_error(-1.0, None)
+    ('+0.500 ± 0.012', '-1.000')
+    """
+    return f"{effect:+.3f}" if error is None else f"{effect:+.3f} ± {error:.3f}"
+
+
 def describe_cell(pair: PairMap, cell: MapCell) -> str:
     """Say in words what a cell shows."""
     return "\n".join(
         [
             f"{pair.first.name} = {cell.first}",
             f"{pair.second.name} = {cell.second}",
-            f"both together {cell.joint:+.3f}",
-            f"beyond the sum of the two {cell.own:+.3f}",
+            f"both together {with_error(cell.joint, cell.joint_error)}",
+            f"beyond the sum of the two {with_error(cell.own, cell.own_error)}",
             f"{cell.rows:,} rows ({percent(cell.share)})" if cell.rows else "no rows",
         ]
     )

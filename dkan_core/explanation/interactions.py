@@ -1,6 +1,6 @@
 """What two columns do together beyond what each does alone.
 
-Shape suffixes: N rows, A and B bins of the two columns.
+Shape suffixes: N rows, A and B bins of the two columns, M members of an ensemble.
 """
 
 import itertools
@@ -15,9 +15,9 @@ import numpy.typing as npt
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import Array
-from dkan_core.explanation.columns import Cells, Column, encode_values, read_codes, read_values
+from dkan_core.explanation.columns import Cells, Column, Settings, encode_values, read_codes, read_values
 from dkan_core.explanation.grid import MAX_LEVELS, Scale, choose_scale, shown_range, written
-from dkan_core.explanation.response import Answers, affordable_rows, respond
+from dkan_core.explanation.response import Answers, affordable_rows, respond, respond_by_member
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +68,12 @@ class PairMap:
 
     rows: list[list[int]]
     """Rows of the data in each bin; the model says little about a bin without any."""
+
+    joint_error: list[list[float]] | None = None
+    """Standard errors of ``joint`` by the members of an ensemble; None where there is one."""
+
+    own_error: list[list[float]] | None = None
+    """Those of ``own``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +127,8 @@ def find_interactions(
     count = min(rows, affordable_rows(answers.arrays, passes, cells))
     found = []
     for first, second in pairs:
-        joint_AB, own_AB = _parts(answers, count, first, second, label)
+        effect_P = respond(answers, count, _settings(first, second), label).mean(axis=1)
+        (joint_AB,), (own_AB,) = _parts(effect_P, first, second)
         weights_AB = np.outer(first.weights_A, second.weights_A)
         own, joint = (float((weights_AB * np.square(part)).sum()) for part in (own_AB, joint_AB))
         # Rounding may make the part a little larger than the whole.
@@ -142,6 +149,7 @@ def map_pair(
     bins: int,
     rows: int,
     cells: float,
+    error_factor: float | None = None,
 ) -> PairMap:
     """Read a pair's effect over a grid that is even in the columns' own units.
 
@@ -153,28 +161,50 @@ def map_pair(
         bins: Values of a column, at most.
         rows: Rows to average over, at most.
         cells: Values to read, at most.
+        error_factor: What the members' standard deviation is multiplied by for a standard error. Default: that of their
+            mean.
     """
     one, two = (_cut(column, answers.arrays, bins, even=True) for column in (first, second))
     count = min(rows, affordable_rows(answers.arrays, len(one.cells) * len(two.cells), cells))
-    joint_AB, own_AB = _parts(answers, count, one, two, label)
+    answered = respond_by_member(answers, count, _settings(one, two), label).mean(axis=1).T
+    joint_MAB, own_MAB = _parts(answered, one, two)
+    members = len(answered) - 1
+    factor = members**-0.5 if error_factor is None and members else error_factor or 0.0
+    errors = [
+        (factor * part_MAB[1:].std(axis=0, ddof=1)).tolist() if members > 1 else None
+        for part_MAB in (joint_MAB, own_MAB)
+    ]
     shown_N = (one.bin_N >= 0) & (two.bin_N >= 0)
-    rows_AB: Array = np.zeros(joint_AB.shape, dtype=np.int64)
+    rows_AB: Array = np.zeros(joint_MAB[0].shape, dtype=np.int64)
     np.add.at(rows_AB, (one.bin_N[shown_N], two.bin_N[shown_N]), 1)
-    return PairMap(first=one.axis, second=two.axis, joint=joint_AB.tolist(), own=own_AB.tolist(), rows=rows_AB.tolist())
+    return PairMap(
+        first=one.axis,
+        second=two.axis,
+        joint=joint_MAB[0].tolist(),
+        own=own_MAB[0].tolist(),
+        rows=rows_AB.tolist(),
+        joint_error=errors[0],
+        own_error=errors[1],
+    )
 
 
-def _parts(answers: Answers, count: int, first: _Bins, second: _Bins, label: int) -> tuple[Float64, Float64]:
-    """Return the centred partial dependence of a pair and its own part.
+def _settings(first: _Bins, second: _Bins) -> Settings:
+    """Return both columns with every pair of their values."""
+    one, two = np.divmod(np.arange(len(first.cells) * len(second.cells)), len(second.cells))
+    return [(first.column, first.cells[one]), (second.column, second.cells[two])]
+
+
+def _parts(effects: Float64, first: _Bins, second: _Bins) -> tuple[Float64, Float64]:
+    """Return the centred partial dependence of a pair and its own part, of each of M functions.
 
     Shape:
-        - Output: two of ``(A, B)``
+        - effects: ``(A * B,)`` or ``(M, A * B)``
+        - Output: two of ``(M, A, B)``; M is 1 where there is one
     """
-    one, two = np.divmod(np.arange(len(first.cells) * len(second.cells)), len(second.cells))
-    settings = [(first.column, first.cells[one]), (second.column, second.cells[two])]
-    effect_AB = respond(answers, count, settings, label).mean(axis=1).reshape(len(first.cells), len(second.cells))
-    over_second_A, over_first_B = effect_AB @ second.weights_A, first.weights_A @ effect_AB
-    mean = float(first.weights_A @ over_second_A)
-    return effect_AB - mean, effect_AB - over_second_A[:, None] - over_first_B + mean
+    effect_MAB = effects.reshape(-1, len(first.cells), len(second.cells))
+    over_second_MA, over_first_MB = effect_MAB @ second.weights_A, first.weights_A @ effect_MAB
+    mean_M11 = (over_second_MA @ first.weights_A)[:, None, None]
+    return effect_MAB - mean_M11, effect_MAB - over_second_MA[:, :, None] - over_first_MB[:, None, :] + mean_M11
 
 
 def _cut(column: Column, arrays: Arrays, bins: int, *, even: bool) -> _Bins:

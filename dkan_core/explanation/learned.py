@@ -183,10 +183,22 @@ def read_label(
             advance=advance,
         )
         maps = []
+        factor = AdditiveCurves(model).error_factor if isinstance(model, AdditiveFastKAN) else None
         for pair in pairs[: effort.maps]:
             first, second = by_name[pair.first], by_name[pair.second]
             limit = effort.cells / effort.maps
-            maps.append(map_pair(answers, first, second, label=0, bins=MAP_BINS, rows=PAIR_ROWS, cells=limit))
+            maps.append(
+                map_pair(
+                    answers,
+                    first,
+                    second,
+                    label=0,
+                    bins=MAP_BINS,
+                    rows=PAIR_ROWS,
+                    cells=limit,
+                    error_factor=factor,
+                )
+            )
             advance(1)
     precision = macro_average_precision(labels_NL, answers.log_odds_NL)
     return LabelExplanation(

@@ -44,7 +44,8 @@ class ModelAnswers(Answers):
     """The log-odds of all labels for the rows as they are, of any size."""
 
     def __init__(self, model: TabularModel, device: torch.device, labels: Sequence[int], arrays: Arrays) -> None:
-        model = model.for_scoring()
+        # What scores fastest may know its members' mean alone.
+        self._with_members, model = model, model.for_scoring()
         self._model, self._device, self._labels = model, device, list(labels)
         self._step = max(1, CHUNK_OUTPUTS // model.first_width)
         self._terms: FirstLayerTerms | None = None
@@ -160,7 +161,7 @@ class ModelAnswers(Answers):
             logits_ML = self._model.logits_of(self._changed_first(rows_M, settings))
             together_L = mean_log_odds(logits_ML)
         else:
-            logits_ML = self._model.member_logits(*self._stored(changed_rows(self.arrays, rows_M, settings)))
+            logits_ML = self._with_members.member_logits(*self._stored(changed_rows(self.arrays, rows_M, settings)))
             of_probabilities = isinstance(self._model, TabularFastKAN)
             together_L = mean_log_odds(logits_ML) if of_probabilities else logits_ML.mean(dim=0)
         return torch.cat([together_L.unsqueeze(0), logits_ML])

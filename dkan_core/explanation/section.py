@@ -10,7 +10,7 @@ from markupsafe import Markup
 from dkan_core.explanation.curve_drawings import departing_marks
 from dkan_core.explanation.curves import Curve
 from dkan_core.explanation.drawings import Drawing, percent
-from dkan_core.explanation.heatmaps import MapCell, cells_of
+from dkan_core.explanation.heatmaps import MapCell, cells_of, with_error
 from dkan_core.explanation.interactions import PairMap
 from dkan_core.explanation.labels import Explanation
 from dkan_core.explanation.learned import LabelExplanation
@@ -63,6 +63,7 @@ def render_explanation(found: Explanation, overview: Drawing, drawings: Mapping[
         least_to_find=LEAST_TO_FIND,
         script=inline_script("columns.js", "hints.js"),
         percent=percent,
+        with_error=with_error,
         before_rows=SHIFT_ROWS,
     )
 

@@ -26,7 +26,7 @@ from dkan_core.report.templating import Card, digits_of, inline_script, render_h
 LABEL_SECTIONS = 30
 # Of a list in the facts about data and model, such as crosses.
 LIST_ITEMS = 24
-# Below that a slice's metrics are mostly chance, and its row is grey.
+# Below that the metrics of a slice and the effect of a level are mostly chance; both are grey.
 FEW_ROWS = 30
 
 

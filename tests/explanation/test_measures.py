@@ -17,7 +17,16 @@ from dkan_core.data.encoding.preprocessor import MISSING, SCORE_LIMIT, STEPS, Fl
 from dkan_core.data.format.manifest import PreparedData, read_manifest
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation import slopes
-from dkan_core.explanation.columns import Column, changed_rows, encode_values, read_values, redrawn, source_columns
+from dkan_core.explanation.columns import (
+    Column,
+    Rows,
+    Settings,
+    changed_rows,
+    encode_values,
+    read_values,
+    redrawn,
+    source_columns,
+)
 from dkan_core.explanation.curve_drawings import departing_marks
 from dkan_core.explanation.curves import Curve, describe_curve, read_curve
 from dkan_core.explanation.explain import read_rows
@@ -128,6 +137,30 @@ def test_strength_of_a_product_is_its_standard_deviation(rows: tuple[PreparedDat
     assert np.shape(shown.joint) == np.shape(shown.own) == np.shape(shown.rows) == (10, 10)
     assert np.sum(shown.rows) == 2000
     assert curve(answers, left).points[0].high > 3
+
+
+def test_standard_errors_of_a_map_are_those_of_the_members_mean(rows: tuple[PreparedData, Arrays]) -> None:
+    manifest, arrays = rows
+    left, right = columns_named(manifest, "left", "right")
+    factors = np.array([2.0, 3.0, 4.0])
+
+    class Members(Answers):
+        def of_members(self, rows_M: Rows, settings: Settings, label: int) -> Float64:
+            changed = changed_rows(self.arrays, rows_M, settings)
+            product_M = read_values(left, changed) * read_values(right, changed)
+            # The second term belongs to one column, and is the same for each member.
+            found: Float64 = product_M[:, None] * np.array([factors.mean(), *factors])
+            return found + read_values(left, changed)[:, None]
+
+    alone = map_pair(known_answers(arrays, [left, right], np.multiply), left, right, label=0, bins=5, rows=9, cells=1e9)
+    assert alone.joint_error is alone.own_error is None
+    members = Members(lambda arrays: read_values(left, arrays)[:, None], arrays)
+    for factor, scale in ((None, 3**-0.5), (2.0, 2.0)):
+        found = map_pair(members, left, right, label=0, bins=5, rows=9, cells=1e9, error_factor=factor)
+        np.testing.assert_allclose(np.array(found.own), 3 * np.array(alone.own), atol=1e-9)
+        assert found.own_error is not None and found.joint_error is not None
+        for error, part in ((found.own_error, alone.own), (found.joint_error, alone.joint)):
+            np.testing.assert_allclose(np.array(error), scale * np.abs(part), atol=1e-9)
 
 
 def test_curve_is_centred_and_its_points_stand_for_every_row(rows: tuple[PreparedData, Arrays]) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from dkan_core.explanation.interactions import Interaction, PairAxis, PairMap
 from dkan_core.explanation.labels import Explanation
 from dkan_core.explanation.learned import LabelExplanation
 from dkan_core.explanation.section import LabelDrawings, render_explanation
+from dkan_core.report.figures.canvas import ACCENT
 from docs.chromium import PROGRAM, Chromium, chromium
 from tests.report.test_in_chromium import SMALLEST, WIDER, WIDTHS
 from tests.report.test_report import check_page
@@ -201,3 +203,13 @@ def test_search_and_order_are_those_of_a_label(browser: Chromium, tmp_path: Path
     browser.ask(f"{SEARCH}('')")
     browser.ask(f"{SORT}('lost')")
     assert browser.ask(names) == [[every[place] for place in (7, 5, 3, 1, 0, 2, 4, 6, 8)], every]
+
+
+def test_levels_of_few_rows_are_grey() -> None:
+    levels = [
+        Point(role="level", name=name, value=None, mean=mean, low=mean, high=mean, rows=rows)
+        for name, mean, rows in (("many", 1.0, 30), ("few", -1.0, 29))
+    ]
+    curve = replace(make_curve("kind", 0), shape="levels", points=levels)
+    many, few = (draw_curve(replace(curve, points=[each]), "label").svg for each in levels)
+    assert ACCENT in many and ACCENT not in few

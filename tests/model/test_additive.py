@@ -12,7 +12,7 @@ from dkan_core import FastKANClassifier, TrainConfig, evaluate, explain, predict
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
-from dkan_core.explanation.additive import AdditiveExplainer
+from dkan_core.explanation.additive import AdditiveCurves, AdditiveExplainer
 from dkan_core.model.additive import AdditiveFastKAN, envelope
 from dkan_core.model.additive_shape import AdditiveShape, FeatureCuts
 from dkan_core.model.additive_terms import AdditiveTerms, purified, terms_of
@@ -218,6 +218,20 @@ def test_curves_that_are_shown_are_the_terms_within_their_bands(
         assert shown[name].mean == pytest.approx(kind[values == name][0], abs=1e-9)
         low, high = shown[name].band or (0.0, 0.0)
         assert low < shown[name].mean < high
+
+
+def test_errors_of_a_pair_are_those_of_its_terms_members(saved: SavedModel, prepared: Path, tmp_path: Path) -> None:
+    found = explain(saved.folder, prepared, tmp_path / "out", split="train", top=6, rows=2000).labels["label"]
+    shown = next(pair for pair in found.maps if {pair.first.name, pair.second.name} == {"x", "z"})
+    assert shown.own_error is not None and shown.joint_error is not None
+    terms, curves = terms_of(module_of(saved)), AdditiveCurves(module_of(saved))
+    (pair,) = (term for term in terms.layout.pairs if term.features == (0, 1))
+    error_V = curves.error_factor * terms.table_VML[pair.rows, :, 0].std(axis=1, ddof=1)
+    own_error = np.array(shown.own_error)
+    # The map's cells are other ones than the term's, and centred over them.
+    assert own_error.min() > 0 and own_error.max() < 2 * error_V.max()
+    page = (tmp_path / "out/explanation.html").read_text()
+    assert f"beyond the sum of the two {shown.own[0][0]:+.3f} ± {shown.own_error[0][0]:.3f}" in page
 
 
 def test_a_classifier_can_be_additive_and_explains_itself_exactly(tmp_path: Path) -> None:

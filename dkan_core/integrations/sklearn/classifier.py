@@ -61,7 +61,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         dropout: Fraction of hidden units dropped during training. Default: 0.2.
         binary_dropout: Fraction of binary inputs dropped during training. Default: 0.2.
         embedding_dim: Width of a categorical column's embedding. Default: 8.
-        sketch_rank: Rank of the random sketches of the first layer's weights. Default: 0, none.
+        sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights.
+            Default: 0.
         epochs: Maximum passes over the train split. Default: from the number of rows.
         batch_size: Rows per step over all workers. Default: from the number of rows.
         learning_rate: Peak learning rate of AdamW. Default: from the batch size.
