@@ -73,7 +73,7 @@ def prepare(
         option(
             "--workers",
             help="Parts of the rows to work on at once; if it is killed, the same command continues. The result is the "
-            "same. Default: all rows in one go.",
+            "same. Default: all rows in one go, with all cores, which costs less time and memory.",
             group="Output",
         ),
     ] = 0,
