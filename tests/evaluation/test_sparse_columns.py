@@ -18,6 +18,7 @@ from dkan_core import (
     evaluate,
     explain,
     measure_drift,
+    plan,
     predict,
     prepare,
     train,
@@ -109,6 +110,7 @@ def test_what_does_not_take_ids_says_so(folder: Path, tmp_path: Path) -> None:
     divided = {**TRAIN.__dict__, "strategy": "tensor-parallel", "workers": 2}
     with pytest.raises(ConfigError, match="strategy tensor-parallel: column 'tags' holds ids"):
         train(folder / "data", tmp_path / "divided", TrainConfig(**divided))
+    assert not plan(folder / "data", TRAIN, gpus=2, rows_per_second=1e6, device_memory="1MB").divided
     drift = measure_drift(folder / "run", [folder / "raw"])
     assert {column.name for column in drift.columns} == {"x", "y"}
     found = inspect_data(folder / "raw", CONFIG)

@@ -251,6 +251,8 @@ def plan(
         predictions = _predictions(machine, base, interval, measured.train_rows, counts)
         device = _device(measured, asked, on_cpu=on_cpu)
         checked = check_plan(data, base, interval, predictions, here) if check else ()
+    share = None if device.is_shared else device.memory
+    divided = divided_models(measured.parameters, base, len(manifest.labels), max(2, most), share)
     return Plan(
         device=describe_device(base.device),
         on_cpu=on_cpu,
@@ -261,9 +263,8 @@ def plan(
         interval=interval,
         measured=measured,
         predictions=tuple(predictions),
-        divided=divided_models(
-            measured.parameters, base, len(manifest.labels), max(2, most), None if device.is_shared else device.memory
-        ),
+        # Weights of ids are not divided.
+        divided=() if manifest.preprocessor.sparse else divided,
         advice=advise(machine, base, interval, measured.train_rows, predictions, most, device),
         checked=tuple(checked),
     )
