@@ -29,7 +29,7 @@ SMALL = TrainConfig(
     epochs=2, hidden=(8, 12, 4), device="cpu", batch_size=50, learning_rate=0.02, dropout=0.3, binary_dropout=0.3
 )
 PLAIN = replace(SMALL, model="fastkan", input_norm="layer")
-LONG = replace(SMALL, epochs=30, patience=1000, workers=2)
+LONG = replace(SMALL, epochs=16, patience=1000, workers=2)
 
 WAYS: list[tuple[Strategy, int, dict[str, Any]]] = [
     ("tensor-parallel", 2, {"kernel": "recompute"}),
