@@ -110,7 +110,7 @@ def measure_kernels(rows: int, inputs: int, outputs: int, *, half: bool) -> Resu
         return run
 
     kernels: dict[str, RadialLinear] = {"eager": eager.radial_linear}
-    kernels |= {str(name): compute for name, compute in choice.CANDIDATES.items()}
+    kernels |= {str(name): compute for name, compute in choice.RADIAL_LINEAR.candidates.items()}
     milliseconds = in_turns({name: passes(kernel) for name, kernel in kernels.items()})
     shown = {f"{name}, ms": round(value, 3) for name, value in milliseconds.items()}
     return {

@@ -22,7 +22,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.dropout import RowDropout, keep_factors
 from dkan_core.model.fastkan import FastKANLayer, RadialBasis
 from dkan_core.model.kernels import KernelModule, table_sum
-from dkan_core.model.tabular import decode_scores
+from dkan_core.model.scores import decode_scores
 
 
 class AdditiveFastKAN(TabularModel, KernelModule):

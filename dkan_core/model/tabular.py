@@ -13,35 +13,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dkan_core.data.encoding.preprocessor import FIRST_CODE, SCORE_LIMIT, STEPS, UNSEEN
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, UNSEEN
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embedding_width, sparse_rows
 from dkan_core.model.base import TabularModel
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import FastKANEnsemble
 from dkan_core.model.fastkan import Basis, FastKAN, FastKANLayer
-from dkan_core.model.kernels import KernelModule, can_compute_input_layer, table_sum
+from dkan_core.model.kernels import KernelModule, byte_layer, can_compute_input_layer, radial_linear, table_sum
 from dkan_core.model.kernels.native_input import EmbeddedColumn, InputLayout, InputWeights, OneHotGroup, input_layer
+from dkan_core.model.scores import decode_scores
 from dkan_core.model.sketch import Sketch
 from dkan_core.model.sparse_weights import SparseWeights
 
 # A binary input has one weight where a curved one has nine that learn together: it is larger instead.
 BINARY_SCALE = 3.0
-
-
-def decode_scores(numeric_BF: Tensor) -> Tensor:
-    """Turn stored normal scores back into floats on their device, 0 (the median) where missing.
-
-    Shape:
-        - Input: ``(B, F)`` uint8, float16 or float32
-        - Output: ``(B, F)`` float32
-
-    >>> decode_scores(torch.tensor([[0, 1, 128, 255]], dtype=torch.uint8))
-    tensor([[ 0., -3.,  0.,  3.]])
-    """
-    if numeric_BF.dtype != torch.uint8:
-        return numeric_BF.float().nan_to_num(nan=0.0)
-    scores_BF = numeric_BF.float().sub_(1).mul_(2 * SCORE_LIMIT / STEPS).sub_(SCORE_LIMIT)
-    return scores_BF.masked_fill_(numeric_BF == 0, 0.0)
 
 
 def stored_scores(numeric_BF: Tensor | None) -> Tensor | None:
@@ -178,10 +163,12 @@ class InputEncoder(nn.Module):
         dropout_key_B: Tensor | None = None,
         sparse: Tensor | None = None,
     ) -> tuple[Tensor | None, list[Tensor]]:
-        inputs, shifts = self._scores_and_shifts(numeric, categorical, dropout_key_B)
+        inputs = []
+        if numeric is not None:
+            scores_BF = decode_scores(numeric)
+            inputs.append(scores_BF if self.binary_linear is None else scores_BF[:, self.curved])
         inputs += [self._embed(place, categorical) for place in range(len(self.embedded))]
-        if self.sparse is not None:
-            shifts.append(self.sparse(sparse))
+        shifts = self._shifts(numeric, categorical, dropout_key_B, sparse)
         return torch.cat(inputs, dim=1) if inputs else None, shifts
 
     def first_layer(
@@ -204,7 +191,11 @@ class InputEncoder(nn.Module):
         Shape:
             - Output: ``(B, H)``; None where the layer has to be computed in parts
         """
-        if layer.layernorm is not None or not can_compute_input_layer(layer.base_linear.bias, layer.kernel):
+        if layer.layernorm is not None:
+            return None
+        if layer.base_linear.bias.is_cuda:
+            return self._first_layer_of_bytes(layer, numeric, categorical, dropout_key_B, sparse)
+        if not can_compute_input_layer(layer.base_linear.bias, layer.kernel):
             return None
         grid = (layer.rbf.grid, layer.rbf.width)
         scores_BF, weights = stored_scores(numeric), self.input_weights(layer)
@@ -213,6 +204,33 @@ class InputEncoder(nn.Module):
             first_BH = first_BH + self.sparse(sparse)
         binary_BF = self.binary_inputs(numeric, dropout_key_B)
         return first_BH if self.binary_linear is None or binary_BF is None else first_BH + self.binary_linear(binary_BF)
+
+    def _first_layer_of_bytes(
+        self,
+        layer: FastKANLayer,
+        numeric: Tensor | None,
+        categorical: Tensor | None,
+        dropout_key_B: Tensor | None,
+        sparse: Tensor | None,
+    ) -> Tensor | None:
+        """Return the same on a GPU, where a pass over the stored scores computes their part."""
+        if numeric is None or numeric.dtype != torch.uint8 or len(self.curved) == 0:
+            return None
+        all_are_curved = len(self.curved) == numeric.shape[1]
+        stored_BI = numeric if all_are_curved else numeric.index_select(1, self.curved)
+        spline_OK, base_OI, bias_O = layer.spline_linear.weight, layer.base_linear.weight, layer.base_linear.bias
+        scores, centers = len(self.curved), len(layer.rbf.grid)
+        weights = (spline_OK[:, : scores * centers], base_OI[:, :scores], bias_O)
+        first_BH = byte_layer(stored_BI, weights, layer.rbf.grid, layer.rbf.width, layer.kernel)
+        if first_BH is None:
+            return None
+        terms = [first_BH, *self._shifts(numeric, categorical, dropout_key_B, sparse)]
+        if self.embedded:
+            embedded_BI = torch.cat([self._embed(place, categorical) for place in range(len(self.embedded))], dim=1)
+            rest_OK, rest_OI = spline_OK[:, scores * centers :], base_OI[:, scores:]
+            terms.append(radial_linear(embedded_BI, rest_OK, layer.rbf.grid, layer.rbf.width, layer.kernel))
+            terms.append(F.linear(F.silu(embedded_BI), rest_OI))
+        return functools.reduce(torch.add, terms)
 
     def input_weights(self, layer: FastKANLayer) -> InputWeights:
         """Return what a first layer and this encoder learn, but for the weights of binary features."""
@@ -246,20 +264,23 @@ class InputEncoder(nn.Module):
         embedded: Tensor = self.embeddings[place](categorical[:, self.embedded[place]])
         return embedded
 
-    def _scores_and_shifts(
-        self, numeric: Tensor | None, categorical: Tensor | None, dropout_key_B: Tensor | None
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the curved features' scores, if there are any features, and what is added to the first layer."""
-        inputs, shifts = [], []
-        if numeric is not None:
-            scores_BF = decode_scores(numeric)
-            if self.binary_linear is not None:
-                shifts.append(self.binary_linear(self._scaled_and_dropped(scores_BF[:, self.binary], dropout_key_B)))
-                scores_BF = scores_BF[:, self.curved]
-            inputs.append(scores_BF)
+    def _shifts(
+        self,
+        numeric: Tensor | None,
+        categorical: Tensor | None,
+        dropout_key_B: Tensor | None,
+        sparse: Tensor | None,
+    ) -> list[Tensor]:
+        """Return what is added to the first layer's output."""
+        shifts = []
+        binary_BF = self.binary_inputs(numeric, dropout_key_B)
+        if self.binary_linear is not None and binary_BF is not None:
+            shifts.append(self.binary_linear(binary_BF))
         if categorical is not None and self.indicators is not None:
             shifts.append(self.indicators(categorical))
-        return inputs, shifts
+        if self.sparse is not None:
+            shifts.append(self.sparse(sparse))
+        return shifts
 
 
 class TabularFastKAN(TabularModel):

@@ -27,7 +27,7 @@ from dkan_core.data.encoding.preprocessor import (
     quantize,
 )
 from dkan_core.errors import DataError
-from dkan_core.model.tabular import decode_scores
+from dkan_core.model.scores import decode_scores
 from dkan_core.onnx_export.graph import ML_DOMAIN, Graph
 
 

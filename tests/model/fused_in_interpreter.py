@@ -1,4 +1,4 @@
-"""Compares the fused kernels with the formula in Triton's interpreter, and prints the relative errors as JSON.
+"""Compares the fused kernels with the formulas in Triton's interpreter, and prints the relative errors as JSON.
 
 Triton decides when a kernel is defined whether it is interpreted, so this is a process of its own.
 """
@@ -8,8 +8,10 @@ import os
 import sys
 
 import torch
+from torch import Tensor
 
-from dkan_core.model.kernels import eager
+from dkan_core.model.kernels import choice, gpu_layers
+from dkan_core.model.kernels.choice import Compute, Operands, Operation, relative_errors
 
 SHAPES = {
     "one of each": ((), 1, 1, 1, 2),
@@ -20,39 +22,120 @@ SHAPES = {
     "networks side by side": ((3,), 65, 20, 1, 8),
     "no rows": ((), 0, 3, 2, 8),
 }
+"""Networks side by side, rows, inputs, outputs, centers."""
+
+BYTE_SHAPES = {
+    "bytes, one of each": (1, 1, 1, 2),
+    "bytes, tiles not full": (130, 40, 70, 8),
+    "bytes, centers no power of two": (33, 3, 1, 5),
+    "bytes, more inputs and outputs than a tile": (70, 150, 300, 8),
+}
+"""Rows, inputs, outputs, centers."""
+
+HIDDEN_SHAPES = {
+    "hidden, one of each": (1, 1, 1, 2, 0.0),
+    "hidden, several networks": (2, 37, 20, 8, 0.2),
+    "hidden, more inputs than a tile": (1, 9, 1100, 8, 0.1),
+    "hidden, nothing dropped": (3, 70, 130, 8, 0.0),
+}
+"""Networks side by side, rows, inputs, centers, share of the inputs that is dropped."""
+
+WIDTH = 0.6
 
 
-def relative_errors(
-    networks: tuple[int, ...], rows: int, inputs: int, outputs: int, centers: int, *, half: bool
+def random(*size: int) -> Tensor:
+    """Return normal numbers, the same for a size."""
+    return torch.randn(*size, generator=torch.Generator().manual_seed(len(size) + sum(size)))
+
+
+def errors_in_interpreter(compute: Compute, operation: Operation, operands: Operands) -> list[float]:
+    """Return the relative errors of the result and of all gradients."""
+    for each in (*operands.rows, *operands.weights):
+        if each is not None and each.is_floating_point():
+            each.requires_grad_()
+    return relative_errors(compute, operation, operands)
+
+
+def of_radial_linear(
+    networks: tuple[int, ...], rows: int, inputs: int, outputs: int, centers: int, product: torch.dtype
 ) -> list[float]:
-    """Return those of the result and of both gradients, against float64."""
+    """Return the errors of ``fused.radial_linear``."""
     from dkan_core.model.kernels import fused
 
-    generator = torch.Generator().manual_seed(rows)
-    operands = [
-        torch.randn(*networks, *size, generator=generator) for size in ((rows, inputs), (outputs, inputs * centers))
-    ]
-    grad = torch.randn(*networks, rows, outputs, generator=generator)
-    grid = torch.linspace(-2, 2, centers)
-    results = []
-    for kernel, dtype in ((fused.radial_linear, torch.float32), (eager.radial_linear, torch.float64)):
-        leaves = [each.to(dtype).requires_grad_() for each in operands]
-        with torch.autocast("cpu", torch.float16, enabled=half and dtype == torch.float32):
-            out = kernel(leaves[0], leaves[1], grid.to(dtype), 0.6)
-        results.append((out.detach(), *torch.autograd.grad(out, leaves, grad.to(dtype))))
-    return [
-        float((found.double() - expected).norm() / expected.norm().clamp(min=1e-30))
-        for found, expected in zip(*results, strict=True)
-    ]
+    x, weight = random(*networks, rows, inputs), random(*networks, outputs, inputs * centers)
+    operands = Operands((x,), (weight,), (torch.linspace(-2, 2, centers), WIDTH), product)
+    return errors_in_interpreter(fused.radial_linear, choice.RADIAL_LINEAR, operands)
+
+
+def of_byte_layer(rows: int, inputs: int, outputs: int, centers: int, product: torch.dtype) -> list[float]:
+    """Return the errors of ``fused_bytes.byte_layer``."""
+    stored = torch.randint(0, 256, (rows, inputs), generator=torch.Generator().manual_seed(rows)).byte()
+    stored[1:2] = 0
+    weights = (0.1 * random(outputs, inputs * centers), random(outputs, inputs), random(outputs))
+    operands = Operands((stored,), weights, (torch.linspace(-2, 2, centers), WIDTH), product)
+    operation = gpu_layers.BYTE_LAYER
+    return errors_in_interpreter(operation.candidates["fused"], operation, operands)
+
+
+def of_hidden_layer(networks: int, rows: int, inputs: int, centers: int, dropped: float) -> list[float]:
+    """Return the errors of ``fused_hidden.hidden_layer``."""
+    units = networks * inputs
+    keys = (random(rows + units) * (1 << 29)).int()
+    sizes = (inputs, inputs, inputs * centers, inputs, 1)
+    weights = tuple(random(networks, size) + (place == 0) for place, size in enumerate(sizes))
+    constants = (torch.linspace(-2, 2, centers), WIDTH, keys[rows:], round(dropped * gpu_layers.ALL_CELLS))
+    row_keys = keys[:rows] if dropped else None
+    operands = Operands((random(rows, units), row_keys), weights, constants, torch.float32)
+    operation = gpu_layers.HIDDEN_LAYER
+    return errors_in_interpreter(operation.candidates["fused"], operation, operands)
+
+
+def of_adamw(*, with_rates: bool, clipped: bool) -> list[float]:
+    """Return the errors of parameters and moments after a step of ``fused_adamw``."""
+    from dkan_core.training.compute import device_adamw, fused_adamw
+
+    size = 2 * fused_adamw.BLOCK + 3
+    state, gradient = random(3, size).abs(), random(size)
+    rates = device_adamw.Rates(random(3).abs() + 0.1, random(size).abs(), random(size).abs() if with_rates else None)
+    share, clip = torch.tensor(0.7), torch.tensor(0.3 if clipped else 1.0)
+    expected = state.clone()
+    device_adamw.take_plain_step(expected, gradient, rates, share, clip if clipped else None)
+    fused_adamw.take_step(state, gradient, *rates, share, clip)
+    return [float((a - b).norm() / b.norm()) for a, b in zip(state, expected, strict=True)]
+
+
+def of_lookup(*, of_row: bool) -> list[float]:
+    """Return how many rows and keys of ``fused_lookup`` are others."""
+    from dkan_core.training.compute import fused_lookup, row_lookup
+
+    rule = row_lookup.KeyRule(12345678901234567890, of_row)
+    order = torch.randperm(3000, generator=torch.Generator().manual_seed(0))
+    arguments = (order, torch.tensor([17]), torch.tensor([1 << 40]), 2 * fused_lookup.BLOCK + 3, rule)
+    pairs = zip(fused_lookup.look_up(*arguments), row_lookup.plain_look_up(*arguments), strict=True)
+    return [float((found != expected).sum()) for found, expected in pairs]
+
+
+def all_errors() -> dict[str, list[float]]:
+    """Return the relative errors by what is computed."""
+    from dkan_core.model.kernels import fused, fused_bytes
+
+    # Not bfloat16, which numpy, and so the interpreter, lacks.
+    half = torch.float16
+    fused_bytes.SPLIT = half
+    errors = {name: of_radial_linear(*shape, torch.float32) for name, shape in SHAPES.items()}
+    errors |= {name: of_byte_layer(*shape, torch.float32) for name, shape in BYTE_SHAPES.items()}
+    errors |= {name: of_hidden_layer(*shape) for name, shape in HIDDEN_SHAPES.items()}
+    errors["half precision"] = of_radial_linear(*SHAPES["tiles not full"], half)
+    errors["bytes, half precision"] = of_byte_layer(*BYTE_SHAPES["bytes, tiles not full"], half)
+    errors["adamw"] = of_adamw(with_rates=False, clipped=False)
+    errors["adamw, rates by parameter"] = of_adamw(with_rates=True, clipped=True)
+    errors["lookup of rows"] = of_lookup(of_row=False) + of_lookup(of_row=True)
+    fused.compute_capability = lambda device: (8, 0)
+    errors["tiles of an A100"] = of_radial_linear(*SHAPES["tiles not full"], torch.float32)
+    errors["bytes, tiles of an A100"] = of_byte_layer(*BYTE_SHAPES["bytes, tiles not full"], torch.float32)
+    return errors
 
 
 if __name__ == "__main__":
     os.environ["TRITON_INTERPRET"] = "1"
-    from dkan_core.model.kernels import fused
-
-    errors = {name: relative_errors(*shape, half=False) for name, shape in SHAPES.items()}
-    # Not bfloat16, which numpy, and so the interpreter, lacks.
-    errors |= {"half precision": relative_errors(*SHAPES["tiles not full"], half=True)}
-    fused.compute_capability = lambda device: (8, 0)
-    errors |= {"tiles of an A100": relative_errors(*SHAPES["tiles not full"], half=False)}
-    sys.stdout.write(json.dumps(errors))
+    sys.stdout.write(json.dumps(all_errors()))

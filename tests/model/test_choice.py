@@ -2,14 +2,15 @@
 
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from dkan_core.model.kernels import choice, eager
-from dkan_core.model.kernels.choice import RadialLinear
+from dkan_core.model.kernels import choice, eager, gpu_layers
+from dkan_core.model.kernels.choice import Compute, Name, Operands, RadialLinear
 
 WIDTH = 0.6
 
@@ -31,7 +32,8 @@ def operands(rows: int = 50) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def best(rows: int = 50) -> str:
-    return choice.name_of_best(*operands(rows), WIDTH)
+    x, weight, centers = operands(rows)
+    return choice.name_of_best(choice.RADIAL_LINEAR, (3, 4, 8), (x,), (weight,), (centers, WIDTH))
 
 
 def wrong_by(factor: float) -> RadialLinear:
@@ -50,10 +52,11 @@ def wrong_gradient(x: Tensor, weight: Tensor, centers: Tensor, width: float) -> 
     return out + 0 * out if not out.requires_grad else out.detach() + 1.001 * (out - out.detach())
 
 
-def set_candidates(patch: pytest.MonkeyPatch, **candidates: tuple[float, RadialLinear]) -> None:
+def set_candidates(patch: pytest.MonkeyPatch, candidates: dict[Name, tuple[float, RadialLinear]]) -> None:
     """Let there be candidates that take so many milliseconds."""
-    patch.setattr(choice, "CANDIDATES", {name: compute for name, (_, compute) in candidates.items()})
-    patch.setattr(choice, "pass_seconds", lambda name, operands: candidates[name][0] / 1e3)
+    computes: dict[Name, Compute] = {name: compute for name, (_, compute) in candidates.items()}
+    patch.setattr(choice, "RADIAL_LINEAR", replace(choice.RADIAL_LINEAR, candidates=computes))
+    patch.setattr(choice, "pass_seconds", lambda name, *_: candidates[name][0] / 1e3)
 
 
 RIGHT = eager.radial_linear
@@ -64,23 +67,35 @@ RIGHT = eager.radial_linear
     [
         ({"fused": (0.1, RIGHT), "recompute": (0.2, RIGHT)}, "fused", "64 rows, 3 x 4 x 8, torch.float32, with grad"),
         ({"fused": (0.2, RIGHT), "recompute": (0.1, RIGHT)}, "recompute", "fused 0.2 ms, recompute 0.1 ms"),
-        ({"fused": (0.1, wrong_by(1.001)), "recompute": (0.2, RIGHT)}, "recompute", "fused differs by 1.0e-03"),
-        ({"fused": (0.1, wrong_by(torch.nan)), "recompute": (0.2, RIGHT)}, "recompute", "fused differs by nan"),
+        (
+            {"fused": (0.1, wrong_by(1.001)), "recompute": (0.2, RIGHT)},
+            "recompute",
+            "radial_linear differs by 1.0e-03",
+        ),
+        (
+            {"fused": (0.1, wrong_by(torch.nan)), "recompute": (0.2, RIGHT)},
+            "recompute",
+            "radial_linear differs by nan",
+        ),
         ({"fused": (0.1, wrong_gradient), "recompute": (0.2, RIGHT)}, "recompute", "by 0.0e+00, 1.0e-03, 1.0e-03"),
         ({"fused": (0.1, failing), "recompute": (0.2, RIGHT)}, "recompute", "run on cpu (no such instruction)"),
         ({"recompute": (3.0, RIGHT), "compile": (2.0, RIGHT)}, "compile", "recompute 3 ms, compile 2 ms"),
         ({"recompute": (0.9, RIGHT), "compile": (0.0, failing)}, "recompute", "recompute 0.9 ms"),
-        ({"fused": (0.1, failing), "recompute": (0.2, failing)}, "recompute", "recompute does not run"),
+        (
+            {"fused": (0.1, failing), "recompute": (0.2, failing)},
+            "recompute",
+            "recompute of radial_linear does not",
+        ),
     ],
 )
 def test_fastest_that_is_right_is_taken(
-    candidates: dict[str, tuple[float, RadialLinear]],
+    candidates: dict[Name, tuple[float, RadialLinear]],
     expected: str,
     said: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    set_candidates(monkeypatch, **candidates)
+    set_candidates(monkeypatch, candidates)
     assert best() == expected
     assert said in caplog.text
     assert "compile does not run" not in caplog.text, "nothing is compiled for what takes no time"
@@ -89,12 +104,12 @@ def test_fastest_that_is_right_is_taken(
 def test_choice_is_kept_for_other_processes(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    set_candidates(monkeypatch, fused=(2, RIGHT), recompute=(1, RIGHT))
+    set_candidates(monkeypatch, {"fused": (2, RIGHT), "recompute": (1, RIGHT)})
     assert (best(), best(rows=40), best(rows=70)) == ("recompute",) * 3
     assert len([*folder.iterdir()]) == 2, "40 rows are of the kind of 50"
     # Another process, in which the clock says otherwise.
     choice._chosen.clear()
-    set_candidates(monkeypatch, fused=(1, RIGHT), recompute=(2, RIGHT))
+    set_candidates(monkeypatch, {"fused": (1, RIGHT), "recompute": (2, RIGHT)})
     assert best() == "recompute"
     assert "the fastest of an earlier run" in caplog.text
     # One that has measured at the same time, and is the second to keep what it has found.
@@ -106,7 +121,7 @@ def test_choice_is_kept_for_other_processes(
     monkeypatch.setattr(choice, "_read", read)
     # And one in which what was kept is wrong.
     choice._chosen.clear()
-    set_candidates(monkeypatch, fused=(1, RIGHT), recompute=(2, wrong_by(2.0)))
+    set_candidates(monkeypatch, {"fused": (1, RIGHT), "recompute": (2, wrong_by(2.0))})
     assert best() == "fused"
 
 
@@ -115,7 +130,7 @@ def test_without_a_file_the_clock_does_not_decide(
     content: bytes | None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes would take different ones: so where nothing can be kept, and where a file is damaged."""
-    set_candidates(monkeypatch, fused=(2, RIGHT), recompute=(1, RIGHT))
+    set_candidates(monkeypatch, {"fused": (2, RIGHT), "recompute": (1, RIGHT)})
     if content is None:
         folder.parent.write_text("no folder")
     else:
@@ -131,16 +146,15 @@ def test_time_is_that_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(0.02)
         return RIGHT(x, weight, centers, width)
 
-    monkeypatch.setattr(choice, "CANDIDATES", {"fused": slow})
     x, weight, centers = operands()
-    assert choice.pass_seconds("fused", choice.Operands(x, weight, centers, WIDTH, torch.float32)) > 0.02
+    given = Operands((x,), (weight,), (centers, WIDTH), torch.float32)
+    assert choice.pass_seconds("fused", replace(choice.RADIAL_LINEAR, candidates={"fused": slow}), given) > 0.02
 
 
 def test_scoring_chooses_too() -> None:
     """In inference mode, whose tensors cannot be differentiated, and where no gradient is wanted."""
     with torch.inference_mode():
-        x, weight, centers = operands()
-        assert choice.name_of_best(x, weight, centers, WIDTH) in ("fused", "recompute")
+        assert best() in ("fused", "recompute")
     (case,) = choice._chosen
     assert case.gradients == (False, False)
 
@@ -149,7 +163,39 @@ def test_scoring_chooses_too() -> None:
 @pytest.mark.parametrize("product", [torch.float32, torch.bfloat16])
 def test_candidates_are_right_on_this_gpu(product: torch.dtype) -> None:
     x, weight, centers = (each.detach().cuda() for each in operands(5000))
-    given = choice.Operands(x.requires_grad_(), weight.requires_grad_(), centers, WIDTH, product)
-    assert all(choice.is_right(name, given) for name in choice.CANDIDATES)
+    given = Operands((x.requires_grad_(),), (weight.requires_grad_(),), (centers, WIDTH), product)
+    operation = choice.RADIAL_LINEAR
+    assert all(choice.is_right(name, operation, given) for name in operation.candidates)
     with torch.autocast("cuda", product, enabled=product != torch.float32):
-        assert choice.name_of_best(x, weight, centers, WIDTH) in choice.CANDIDATES
+        name = choice.name_of_best(operation, (3, 4, 8), given.rows, given.weights, given.constants)
+    assert name in operation.candidates
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("product", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("rows", "inputs", "outputs", "centers"), [(1, 1, 1, 2), (130, 40, 70, 8), (5000, 768, 300, 8), (700, 28, 64, 5)]
+)
+def test_layers_of_bytes_are_right_on_this_gpu(
+    rows: int, inputs: int, outputs: int, centers: int, product: torch.dtype
+) -> None:
+    stored = torch.randint(0, 256, (rows, inputs), dtype=torch.uint8, device="cuda")
+    sizes = ((outputs, inputs * centers), (outputs, inputs), (outputs,))
+    weights = tuple(torch.randn(size, device="cuda", requires_grad=True) for size in sizes)
+    given = Operands((stored,), weights, (torch.linspace(-2, 2, centers, device="cuda"), WIDTH), product)
+    assert choice.is_right("fused", gpu_layers.BYTE_LAYER, given)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("networks", "rows", "inputs", "centers"), [(1, 1, 1, 2), (2, 37, 20, 8), (4, 5000, 128, 8), (1, 700, 300, 16)]
+)
+@pytest.mark.parametrize("dropped", [0, 1 << 30])
+def test_hidden_layers_are_right_on_this_gpu(networks: int, rows: int, inputs: int, centers: int, dropped: int) -> None:
+    sizes = (inputs, inputs, inputs * centers, inputs, 1)
+    weights = tuple(torch.randn(networks, size, device="cuda", requires_grad=True) for size in sizes)
+    keys = torch.randint(-(1 << 31), 1 << 31, (rows + networks * inputs,), device="cuda").int()
+    x = torch.randn(rows, networks * inputs, device="cuda", requires_grad=True)
+    constants = (torch.linspace(-2, 2, centers, device="cuda"), WIDTH, keys[rows:], dropped)
+    given = Operands((x, keys[:rows] if dropped else None), weights, constants, torch.float32)
+    assert choice.is_right("fused", gpu_layers.HIDDEN_LAYER, given)

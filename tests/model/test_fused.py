@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from dkan_core.model.kernels import recompute, verified
-from tests.model.fused_in_interpreter import SHAPES
+from tests.model.fused_in_interpreter import BYTE_SHAPES, HIDDEN_SHAPES, SHAPES
 
-HALF = "half precision"
+HALF = ["half precision", "bytes, half precision"]
+A100 = ["tiles of an A100", "bytes, tiles of an A100"]
+ADAMW = ["adamw", "adamw, rates by parameter"]
 CUDA = torch.device("cuda")
 
 
@@ -27,15 +29,20 @@ def interpreted() -> dict[str, list[float]]:
     return errors
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, HALF, "tiles of an A100"])
-def test_result_and_gradients_equal_the_formula(interpreted: dict[str, list[float]], shape: str) -> None:
-    tolerance = verified.TOLERANCES[torch.float16 if shape == HALF else torch.float32]
-    assert len(interpreted[shape]) == 3
-    assert max(interpreted[shape]) < tolerance
+@pytest.mark.parametrize("name", [*SHAPES, *BYTE_SHAPES, *HIDDEN_SHAPES, *HALF, *A100, *ADAMW])
+def test_result_and_gradients_equal_the_formula(interpreted: dict[str, list[float]], name: str) -> None:
+    tolerance = verified.TOLERANCES[torch.float16 if name in HALF else torch.float32]
+    assert len(interpreted[name]) == (4 if "bytes" in name else 7 if "hidden" in name else 3)
+    assert max(interpreted[name]) < tolerance
 
 
-def test_half_precision_rounds(interpreted: dict[str, list[float]]) -> None:
-    assert min(interpreted[HALF]) > verified.TOLERANCES[torch.float32]
+def test_rows_and_keys_are_the_same(interpreted: dict[str, list[float]]) -> None:
+    assert interpreted["lookup of rows"] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_half_precision_rounds(interpreted: dict[str, list[float]], name: str) -> None:
+    assert min(interpreted[name][:3]) > verified.TOLERANCES[torch.float32]
 
 
 def test_kernels_that_do_not_run_are_replaced(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from dkan_core.errors import ConfigError
 from dkan_core.model.dropout import RowDropout
-from dkan_core.model.kernels import choice, eager, native, recompute, verified, verified_native
+from dkan_core.model.kernels import choice, eager, gpu_layers, native, recompute, verified, verified_native
 from dkan_core.native.library import MAX_CENTERS, MAX_OUTPUTS, native_library, variant_names
 
 Kernel = Literal["auto", "eager", "recompute", "native"]
@@ -100,17 +100,50 @@ def hidden_layer(
     Shape:
         - Output: ``(N, B, O)``; None where the layer has to be computed in parts
     """
-    if kernel in ("eager", "recompute") or not native.can_compute_hidden(x_NBI, weights[2], centers_G):
+    if kernel in ("eager", "recompute"):
         return None
-    networks, _, inputs = x_NBI.shape
-    if not verified_native.hidden_layer_is_right(networks, inputs, weights[2].shape[-2], len(centers_G)):
+    if not x_NBI.is_cuda and not _can_compute_hidden(x_NBI, weights[2], centers_G):
         return None
     row_key_B, unit_key_U, dropped = None, x_NBI.new_empty(0).int(), 0
     if dropout is not None and dropout.training and dropout_key_B is None:
         x_NBI = dropout(x_NBI)
     elif dropout is not None:
         row_key_B, unit_key_U, dropped = dropout.hashed(dropout_key_B)
+    if x_NBI.is_cuda:
+        return gpu_layers.hidden_layer(x_NBI, row_key_B, weights, centers_G, width, unit_key_U, dropped)
     return native.hidden_layer(x_NBI, weights, centers_G, width, row_key_B, unit_key_U, dropped)
+
+
+def _can_compute_hidden(x_NBI: Tensor, weight_NOK: Tensor, centers_G: Tensor) -> bool:
+    """Tell whether the native extension computes such a layer."""
+    networks, _, inputs = x_NBI.shape
+    if not native.can_compute_hidden(x_NBI, weight_NOK, centers_G):
+        return False
+    return verified_native.hidden_layer_is_right(networks, inputs, weight_NOK.shape[-2], len(centers_G))
+
+
+def byte_layer(
+    stored_BI: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor],
+    centers_G: Tensor,
+    width: float,
+    kernel: Kernel = "auto",
+) -> Tensor | None:
+    """Return basis and linear map plus SiLU and linear map of the scores that bytes stand for, where one pass does it.
+
+    Args:
+        stored_BI: The bytes.
+        weights: Of basis and SiLU, and bias.
+        centers_G: Where the Gaussians lie.
+        width: Their width.
+        kernel: The backend asked for.
+
+    Shape:
+        - Output: ``(B, O)``; None where the layer has to be computed in parts
+    """
+    if kernel in ("eager", "recompute") or not stored_BI.is_cuda:
+        return None
+    return gpu_layers.byte_layer(stored_BI, *weights, centers_G, width)
 
 
 def can_compute_input_layer(bias_O: Tensor, kernel: Kernel = "auto") -> bool:

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,8 +25,9 @@ from dkan_core.errors import DataError
 from dkan_core.model.kernels import eager, recompute, verified
 from dkan_core.utils.schemas import Schema, read_json
 
-Name = Literal["fused", "recompute", "compile"]
+Name = Literal["fused", "recompute", "compile", "parts"]
 RadialLinear = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+Compute = Callable[..., Tensor]
 
 CHECKED_ROWS = 4096
 """Of a batch, at most: the formula written out keeps the basis of all of them."""
@@ -43,9 +44,31 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class Operation:
+    """Something that there are several ways to compute.
+
+    Each is called with tensors that have something for each row, then the weights, then constants.
+    """
+
+    name: str
+    formula: Compute
+    """Written out, in float32."""
+
+    candidates: dict[Name, Compute]
+    """In the order in which they are preferred where nothing can be kept."""
+
+    plainest: Name
+    """Which one computes if none is right."""
+
+    tolerances: dict[torch.dtype, float]
+    """Norm of the error over that of the result, by the type of the operands of matrix products."""
+
+
+@dataclass(frozen=True)
 class Case:
     """What a choice holds for: the names and versions of what computes, and the sizes of what is computed."""
 
+    operation: str
     device: str
     versions: str
     shape: tuple[int, ...]
@@ -62,7 +85,10 @@ class Case:
 
     def __str__(self) -> str:
         sizes = " x ".join(map(str, self.shape))
-        return f"{self.rows} rows, {sizes}, {self.product}{', with gradients' if any(self.gradients) else ''}"
+        return (
+            f"{self.operation} of {self.rows} rows, {sizes}, {self.product}"
+            f"{', with gradients' if any(self.gradients) else ''}"
+        )
 
 
 class Choice(Schema):
@@ -77,24 +103,47 @@ class Choice(Schema):
 class Operands:
     """What a candidate is given."""
 
-    x_BI: Tensor
-    weight_OK: Tensor
-    centers_G: Tensor
-    width: float
+    rows: tuple[Tensor | None, ...]
+    """Tensors with something for each row of the batch, in their last dimension but one, or in their only one."""
+
+    weights: tuple[Tensor, ...]
+    constants: tuple[Any, ...]
     product: torch.dtype
 
-    def passes(self, compute: RadialLinear, rows: int | None = None) -> list[Tensor]:
+    @property
+    def device(self) -> torch.device:
+        """Where all of it lies."""
+        return self.weights[0].device
+
+    def as_float32(self) -> "Operands":
+        """Return the same in float32, for products in float32."""
+        rows, weights, constants = (tuple(map(_as_float32, each)) for each in (self.rows, self.weights, self.constants))
+        return Operands(rows, weights, constants, torch.float32)
+
+    def passes(self, compute: Compute, rows: int | None = None) -> list[Tensor]:
         """Return the result for the first rows, and the gradients of what needs them, as in a step."""
-        given = ((self.x_BI[..., :rows, :], self.x_BI), (self.weight_OK, self.weight_OK))
-        leaves = [part.detach().clone().requires_grad_(whole.requires_grad) for part, whole in given]
-        wanted = [leaf for leaf in leaves if leaf.requires_grad and torch.is_grad_enabled()]
-        device = self.x_BI.device.type
+        parts = [None if each is None else _first_rows(each, rows) for each in self.rows]
+        given = [*zip(parts, self.rows, strict=True), *zip(self.weights, self.weights, strict=True)]
+        leaves = [None if part is None else part.detach().clone() for part, _ in given]
+        for leaf, (_, whole) in zip(leaves, given, strict=True):
+            if leaf is not None and whole is not None:
+                leaf.requires_grad_(whole.requires_grad)
+        wanted = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad and torch.is_grad_enabled()]
         half = self.product != torch.float32
-        with torch.autocast(device, self.product if half else torch.bfloat16, enabled=half):
-            out_BO = compute(leaves[0], leaves[1], self.centers_G, self.width)
-        direction_BO = torch.sin(torch.arange(out_BO.numel(), device=out_BO.device)).view_as(out_BO)
-        found = torch.autograd.grad(out_BO, wanted, direction_BO.to(out_BO.dtype)) if wanted else ()
-        return [out_BO.detach(), *found]
+        with torch.autocast(self.device.type, self.product if half else torch.bfloat16, enabled=half):
+            out = compute(*leaves, *self.constants)
+        # No sum of it over rows is about 0, as the gradient of a bias would be.
+        direction = 1 + torch.sin(torch.arange(out.numel(), device=out.device)).view_as(out)
+        found = torch.autograd.grad(out, wanted, direction.to(out.dtype)) if wanted else ()
+        return [out.detach(), *found]
+
+
+def _as_float32(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _first_rows(tensor: Tensor, rows: int | None) -> Tensor:
+    return tensor[:rows] if tensor.dim() == 1 else tensor[..., :rows, :]
 
 
 @functools.cache
@@ -112,12 +161,13 @@ def compute_compiled(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: 
         return compiled()(x_BI, weight_OK, centers_G, width)
 
 
-CANDIDATES: dict[Name, RadialLinear] = {
-    "fused": verified.radial_linear,
-    "recompute": recompute.radial_linear,
-    "compile": compute_compiled,
-}
-"""In the order in which they are preferred where nothing can be kept."""
+RADIAL_LINEAR = Operation(
+    "radial_linear",
+    eager.radial_linear,
+    {"fused": verified.radial_linear, "recompute": recompute.radial_linear, "compile": compute_compiled},
+    "recompute",
+    verified.TOLERANCES,
+)
 
 _chosen: dict[Case, Name] = {}
 
@@ -126,39 +176,58 @@ def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: flo
     """Return the same as ``eager.radial_linear``, by the candidate that is the best for such a batch."""
     if not weight_OK.is_cuda:
         return recompute.radial_linear(x_BI, weight_OK, centers_G, width)
-    return CANDIDATES[name_of_best(x_BI, weight_OK, centers_G, width)](x_BI, weight_OK, centers_G, width)
+    shape = (*weight_OK.shape[:-2], x_BI.shape[-1], weight_OK.shape[-2], len(centers_G))
+    name = name_of_best(RADIAL_LINEAR, shape, (x_BI,), (weight_OK,), (centers_G, width))
+    return RADIAL_LINEAR.candidates[name](x_BI, weight_OK, centers_G, width)
 
 
-def name_of_best(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: float) -> Name:
-    """Return which candidate is taken for a batch; the first one of its kind decides."""
-    device = x_BI.device.type
-    product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_OK.dtype
+def name_of_best(
+    operation: Operation,
+    shape: tuple[int, ...],
+    rows: tuple[Tensor | None, ...],
+    weights: tuple[Tensor, ...],
+    constants: tuple[Any, ...],
+) -> Name:
+    """Return which candidate is taken for a batch; the first one of its kind decides.
+
+    Args:
+        operation: What is computed.
+        shape: Networks side by side, inputs, outputs and centers.
+        rows: Tensors with something for each row; the first are the inputs.
+        weights: What is learned.
+        constants: Other arguments of the candidates.
+    """
+    x, weight = rows[0], weights[0]
+    assert x is not None
+    device = weight.device
+    product = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else weight.dtype
     needed = torch.is_grad_enabled()
     case = Case(
-        device=device_name(x_BI.device),
+        operation=operation.name,
+        device=device_name(device),
         versions=versions(),
-        shape=(*weight_OK.shape[:-2], x_BI.shape[-1], weight_OK.shape[-2], len(centers_G)),
-        rows=1 << max(0, x_BI.shape[-2] - 1).bit_length(),
+        shape=shape,
+        rows=1 << max(0, x.shape[-2] - 1).bit_length(),
         product=str(product),
-        gradients=(needed and x_BI.requires_grad, needed and weight_OK.requires_grad),
+        gradients=(needed and x.requires_grad, needed and weight.requires_grad),
     )
     if case not in _chosen:
         # The first caller may be scoring, in a mode whose tensors cannot be differentiated.
         with torch.inference_mode(False), torch.set_grad_enabled(needed):
-            _chosen[case] = _choose(case, Operands(x_BI, weight_OK, centers_G, width, product))
+            _chosen[case] = _choose(case, operation, Operands(rows, weights, constants, product))
     return _chosen[case]
 
 
-def _choose(case: Case, operands: Operands) -> Name:
-    """Return the candidate that is kept for a case, or else the fastest, if it is right; the plainest is if none is."""
+def _choose(case: Case, operation: Operation, operands: Operands) -> Name:
+    """Return the candidate that is kept for a case, or else the fastest, if it is right; the plainest if none is."""
     path = choices_folder() / f"{hashlib.sha256(repr(astuple(case)).encode()).hexdigest()[:32]}.json"
     kept = _read(path)
-    if kept is not None and is_right(kept.kernel, operands):
+    if kept is not None and kept.kernel in operation.candidates and is_right(kept.kernel, operation, operands):
         logger.info("%s computes %s: the fastest of an earlier run", kept.kernel, case)
         return kept.kernel
-    seconds = _times(case, operands)
+    seconds = _times(case, operation, operands)
     if not seconds:
-        return "recompute"
+        return operation.plainest
     best = min(seconds, key=lambda name: seconds[name])
     figures = ", ".join(f"{name} {1e3 * each:.3g} ms" for name, each in seconds.items())
     found = Choice(kernel=best, milliseconds={name: 1e3 * each for name, each in seconds.items()})
@@ -172,47 +241,68 @@ def _choose(case: Case, operands: Operands) -> Name:
     return best
 
 
-def _times(case: Case, operands: Operands) -> dict[Name, float]:
+def _times(case: Case, operation: Operation, operands: Operands) -> dict[Name, float]:
     """Return the seconds of a pass by each candidate that is right."""
     seconds: dict[Name, float] = {}
-    for name in CANDIDATES:
+    for name in operation.candidates:
         worth = any(case.gradients) and min(seconds.values(), default=0.0) > WORTH_COMPILING
-        if (name != "compile" or worth) and is_right(name, operands):
-            seconds[name] = pass_seconds(name, operands)
+        if (name != "compile" or worth) and is_right(name, operation, operands):
+            seconds[name] = pass_seconds(name, operation, operands)
     return seconds
 
 
-def is_right(name: Name, operands: Operands) -> bool:
+def is_right(name: Name, operation: Operation, operands: Operands) -> bool:
     """Tell whether a candidate gives what the formula says in float32; a warning says so where it does not."""
-    x_BI, weight_OK, centers_G = (each.float() for each in (operands.x_BI, operands.weight_OK, operands.centers_G))
-    exact = Operands(x_BI, weight_OK, centers_G, operands.width, torch.float32)
+    subject = f"kernel {name} of {operation.name}"
     try:
-        found = operands.passes(CANDIDATES[name], CHECKED_ROWS)
-    except RuntimeError as error:  # of the compiler, or of the device's memory
-        logger.warning("kernel %s does not run on %s (%s)", name, operands.x_BI.device, str(error).partition("\n")[0])
+        errors = relative_errors(operation.candidates[name], operation, operands)
+    except verified.kernel_errors() as error:
+        logger.warning("%s does not run on %s (%s)", subject, operands.device, str(error).partition("\n")[0])
         return False
-    expected = exact.passes(eager.radial_linear, CHECKED_ROWS)
-    errors = [float((a.double() - b).norm() / b.norm().clamp(min=1e-30)) for a, b in zip(found, expected, strict=True)]
-    limit = verified.TOLERANCES.get(operands.product, 0.0)
+    limit = operation.tolerances.get(operands.product, 0.0)
     # One by one: the largest of numbers with a NaN among them may be any.
     if all(error <= limit for error in errors):
         return True
     differences = ", ".join(f"{error:.1e}" for error in errors)
-    logger.warning("kernel %s differs by %s on %s; it is not used", name, differences, operands.x_BI.device)
+    logger.warning("%s differs by %s on %s; it is not used", subject, differences, operands.device)
     return False
 
 
-def pass_seconds(name: Name, operands: Operands) -> float:
-    """Return the median time of a pass over the whole batch."""
-    device = operands.x_BI.device
+def relative_errors(compute: Compute, operation: Operation, operands: Operands) -> list[float]:
+    """Return those of the result and of the gradients, by norm, against what the formula says in float32."""
+    found = operands.passes(compute, CHECKED_ROWS)
+    expected = operands.as_float32().passes(operation.formula, CHECKED_ROWS)
+    return [verified.relative_error(*pair) for pair in zip(found, expected, strict=True)]
+
+
+def pass_seconds(name: Name, operation: Operation, operands: Operands) -> float:
+    """Return the median time of a pass over the whole batch, on a GPU as part of a CUDA graph, as in a step."""
+
+    def run() -> None:
+        operands.passes(operation.candidates[name])
+
+    repeat = _captured(run) if operands.device.type == "cuda" else run
     found = []
     for _ in range(WARMUP + TURNS):
-        _wait_for(device)
+        _wait_for(operands.device)
         began = time.perf_counter()
-        operands.passes(CANDIDATES[name])
-        _wait_for(device)
+        repeat()
+        _wait_for(operands.device)
         found.append(time.perf_counter() - began)
     return statistics.median(found[WARMUP:])
+
+
+def _captured(run: Callable[[], None]) -> Callable[[], None]:
+    """Return what launches the same work at once; where that is impossible, ``run`` itself."""
+    for _ in range(WARMUP):
+        run()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            run()
+    except RuntimeError:
+        return run
+    return graph.replay
 
 
 def _wait_for(device: torch.device) -> None:

@@ -59,6 +59,10 @@ HOPPER = (9, 0)
 PROGRAMS = 264
 """Programs that share a pass, at least, where it can be cut so: two for each of an H100's 132 multiprocessors."""
 
+# Triton's default until 3.10; 3.9 warns of that it will be another one.
+OPTIONS = {"enable_fp_fusion": True}
+"""Of every launch."""
+
 VARYING = ["B", "N", "stretch"]
 """Arguments that differ from batch to batch: a kernel is not compiled again for each kind of number."""
 
@@ -212,8 +216,7 @@ class _Product:
             "PRECISION": "tf32x3" if self.is_float32 else "tf32",
             "num_warps": tiling.warps,
             "num_stages": tiling.stages,
-            # Triton's default until 3.10; 3.9 warns of that it will be another one.
-            "enable_fp_fusion": True,
+            **OPTIONS,
         }
 
     def forward(self) -> Tensor:

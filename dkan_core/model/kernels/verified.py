@@ -6,6 +6,7 @@ they do not compile, a warning says so and ``recompute`` is used: a wrong kernel
 
 import functools
 import logging
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -44,17 +45,44 @@ def is_verified(shape: tuple[int, ...], product: torch.dtype, device: torch.devi
     """
     if product not in TOLERANCES:
         return False
+    return are_right("kernels", device, lambda: _errors(shape, product, device, gradients), TOLERANCES[product])
+
+
+def are_right(what: str, device: torch.device, errors: Callable[[], list[float]], tolerance: float) -> bool:
+    """Tell whether something that is fused can be used on a device; a warning says so where it cannot.
+
+    Args:
+        what: What it is, for the warning.
+        device: Where it computes.
+        errors: Returns the relative errors of what it computes.
+        tolerance: What these may be at most.
+    """
     try:
-        errors = _errors(shape, product, device, gradients)
-    except Exception as error:  # whatever the compiler and the driver raise
-        logger.warning("the fused kernels do not run on %s (%s); using the slower ones", device, error)
+        found = errors()
+    except kernel_errors() as error:
+        logger.warning("the fused %s do not run on %s (%s); using the slower ones", what, device, error)
         return False
     # One by one: the largest of numbers with a NaN among them may be any.
-    if all(error <= TOLERANCES[product] for error in errors):
+    if all(error <= tolerance for error in found):
         return True
-    differences = ", ".join(f"{error:.1e}" for error in errors)
-    logger.warning("the fused kernels differ by %s on %s; using the slower ones", differences, device)
+    differences = ", ".join(f"{error:.1e}" for error in found)
+    logger.warning("the fused %s differ by %s on %s; using the slower ones", what, differences, device)
     return False
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """Return the norm of the error over that of the expected numbers."""
+    return float((found.double() - expected.double()).norm() / expected.double().norm().clamp(min=1e-30))
+
+
+@functools.cache
+def kernel_errors() -> tuple[type[Exception], ...]:
+    """Return what the compiler of a kernel, the driver and a missing Triton raise."""
+    try:
+        from triton.errors import TritonError
+    except ImportError:
+        return RuntimeError, ImportError
+    return RuntimeError, ImportError, AttributeError, TypeError, ValueError, AssertionError, TritonError
 
 
 @torch.inference_mode(False)
@@ -80,6 +108,4 @@ def _errors(shape: tuple[int, ...], product: torch.dtype, device: torch.device, 
             out_BO = kernel(leaves[0], leaves[1], grid_G.to(leaves[0].dtype), 0.6)
         found = torch.autograd.grad(out_BO, leaves, grad_BO.to(out_BO.dtype)) if gradients else ()
         results.append((out_BO.detach(), *found))
-    return [
-        float((found.double() - expected).norm() / expected.norm()) for found, expected in zip(*results, strict=True)
-    ]
+    return [relative_error(*pair) for pair in zip(*results, strict=True)]

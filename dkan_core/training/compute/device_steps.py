@@ -17,13 +17,15 @@ from torch import Tensor
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.data.loading.order import slice_of
 from dkan_core.data.loading.tiers import place_on_host
+from dkan_core.training.compute import device_adamw
+from dkan_core.training.compute.device_adamw import Rates
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import to_tensors
 from dkan_core.training.compute.local_steps import HostSteps, LocalSteps
 from dkan_core.training.compute.resident_rows import rows_on_device
 from dkan_core.training.compute.step_exchange import Alone, StepExchange
 from dkan_core.training.compute.step_graph import StepGraph
-from dkan_core.training.state.adamw import BETA1, BETA2, EPSILON, AdamState
+from dkan_core.training.state.adamw import BETA1, BETA2, AdamState
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import Rules
 
@@ -225,26 +227,20 @@ class DeviceSteps(LocalSteps):
     def _step(self, batch: dict[str, Tensor]) -> None:
         """Take a step as the host has set it; nothing here waits for the device."""
         loss, weight, total = self.exchange.gradient(batch)
-        lr, first_rise, second_rise = self.factors_S3[self.cursor].unbind(1)
-        self._update(lr, first_rise, second_rise, (total > 0).float())
+        self._update((total > 0).float())
         self.totals_2 += torch.stack([loss * weight, weight])
         self.cursor.add_(1)
 
-    def _update(self, lr: Tensor, first_rise: Tensor, second_rise: Tensor, share: Tensor) -> None:
+    def _update(self, share: Tensor) -> None:
         """Take a step of AdamW; a share of 0, that of a batch without a measured label, changes nothing."""
-        values_P = self.replica.values_P
         gradient_P = self.replica.gradients_P
         limit = self.rules.config.clip_norm
+        clip = None
         if limit is not None:
             trained_P = gradient_P if self.rate_P is None else gradient_P * (self.rate_P > 0)
-            gradient_P *= (limit / torch.linalg.vector_norm(trained_P)).clamp(max=1.0)
-        exp_avg_P, exp_avg_sq_P = self.moments_2P
-        exp_avg_P.lerp_(gradient_P, (1 - BETA1) * share)
-        exp_avg_sq_P.lerp_(gradient_P.square(), (1 - BETA2) * share)
-        values_P.mul_(1 - lr * share * self.decay_P)
-        scale_P = exp_avg_sq_P.sqrt().div_(second_rise).add_(EPSILON)
-        change_P = lr * share / first_rise * exp_avg_P / scale_P
-        values_P.sub_(change_P if self.rate_P is None else change_P * self.rate_P)
+            clip = (limit / torch.linalg.vector_norm(trained_P)).clamp(max=1.0)
+        rates = Rates(self.factors_S3[self.cursor].squeeze(0), self.decay_P, self.rate_P)
+        device_adamw.take_step(self.state_3P, gradient_P, rates, share, clip)
 
     def _wait_for_steps(self, most: int) -> None:
         """Wait until at most so many are in flight of what the device has been told to do."""

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from dkan_core.config.resolved import ResolvedTrainConfig
-from dkan_core.data.hashing import GOLDEN, MASK, salted
+from dkan_core.data.hashing import salted
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.data.loading.order import epoch_order, piece_rows
 from dkan_core.errors import ConfigError
+from dkan_core.training.compute.row_lookup import KeyRule, look_up
 
 CHUNK_BYTES = 256 << 20
 """Rows are copied to the device in pieces of this size: what the host holds of them besides the page cache."""
@@ -110,12 +111,10 @@ class ResidentRows:
             epoch: Which epoch, ``(1,)`` int64 on the device.
             count: How many rows, B.
         """
-        places_B = place + torch.arange(count, device=self.device)
-        rows_B = self.order_N[places_B]
+        keys = KeyRule(salted(self.seed, "dropout"), self.keep_keys)
+        rows_B, key_B = look_up(self.order_N, place, epoch, count, keys)
         batch = {name: array.index_select(0, rows_B) for name, array in self.arrays.items()}
-        keyed_B = rows_B if self.keep_keys else epoch * self.rows + places_B
-        mixed_B = mix_keys(keyed_B, seed=salted(self.seed, "dropout"))
-        return {**batch, "dropout_key": (mixed_B >> 32).to(torch.int32)}
+        return {**batch, "dropout_key": key_B}
 
 
 def _upload(reader: RowReader, device: torch.device) -> dict[str, Tensor]:
@@ -131,28 +130,3 @@ def _upload(reader: RowReader, device: torch.device) -> dict[str, Tensor]:
                     arrays[name] = torch.empty((reader.rows, *rows.shape[1:]), dtype=dtype, device=device)
                 arrays[name][start:stop].copy_(torch.from_numpy(rows))
     return arrays
-
-
-def mix_keys(key_N: Tensor, *, seed: int = 0) -> Tensor:
-    """Mix 64-bit keys on their device as ``data.hashing.splitmix64`` does; the same numbers, read as signed.
-
-    Shape:
-        - Input and output: ``(N,)`` int64
-
-    >>> mix_keys(torch.arange(2)).numpy().view(np.uint64)
-    array([16294208416658607535, 10451216379200822465], dtype=uint64)
-    """
-    z_N = key_N + _signed((GOLDEN * (seed + 1)) & MASK)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z_N = (z_N ^ _shifted(z_N, shift)) * _signed(factor)
-    return z_N ^ _shifted(z_N, 31)
-
-
-def _signed(number: int) -> int:
-    """Return the signed integer of the same 64 bits."""
-    return number - (1 << 64) if number >> 63 else number
-
-
-def _shifted(z_N: Tensor, bits: int) -> Tensor:
-    """Shift right as if unsigned: torch copies the sign bit, which is masked away here."""
-    return (z_N >> bits) & ((1 << (64 - bits)) - 1)

@@ -30,7 +30,7 @@ from dkan_core.data.loading.loader import RowReader
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES
 from dkan_core.model.calibration import sigmoid
-from dkan_core.model.tabular import decode_scores
+from dkan_core.model.scores import decode_scores
 
 # How many labels (rows times labels), and values (rows times columns), are looked at, which takes a second or two.
 SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dkan_core.model.kernels import choice, verified
-from dkan_core.training.compute import gradient
+from dkan_core.training.compute import device_adamw, gradient, row_lookup
 
 CUDA = torch.device("cuda", 0)
 
@@ -70,6 +70,8 @@ def fused_kernels(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     patch.setattr(choice, "name_of_best", lambda *_: "fused")
     patch.setattr(verified, "is_verified", lambda *_, **__: True)
+    for module in (device_adamw, row_lookup):
+        patch.setattr(module, "fused_is_right", lambda device: True)
     patch.setattr(JITFunction, "run", launch)
     patch.setattr(fused, "compute_capability", lambda device: fused.HOPPER)
     patch.setattr(fused, "_aligned", Tensor.contiguous)

@@ -1,0 +1,135 @@
+"""Whole layers on a GPU: in one pass where that is right and faster, else not at all, and they are computed in parts.
+
+Shape suffixes: N networks side by side, B rows, I inputs, O outputs, U inputs over all networks.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dkan_core.model.dropout import keep_factors
+from dkan_core.model.kernels import choice, eager, verified
+from dkan_core.model.kernels.choice import Operation, RadialLinear
+from dkan_core.model.scores import decode_scores
+
+TOLERANCES = {**verified.TOLERANCES, torch.float32: 5e-5}
+"""Float32 products are of 16 bits in ``fused_bytes``: 8e-6 to 2e-5 was measured on an H200."""
+
+ALL_CELLS = 1 << 32
+
+
+def byte_layer(
+    stored_BI: Tensor, spline_OK: Tensor, base_OI: Tensor, bias_O: Tensor, centers_G: Tensor, width: float
+) -> Tensor | None:
+    """Return a first layer of stored bytes; None where it is to be computed in parts. See ``fused_bytes``."""
+    if len(stored_BI) == 0 or stored_BI.shape[1] == 0:
+        return None
+    arguments = (stored_BI, spline_OK, base_OI, bias_O, centers_G, width)
+    shape = (stored_BI.shape[1], len(bias_O), len(centers_G))
+    name = choice.name_of_best(BYTE_LAYER, shape, arguments[:1], arguments[1:4], arguments[4:])
+    return _fused_byte_layer(*arguments) if name == "fused" else None
+
+
+def hidden_layer(
+    x_NBI: Tensor,
+    row_key_B: Tensor | None,
+    weights: Sequence[Tensor],
+    centers_G: Tensor,
+    width: float,
+    unit_key_U: Tensor,
+    dropped: int,
+) -> Tensor | None:
+    """Return a hidden layer ``(N, B, O)``; None where it is to be computed in parts. See ``fused_hidden``.
+
+    Args:
+        x_NBI: Inputs.
+        row_key_B: By which inputs are dropped; None where none are.
+        weights: Of LayerNorm weight and bias, basis, base and bias, as ``native.hidden_layer`` takes them.
+        centers_G: Where the Gaussians lie.
+        width: Their width.
+        unit_key_U: Keys of the inputs.
+        dropped: Share of the inputs to drop, in units of 2**-32.
+    """
+    networks, rows, inputs = x_NBI.shape
+    centers = len(centers_G)
+    outputs = weights[2].shape[-2]
+    fits = outputs == 1 and centers & (centers - 1) == 0 and inputs * centers <= MAX_BASIS
+    if rows == 0 or not fits:
+        return None
+    x_BU = x_NBI.transpose(0, 1).flatten(1)
+    flat = tuple(weight.reshape(networks, -1) for weight in weights)
+    constants = (centers_G, width, unit_key_U, dropped)
+    name = choice.name_of_best(HIDDEN_LAYER, (networks, inputs, 1, centers), (x_BU, row_key_B), flat, constants)
+    return _fused_hidden_layer(x_BU, row_key_B, *flat, *constants).unsqueeze(2) if name == "fused" else None
+
+
+MAX_BASIS = 16_384
+"""Values of a row's basis, at most: with more, the registers of ``fused_hidden`` do not suffice."""
+
+
+def _fused_byte_layer(
+    stored_BI: Tensor, spline_OK: Tensor, base_OI: Tensor, bias_O: Tensor, centers_G: Tensor, width: float
+) -> Tensor:
+    from dkan_core.model.kernels import fused_bytes
+
+    return fused_bytes.byte_layer(stored_BI, spline_OK, base_OI, bias_O, centers_G, width)
+
+
+def _fused_hidden_layer(*arguments: Any) -> Tensor:
+    from dkan_core.model.kernels import fused_hidden
+
+    return fused_hidden.hidden_layer(*arguments)
+
+
+def _byte_layer_by(radial_linear: RadialLinear) -> choice.Compute:
+    def compute(
+        stored_BI: Tensor, spline_OK: Tensor, base_OI: Tensor, bias_O: Tensor, centers_G: Tensor, width: float
+    ) -> Tensor:
+        score_BI = decode_scores(stored_BI)
+        return radial_linear(score_BI, spline_OK, centers_G, width) + F.linear(F.silu(score_BI), base_OI, bias_O)
+
+    return compute
+
+
+def _hidden_layer_by(radial_linear: RadialLinear) -> choice.Compute:
+    def compute(
+        x_BU: Tensor,
+        row_key_B: Tensor | None,
+        norm_weight_NI: Tensor,
+        norm_bias_NI: Tensor,
+        spline_NK: Tensor,
+        base_NI: Tensor,
+        bias_N1: Tensor,
+        centers_G: Tensor,
+        width: float,
+        unit_key_U: Tensor,
+        dropped: int,
+    ) -> Tensor:
+        if row_key_B is not None:
+            x_BU = x_BU * keep_factors(row_key_B, unit_key_U, dropped / ALL_CELLS, x_BU.dtype)
+        x_NBI = x_BU.unflatten(1, (len(bias_N1), -1)).transpose(0, 1)
+        normed_NBI = F.layer_norm(x_NBI, x_NBI.shape[-1:]) * norm_weight_NI[:, None] + norm_bias_NI[:, None]
+        basis_NB1 = radial_linear(normed_NBI, spline_NK[:, None], centers_G, width)
+        return (basis_NB1 + F.silu(x_NBI) @ base_NI[..., None]).squeeze(2) + bias_N1
+
+    return compute
+
+
+BYTE_LAYER = Operation(
+    "byte layer",
+    _byte_layer_by(eager.radial_linear),
+    {"fused": _fused_byte_layer, "parts": _byte_layer_by(verified.radial_linear)},
+    "parts",
+    TOLERANCES,
+)
+
+HIDDEN_LAYER = Operation(
+    "hidden layer",
+    _hidden_layer_by(eager.radial_linear),
+    {"fused": _fused_hidden_layer, "parts": _hidden_layer_by(verified.radial_linear)},
+    "parts",
+    TOLERANCES,
+)

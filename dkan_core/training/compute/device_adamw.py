@@ -1,0 +1,86 @@
+"""AdamW's step on the device of its parameters: in one pass on a GPU where that is right, else as torch's operations.
+
+Shape suffixes: P trainable parameters.
+"""
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dkan_core.model.kernels.verified import are_right, relative_error
+from dkan_core.training.state.adamw import BETA1, BETA2, EPSILON
+
+TOLERANCE = 1e-6
+"""Norm of the error over that of the result."""
+
+CHECKED_PARAMETERS = 5000
+
+
+class Rates(NamedTuple):
+    """How large a step is."""
+
+    factors_3: Tensor
+    """Learning rate, and what the moments, which begin at 0, are corrected by."""
+
+    decay_P: Tensor
+    """Weight decay of each parameter."""
+
+    rate_P: Tensor | None
+    """Factor of the learning rate of each parameter; None where it is 1 for all."""
+
+
+def take_step(state_3P: Tensor, gradient_P: Tensor, rates: Rates, share: Tensor, clip: Tensor | None) -> None:
+    """Take a step of AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101).
+
+    Args:
+        state_3P: Parameters and both moments, changed in place.
+        gradient_P: The gradient.
+        rates: Learning rate and weight decay.
+        share: Of the step to take, a scalar; 0 changes nothing.
+        clip: What the gradient is multiplied by, a scalar; None for 1.
+    """
+    if gradient_P.is_cuda and fused_is_right(gradient_P.device):
+        from dkan_core.training.compute import fused_adamw
+
+        fused_adamw.take_step(state_3P, gradient_P, *rates, share, torch.ones_like(share) if clip is None else clip)
+    else:
+        take_plain_step(state_3P, gradient_P, rates, share, clip)
+
+
+def take_plain_step(state_3P: Tensor, gradient_P: Tensor, rates: Rates, share: Tensor, clip: Tensor | None) -> None:
+    """Take the same step as one operation of torch after the other."""
+    lr, first_rise, second_rise = rates.factors_3.unbind()
+    values_P, exp_avg_P, exp_avg_sq_P = state_3P
+    if clip is not None:
+        gradient_P = gradient_P * clip
+    exp_avg_P.lerp_(gradient_P, (1 - BETA1) * share)
+    exp_avg_sq_P.lerp_(gradient_P.square(), (1 - BETA2) * share)
+    values_P.mul_(1 - lr * share * rates.decay_P)
+    scale_P = exp_avg_sq_P.sqrt().div_(second_rise).add_(EPSILON)
+    change_P = lr * share / first_rise * exp_avg_P / scale_P
+    values_P.sub_(change_P if rates.rate_P is None else change_P * rates.rate_P)
+
+
+@functools.cache
+def fused_is_right(device: torch.device) -> bool:
+    """Tell whether the fused step is that of torch's operations, on random numbers; a warning says so if it is not."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def random(*size: int) -> Tensor:
+        return torch.rand(*size, generator=generator, device=device)
+
+    state_3P, gradient_P = random(3, CHECKED_PARAMETERS), random(CHECKED_PARAMETERS) - 0.5
+    rates = Rates(random(3) + 0.1, random(CHECKED_PARAMETERS), random(CHECKED_PARAMETERS))
+    share, clip = random(2).unbind()
+
+    def errors() -> list[float]:
+        from dkan_core.training.compute import fused_adamw
+
+        expected_3P, found_3P = state_3P.clone(), state_3P.clone()
+        take_plain_step(expected_3P, gradient_P, rates, share, clip)
+        fused_adamw.take_step(found_3P, gradient_P, *rates, share, clip)
+        return [relative_error(*pair) for pair in zip(found_3P, expected_3P, strict=True)]
+
+    return are_right("steps of AdamW", device, errors, TOLERANCE)
