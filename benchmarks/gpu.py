@@ -23,7 +23,8 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.data.loading.order import Int64
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.model.kernels import RadialLinear, choice, eager
+from dkan_core.model.kernels import gpu_layers
+from dkan_core.model.kernels.choice import Compute, captured
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
@@ -77,6 +78,7 @@ def main(
     rows: Annotated[int, typer.Option(help="Rows to train on.")] = 10_000_000,
     features: Annotated[int, typer.Option(help="Columns of each.")] = 768,
     steps: Annotated[int, typer.Option(help="Steps to measure at most; an epoch, where it has fewer.")] = 2_000,
+    model: Annotated[Model | None, typer.Option(help="Model to train; all, by default.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
 ) -> None:
     """Measure and print Markdown tables."""
@@ -87,31 +89,33 @@ def main(
     typer.echo(markdown(kernels))
     reader = RepeatedRows(rows, features)
     training = []
-    for model, precision in itertools.product(get_args(Model), get_args(Precision)):
-        training.append(measure_training(reader, features, model, precision, steps))
+    for each, precision in itertools.product([model] if model else get_args(Model), get_args(Precision)):
+        training.append(measure_training(reader, features, each, precision, steps))
         typer.echo(markdown(training[-1:]))
     if out is not None:
         out.write_text(json.dumps({**machine, "kernels": kernels, "training": training}, indent=2) + "\n")
 
 
 def measure_kernels(rows: int, inputs: int, outputs: int, *, half: bool) -> Result:
-    """Compare the backends' forward and backward passes for a first layer, whose inputs need no gradient."""
-    x_BI = torch.randn(rows, inputs, device=CUDA)
-    weight_OK = torch.randn(outputs, inputs * 8, device=CUDA, requires_grad=True)
+    """Compare ways to compute a first layer of stored bytes, forward and backward, each in a CUDA graph of its own."""
+    stored_BI = torch.randint(0, 256, (rows, inputs), dtype=torch.uint8, device=CUDA)
+    sizes = ((outputs, inputs * 8), (outputs, inputs), (outputs,))
+    weights = [torch.randn(size, device=CUDA, requires_grad=True) for size in sizes]
     grid_G = torch.linspace(-2, 2, 8, device=CUDA)
     grad_BO = torch.randn(rows, outputs, device=CUDA)
 
-    def passes(kernel: RadialLinear) -> Callable[[], None]:
+    def passes(compute: Compute) -> Callable[[], None]:
         def run() -> None:
             with torch.autocast("cuda", torch.bfloat16, enabled=half):
-                out_BO = kernel(x_BI, weight_OK, grid_G, 4 / 7)
-            torch.autograd.grad(out_BO, weight_OK, grad_BO.to(out_BO.dtype))
+                out_BO = compute(stored_BI, *weights, grid_G, 4 / 7)
+            torch.autograd.grad(out_BO, weights, grad_BO.to(out_BO.dtype))
 
-        return run
+        return captured(run)
 
-    kernels: dict[str, RadialLinear] = {"eager": eager.radial_linear}
-    kernels |= {str(name): compute for name, compute in choice.RADIAL_LINEAR.candidates.items()}
-    milliseconds = in_turns({name: passes(kernel) for name, kernel in kernels.items()})
+    layer = gpu_layers.BYTE_LAYER
+    computes: dict[str, Compute] = {"formula": layer.formula, "parts": layer.candidates["parts"]}
+    computes["fused"] = layer.candidates["fused"]
+    milliseconds = in_turns({name: passes(compute) for name, compute in computes.items()})
     shown = {f"{name}, ms": round(value, 3) for name, value in milliseconds.items()}
     return {
         "rows": rows,

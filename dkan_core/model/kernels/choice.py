@@ -281,7 +281,7 @@ def pass_seconds(name: Name, operation: Operation, operands: Operands) -> float:
     def run() -> None:
         operands.passes(operation.candidates[name])
 
-    repeat = _captured(run) if operands.device.type == "cuda" else run
+    repeat = captured(run) if operands.device.type == "cuda" else run
     found = []
     for _ in range(WARMUP + TURNS):
         _wait_for(operands.device)
@@ -292,7 +292,7 @@ def pass_seconds(name: Name, operation: Operation, operands: Operands) -> float:
     return statistics.median(found[WARMUP:])
 
 
-def _captured(run: Callable[[], None]) -> Callable[[], None]:
+def captured(run: Callable[[], None]) -> Callable[[], None]:
     """Return what launches the same work at once; where that is impossible, ``run`` itself."""
     for _ in range(WARMUP):
         run()
