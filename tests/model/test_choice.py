@@ -65,8 +65,8 @@ RIGHT = eager.radial_linear
 @pytest.mark.parametrize(
     ("candidates", "expected", "said"),
     [
-        ({"fused": (0.1, RIGHT), "recompute": (0.2, RIGHT)}, "fused", "64 rows, 3 x 4 x 8, torch.float32, with grad"),
-        ({"fused": (0.2, RIGHT), "recompute": (0.1, RIGHT)}, "recompute", "fused 0.2 ms, recompute 0.1 ms"),
+        ({"fused": (0.3, RIGHT), "recompute": (0.4, RIGHT)}, "fused", "64 rows, 3 x 4 x 8, torch.float32, with grad"),
+        ({"fused": (0.3, RIGHT), "recompute": (0.1, RIGHT)}, "recompute", "fused 0.3 ms, recompute 0.1 ms"),
         (
             {"fused": (0.1, wrong_by(1.001)), "recompute": (0.2, RIGHT)},
             "recompute",
@@ -79,6 +79,7 @@ RIGHT = eager.radial_linear
         ),
         ({"fused": (0.1, wrong_gradient), "recompute": (0.2, RIGHT)}, "recompute", "by 0.0e+00, 1.0e-03, 1.0e-03"),
         ({"fused": (0.1, failing), "recompute": (0.2, RIGHT)}, "recompute", "run on cpu (no such instruction)"),
+        ({"fused": (0.19, RIGHT), "recompute": (0.1, RIGHT)}, "fused", "with gradients: fused 0.19 ms"),
         ({"recompute": (3.0, RIGHT), "compile": (2.0, RIGHT)}, "compile", "recompute 3 ms, compile 2 ms"),
         ({"recompute": (0.9, RIGHT), "compile": (0.0, failing)}, "recompute", "recompute 0.9 ms"),
         (

@@ -59,7 +59,7 @@ def describe_kernel(kernel: Kernel, device: str) -> str:
     if kernel in ("eager", "recompute"):
         return kernel
     if device != "cpu":
-        return "the fastest that is right on this GPU; the log says which"
+        return "the fastest that is right on this GPU: the logs of the workers, in RUN/logs, say which"
     library = native_library()
     return f"recompute: {NOT_BUILT}" if library is None else f"native ({variant_names(library)[0]})"
 

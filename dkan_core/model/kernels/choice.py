@@ -37,6 +37,10 @@ TURNS = 5
 
 WARMUP = 2
 
+WORTH_COMPARING = 2e-4
+"""Seconds of a pass below which no other candidate is tried: compiling one takes seconds, which a thousand steps that
+are a little faster do not give back."""
+
 WORTH_COMPILING = 1e-3
 """Seconds of a pass from which on torch.compile is tried: it takes up to a minute, which less never gives back."""
 
@@ -242,9 +246,11 @@ def _choose(case: Case, operation: Operation, operands: Operands) -> Name:
 
 
 def _times(case: Case, operation: Operation, operands: Operands) -> dict[Name, float]:
-    """Return the seconds of a pass by each candidate that is right."""
+    """Return the seconds of a pass by each candidate that is right, until one is fast enough."""
     seconds: dict[Name, float] = {}
     for name in operation.candidates:
+        if min(seconds.values(), default=1.0) < WORTH_COMPARING:
+            break
         worth = any(case.gradients) and min(seconds.values(), default=0.0) > WORTH_COMPILING
         if (name != "compile" or worth) and is_right(name, operation, operands):
             seconds[name] = pass_seconds(name, operation, operands)
