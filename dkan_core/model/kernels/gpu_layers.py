@@ -3,7 +3,7 @@
 Shape suffixes: N networks side by side, B rows, I inputs, O outputs, U inputs over all networks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,11 +12,14 @@ from torch.nn import functional as F
 
 from dkan_core.model.dropout import keep_factors
 from dkan_core.model.kernels import choice, eager, verified
-from dkan_core.model.kernels.choice import Operation, RadialLinear
+from dkan_core.model.kernels.choice import Compute, Name, Operation, RadialLinear
 from dkan_core.model.scores import decode_scores
 
 TOLERANCES = {**verified.TOLERANCES, torch.float32: 5e-5}
 """Float32 products are of 16 bits in ``fused_bytes``: 8e-6 to 2e-5 was measured on an H200."""
+
+MAX_BASIS = 16_384
+"""Values of a row's basis, at most: with more, the registers of ``fused_hidden`` do not suffice."""
 
 ALL_CELLS = 1 << 32
 
@@ -66,10 +69,6 @@ def hidden_layer(
     return _fused_hidden_layer(x_BU, row_key_B, *flat, *constants).unsqueeze(2) if name == "fused" else None
 
 
-MAX_BASIS = 16_384
-"""Values of a row's basis, at most: with more, the registers of ``fused_hidden`` do not suffice."""
-
-
 def _fused_byte_layer(
     stored_BI: Tensor, spline_OK: Tensor, base_OI: Tensor, bias_O: Tensor, centers_G: Tensor, width: float
 ) -> Tensor:
@@ -84,7 +83,7 @@ def _fused_hidden_layer(*arguments: Any) -> Tensor:
     return fused_hidden.hidden_layer(*arguments)
 
 
-def _byte_layer_by(radial_linear: RadialLinear) -> choice.Compute:
+def _byte_layer_by(radial_linear: RadialLinear) -> Compute:
     def compute(
         stored_BI: Tensor, spline_OK: Tensor, base_OI: Tensor, bias_O: Tensor, centers_G: Tensor, width: float
     ) -> Tensor:
@@ -94,42 +93,25 @@ def _byte_layer_by(radial_linear: RadialLinear) -> choice.Compute:
     return compute
 
 
-def _hidden_layer_by(radial_linear: RadialLinear) -> choice.Compute:
-    def compute(
-        x_BU: Tensor,
-        row_key_B: Tensor | None,
-        norm_weight_NI: Tensor,
-        norm_bias_NI: Tensor,
-        spline_NK: Tensor,
-        base_NI: Tensor,
-        bias_N1: Tensor,
-        centers_G: Tensor,
-        width: float,
-        unit_key_U: Tensor,
-        dropped: int,
-    ) -> Tensor:
+def _hidden_layer_by(radial_linear: RadialLinear) -> Compute:
+    def compute(x_BU: Tensor, row_key_B: Tensor | None, *arguments: Any) -> Tensor:
+        *weights, bias_N1, centers_G, width, unit_key_U, dropped = arguments
+        norm_weight_NI, norm_bias_NI, spline_NK, base_NI = weights
         if row_key_B is not None:
             x_BU = x_BU * keep_factors(row_key_B, unit_key_U, dropped / ALL_CELLS, x_BU.dtype)
         x_NBI = x_BU.unflatten(1, (len(bias_N1), -1)).transpose(0, 1)
         normed_NBI = F.layer_norm(x_NBI, x_NBI.shape[-1:]) * norm_weight_NI[:, None] + norm_bias_NI[:, None]
         basis_NB1 = radial_linear(normed_NBI, spline_NK[:, None], centers_G, width)
-        return (basis_NB1 + F.silu(x_NBI) @ base_NI[..., None]).squeeze(2) + bias_N1
+        out_NB: Tensor = (basis_NB1 + F.silu(x_NBI) @ base_NI[..., None]).squeeze(2) + bias_N1
+        return out_NB
 
     return compute
 
 
-BYTE_LAYER = Operation(
-    "byte layer",
-    _byte_layer_by(eager.radial_linear),
-    {"fused": _fused_byte_layer, "parts": _byte_layer_by(verified.radial_linear)},
-    "parts",
-    TOLERANCES,
-)
+def _layer(name: str, fused: Compute, computed_by: Callable[[RadialLinear], Compute]) -> Operation:
+    candidates: dict[Name, Compute] = {"fused": fused, "parts": computed_by(verified.radial_linear)}
+    return Operation(name, computed_by(eager.radial_linear), candidates, "parts", TOLERANCES)
 
-HIDDEN_LAYER = Operation(
-    "hidden layer",
-    _hidden_layer_by(eager.radial_linear),
-    {"fused": _fused_hidden_layer, "parts": _hidden_layer_by(verified.radial_linear)},
-    "parts",
-    TOLERANCES,
-)
+
+BYTE_LAYER = _layer("byte layer", _fused_byte_layer, _byte_layer_by)
+HIDDEN_LAYER = _layer("hidden layer", _fused_hidden_layer, _hidden_layer_by)
