@@ -156,7 +156,7 @@ def test_evaluation_is_logged_with_the_run_that_trained_the_model(
     page = mlflow.artifacts.load_text(f"{run.info.artifact_uri}/test/report.html")
     assert page == (tmp_path / "eval" / "report.html").read_text()
     learned = mlflow.artifacts.load_dict(f"{run.info.artifact_uri}/test/learned.json")
-    assert len(learned["importance"]) == 31 and learned["label"] == "label"
+    assert len(learned["importance"]) == 31 and list(learned["labels"]) == ["label"]
     # One whose run is not known has a run of its own.
     copy = shutil.copytree(logged.model, tmp_path / "published" / "model")
     evaluate(copy, prepared, tmp_path / "other", explain=False)
