@@ -1,10 +1,10 @@
-"""What each ingredient of the default model is worth: validation AP with it left out, on other splits of each set.
+"""What each ingredient of the default model is worth: AP with it left out, on other splits of each set.
 
-    python -m benchmarks.ablation FILE.parquet ... [--folds 3] [--out build/ablation]
+    python -m benchmarks.ablation FILE.parquet ... [--folds 2] [--variants "no crosses,16 centers"]
 
 Every variant is trained in this process on the same prepared data, seeds and splits. Rows are dealt into ten parts by
 the hash of their number (of ``group_id`` where there is one), as ``dkan prepare`` does: the last two, its test split,
-are left out, and each fold validates on another one of the rest.
+are left out. Of the rest, each fold validates on one part, and has another one that no choice of a run sees.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +30,16 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.hashing import splitmix64, value_keys
 from dkan_core.data.loading.loader import open_split
+from dkan_core.evaluation.metrics import macro_average_precision
+from dkan_core.evaluation.prediction import score_split
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.sizing import PAPER_GRID, WIDE_GRID
 
 PARTS, DEVELOPMENT_PARTS = 10, 8
+MAX_FOLDS = DEVELOPMENT_PARTS // 2
 GROUP, SPLIT = "group_id", "split"
+DEFAULT = "default"
 Change = Callable[[ResolvedTrainConfig], ResolvedTrainConfig]
 
 logger = logging.getLogger("benchmarks.ablation")
@@ -81,6 +85,7 @@ VARIANTS: dict[str, tuple[Change, dict[str, Any]]] = {
     "no dropout of binary inputs": (_set(binary_dropout=0.0), {}),
     "no dropout of hidden units": (_set(dropout=0.0), {}),
     "half the learning rate": (_scaled_rate(0.5), {}),
+    "no average over epochs": (_set(ema_decay=0.0), {}),
     "16 centers": (_set(num_centers=16), {}),
     "LayerNorm on the inputs": (_set(input_norm="layer"), {}),
     "grid from -2 to 2": (_set(grid_min=PAPER_GRID[0], grid_max=PAPER_GRID[1]), {}),
@@ -93,10 +98,14 @@ def main() -> None:
     """Run the ablation and write ``ablation.json`` and ``ablation.md``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--folds", type=int, default=3)
+    parser.add_argument("--folds", type=int, default=2, choices=range(1, MAX_FOLDS + 1))
+    parser.add_argument("--variants", default=",".join(VARIANTS), help="separated by commas; default: all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("build/ablation"))
     options = parser.parse_args()
+    variants = options.variants.split(",")
+    if unknown := [name for name in variants if name not in VARIANTS]:
+        parser.error(f"--variants: unknown {unknown[0]!r}; expected some of: {', '.join(VARIANTS)}")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logger.setLevel(logging.INFO)
     torch.set_num_threads(options.threads)
@@ -104,34 +113,37 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     for fold in range(options.folds):
         for file in options.files:
-            runs += measure(file, fold)
+            runs += measure(file, fold, variants)
             (options.out / "ablation.json").write_text(json.dumps(runs, indent=1))
-            (options.out / "ablation.md").write_text(table(runs))
+            (options.out / "ablation.md").write_text(table(runs, variants))
 
 
-def measure(file: Path, fold: int) -> Iterator[dict[str, Any]]:
+def measure(file: Path, fold: int, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield AP and CPU seconds of the default and of each variant on one split of a file."""
-    labels = tuple(name for name in pq.read_schema(file).names if name == "label" or name.startswith("label_"))
+    names = pq.read_schema(file).names
+    labels = tuple(name for name in names if name == "label" or name.startswith("label_"))
+    group = GROUP if GROUP in names else None
     with tempfile.TemporaryDirectory() as scratch:
         source, folder = Path(scratch) / "rows.parquet", Path(scratch) / "prepared"
         pq.write_table(without_test(pq.read_table(file), fold), source)
-        prepared = prepare(source, folder, PrepareConfig(label=labels, split_column=SPLIT, seed=fold))
+        prepared = prepare(source, folder, PrepareConfig(label=labels, split_column=SPLIT, group=group, seed=fold))
         base = resolve_for(TrainConfig(device="cpu", workers=1, seed=fold), prepared)
-        for name, (change, constants) in {"default": (_set(), {}), **VARIANTS}.items():
+        for name in (DEFAULT, *variants):
+            change, constants = VARIANTS.get(name, (_set(), {}))
             with patched(constants):
                 found = fit(folder, change(base))
-            logger.info("%s, fold %d, %s: AP %.4f, %.0f CPU seconds", file.stem, fold, name, *found)
-            yield {"set": file.stem, "fold": fold, "variant": name, "average_precision": found[0], "cpu": found[1]}
+            logger.info("%s, fold %d, %s: %s", file.stem, fold, name, found)
+            yield {"set": file.stem, "fold": fold, "variant": name, **found}
 
 
 def without_test(rows: pa.Table, fold: int) -> pa.Table:
-    """Return the rows that are not for testing, with a column that says which fold they belong to."""
+    """Return the rows that are not for testing, with a column that says what each is for; "test" is the unseen part."""
     keys = np.arange(len(rows), dtype=np.uint64)
     if GROUP in rows.column_names:
         keys = value_keys(rows[GROUP].combine_chunks())
-        rows = rows.drop_columns(GROUP)
     part = splitmix64(keys) % np.uint64(PARTS)
-    split = np.where(part == DEVELOPMENT_PARTS - 1 - fold, "valid", "train")
+    valid, unseen = DEVELOPMENT_PARTS - 1 - 2 * fold, DEVELOPMENT_PARTS - 2 - 2 * fold
+    split = np.select([part == valid, part == unseen], ["valid", "test"], "train")
     return rows.append_column(SPLIT, pa.array(split)).filter(pa.array(part < DEVELOPMENT_PARTS))
 
 
@@ -144,18 +156,23 @@ def patched(constants: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def fit(folder: Path, config: ResolvedTrainConfig) -> tuple[float, float]:
-    """Return best validation AP and CPU seconds of one training."""
+def fit(folder: Path, config: ResolvedTrainConfig) -> dict[str, float]:
+    """Return the best AP on validation, that model's AP on the unseen part, and CPU seconds of the training."""
     started, manifest = time.process_time(), read_manifest(folder)
     with open_split(folder, manifest, "train") as train, open_split(folder, manifest, "valid") as valid:
         result = train_single(train, valid, manifest, config)
-    return result.history[-1]["best_average_precision"], time.process_time() - started
+    cpu = time.process_time() - started
+    with open_split(folder, manifest, "test") as test:
+        scored = score_split(result.model, test, torch.device("cpu"))
+    unseen = macro_average_precision(scored.labels_NL, scored.log_odds_NL, scored.weight_N)
+    return {"valid": result.history[-1]["best_average_precision"], "unseen": unseen, "cpu": cpu}
 
 
-def table(runs: list[dict[str, Any]]) -> str:
+def table(runs: list[dict[str, Any]], variants: Sequence[str]) -> str:
     """Return Markdown: what AP each variant loses against the default, by set and on average over sets.
 
-    The interval is 1.96 standard errors over sets: it says how far the mean may be off on other sets like these.
+    A loss is the mean over validation and the unseen part, and over folds. The interval is 1.96 standard errors over
+    sets: it says how far the mean may be off on other sets like these.
     """
     found = {(run["set"], run["fold"], run["variant"]): run for run in runs}
     sets = sorted({run["set"] for run in runs})
@@ -163,24 +180,21 @@ def table(runs: list[dict[str, Any]]) -> str:
         f"| left out or changed | {' | '.join(sets)} | mean loss, 95% over sets | CPU |",
         f"|---|{'---:|' * (len(sets) + 2)}",
     ]
-    for variant in VARIANTS:
-        losses, ratios = {}, []
-        for name in sets:
-            pairs = [
-                (found[name, run["fold"], "default"], run)
-                for run in runs
-                if run["set"] == name and run["variant"] == variant
-            ]
-            losses[name] = [one["average_precision"] - other["average_precision"] for one, other in pairs]
-            ratios += [other["cpu"] / one["cpu"] for one, other in pairs]
-        if not ratios:
+    for variant in variants:
+        pairs = [(found[run["set"], run["fold"], DEFAULT], run) for run in runs if run["variant"] == variant]
+        if not pairs:
             continue
+        losses = {name: [_loss(one, other) for one, other in pairs if one["set"] == name] for name in sets}
         means = [float(np.mean(values)) for values in losses.values() if values]
         half = 1.96 * float(np.std(means, ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else math.nan
         cells = " | ".join(f"{np.mean(values):+.4f}" if values else "" for values in losses.values())
-        cpu = float(np.exp(np.mean(np.log(ratios))))
+        cpu = float(np.exp(np.mean([math.log(other["cpu"] / one["cpu"]) for one, other in pairs])))
         lines.append(f"| {variant} | {cells} | {np.mean(means):+.4f} ± {half:.4f} | {cpu:.2f}x |")
     return "\n".join(lines) + "\n"
+
+
+def _loss(default: dict[str, Any], other: dict[str, Any]) -> float:
+    return float(np.mean([default[part] - other[part] for part in ("valid", "unseen")]))
 
 
 if __name__ == "__main__":
