@@ -31,6 +31,7 @@ class ResolvedTrainConfig(TrainConfig):
     epochs: int
     batch_size: int
     learning_rate: float
+    ema_decay: float
 
     def __post_init__(self) -> None:
         TrainConfig(**vars(self))  # the bounds of these fields stand there

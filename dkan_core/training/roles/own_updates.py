@@ -24,8 +24,7 @@ class OwnSteps(UpdateSource):
 
     The steps are taken where the model is: on a GPU without a look at the host, on a CPU in memory that no other
     process reads. There are as many as there may be before something is due, and one at first, whose time tells how
-    long others take. With a moving average of the parameters, which is taken where the state that counts is, there is
-    one.
+    long others take.
 
     Args:
         store: The state that counts.
@@ -77,9 +76,7 @@ def rounds_before_anything_is_due(store: ParameterStore, most: int) -> int:
     """
     plan, schedule = store.rules.work_plan, store.rules.schedule
     done = store.ledger.units_done // plan.workers
-    # The moving average of the parameters is taken where the state that counts is.
-    left = plan.sync_rounds_per_epoch - done % plan.sync_rounds_per_epoch
-    most = 1 if store.rules.config.ema_decay else min(most, left)
+    most = min(most, plan.sync_rounds_per_epoch - done % plan.sync_rounds_per_epoch)
     for count in range(1, most):
         after = plan.step_after_units((done + count) * plan.workers)
         for due in (schedule.evaluations_due, schedule.restore_points_due):

@@ -65,7 +65,7 @@ def initialize_store(memory: SharedMemory, values_P: Float32, moments_2P: Float3
         memory.buffers_2KP[0, 1:3] = moments_2P
         # In mode async the workers have moments, each its own.
         memory.moments_W2P[:] = moments_2P
-    # The moving average begins where the parameters do.
+    # The moving average has a value before the first evaluation, too.
     memory.buffers_2KP[0, 3:] = values_P
     memory.ledger.write(Ledger())
     save_restore_point(memory, Ledger())
@@ -130,6 +130,8 @@ class ParameterStore:
         self.rules = rules
         self.optimizer = rules.optimizer()
         self.ledger = memory.ledger.read()
+        self._averages_are_equal = False
+        """Whether both copies of the state are known to have the same moving average."""
 
     @property
     def state_KP(self) -> Float32:
@@ -160,6 +162,8 @@ class ParameterStore:
             # No label of these rows is measured: they are done, and there is nothing to learn from them.
             ledger = replace(ledger, refused_in_a_row=0)
         elif losses_are_finite and self._aggregate_into_standby(updates):
+            if self.memory.shape.average:
+                self._average_into_standby(ledger.step)
             ledger = replace(ledger, active_buffer=1 - ledger.active_buffer, refused_in_a_row=0)
         else:
             ledger = self._refuse(ledger)
@@ -202,14 +206,26 @@ class ParameterStore:
         new_KP = self.standby_KP
         finite = aggregation_for(config)(AdamState(*old_KP[:3]), AdamState(*new_KP[:3]), updates, step)
         self.optimizer.restore_frozen(old_KP[0], new_KP[0])
-        if finite and config.ema_decay:
-            share = sum(each.units for each in updates) / self.rules.work_plan.workers
-            # Shorter at first, as in TensorFlow's ExponentialMovingAverage: else the start would weigh in for thousands
-            # of steps.
-            decay = min(config.ema_decay, (1 + done) / (10 + done)) ** (self.rules.work_plan.interval * share)
-            np.multiply(old_KP[3], decay, out=new_KP[3])
-            new_KP[3] += (1 - decay) * new_KP[0]
         return finite
+
+    def _average_into_standby(self, step: int) -> None:
+        """Take the parameters of the copy that does not count into its moving average, where an evaluation is due.
+
+        Args:
+            step: Steps of the run after the update.
+        """
+        schedule = self.rules.schedule
+        before = schedule.evaluations_due(self.ledger.step)
+        old_P, new_P = self.state_KP[3], self.standby_KP[3]
+        if schedule.evaluations_due(step) > before:
+            # It begins with the first evaluation: nothing of the start is to weigh in.
+            decay = self.rules.config.ema_decay ** (1 / schedule.evaluations_per_epoch) if before else 0.0
+            np.multiply(old_P, decay, out=new_P)
+            new_P += (1 - decay) * self.standby_KP[0]
+            self._averages_are_equal = False
+        elif not self._averages_are_equal:
+            np.copyto(new_P, old_P)
+            self._averages_are_equal = True
 
     def _refuse(self, ledger: Ledger) -> Ledger:
         """Return the ledger without the update; after several in a row go back and halve the learning rate."""
@@ -228,5 +244,6 @@ class ParameterStore:
         assert restore_point is not None, "there is a restore point from the start"
         earlier, state_KP = restore_point
         self.standby_KP[:] = state_KP[: len(self.standby_KP)]
+        self._averages_are_equal = False
         logger.warning("back to the parameters of step %d, with half the learning rate", earlier.step)
         return replace(ledger, active_buffer=1 - ledger.active_buffer, refused_in_a_row=0, backoffs=ledger.backoffs + 1)

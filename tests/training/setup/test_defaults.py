@@ -48,13 +48,19 @@ def test_more_rows_give_larger_batches_and_fewer_epochs() -> None:
 
 
 def test_what_the_user_sets_stays() -> None:
-    sizes: dict[str, Any] = {"members": 5, "hidden": (3, 2), "grid_min": -1.0, "grid_max": 4.0}
+    sizes: dict[str, Any] = {"members": 5, "hidden": (3, 2), "grid_min": -1.0, "grid_max": 4.0, "ema_decay": 0.0}
     config = TrainConfig(device="cpu", workers=3, epochs=7, batch_size=99, learning_rate=0.5, **sizes)
     resolved = resolve(config, 1000)
     by_rule = {"device": "cpu,cpu,cpu", "eval_device": "cpu", "strategy": "parameter-server", "sync_interval": 1}
     assert list(asdict(resolved).items()) == list({**asdict(config), **by_rule}.items())
     assert resolved.devices == ("cpu", "cpu", "cpu")
     assert resolve(resolved, 1000) == resolved
+
+
+def test_additive_models_have_no_average_unless_they_are_told() -> None:
+    assert resolve(TrainConfig(device="cpu"), 1000).ema_decay > 0
+    assert resolve(TrainConfig(device="cpu", model="additive"), 1000).ema_decay == 0
+    assert resolve(TrainConfig(device="cpu", model="additive", ema_decay=0.9), 1000).ema_decay == 0.9
 
 
 @pytest.mark.parametrize("rows", [1, 5_525, 34_126, 229_250, 100_000_000])
