@@ -50,7 +50,7 @@ def test_gate_fails_on_shifted_rows_and_a_second_run_accepts_them(
     scores = tmp_path / "scores"
     form = {"model_uri": trained.model, "data_uri": shifted, "output_uri": scores, "num_parts": 2}
     form |= {"columns": "label", "label": "label"}
-    failed = run_pipeline(tmp_path / "first", **{**form, "num_parts": 1}, max_psi=0.5)
+    failed = run_pipeline(tmp_path / "first", **form, max_psi=0.5)
     assert failed.returncode == 1 and "complete-scores" in failed.stderr
     assert "GateError: PSI above max_psi 0.5: number 'mean_area' has" in failed.stdout
     assert {path.name for path in scores.iterdir()} == {*FILES, ".work"}
