@@ -77,6 +77,7 @@ def mix_keys(key_N: Tensor, *, seed: int = 0) -> Tensor:
     Shape:
         - Input and output: ``(N,)`` int64
 
+    >>> import numpy as np
     >>> mix_keys(torch.arange(2)).numpy().view(np.uint64)
     array([16294208416658607535, 10451216379200822465], dtype=uint64)
     """
