@@ -35,8 +35,10 @@ from dkan_core.training.validation.finishing import finish_model
 from dkan_core.training.validation.scorer import Best, Scorer
 
 MODEL_FOLDER = "model"
-# Snapshots that may wait; half of ``MAX_SLOTS``, so that stale ones are skipped before the slots run out.
-MAX_BACKLOG = 16
+# Snapshots that may wait; half of ``MAX_SLOTS``, so that stale ones are skipped before the slots run out. More than the
+# evaluations of a run by default: in one that takes less time than this process to start, none is skipped, and the best
+# model is the same each time.
+MAX_BACKLOG = 32
 # How often to look for a snapshot that no wake-up has told of: the server may have died before it notified.
 PATIENCE_SECONDS = 0.5
 

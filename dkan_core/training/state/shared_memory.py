@@ -26,7 +26,7 @@ from dkan_core.training.state.ledger import Ledger
 SNAPSHOT_BYTES = 256 << 20
 # One is kept for the final snapshot and one is being scored. A slot holds the whole state, three times the parameters
 # or more, so that there are no more of them than needed where the state is large.
-MIN_SLOTS, MAX_SLOTS = 4, 32
+MIN_SLOTS, MAX_SLOTS = 4, 64
 
 # Of both copies of a record; the largest, the ledger, takes less than half of it (asserted in ``Record``).
 RECORD_BYTES = 512
@@ -249,7 +249,7 @@ class MemoryShape:
         """Snapshots that may wait for the evaluator; memory is taken only by those that do.
 
         >>> [MemoryShape(parameters=10**size, workers=1).snapshot_slots for size in (3, 6, 9)]
-        [32, 22, 4]
+        [64, 22, 4]
         """
         return max(MIN_SLOTS, min(MAX_SLOTS, SNAPSHOT_BYTES // (4 * self.whole_state * self.parameters)))
 

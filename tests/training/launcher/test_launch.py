@@ -24,6 +24,7 @@ from dkan_core.training.roles.evaluator import MAX_BACKLOG, is_behind
 from dkan_core.training.roles.in_process import SingleResult, train_single
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.setup.placement import threads_per_worker
+from dkan_core.training.setup.sizing import MAX_EPOCHS
 from dkan_core.training.state.shared_memory import Snapshot
 from tests.training.processes import Background, alive, wait_until
 
@@ -269,6 +270,11 @@ def test_mistake_leaves_an_earlier_remote_run_alone(prepared: Path) -> None:
     with pytest.raises(ConfigError):
         train(prepared, "memory://runs/kept", replace(SMALL, workers=1000), overwrite=True)
     assert fs.cat_file("/runs/kept/metrics.json") == metrics
+
+
+def test_a_run_by_default_has_fewer_evaluations_than_may_wait() -> None:
+    """Whichever process starts first, the best model is chosen of the same ones."""
+    assert TrainConfig().evaluations_per_epoch * MAX_EPOCHS <= MAX_BACKLOG
 
 
 @pytest.mark.parametrize(("waiting", "behind"), [(1, False), (MAX_BACKLOG, False), (MAX_BACKLOG + 1, True)])
