@@ -338,13 +338,7 @@ def sum_table_rows(
 ) -> Tensor:
     """Return the sums ``(B, H)``; given their gradient and no table but its rows, the table's gradient ``(V, H)``.
 
-    Args:
-        places_BT: Rows of the table.
-        table_VH: The table.
-        grad_BH: Gradient of the sums.
-        table_rows: V, where there is no table.
-        empty: The place that counts for nothing, if one does.
-        into_VH: What the table's gradient is added to, contiguous. Default: a new tensor of it.
+    The place ``empty`` counts for nothing. Where ``into_VH``, contiguous, is given, the gradient is added to it.
     """
     places_BT = places_BT.to(torch.int32).contiguous()
     if grad_BH is None:
