@@ -165,7 +165,8 @@ class Supervisor:
             self._notify("server")
 
     def _handle_channel(self, child: Child) -> None:
-        if self._records[child.name].child is not child:
+        # Of processes that are heard of at once, an earlier one's death may have ended this one, too.
+        if self._records[child.name].child is not child or child.channel not in self._selector.get_map():
             return
         self._handle_messages(child)
         if child.channel.lost:

@@ -1,5 +1,6 @@
 """Whole runs of every strategy: equal to each other, and whole again after the death of a member."""
 
+import json
 import os
 import signal
 import threading
@@ -15,7 +16,7 @@ from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.launcher.checkpoints import load_checkpoint
 from dkan_core.training.state.checkpoint_file import Checkpoint
-from tests.training.processes import LOOPBACKS, Background, children, listening, wait_until, with_variable
+from tests.training.processes import LOOPBACKS, Background, alive, children, listening, wait_until, with_variable
 
 SMALL = TrainConfig(
     epochs=2, hidden=(8,), workers=2, device="cpu", batch_size=50, learning_rate=0.02, dropout=0.3, binary_dropout=0.3
@@ -131,3 +132,21 @@ def test_killed_rank_changes_nothing(name: str, undisturbed: Checkpoint, prepare
     assert max(scored) == max(same)
     assert all(scored[step] == same[step] for step in scored.keys() & same.keys())
     assert results[0].metrics["training"]["replaced"] == {"evaluator": 0, "collective-worker": 1}
+
+
+@pytest.mark.slow
+def test_ranks_that_die_at_once_are_replaced_together(prepared: Path, tmp_path: Path) -> None:
+    """The launcher hears of both in one turn, and has ended the second when it comes to it."""
+    background = Background(prepared, tmp_path / "run", LONG, tmp_path / "settings.json")
+    wait_until(lambda: background.evaluated() > 0)
+    ranks = [pid for name, pid in background.children().items() if name.startswith("rank-")]
+    assert len(ranks) == 2
+    os.kill(background.process.pid, signal.SIGSTOP)
+    for pid in ranks:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(alive, ranks)))
+    os.kill(background.process.pid, signal.SIGCONT)
+    code, output = background.wait()
+    assert code == 0, output
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["training"]["replaced"]["collective-worker"] == 1
