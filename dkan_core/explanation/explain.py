@@ -190,19 +190,20 @@ def _draw_labels(found: Explanation) -> dict[str, LabelDrawings]:
     }
 
 
-def _draw_overview(found: Explanation) -> Drawing:
-    """Draw the importances as means over the labels: as many bars as each label has."""
+def _draw_overview(found: Explanation) -> Drawing | None:
+    """Draw the importances as means over several labels: as many bars as each label has."""
+    if len(found.labels) == 1:
+        return None
     bars = max(each.shown for each in found.labels.values())
     return draw_importance(found.importance[:bars], wide=True)
 
 
 def _write(found: Explanation, folder: Path) -> None:
     overview, drawings = _draw_overview(found), _draw_labels(found)
-    several = len(drawings) > 1
-    if several:
+    if overview is not None:
         _save(folder / IMPORTANCE, overview)
     for name, label in zip(safe_names(drawings), drawings, strict=True):
-        _write_figures(found.labels[label], drawings[label], folder / LABELS / name if several else folder)
+        _write_figures(found.labels[label], drawings[label], folder / LABELS / name if overview else folder)
     write_atomic(folder / PAGE, render_explanation(found, overview, drawings))
 
 

@@ -40,23 +40,22 @@ class LabelDrawings:
     maps: Sequence[Drawing]
 
 
-def render_explanation(found: Explanation, overview: Drawing, drawings: Mapping[str, LabelDrawings]) -> Markup:
+def render_explanation(found: Explanation, overview: Drawing | None, drawings: Mapping[str, LabelDrawings]) -> Markup:
     """Return the page of ``dkan explain``; every name is escaped.
 
     Args:
         found: What was read from the model.
-        overview: Its importances, means over the labels, as bars; shown where there are several.
+        overview: Its importances, means over the labels, as bars; None where there is one label.
         drawings: By label, its figures.
     """
     names = list(found.labels)[:LABEL_PANELS]
-    several = len(found.labels) > 1
     listed = f"{', '.join(names[:3])}{f' and {len(found.labels) - 3} more' if len(found.labels) > 3 else ''}"
     return render_html(
         "explanation",
         title=f"What the model learned: {listed}",
         lead=f"{found.rows:,} rows of the {found.split} split, {len(found.importance):,} columns"
-        + (f", {len(found.labels):,} labels" if several else ""),
-        overview=_overview(found, overview, names) if several else None,
+        + (f", {len(found.labels):,} labels" if overview else ""),
+        overview=_overview(found, overview, names) if overview else None,
         panels=[_panel(found.labels[name], drawings[name]) for name in names],
         hidden_labels=len(found.labels) - len(names),
         table_rows=TABLE_ROWS // len(names),

@@ -92,7 +92,7 @@ def page_of(labels: Sequence[str], columns: int) -> str:
     bars = draw_importance(importance[:12])
     drawn = [draw_curve(curve, "label") for curve in curves]
     drawings = {label: LabelDrawings(importance=bars, curves=drawn, maps=[draw_map(MAP)]) for label in labels}
-    return render_explanation(found, bars, drawings)
+    return render_explanation(found, bars if len(drawings) > 1 else None, drawings)
 
 
 @pytest.fixture(scope="module")
