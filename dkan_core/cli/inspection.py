@@ -9,6 +9,10 @@ from dkan_core.cli.options import ConfigFile, JsonFile, Model, Overwrite, Source
 from dkan_core.cli.results import result_printer
 from dkan_core.cli.workflow import PANEL, app
 
+HtmlFile = Annotated[
+    str | None, option("--html", help="File to write the result to as a page. Default: none.", group="Output")
+]
+
 
 @command(
     app,
@@ -18,9 +22,7 @@ from dkan_core.cli.workflow import PANEL, app
 )
 def inspect(
     data: Annotated[list[str], typer.Argument(metavar="SRC|DIR", help="Raw Parquet, or a prepared folder.")],
-    html: Annotated[
-        str | None, option("--html", help="File to write the result to as a page. Default: none.", group="Output")
-    ] = None,
+    html: HtmlFile = None,
     overwrite: Overwrite = False,
     json_file: JsonFile = None,
     config: ConfigFile = None,
@@ -28,14 +30,14 @@ def inspect(
     settings: dict[str, Any],
 ) -> None:
     """Show schema, class balance, what each column will become, and which columns are suspicious."""
-    from dkan_core.inspection.inspect import check_page
     from dkan_core.inspection.rows import UNLABELLED
+    from dkan_core.utils.storage.outputs import check_page_free
 
     unlabelled = {} if config is not None else {"label": [*UNLABELLED]}
     merged = merged_settings(dkan_core.PrepareConfig, config, {**unlabelled, **settings})
     with result_printer(json_file, overwrite=overwrite) as show:
         if html:
-            check_page(html, overwrite=overwrite)
+            check_page_free(html, overwrite=overwrite)
         found = dkan_core.inspect_data(data, merged if settings or config else None)
         if html:
             found.save_page(html, overwrite=overwrite)
@@ -45,7 +47,10 @@ def inspect(
 @command(
     app,
     panel=PANEL,
-    examples=["dkan drift run/model new.parquet", "dkan drift run/model new.parquet --max-psi 0.25 --json drift.json"],
+    examples=[
+        "dkan drift run/model new.parquet --html drift.html",
+        "dkan drift run/model new.parquet --max-psi 0.25 --json drift.json",
+    ],
 )
 def drift(
     model: Model,
@@ -54,11 +59,20 @@ def drift(
         float,
         option("--max-psi", help="Exit with code 1 if any population stability index exceeds this; 0 sets no limit."),
     ] = 0.0,
+    html: HtmlFile = None,
     overwrite: Overwrite = False,
     json_file: JsonFile = None,
 ) -> None:
     """Measure how far raw Parquet, and the model's scores on it, have drifted from the training data."""
+    from dkan_core.utils.storage.outputs import check_page_free
+    from dkan_core.utils.storage.staging import staged_file
+
     with result_printer(json_file, overwrite=overwrite) as show:
-        found = dkan_core.measure_drift(model, sources)
-        show(found.to_dict(), found)
-    found.check(max_psi)
+        if html:
+            check_page_free(html, overwrite=overwrite)
+        summary = dkan_core.summarize_drift(model, sources)
+        if html:
+            with staged_file(html) as aside:
+                aside.write_text(summary.page, encoding="utf-8")
+        show(summary.drift.to_dict(), summary.drift)
+    summary.drift.check(max_psi)

@@ -12,11 +12,8 @@ from dkan_core.errors import ConfigError
 from dkan_core.inspection.checks import count_distinct, find_auc, find_drift, suspicions
 from dkan_core.inspection.rows import UNLABELLED, InspectedRows, read_prepared, read_raw
 from dkan_core.report.templating import render_html
-from dkan_core.utils.storage.outputs import check_file_free, check_suffix
+from dkan_core.utils.storage.outputs import check_page_free
 from dkan_core.utils.storage.staging import staged_file
-
-# Of a page, by which one of ours is known.
-PAGE_BEGINNING = b"<!DOCTYPE html>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +90,7 @@ class Inspection:
         Raises:
             OutputError: It cannot be written.
         """
-        check_page(file, overwrite=overwrite)
+        check_page_free(file, overwrite=overwrite)
         rows = sum(self.rows.values())
         page = render_html(
             "inspection",
@@ -110,17 +107,6 @@ class Inspection:
         )
         with staged_file(file) as aside:
             aside.write_text(page, encoding="utf-8")
-
-
-def check_page(file: str | Path, *, overwrite: bool) -> None:
-    """Raise OutputError unless a page may be written to a file.
-
-    Args:
-        file: Path or URI of the page.
-        overwrite: Whether an earlier page of dkan may be replaced.
-    """
-    check_suffix(file, (".html", ".htm"), "inspections are written as HTML")
-    check_file_free(str(file), overwrite=overwrite, beginning=PAGE_BEGINNING)
 
 
 def _numbers(column: ColumnFacts, *, whole: bool) -> tuple[str, ...]:

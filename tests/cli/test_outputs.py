@@ -21,6 +21,7 @@ OUTPUTS = {
     "predict to CSV": ("predict {model} {few} --out scores.csv", "scores.csv"),
     "export": ("export {model} --out model.onnx", "model.onnx"),
     "drift": ("drift {model} {few} --json drift.json", "drift.json"),
+    "drift page": ("drift {model} {few} --html drift.html", "drift.html"),
     "inspect": ("inspect {few} --html page.html", "page.html"),
     "inspect to JSON": ("inspect {few} --json facts.json", "facts.json"),
     "verify": ("verify {prepared} --json verified.json", "verified.json"),
@@ -91,7 +92,7 @@ def test_what_is_not_ours_stays_whatever_is_asked(line: str, taken: str, run: Ru
             "drift {model} {few} --json drift.txt",
             r"drift\.txt: results are written as JSON; let the name end",
         ),
-        ("inspect {few} --html page.pdf", r"page\.pdf: inspections are written as HTML; let the name end in \.html"),
+        ("inspect {few} --html page.pdf", r"page\.pdf: pages are written as HTML; let the name end in \.html"),
         ("inspect {few} --json .", r"\.: is a folder; expected a file"),
     ],
 )

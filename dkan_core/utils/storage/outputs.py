@@ -19,6 +19,9 @@ OWN_FOLDERS = {PARTIAL, COMPLETE, MOVING}
 # Enough of a file to recognise it by.
 HEAD_BYTES = 1 << 16
 
+# Of a page, by which one of ours is known.
+PAGE_BEGINNING = b"<!DOCTYPE html>"
+
 
 def leftovers(name: str) -> set[str]:
     """Return what a killed command may leave beside ``name``."""
@@ -90,6 +93,17 @@ def check_file_free(uri: str, *, overwrite: bool, beginning: bytes, mark: bytes 
         taken = not overwrite and fs.exists(path) and fs.size(path)
     if taken:
         raise OutputError(f"{uri}: already exists; pass --overwrite (in Python overwrite=True) or choose another file")
+
+
+def check_page_free(uri: str | Path, *, overwrite: bool) -> None:
+    """Raise OutputError unless a page may be written to a file.
+
+    Args:
+        uri: Path or fsspec URI of the page.
+        overwrite: Whether an earlier page of ours may be replaced.
+    """
+    check_suffix(uri, (".html", ".htm"), "pages are written as HTML")
+    check_file_free(str(uri), overwrite=overwrite, beginning=PAGE_BEGINNING)
 
 
 def check_suffix(uri: str | Path, suffixes: Sequence[str], written_as: str) -> str:
