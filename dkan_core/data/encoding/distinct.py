@@ -1,7 +1,6 @@
 """The distinct values of a numeric column and how often each occurs, from one sort in the column's own type."""
 
 import ctypes
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,12 +57,13 @@ class DistinctValues:
 
     def places_from(self, ranks: Float64) -> Int64:
         """Return the index of the first value at or above each mid-rank, U where there is none."""
-        # By halves, as few of the mid-ranks are looked at.
-        below, found = np.full(len(ranks), -1), np.full(len(ranks), len(self.values))
-        while (apart := below + 1 < found).any():
-            middle = np.where(apart, (below + found) // 2, 0)
-            reached = self.mid_ranks(middle) >= ranks
-            found, below = np.where(apart & reached, middle, found), np.where(apart & ~reached, middle, below)
+        # Nearly there: a mid-rank lies between the shares of the rows up to the value before and up to its own.
+        found: Int64 = np.searchsorted(self.up_to, (ranks * self.up_to[-1]).astype(np.int64))
+        last = len(self.values) - 1
+        while (short := (found <= last) & (self.mid_ranks(found.clip(max=last)) < ranks)).any():
+            found += short
+        while (beyond := (found > 0) & (self.mid_ranks((found - 1).clip(min=0)) >= ranks)).any():
+            found -= beyond
         return found
 
     def count_between(self, places: Int64) -> list[int]:
@@ -75,8 +75,8 @@ class DistinctValues:
         >>> DistinctValues(np.array([0.5, 1.0, 9.0]), np.array([1, 3, 4]), 1, 2).count_between(np.array([1]))
         [1, 3, 1]
         """
-        ends = [0, *self.up_to[places].tolist(), self.rows - self.missing]
-        return [self.missing, *(after - before for before, after in itertools.pairwise(ends))]
+        between: list[int] = np.diff(self.up_to[places], prepend=0, append=self.rows - self.missing).tolist()
+        return [self.missing, *between]
 
 
 def distinct_values(

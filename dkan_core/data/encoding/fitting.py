@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -61,6 +61,12 @@ class _UselessColumnError(DataError):
     """A column says nothing about a row."""
 
 
+class _FittedColumn(NamedTuple):
+    feature: NumericFeature
+    counts: list[int]
+    codes: ValueFeature | None
+
+
 def fit_preprocessor(
     sample: pa.Table,
     numeric: Sequence[str],
@@ -99,15 +105,17 @@ def fit_preprocessor(
     counts: dict[str, list[int]] = {}
     parts = [part for name in times for part in time_parts(name, sample.schema.field(name).type)]
     columns = [*((name, None) for name in numeric), *((part.name, part) for part in parts)]
-    find = partial(_distinct, sample, where)
-    for (name, time), found in zip(columns, columns_pool.map(find, columns), strict=True):
-        if time is not None and time.part != "seconds" and len(found.values) < 2:
-            continue  # the hour of dates, or the month in data of one month
+    with_codes = len(columns) <= MAX_VALUE_CODED_COLUMNS
+
+    def fit_column(column: tuple[str, TimePart | None]) -> _FittedColumn | None:
         with suppress(*passed_over):
-            feature, counts[name] = _fit_numeric(found, name, where)
-            scored.append(feature.model_copy(update={"time": time}))
-            codes = _fit_value_codes(found, name) if len(columns) <= MAX_VALUE_CODED_COLUMNS else None
-            coded += [codes] if codes is not None else []
+            return _fit_column(sample, where, *column, with_codes=with_codes)
+        return None
+
+    for each in filter(None, columns_pool.map(fit_column, columns)):
+        scored.append(each.feature)
+        counts[each.feature.name] = each.counts
+        coded += [each.codes] if each.codes is not None else []
     lists: list[SparseFeature] = []
     for name in sparse:
         with suppress(*passed_over):
@@ -120,12 +128,18 @@ def fit_preprocessor(
     return fitted.model_copy(update={"counts": counts})
 
 
-def _distinct(sample: pa.Table, where: str, column: tuple[str, TimePart | None]) -> DistinctValues:
-    name, time = column
+def _fit_column(
+    sample: pa.Table, where: str, name: str, time: TimePart | None, *, with_codes: bool
+) -> _FittedColumn | None:
+    """Fit a column of numbers, or a part of one of times; None where that part has a single value."""
     found = distinct_values(sample, name, where, time)
     if time is None:
         _check_told_apart(column_named(sample, name, where), name, where)
-    return found
+    elif time.part != "seconds" and len(found.values) < 2:
+        return None  # the hour of dates, or the month in data of one month
+    feature, counts = _fit_numeric(found, name, where)
+    codes = _fit_value_codes(found, name) if with_codes else None
+    return _FittedColumn(feature.model_copy(update={"time": time}), counts, codes)
 
 
 def _check_told_apart(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> None:
@@ -175,7 +189,13 @@ def _knots_at_levels(found: DistinctValues) -> tuple[Int64, Float64]:
 
 
 def _inverse_normal(ranks: Float64) -> Float64:
-    return np.array([*map(NormalDist().inv_cdf, ranks.tolist())])
+    return np.array([*map(_inverse_normal_of, ranks.tolist())])
+
+
+# Columns without repeats have mostly the same ranks.
+@lru_cache(maxsize=4 * len(LEVELS))
+def _inverse_normal_of(rank: float) -> float:
+    return NormalDist().inv_cdf(rank)
 
 
 def _fit_value_codes(found: DistinctValues, name: str) -> ValueFeature | None:

@@ -8,7 +8,6 @@ Shape suffixes: N rows, F numeric features, C coded features.
 """
 
 import hashlib
-import itertools
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -78,7 +77,7 @@ class NumericFeature(Feature):
     def _check(self) -> Self:
         if not len(self.knots) == len(self.scores) > 0:
             raise ValueError(f"there must be a score for each knot, got {len(self.scores)} for {len(self.knots)}")
-        if any(after < before for before, after in itertools.pairwise(self.scores)):
+        if self.scores != sorted(self.scores):
             raise ValueError("scores: must not fall where the knots rise")
         return self
 

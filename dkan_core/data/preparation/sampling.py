@@ -27,7 +27,7 @@ NUMBERS_HASHED = 1 << 13
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows in the order of their keys; ``keys`` (N,) are different from each other."""
+    """Rows in any order; ``keys`` (N,) are different from each other."""
 
     keys: UInt64
     rows: pa.Table
@@ -89,7 +89,11 @@ class BottomK:
 
     def sample(self) -> Sample:
         """Return the sample of all rows so far."""
-        return self._prune()
+        if len(self.keys) > self.size:
+            return self._prune()
+        # Not put together: of wide data that would take as much memory again, for as long as all of it is held.
+        columns = {name: pa.chunked_array([piece[name] for piece in self.pieces]) for name in self.pieces[0]}
+        return Sample(self.keys, pa.table(columns))
 
 
 def smallest_keys_limit(
@@ -125,8 +129,9 @@ def _smallest(keys: UInt64, pieces: Sequence[dict[str, pa.Array]], size: int) ->
 
 
 def save_row_sample(path: Path, sample: Sample) -> None:
-    """Write a sample as an Arrow file: the keys as the first column, in record batches that can be read alone."""
-    table = sample.rows.add_column(0, "key", pa.array(sample.keys))
+    """Write a sample as an Arrow file, the keys first and rising, in record batches that can be read alone."""
+    order = np.argsort(sample.keys)
+    table = sample.rows.take(pa.array(order)).add_column(0, "key", pa.array(sample.keys[order]))
     with pa.ipc.new_file(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=ROWS_READ)
 

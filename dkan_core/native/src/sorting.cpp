@@ -4,7 +4,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <memory>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #define DKAN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -36,7 +39,8 @@ struct Ordered {
     static Bits key(Number value) {
         Bits bits;
         memcpy(&bits, &value, sizeof bits);
-        return bits & SIGN ? ~bits : bits | SIGN;
+        // Without a jump, which the signs of numbers would make hard to foresee.
+        return bits ^ ((Bits(0) - (bits >> (8 * sizeof(Bits) - 1))) | SIGN);
     }
 
     static Number value(Bits key) {
@@ -47,55 +51,72 @@ struct Ordered {
     }
 };
 
-// Sorts keys by digits, the lowest first; digits that are the same in all are passed over.
-template <typename Bits>
-void sort_keys(std::vector<Bits>& keys) {
-    constexpr int PASSES = (8 * sizeof(Bits) + DIGIT_BITS - 1) / DIGIT_BITS;
-    std::vector<int64_t> starts(PASSES * DIGITS);
-    for (const Bits key : keys) {
-        for (int pass = 0; pass < PASSES; ++pass) ++starts[pass * DIGITS + (key >> (pass * DIGIT_BITS)) % DIGITS];
-    }
-    std::vector<Bits> sorted(keys.size());
-    for (int pass = 0; pass < PASSES; ++pass) {
-        int64_t* start = starts.data() + pass * DIGITS;
-        if (std::count(start, start + DIGITS, static_cast<int64_t>(keys.size()))) continue;
-        for (int64_t digit = 0, sum = 0; digit < DIGITS; ++digit) {
-            const int64_t count = start[digit];
-            start[digit] = sum;
-            sum += count;
+// Finite numbers as keys, sorted digit by digit, the lowest first. It is kept for the next column of a thread, as memory
+// that is new costs as much as a pass.
+template <typename Number>
+class SortedKeys {
+   public:
+    using Bits = typename Ordered<Number>::Bits;
+
+    // Returns the keys of all numbers that are finite, rising; there are `count` of them.
+    const Bits* sort(const Number* values, int64_t rows) {
+        keys.resize(rows);
+        other.resize(rows);
+        std::fill(std::begin(counts), std::end(counts), 0);
+        Bits* to = keys.data();
+        for (int64_t row = 0; row < rows; ++row) {
+            if (!std::isfinite(values[row])) continue;
+            const Bits key = *to++ = Ordered<Number>::key(values[row]);
+            for (int pass = 0; pass < PASSES; ++pass) ++counts[pass * DIGITS + digit(key, pass)];
         }
-        for (const Bits key : keys) sorted[start[(key >> (pass * DIGIT_BITS)) % DIGITS]++] = key;
-        keys.swap(sorted);
+        count = to - keys.data();
+        for (int pass = 0; pass < PASSES; ++pass) sort_by_digit(pass);
+        return keys.data();
     }
-}
+
+    int64_t count = 0;
+
+   private:
+    static constexpr int PASSES = (8 * sizeof(Bits) + DIGIT_BITS - 1) / DIGIT_BITS;
+
+    static int64_t digit(Bits key, int pass) { return (key >> (pass * DIGIT_BITS)) % DIGITS; }
+
+    void sort_by_digit(int pass) {
+        int64_t* next = counts + pass * DIGITS;
+        // A digit that is the same in all.
+        if (std::count(next, next + DIGITS, count)) return;
+        for (int64_t digit = 0, sum = 0; digit < DIGITS; ++digit) sum += std::exchange(next[digit], sum);
+        const Bits* from = keys.data();
+        Bits* to = other.data();
+        for (int64_t row = 0; row < count; ++row) to[next[digit(from[row], pass)]++] = from[row];
+        keys.swap(other);
+    }
+
+    std::vector<Bits> keys, other;
+    int64_t counts[PASSES * DIGITS];
+};
 
 template <typename Number>
 int64_t find_distinct(Distinct& a) {
-    using Bits = typename Ordered<Number>::Bits;
-    const Number* values = static_cast<const Number*>(a.values);
-    std::vector<Bits> keys;
-    keys.reserve(a.rows);
-    bool has_zero = false, has_negative_zero = false;
-    for (int64_t row = 0; row < a.rows; ++row) {
-        const Number value = values[row];
-        if (!std::isfinite(value)) continue;
-        has_zero |= value == 0 && !std::signbit(value);
-        has_negative_zero |= value == 0 && std::signbit(value);
-        keys.push_back(Ordered<Number>::key(value));
-    }
-    if (has_zero && has_negative_zero) return -1;
-    sort_keys(keys);
+    static thread_local const auto kept = std::make_unique<SortedKeys<Number>>();
+    SortedKeys<Number>& sorted = *kept;
+    const auto* keys = sorted.sort(static_cast<const Number*>(a.values), a.rows);
+    const int64_t count = a.finite = sorted.count;
+    // The key of -0.0 is the one before that of 0.0.
+    const auto zero = Ordered<Number>::key(0);
+    const auto* at = std::lower_bound(keys, keys + count, zero);
+    if (at > keys && at < keys + count && at[0] == zero && at[-1] == zero - 1) return -1;
     Number* distinct = static_cast<Number*>(a.distinct);
-    const int64_t count = static_cast<int64_t>(keys.size());
     int64_t found = 0, before = 0;
-    a.finite = count;
     a.most = 0;
     for (int64_t row = 0; row < count; ++row) {
-        if (row + 1 < count && keys[row + 1] == keys[row]) continue;
+        // Written in any case, and kept where the next one differs.
         distinct[found] = Ordered<Number>::value(keys[row]);
-        a.up_to[found++] = row + 1;
+        a.up_to[found] = row + 1;
+        if (row + 1 < count && keys[row + 1] == keys[row]) continue;
         a.most = std::max(a.most, row + 1 - before);
         before = row + 1;
+        ++found;
     }
     return found;
 }
