@@ -17,7 +17,7 @@ from dkan_core.training.state.shared_memory import CheckpointRequest, SharedMemo
 from dkan_core.training.state.snapshots import snapshots_after
 from dkan_core.utils.storage.paths import is_remote
 
-# Of the time, for checkpoints by time: what is hashed and copied takes memory bandwidth and network from training.
+# Of the time: what is hashed and copied takes CPU, memory bandwidth and network from training.
 MAX_WRITING_SHARE = 0.05
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ class CheckpointWriter:
         where: Folder or URI for the checkpoints.
         facts: What every checkpoint of the run has in common: data, architecture and settings.
         seconds: Maximum time between two checkpoints, as far as writing them allows; 0 for no limit.
+        all_points: Whether each restore point is written, however long that takes.
     """
 
     def __init__(
@@ -45,6 +46,8 @@ class CheckpointWriter:
         where: str,
         facts: dict[str, Any],
         seconds: float,
+        *,
+        all_points: bool,
     ) -> None:
         self.memory = memory
         self.reporter = reporter
@@ -53,6 +56,7 @@ class CheckpointWriter:
         self.facts = facts
         self.best = best
         self.seconds = seconds
+        self.all_points = all_points
         self._brought = 0
         # What a run begins with is in the checkpoint that it resumes from, or nothing yet.
         self._saved = max((record.read() for record in memory.restore_points), key=lambda ledger: ledger.version)
@@ -129,6 +133,8 @@ class CheckpointWriter:
 
     def _new_restore_point(self) -> tuple[Ledger, Float32] | None:
         """Return a copy of a restore point that is in no checkpoint."""
+        if not self.all_points and not self._has_passed(0.0):
+            return None
         newest = max(record.read().version for record in self.memory.restore_points)
         if newest <= self._saved.version:
             return None
@@ -138,11 +144,14 @@ class CheckpointWriter:
 
     def _is_time(self) -> bool:
         """Tell whether to ask for the state between two restore points."""
-        pause = max(self.seconds, self._writing_seconds / MAX_WRITING_SHARE)
-        if not self.seconds or time.monotonic() - self._began < pause or self._is_requested:
+        if not self.seconds or not self._has_passed(self.seconds) or self._is_requested:
             return False
         ledger = self.memory.ledger.read()
         return ledger.step > self._saved.step and not ledger.ended
+
+    def _has_passed(self, seconds: float) -> bool:
+        """Tell whether the last checkpoint began so long ago, and long enough for what it took to write."""
+        return time.monotonic() - self._began >= max(seconds, self._writing_seconds / MAX_WRITING_SHARE)
 
     def _begin(self, ledger: Ledger, state_KP: Float32) -> None:
         """Write a checkpoint in a thread: a bucket may take longer than many steps."""

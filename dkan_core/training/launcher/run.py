@@ -207,6 +207,7 @@ class Run:
                 self.checkpoints,
                 self.facts,
                 config.checkpoint_seconds,
+                all_points=config.checkpoint_steps is not None,
             )
             supervisor = Supervisor(
                 self.memory, self.template, self.placement, folder / LOGS, fork_server, reporter, checkpoint_writer

@@ -82,12 +82,15 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setattr(checkpoint_writer, "MAX_WRITING_SHARE", 1e9)
     with ExitStack() as stack:
 
-        def begin(training: Training, seconds: float, where: str = str(tmp_path / "run")) -> CheckpointWriter:
+        def begin(
+            training: Training, seconds: float, where: str = str(tmp_path / "run"), all_points: bool = False
+        ) -> CheckpointWriter:
             memory = training.memory
             times = TimeReader(memory, has_server=False)
             reporter = stack.enter_context(Reporter(tmp_path, CONFIG, training.store.rules.schedule, times, Trackers()))
             facts = run_facts(DATA, {"hidden": [8]}, CONFIG)
-            writer = CheckpointWriter(memory, reporter, tmp_path / "model", tmp_path / "best", where, facts, seconds)
+            model, best = tmp_path / "model", tmp_path / "best"
+            writer = CheckpointWriter(memory, reporter, model, best, where, facts, seconds, all_points=all_points)
             stack.callback(writer.wait)
             return writer
 
@@ -173,15 +176,30 @@ def test_two_are_never_written_at_once_and_the_pause_grows_with_what_one_takes(
     assert newest_step(bucket) == 2
     assert "s to write: the next one by time follows after" in caplog.text
     # The restore point of step 10 came meanwhile.
-    assert write_due(writer) == 10
+    assert write_due(writer) == 2 and training.memory.checkpoint_request.read().number == 1, "time is left to training"
     training.step(2)
-    writer.write_if_due()
-    assert training.memory.checkpoint_request.read().number == 1, "time is left to training"
     monkeypatch.setattr(checkpoint_writer, "MAX_WRITING_SHARE", 1e9)
+    assert write_due(writer) == 10
     writer.write_if_due()
     assert training.memory.checkpoint_request.read().number == 2
     training.step()
     assert write_due(writer) == 17
+
+
+@pytest.mark.parametrize(("all_points", "steps"), [(True, [10, 20]), (False, [10, 10])])
+def test_restore_points_are_left_out_where_writing_takes_too_long_unless_their_steps_were_set(
+    all_points: bool, steps: list[int], begin: Callable[..., CheckpointWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_writer, "MAX_WRITING_SHARE", 1e-9)
+    training = Training()
+    writer = begin(training, 0.0, all_points=all_points)
+    found = []
+    for _ in range(2):
+        training.step(10)
+        found.append(write_due(writer))
+    assert found == steps
+    writer.write_now()
+    assert newest_step(writer.where) == 20, "at the end, whatever it takes"
 
 
 def test_server_answers_what_the_one_before_was_asked(begin: Callable[..., CheckpointWriter]) -> None:
