@@ -4,12 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import DataError, PrepareConfig, prepare, save_pointer
 from dkan_core.data.preparation import prepare as preparation
+from dkan_core.data.source.columns import read_batches
 from tests.data.tables import CONFIG, ROWS, contents, make_rows, replace_unnoticed, write
 
 
@@ -128,3 +130,22 @@ def test_credentials_of_a_source_are_kept_nowhere(tmp_path: Path, capsys: pytest
     assert "secret" not in str(error.value)
     with pytest.raises(DataError, match="holds credentials"):
         save_pointer(tmp_path / "pointer", made, "s3://key:secret@bucket/data")
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_what_reading_holds_in_memory_does_not_grow_with_the_file(place: str, tmp_path: Path) -> None:
+    groups, rows = 40, 20_000
+    rng = np.random.default_rng(0)
+    path = tmp_path / "rows.parquet"
+    with pq.ParquetWriter(path, pa.schema([("text", pa.string()), ("number", pa.float64())])) as writer:
+        for _ in range(groups):
+            texts = pa.array([f"code {code}" for code in rng.integers(9, size=rows)])
+            writer.write_table(pa.table({"text": texts, "number": rng.random(rows)}))
+    source = str(path)
+    if place == "bucket":
+        source = "memory://growing/rows.parquet"
+        fsspec.filesystem("memory").put_file(str(path), "/growing/rows.parquet")
+    before = pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - before for _ in read_batches(source, ["text", "number"])]
+    # A group's numbers are 160 kB; of all groups 6.4 MB would be held.
+    assert len(held) > 10 and max(held) < 1.5e6

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -79,7 +80,14 @@ def open_parquet(path: str, *, whole_groups: bool = False, metadata: pq.FileMeta
     with readable(path):
         source: Any = fs.open(name, "rb") if is_remote(path) else path
         try:
-            return pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True, buffer_size=buffer)
+            return pq.ParquetFile(
+                source,
+                metadata=metadata,
+                page_checksum_verification=True,
+                buffer_size=buffer,
+                # Few requests to a bucket. What is fetched stays in memory until the next call has fetched its own.
+                pre_buffer=is_remote(path),
+            )
         except (pa.ArrowInvalid, OSError) as error:
             raise DataError(f"{path}: not a complete Parquet file ({_first_line(error)})") from error
 
@@ -217,8 +225,11 @@ def read_batches(
     else:
         # At least so many rows that a call of Arrow costs less than its work, at most so many that progress is seen.
         rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
-        # Batch by batch, as a row group of some writers is as large as the file.
-        batches = parquet.iter_batches(batch_size=rows, columns=own, row_groups=wanted)
+        # Batch by batch, as a row group of some writers is as large as the file; group by group, so that no more of it
+        # stays in memory than one.
+        batches = chain.from_iterable(
+            parquet.iter_batches(batch_size=rows, columns=own, row_groups=[group]) for group in wanted
+        )
     while (batch := next_batch(batches, plain, path)) is not None:
         yield batch if len(own) == len(columns) else add_folder_columns(batch, columns, path, folder_types or {})
         if on_rows is not None:
