@@ -11,7 +11,7 @@ import pytest
 
 from dkan_core import DataError, PrepareConfig, prepare, save_pointer
 from dkan_core.data.preparation import prepare as preparation
-from dkan_core.data.source.columns import read_batches
+from dkan_core.data.source import columns
 from tests.data.tables import CONFIG, ROWS, contents, make_rows, replace_unnoticed, write
 
 
@@ -133,8 +133,11 @@ def test_credentials_of_a_source_are_kept_nowhere(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_what_reading_holds_in_memory_does_not_grow_with_the_file(place: str, tmp_path: Path) -> None:
+def test_what_reading_holds_in_memory_does_not_grow_with_the_file(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     groups, rows = 40, 20_000
+    monkeypatch.setattr(columns, "RUN_BYTES", 400_000)
     rng = np.random.default_rng(0)
     path = tmp_path / "rows.parquet"
     with pq.ParquetWriter(path, pa.schema([("text", pa.string()), ("number", pa.float64())])) as writer:
@@ -146,6 +149,6 @@ def test_what_reading_holds_in_memory_does_not_grow_with_the_file(place: str, tm
         source = "memory://growing/rows.parquet"
         fsspec.filesystem("memory").put_file(str(path), "/growing/rows.parquet")
     before = pa.total_allocated_bytes()
-    held = [pa.total_allocated_bytes() - before for _ in read_batches(source, ["text", "number"])]
-    # A group's numbers are 160 kB; of all groups 6.4 MB would be held.
+    held = [pa.total_allocated_bytes() - before for _ in columns.read_batches(source, ["text", "number"])]
+    # A run of two groups has 320 kB of numbers; of all groups 6.4 MB would be held.
     assert len(held) > 10 and max(held) < 1.5e6

@@ -28,6 +28,8 @@ READ_BYTES = 1 << 18
 # Of decoded numbers: row groups up to here, which are those of most writers, are read as one batch. That takes half the
 # processor time of reading them in pieces, since each piece starts every column's decoder again.
 WHOLE_GROUP_BYTES = 160 << 20
+# Of consecutive row groups in a file, as it has them: what is fetched from a bucket at once.
+RUN_BYTES = 160 << 20
 
 
 logger = logging.getLogger(__name__)
@@ -85,7 +87,7 @@ def open_parquet(path: str, *, whole_groups: bool = False, metadata: pq.FileMeta
                 metadata=metadata,
                 page_checksum_verification=True,
                 buffer_size=buffer,
-                # Few requests to a bucket. What is fetched stays in memory until the next call has fetched its own.
+                # Few requests to a bucket; what is fetched stays in memory until the next call.
                 pre_buffer=is_remote(path),
             )
         except (pa.ArrowInvalid, OSError) as error:
@@ -225,10 +227,10 @@ def read_batches(
     else:
         # At least so many rows that a call of Arrow costs less than its work, at most so many that progress is seen.
         rows = max(1024, min(65536, BATCH_BYTES // (8 * max(1, len(columns)))))
-        # Batch by batch, as a row group of some writers is as large as the file; group by group, so that no more of it
-        # stays in memory than one.
+        # Batch by batch, as a row group of some writers is as large as the file.
         batches = chain.from_iterable(
-            parquet.iter_batches(batch_size=rows, columns=own, row_groups=[group]) for group in wanted
+            parquet.iter_batches(batch_size=rows, columns=own, row_groups=run)
+            for run in _in_runs(parquet.metadata, wanted)
         )
     while (batch := next_batch(batches, plain, path)) is not None:
         yield batch if len(own) == len(columns) else add_folder_columns(batch, columns, path, folder_types or {})
@@ -265,6 +267,20 @@ def are_small(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schema
     row_bits = sum(field.type.bit_width for field in plain)
     rows = max((metadata.row_group(index).num_rows for index in groups), default=0)
     return bool(rows * row_bits // 8 <= WHOLE_GROUP_BYTES)
+
+
+def _in_runs(metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]:
+    """Cut row groups into runs to read at once: what is fetched of one from a bucket stays in memory to its end."""
+    run: list[int] = []
+    size = 0
+    for group in groups:
+        size += metadata.row_group(group).total_byte_size
+        if run and size > RUN_BYTES:
+            yield run
+            run, size = [], metadata.row_group(group).total_byte_size
+        run.append(group)
+    if run:
+        yield run
 
 
 def whole_groups(parquet: pq.ParquetFile, groups: Sequence[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
