@@ -69,14 +69,15 @@ def prepare(
     ] = None,
     overwrite: Overwrite = False,
     workers: Annotated[
-        int,
+        int | None,
         option(
             "--workers",
-            help="Parts of the rows to work on at once; if it is killed, the same command continues. The result is the "
-            "same. Default: all rows in one go, with all cores, which costs less time and memory.",
+            help="Parts of the rows to work on at once, so that the same command continues if it is killed; 0 takes "
+            "all rows in one go, which costs less. The result is the same, and all cores are used. Default: 1 from 5 "
+            "billion values on, 20 GB as float32; else 0.",
             group="Output",
         ),
-    ] = 0,
+    ] = None,
     dry_run: DryRun = False,
     json_file: JsonFile = None,
     config: ConfigFile = None,

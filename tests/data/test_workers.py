@@ -12,8 +12,9 @@ import pytest
 
 from dkan_core import ConfigError, DataError, PrepareConfig, prepare, prepare_part
 from dkan_core.data.format import shard_writer
+from dkan_core.data.preparation import prepare as preparation
 from dkan_core.data.preparation import workers
-from dkan_core.utils.storage.shared_folder import SharedFolder
+from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 from tests.data.killed import KILLED_AT_FSYNC
 from tests.data.tables import CONFIG, contents, make_rows, write
 
@@ -87,6 +88,30 @@ def test_killed_process_is_continued(source: list[Path], tmp_path: Path, files: 
     assert not (tmp_path / "out" / "manifest.json").exists()
     prepare(source, tmp_path / "out", CONFIG, workers=2)
     prepare(source, tmp_path / "alone", CONFIG)
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+
+
+LARGE = f"""{KILLED_AT_FSYNC}
+from dkan_core import PrepareConfig, prepare
+from dkan_core.data.format import shard_writer
+from dkan_core.data.preparation import prepare as preparation
+shard_writer.SHARD_BYTES = 3000
+preparation.RESUMABLE_VALUES = int(sys.argv[3])
+prepare(sys.argv[4:], sys.argv[2], PrepareConfig(label=("y",), weight="row"))
+"""
+
+
+@pytest.mark.parametrize(("values", "continues"), [(2700, True), (2701, False)])
+def test_only_large_data_are_prepared_so_that_the_same_command_continues(
+    source: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: int, *, continues: bool
+) -> None:
+    command = [sys.executable, "-c", LARGE, "12", str(tmp_path / "out"), str(values), *map(str, source)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    kept = [*(tmp_path / "out").glob(f"{WORK}/*/survey/*.json")]
+    assert bool(kept) == continues
+    monkeypatch.setattr(preparation, "RESUMABLE_VALUES", values)
+    prepare(source, tmp_path / "out", CONFIG)
+    prepare(source, tmp_path / "alone", CONFIG, workers=0)
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
 
 

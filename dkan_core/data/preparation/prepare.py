@@ -25,6 +25,10 @@ from dkan_core.utils.storage.files import write_json
 from dkan_core.utils.storage.shared_folder import SharedFolder
 from dkan_core.utils.storage.staging import finish_interrupted, staged_folder
 
+# From 20 GB of float32 on, a preparation that was killed continues. Below, a few minutes of one core are lost, which is
+# less than parts would cost all those that are not killed.
+RESUMABLE_VALUES = 5_000_000_000
+
 logger = logging.getLogger(__name__)
 
 
@@ -35,7 +39,7 @@ def prepare(
     *,
     overwrite: bool = False,
     reuse: bool = False,
-    workers: int = 0,
+    workers: int | None = None,
 ) -> PreparedData:
     """Turn Parquet files into a prepared data set.
 
@@ -46,7 +50,8 @@ def prepare(
         overwrite: Whether an earlier result in ``out`` may be replaced.
         reuse: Whether an earlier result of the same sources and settings may stay as it is.
         workers: How many parts of the rows to work on at once, in a way that continues after a kill when it is called
-            again, and reuses an earlier result; the bytes are the same. 0 prepares all rows in one go.
+            again, and reuses an earlier result; the bytes are the same. 0 prepares all rows in one go. Either way all
+            cores are used. Default: 0, but 1 where rows times features are ``RESUMABLE_VALUES`` or more.
 
     Returns:
         The manifest that lies there.
@@ -55,21 +60,23 @@ def prepare(
         DataError: The sources are not what was expected; the message names file and column.
         OutputError: ``out`` cannot take the result. Nothing half-written is left.
     """
-    if workers < 0:
+    if workers is not None and workers < 0:
         raise ConfigError(f"workers must be at least 0, got {workers}")
-    if workers:
-        from dkan_core.data.preparation.workers import prepare_in_parts
-
-        return prepare_in_parts(sources, out, config, workers=workers, overwrite=overwrite)
+    task, footers = find_task(sources, config)
     if reuse:
         # Else a whole result that was about to be moved in would be prepared a second time.
         finish_interrupted(out, OUTPUTS)
         earlier = earlier_result(SharedFolder(out))
-        if earlier is not None and is_reusable(find_task(sources, config)[0], earlier):
+        if earlier is not None and is_reusable(task, earlier):
             logger.info("%s: the same sources and settings were prepared before", out)
             return earlier
+    if workers is None:
+        workers = int(task.rows * len(task.schema.features) >= RESUMABLE_VALUES)
+    if workers:
+        from dkan_core.data.preparation.workers import prepare_in_parts
+
+        return prepare_in_parts(sources, out, config, workers=workers, overwrite=overwrite)
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
-        task, footers = find_task(sources, config)
         fragments = whole_files(task.files, footers)
         task = with_time_bounds(task, fragments)
         with progress("reading", task.rows, "rows") as advance:
