@@ -169,7 +169,7 @@ class Evaluator:
     def _tables(self) -> TableMaker:
         """What makes tables of an additive model; it counts the rows of the train split once."""
         train = open_split(Path(self.spec.prepared), self.prepared, "train")
-        return TableMaker(train, self.scorer.reader)
+        return TableMaker(train, self.scorer.reader, self.spec.config.init_from is None)
 
     def _write_state(self, each: StateSnapshot, model: Path) -> None:
         """Write the state of the best model as a checkpoint, for ``--resume best``; training does not need it."""

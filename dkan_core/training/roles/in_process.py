@@ -104,6 +104,7 @@ class _Single:
         config = replace(config, strategy="single", mode="sync", sync_interval=1)
         self.config = config
         self.train = train
+        self.from_scratch = initial is None
         self.architecture = starting_architecture(train, prepared, config, initial)
         model = initial_model(self.architecture, prepared, config, initial)
         values_P = flatten(model).numpy()
@@ -157,7 +158,7 @@ class _Single:
             self.best,
             self.architecture.labels,
             self.config,
-            lambda: TableMaker(self.train, self.scorer.reader),
+            lambda: TableMaker(self.train, self.scorer.reader, self.from_scratch),
         )
         return SingleResult(
             model=model,

@@ -28,6 +28,7 @@ from dkan_core.training.setup.feature_crosses import (
     Residuals,
     coded_column,
 )
+from dkan_core.training.setup.sizing import can_refit
 
 # Bins of a number and codes of a category in a pair, at most.
 NUMERIC_BINS, CATEGORY_BINS = 16, 32
@@ -36,12 +37,14 @@ MAX_PAIRED = 48
 # Best pairs that are looked at again after each one that is taken.
 MAX_SHORTLIST = 32
 MAX_AUTO_PAIRS = 24
+# The same where tables are fitted anew, which draws pairs that are noise to nothing.
+MAX_REFIT_PAIRS = 48
 
 SIGNS: dict[str, Literal[-1, 1]] = {"+": 1, "-": -1}
 
 
 def choose_additive(
-    preprocessor: Preprocessor, sample: Arrays, config: ResolvedTrainConfig
+    preprocessor: Preprocessor, sample: Arrays, config: ResolvedTrainConfig, train_rows: int
 ) -> tuple[tuple[Group, ...], AdditiveShape]:
     """Return the coded features with a term of their own, and the rest of an additive model's shape.
 
@@ -49,6 +52,7 @@ def choose_additive(
         preprocessor: The encoding.
         sample: Shuffled rows of the train split, as ``feature_crosses.search_sample`` returns them.
         config: Which columns are to be monotone, and how many pairs there are to be.
+        train_rows: Rows of the whole train split.
 
     Raises:
         ConfigError: ``monotone`` names no numeric column.
@@ -61,7 +65,14 @@ def choose_additive(
     binned: dict[int, tuple[int, ...]] = {}
     if config.pairs != "0":
         binned = _cuts(preprocessor, sample, {feature for feature, _ in monotone})
-        limit = None if config.pairs == "auto" else int(config.pairs)
+        terms = len(preprocessor.numeric) + len(coded) + MAX_REFIT_PAIRS
+        if config.pairs != "auto":
+            limit = int(config.pairs)
+        elif config.init_from is None and can_refit(train_rows, terms, sample["labels"].shape[1]):
+            # Those that say next to nothing are left out when the tables are fitted anew.
+            limit = MAX_REFIT_PAIRS
+        else:
+            limit = None
         pairs = choose_pairs(_residuals(preprocessor, sample), _bins(preprocessor, sample, binned), limit)
     used = sorted({feature for pair in pairs for feature in pair})
     shape = AdditiveShape(

@@ -47,8 +47,8 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
         )
     columns = len(encoding.numeric) + len(encoding.coded)
     sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
-    one_hot_groups, shape = choose_additive(encoding, sample, config)
+    one_hot_groups, shape = choose_additive(encoding, sample, config, reader.rows)
     names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]
     pairs = [" x ".join(names[feature] for feature in pair) for pair in shape.pairs]
-    logger.info("pairs that pay on unseen rows: %s", ", ".join(pairs) or "none")
+    logger.info("pairs to learn: %s", ", ".join(pairs) or "none")
     return ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, additive=shape)

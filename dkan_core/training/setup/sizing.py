@@ -29,6 +29,10 @@ LARGE, PLAIN = (1, 256), (1, 64)
 # Members of an additive model: the fewer, the less certain is the band that their spread gives.
 ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
 
+# Rows times terms times labels up to which the tables of an additive model are fitted anew, by penalized likelihood: 20
+# to 40 seconds on one core, and 500 MB.
+MAX_REFIT_CELLS = 20_000_000
+
 # Positions of the first and last basis function: those of the paper, and wider ones of broader functions, which fit
 # less noise. The wide grid gained 0.002 of AP, the mean of seven sets with fewer rows of the rarer class than this, and
 # lost 0.001, that of three with more.
@@ -82,6 +86,15 @@ def network_size(config: TrainConfig, rows: int) -> tuple[int, tuple[int, ...]]:
     # A plain network has one member, whatever the quality.
     members = 1 if config.model == "fastkan" else max(1, int(quality.members * members))
     return config.members or members, (width,) if config.hidden is None else config.hidden
+
+
+def can_refit(rows: int, terms: int, labels: int) -> bool:
+    """Tell whether the tables of an additive model of so many terms are fitted anew.
+
+    >>> can_refit(500_000, 40, 1), can_refit(500_000, 40, 12)
+    (True, False)
+    """
+    return rows * terms * labels <= MAX_REFIT_CELLS
 
 
 def batch_rows(config: TrainConfig, workers: int, rows: int) -> int:

@@ -19,7 +19,10 @@ from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import AdditiveTerms, Float64, calibrated, purified, trained_terms
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.calibration import sigmoid
+from dkan_core.training.setup.sizing import can_refit
 from dkan_core.training.validation.early_stopping import describe_best
+from dkan_core.training.validation.penalized_fit import pair_roughness
+from dkan_core.training.validation.refitting import refitted
 
 Facts = Mapping[str, Any]
 
@@ -60,24 +63,32 @@ class TableMaker:
     Args:
         train: The train split.
         valid: The validation split.
+        from_scratch: Whether training started from an untrained model, so that its tables may be fitted anew.
     """
 
     train: RowReader
     valid: RowReader
+    from_scratch: bool
 
     def __post_init__(self) -> None:
         self._count_V: Float64 | None = None
+        self._refitted: AdditiveTerms | None = None
 
-    def tables(self, model: AdditiveFastKAN) -> AdditiveTerms:
-        """Return a trained model's terms: smooth, neither purified nor calibrated."""
+    def tables(self, model: AdditiveFastKAN, config: TrainConfig) -> AdditiveTerms:
+        """Return a trained model's terms, smooth, or those of a penalized fit, whichever are better on validation.
+
+        They are neither purified nor calibrated. The fit is the same for all models of a run, and made once.
+        """
         if self._count_V is None:
             self._count_V = count_codes(model, self.train)
+            if self.from_scratch and can_refit(self.train.rows, len(model.layout.terms), len(model.config.labels)):
+                self._refitted = refitted(model, self.train, self._count_V, config)
         # Purified before: what a pair says of one feature alone is that curve's, and not to be shrunk.
         terms = purified(trained_terms(model, self._count_V))
         terms = self._best([smoothed(terms, penalty) for penalty in CURVE_PENALTIES])
-        if not terms.layout.pairs:
-            return terms
-        return self._best([with_smooth_pairs(terms, penalty) for penalty in PAIR_PENALTIES])
+        if terms.layout.pairs:
+            terms = self._best([with_smooth_pairs(terms, penalty) for penalty in PAIR_PENALTIES])
+        return terms if self._refitted is None else self._best([terms, self._refitted])
 
     def _best(self, candidates: Sequence[AdditiveTerms]) -> AdditiveTerms:
         """Return the terms with the least log loss on validation."""
@@ -99,7 +110,7 @@ class TableMaker:
         """
         cpu = AdditiveFastKAN(model.config)
         cpu.load_state_dict(model.state_dict())
-        terms = purified(self.tables(cpu))
+        terms = purified(self.tables(cpu, config))
         scored = score_split(terms.to_model(), self.valid, torch.device("cpu"))
         (scale_L, shift_L), metrics = describe_best(scored, names, config, epoch=facts["epoch"], step=facts["step"])
         final = calibrated(terms, scale_L.astype(np.float64), shift_L.astype(np.float64)).to_model()
@@ -155,10 +166,7 @@ def with_smooth_pairs(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
     table_VML = terms.table_VML.copy()
     curved = {term.features[0] for term in terms.layout.curved}
     for pair in terms.layout.pairs:
-        first_II, second_JJ = (
-            _roughness(size, ordered=feature in curved) for feature, size in zip(pair.features, pair.shape, strict=True)
-        )
-        roughness_CC = np.kron(first_II, np.eye(pair.shape[1])) + np.kron(np.eye(pair.shape[0]), second_JJ)
+        roughness_CC = pair_roughness(pair.shape, [feature in curved for feature in pair.features])
         for label, information in enumerate(_information(terms)):
             # So little that only cells without rows notice.
             weight_C = terms.weight_V[pair.rows] * information + 1e-6
@@ -166,21 +174,6 @@ def with_smooth_pairs(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
             pair_CM = table_VML[pair.rows, :, label]
             table_VML[pair.rows, :, label] = solve(normal_CC, weight_C[:, None] * pair_CM, assume_a="pos")
     return replace(terms, table_VML=table_VML)
-
-
-def _roughness(size: int, *, ordered: bool) -> Float64:
-    """Return the matrix of the squared differences of neighbours; the first bin is that of missing values.
-
-    >>> _roughness(4, ordered=True).astype(int).tolist()
-    [[1, 0, 0, 0], [0, 1, -1, 0], [0, -1, 2, -1], [0, 0, -1, 1]]
-    """
-    if not ordered:
-        return np.eye(size)
-    differences = np.zeros((size - 1, size))
-    differences[0, 0] = 1
-    differences[1:, 1:] = np.diff(np.eye(size - 1), axis=0)
-    roughness: Float64 = differences.T @ differences
-    return roughness
 
 
 def whittaker(curves_CM: Float64, weight_C: Float64, penalty: float) -> Float64:

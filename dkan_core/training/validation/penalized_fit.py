@@ -1,0 +1,241 @@
+"""Tables of an additive model by penalized likelihood, each term as smooth as the data ask for.
+
+Newton steps of one term after the other (backfitting: Hastie and Tibshirani 1986, doi:10.1214/ss/1177013604), with a
+quadratic penalty on each term (P-splines: Eilers and Marx 1996, doi:10.1214/ss/1038425655). A penalty's weight is the
+one under which the term's prior explains the estimate best, by the update of Fellner and Schall (Wood and Fasiolo 2017,
+doi:10.1111/biom.12666): a term that is noise is drawn to nothing, and no validation is needed.
+
+Shape suffixes: N rows, T terms, V rows of the table, C codes of a term.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.model.additive_shape import SCORE_CODES, Layout, Term
+from dkan_core.model.calibration import sigmoid
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+# Passes over the terms; the weights of penalties are updated in every second one from the third on.
+ROUNDS, FIRST_UPDATE, UPDATE_EVERY = 16, 2, 2
+# Weights to begin with of curves, of terms without neighbours, and of pairs; the least ones; the greatest one, at which
+# a term is a line or nothing; and the largest factor of an update.
+START_WEIGHTS = {"curve": 100.0, "codes": 3.0, "pair": 10.0}
+LEAST_WEIGHTS = {"curve": 1.0, "codes": 0.3, "pair": 1.0}
+MOST_WEIGHT, MAX_FACTOR = 1e6, 10.0
+# Curvature of a missing value's own number and of codes without rows, besides what penalties add.
+MISSING_RIDGE, EMPTY_RIDGE = 1.0, 1e-6
+
+
+@dataclass(kw_only=True)
+class PenalizedTerm:
+    """One term, its codes in all rows, and its penalty: a weight times a quadratic form of its numbers."""
+
+    term: Term
+    codes_N: Int64
+    kind: Literal["curve", "codes", "pair"]
+    """What is penalized: squared second differences of neighbours, squares, squared differences of neighbours."""
+
+    roughness_CC: Float64 | None
+    """Matrix of the penalty; None: the identity."""
+
+    sign: int = 0
+    """1 where the term is never to fall, -1 never to rise."""
+
+    weight: float = field(init=False)
+    curvature_C: Float64 = field(init=False)
+    inverse_CC: Float64 = field(init=False)
+    """Inverse of curvature and penalty: its diagonal where both are diagonal."""
+
+    def __post_init__(self) -> None:
+        self.weight = START_WEIGHTS[self.kind]
+        self.ridge_C = np.full(self.term.size, 0.0 if self.kind == "codes" else EMPTY_RIDGE)
+        if self.kind == "curve":
+            self.ridge_C[0] = MISSING_RIDGE
+
+    def factorize(self, curvature_N: Float64) -> None:
+        """Take the curvature of the log-likelihood in each row."""
+        self.curvature_C = self.sums(curvature_N)
+        diagonal_C = self.curvature_C + self.ridge_C
+        if self.roughness_CC is None:
+            self.inverse_CC = 1 / (diagonal_C + self.weight)
+        else:
+            self.inverse_CC = _inverse(self.weight * self.roughness_CC + np.diag(diagonal_C))
+
+    def sums(self, values_N: Float64) -> Float64:
+        """Return the sum over the rows of each code."""
+        return np.bincount(self.codes_N, values_N, self.term.size).astype(np.float64)
+
+    def step(self, table_C: Float64, gradient_C: Float64) -> Float64:
+        """Return the Newton step from a table, given the gradient of the log-likelihood."""
+        if self.roughness_CC is None:
+            return self.inverse_CC * (gradient_C - self.weight * table_C)
+        slope_C = self.weight * (self.roughness_CC @ table_C) + self.ridge_C * table_C
+        step_C: Float64 = self.inverse_CC @ (gradient_C - slope_C)
+        return self.monotone(table_C + step_C) - table_C if self.sign else step_C
+
+    def monotone(self, table_C: Float64) -> Float64:
+        """Return the nearest table that is monotone from the first code on that stands for no missing value."""
+        from sklearn.isotonic import isotonic_regression
+
+        weight_C = self.curvature_C[1:] + EMPTY_RIDGE
+        rising_C = isotonic_regression(table_C[1:], sample_weight=weight_C, increasing=self.sign > 0)
+        return np.concatenate([table_C[:1], rising_C])
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the weight is as great as can be: there it stays."""
+        return self.weight >= MOST_WEIGHT
+
+    def adapt(self, table_C: Float64) -> None:
+        """Give the penalty the weight that explains a table best; the next step has to be factorized anew."""
+        if self.roughness_CC is None:
+            used, square = self.inverse_CC.sum(), table_C @ table_C
+        else:
+            used, square = (self.inverse_CC * self.roughness_CC).sum(), table_C @ self.roughness_CC @ table_C
+        # Lines have no second differences: they are not penalized.
+        rank = self.term.size - (3 if self.kind == "curve" else 0)
+        tiny = np.finfo(np.float64).tiny
+        factor = max(rank / self.weight - used, tiny) / max(square, tiny)
+        factor = min(MAX_FACTOR, max(1 / MAX_FACTOR, factor))
+        self.weight = min(MOST_WEIGHT, max(LEAST_WEIGHTS[self.kind], self.weight * factor))
+
+
+def penalized_terms(layout: Layout, monotone: Mapping[int, int], places_TN: Sequence[Int64]) -> list[PenalizedTerm]:
+    """Return the terms of a layout with their penalties.
+
+    Args:
+        layout: The terms.
+        monotone: 1 for features along which log-odds never fall, -1 where they never rise.
+        places_TN: The row of the table that each row takes, for each term of the layout.
+    """
+    curved = {term.features[0] for term in layout.curved}
+    found = []
+    for term, places_N in zip(layout.terms, places_TN, strict=True):
+        kind: Literal["curve", "codes", "pair"] = "codes"
+        roughness_CC: Float64 | None = None
+        if term in layout.curved:
+            kind, roughness_CC = "curve", curve_roughness()
+        elif term in layout.pairs:
+            kind = "pair"
+            roughness_CC = pair_roughness(term.shape, [feature in curved for feature in term.features])
+        sign = monotone.get(term.features[0], 0) if len(term.features) == 1 else 0
+        found.append(
+            PenalizedTerm(term=term, codes_N=places_N - term.first, kind=kind, roughness_CC=roughness_CC, sign=sign)
+        )
+    return found
+
+
+def curve_roughness() -> Float64:
+    """Return the matrix of a curve's squared second differences; the first code, a missing value, has none."""
+    differences = np.zeros((SCORE_CODES - 3, SCORE_CODES))
+    differences[:, 1:] = np.diff(np.eye(SCORE_CODES - 1), n=2, axis=0)
+    roughness_CC: Float64 = differences.T @ differences
+    return roughness_CC
+
+
+def pair_roughness(shape: tuple[int, ...], ordered: Sequence[bool]) -> Float64:
+    """Return the matrix of the squared differences between a pair's neighbouring cells ``(C, C)``.
+
+    Args:
+        shape: Bins of both sides.
+        ordered: Whether a side's bins have neighbours; those of a category are held against zero.
+    """
+    first_II, second_JJ = (side_roughness(size, ordered=each) for size, each in zip(shape, ordered, strict=True))
+    roughness_CC: Float64 = np.kron(first_II, np.eye(shape[1])) + np.kron(np.eye(shape[0]), second_JJ)
+    return roughness_CC
+
+
+def side_roughness(size: int, *, ordered: bool) -> Float64:
+    """Return the matrix of the squared differences of neighbours; the first bin is that of missing values.
+
+    >>> side_roughness(4, ordered=True).astype(int).tolist()
+    [[1, 0, 0, 0], [0, 1, -1, 0], [0, -1, 2, -1], [0, 0, -1, 1]]
+    """
+    if not ordered:
+        return np.eye(size)
+    differences = np.zeros((size - 1, size))
+    differences[0, 0] = 1
+    differences[1:, 1:] = np.diff(np.eye(size - 1), axis=0)
+    roughness: Float64 = differences.T @ differences
+    return roughness
+
+
+def _inverse(matrix_CC: Float64) -> Float64:
+    """Return the inverse of a symmetric, positive definite matrix, in a third of the time of a general one."""
+    from scipy.linalg.lapack import dpotrf, dpotri
+
+    lower_CC, failed = dpotrf(matrix_CC, lower=True)
+    assert not failed, "ridges keep it definite"
+    half_CC, _ = dpotri(lower_CC, lower=True)
+    inverse_CC: Float64 = np.tril(half_CC) + np.tril(half_CC, -1).T
+    return inverse_CC
+
+
+class PenalizedFit:
+    """The tables of one label.
+
+    Args:
+        terms: The terms, in the order of the table. Their penalties are changed where ``fit`` adapts them.
+        target_N: 0 or 1.
+        weight_N: What each row counts.
+    """
+
+    def __init__(self, terms: Sequence[PenalizedTerm], target_N: Float64, weight_N: Float64) -> None:
+        self.terms, self.target_N, self.weight_N = terms, target_N, weight_N
+        prior = (weight_N @ target_N + 0.5) / (weight_N.sum() + 1)
+        self.intercept = math.log(prior / (1 - prior))
+        self.table_V = np.zeros(sum(each.term.size for each in terms))
+        self.log_odds_N = np.full(len(target_N), self.intercept)
+
+    def start_at(self, other: "PenalizedFit") -> None:
+        """Start at the tables of another fit of the same rows."""
+        self.intercept, self.table_V, self.log_odds_N = other.intercept, other.table_V.copy(), other.log_odds_N.copy()
+
+    def fit(self, rounds: int = ROUNDS, *, adapt: bool = True) -> None:
+        """Take Newton steps of all terms.
+
+        Args:
+            rounds: How many of each term.
+            adapt: Whether the penalties' weights are adapted to the terms.
+        """
+        for number in range(rounds):
+            adapts = adapt and number >= FIRST_UPDATE and number % UPDATE_EVERY == 0
+            for each in self.terms:
+                changes = adapts and not each.is_settled
+                if changes:
+                    each.adapt(self.table_V[each.term.rows])
+                self._update(each, factorize=changes or number < FIRST_UPDATE)
+            self._center()
+
+    def refine(self, rounds: int) -> None:
+        """Take steps of all terms by the curvature and the penalties that another fit has left there."""
+        for _ in range(rounds):
+            for each in self.terms:
+                self._update(each, factorize=False)
+            self._center()
+
+    def _center(self) -> None:
+        """Take a Newton step of the intercept."""
+        probability_N = sigmoid(self.log_odds_N)
+        curvature = float(self.weight_N @ (probability_N * (1 - probability_N)))
+        step = float(self.weight_N @ (self.target_N - probability_N)) / max(curvature, EMPTY_RIDGE)
+        self.intercept += step
+        self.log_odds_N += step
+
+    def _update(self, each: PenalizedTerm, *, factorize: bool) -> None:
+        """Take a Newton step of one term."""
+        probability_N = sigmoid(self.log_odds_N)
+        table_C = self.table_V[each.term.rows]
+        if factorize:
+            each.factorize(self.weight_N * probability_N * (1 - probability_N))
+        gradient_C = each.sums(self.weight_N * (self.target_N - probability_N))
+        step_C = each.step(table_C, gradient_C)
+        table_C += step_C
+        self.log_odds_N += step_C[each.codes_N]

@@ -1,0 +1,153 @@
+"""The tables of an additive model fitted anew by penalized likelihood, where the train split is small enough for that.
+
+Stochastic gradients come close to the best tables, and stop where validation says so, for all terms at once. On few
+rows that leaves strong terms too flat and weak ones noisy, while a penalized fit is exact and takes seconds.
+
+Shape suffixes: N rows, T terms, V rows of the table, M members, L labels.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from threadpoolctl import threadpool_limits
+
+from dkan_core.config import TrainConfig
+from dkan_core.data.hashing import salted
+from dkan_core.data.loading.loader import RowReader, all_batches
+from dkan_core.data.loading.order import dropout_keys
+from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified, trained_terms
+from dkan_core.model.architecture import additive_layout, additive_shape
+from dkan_core.model.dropout import keep_factors
+from dkan_core.training.validation.penalized_fit import PenalizedFit, penalized_terms
+
+logger = logging.getLogger(__name__)
+
+BATCH_ROWS = 65_536
+# Passes over the terms for each member, from the tables of all rows on.
+MEMBER_ROUNDS = 4
+# Log-odds, root mean square, by which a pair moves a row at least: with ``pairs="auto"`` others are left out.
+MIN_PAIR_EFFECT = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    places_TN: npt.NDArray[np.int64]
+    labels_NL: npt.NDArray[np.uint8]
+    weight_N: Float64
+    kept_MN: npt.NDArray[np.bool_]
+    """Whether a member sees a row."""
+
+
+def refitted(model: AdditiveFastKAN, reader: RowReader, weight_V: Float64, config: TrainConfig) -> AdditiveTerms:
+    """Return the terms of a penalized fit: purified, not calibrated. What the model has learned does not matter.
+
+    The mean of the members is the fit of all rows; they differ as fits of the rows that each one sees do. Of monotone
+    terms, which each member has to have, it is the mean of those fits.
+
+    Args:
+        model: Of the form "curves"; its terms, members and labels are those of the result.
+        reader: The train split.
+        weight_V: Its rows with each code.
+        config: Settings of the run.
+    """
+    start = trained_terms(model, weight_V)
+    table_VML, intercept_L = np.zeros_like(start.table_VML), np.zeros_like(start.intercept_L)
+    rows = _read(model, reader, config.seed)
+    # As many threads always: their number changes the last bits.
+    with threadpool_limits(1, user_api="blas"):
+        for label in range(len(intercept_L)):
+            fits = _fit_label(model, rows, label, config.pos_weight)
+            everywhere, members = fits[0], fits[1:]
+            table_VML[:, :, label] = _around(everywhere, members)
+            intercept_L[label] = everywhere.intercept
+    terms = purified(replace(start, table_VML=table_VML, intercept_L=intercept_L))
+    return without_idle_pairs(terms) if config.pairs == "auto" else terms
+
+
+def _around(everywhere: PenalizedFit, members: Sequence[PenalizedFit]) -> Float64:
+    """Return the members' tables ``(V, M)``, shifted to the fit of all rows; but not where all must be monotone."""
+    member_VM = np.stack([each.table_V for each in members], axis=1)
+    shift_V = everywhere.table_V - member_VM.mean(axis=1)
+    for each in everywhere.terms:
+        if each.sign:
+            shift_V[each.term.rows] = 0
+    shifted_VM: Float64 = member_VM + shift_V[:, None]
+    return shifted_VM
+
+
+def without_idle_pairs(terms: AdditiveTerms) -> AdditiveTerms:
+    """Return terms without the pairs that move no label's log-odds by ``MIN_PAIR_EFFECT``.
+
+    Args:
+        terms: Purified.
+    """
+    layout, shape = terms.layout, additive_shape(terms.config)
+    kept = []
+    for pair in layout.pairs:
+        weight_C = terms.weight_V[pair.rows]
+        square_L = weight_C @ terms.mean_VL[pair.rows] ** 2 / max(weight_C.sum(), 1.0)
+        kept.append(bool(np.sqrt(square_L).max() >= MIN_PAIR_EFFECT))
+    if all(kept):
+        return terms
+    pairs = tuple(pair for pair, keeps in zip(shape.pairs, kept, strict=True) if keeps)
+    used = {feature for pair in pairs for feature in pair}
+    changed = shape.model_copy(
+        update={"pairs": pairs, "binned": tuple(each for each in shape.binned if each.feature in used)}
+    )
+    logger.info("%d of %d pairs are left: the others say next to nothing", len(pairs), len(kept))
+    stretches = [term.rows for term in layout.mains]
+    stretches += [pair.rows for pair, keeps in zip(layout.pairs, kept, strict=True) if keeps]
+    rows = np.concatenate([np.r_[each] for each in stretches])
+    config = terms.config.model_copy(update={"additive": changed})
+    assert additive_layout(config).size == len(rows), "the terms that are left, in their order"
+    return replace(terms, config=config, table_VML=terms.table_VML[rows], weight_V=terms.weight_V[rows])
+
+
+def _fit_label(model: AdditiveFastKAN, rows: _Rows, label: int, pos_weight: float) -> list[PenalizedFit]:
+    """Return the fit of all rows, and those of the members."""
+    target_N = rows.labels_NL[:, label]
+    weight_N = rows.weight_N * (target_N != NOT_MEASURED)
+    # Penalties count rows: the scale of the weights must not matter.
+    weight_N *= np.count_nonzero(weight_N) / max(weight_N.sum(), np.finfo(np.float64).tiny)
+    weight_N *= np.where(target_N == 1, pos_weight, 1.0)
+    positive_N = (target_N == 1).astype(np.float64)
+    terms = penalized_terms(model.layout, model.signs, list(rows.places_TN))
+    everywhere = PenalizedFit(terms, positive_N, weight_N)
+    everywhere.fit()
+    members = []
+    for kept_N in rows.kept_MN:
+        members.append(PenalizedFit(terms, positive_N, weight_N * kept_N))
+        members[-1].start_at(everywhere)
+        members[-1].refine(MEMBER_ROUNDS)
+    return [everywhere, *members]
+
+
+def _read(model: AdditiveFastKAN, reader: RowReader, seed: int) -> _Rows:
+    """Return all rows of a split: the row of the table that each takes, for each term of the layout."""
+    numeric = model.config.num_numeric
+    coded = {term.features[0]: numeric + place for place, term in enumerate(model.layout.coded)}
+    slots = [coded.get(term.features[0], term.features[0]) for term in model.layout.mains]
+    slots += range(numeric + len(coded), numeric + len(coded) + len(model.layout.pairs))
+    places_TN = np.empty((len(slots), reader.rows), np.int64)
+    labels, weights, start = [], [], 0
+    for batch in all_batches(reader, BATCH_ROWS):
+        stored = {name: torch.from_numpy(batch[name]) for name in ("numeric", "categorical") if name in batch}
+        places_BT = model.places(stored.get("numeric"), stored.get("categorical")).numpy()
+        places_TN[:, start : start + len(places_BT)] = places_BT.T[slots]
+        start += len(places_BT)
+        labels.append(batch["labels"])
+        weights.append(batch.get("weight", np.ones(len(places_BT), np.float32)).astype(np.float64))
+    keys_N = torch.from_numpy(dropout_keys(salted(seed, "members"), 0, reader.rows))
+    kept_NM = keep_factors(keys_N, model.bags.unit_keys, model.bags.p, torch.float32).numpy() > 0
+    return _Rows(
+        places_TN=places_TN,
+        labels_NL=np.concatenate(labels),
+        weight_N=np.concatenate(weights),
+        kept_MN=np.ascontiguousarray(kept_NM.T),
+    )

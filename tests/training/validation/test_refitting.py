@@ -1,0 +1,128 @@
+"""Additive models fitted anew: the same each time, better than a short training, without pairs that are noise."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dkan_core import TrainConfig
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.format.manifest import PreparedData, read_manifest
+from dkan_core.data.loading.loader import RowReader, open_split
+from dkan_core.evaluation.metrics import mean_log_loss
+from dkan_core.evaluation.prediction import score_split
+from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.additive_terms import AdditiveTerms
+from dkan_core.model.architecture import additive_shape
+from dkan_core.training.setup.architecture import choose_architecture
+from dkan_core.training.setup.defaults import resolve_for
+from dkan_core.training.setup.sizing import MAX_REFIT_CELLS
+from dkan_core.training.validation.additive_tables import TableMaker, count_codes
+from dkan_core.training.validation.refitting import MIN_PAIR_EFFECT, refitted, without_idle_pairs
+from tests.additive_data import QUICK, prepare_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    prepared: PreparedData
+    train: RowReader
+    valid: RowReader
+
+    def config(self, **settings: object) -> ResolvedTrainConfig:
+        return resolve_for(TrainConfig(**{**vars(QUICK), "workers": 1, **settings}), self.prepared)
+
+    def untrained(self, config: ResolvedTrainConfig) -> AdditiveFastKAN:
+        return AdditiveFastKAN(choose_architecture(self.train, self.prepared, config))
+
+    def refitted(self, config: ResolvedTrainConfig) -> AdditiveTerms:
+        model = self.untrained(config)
+        return refitted(model, self.train, count_codes(model, self.train), config)
+
+    def loss(self, terms: AdditiveTerms) -> float:
+        scored = score_split(terms.to_model(), self.valid, torch.device("cpu"))
+        return mean_log_loss(scored.labels_NL, scored.log_odds_NL.astype(np.float64), scored.weight_N)
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    folder: Path = prepare_rows(tmp_path_factory.mktemp("refitting"))
+    prepared = read_manifest(folder)
+    with ExitStack() as opened:
+        train, valid = (opened.enter_context(open_split(folder, prepared, split)) for split in ("train", "valid"))
+        yield Setting(prepared=prepared, train=train, valid=valid)
+
+
+def test_the_pair_that_is_there_is_kept_and_most_others_are_left_out(setting: Setting) -> None:
+    config = setting.config()
+    tried, terms = setting.untrained(config).layout.pairs, setting.refitted(config)
+    encoding = setting.prepared.preprocessor
+    names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]
+    kept = [{names[feature] for feature in pair} for pair in additive_shape(terms.config).pairs]
+    assert {"x", "z"} in kept and len(kept) < len(tried) / 2
+    spread = [np.sqrt(np.mean(terms.mean_VL[pair.rows, 0] ** 2)) for pair in terms.layout.pairs]
+    assert max(spread) == spread[kept.index({"x", "z"})]
+
+
+def test_it_is_the_same_each_time_and_members_differ_around_it(setting: Setting) -> None:
+    config = setting.config(pairs="3")
+    first, second = setting.refitted(config), setting.refitted(config)
+    np.testing.assert_array_equal(first.table_VML, second.table_VML)
+    np.testing.assert_array_equal(first.intercept_L, second.intercept_L)
+    assert len(first.layout.pairs) == 3, "as many as were asked for"
+    assert first.table_VML.std(axis=1).max() > 0.01
+    everywhere = setting.refitted(replace(config, dropout=0.0))
+    np.testing.assert_allclose(first.mean_VL, everywhere.mean_VL, rtol=0, atol=1e-9)
+
+
+def test_a_monotone_curve_is_monotone_for_every_member(setting: Setting) -> None:
+    terms = setting.refitted(setting.config(monotone=("noise:+",)))
+    names = [feature.name for feature in setting.prepared.preprocessor.numeric]
+    (curve,) = [term for term in terms.layout.curved if term.features == (names.index("noise"),)]
+    assert np.diff(terms.table_VML[curve.rows][1:], axis=0).min() >= -1e-12
+
+
+def test_positive_rows_count_as_often_as_pos_weight_says(setting: Setting) -> None:
+    config = setting.config(pairs="1", pos_weight=4.0)
+    heavy, plain = setting.refitted(config), setting.refitted(replace(config, pos_weight=1.0))
+    assert (heavy.intercept_L > plain.intercept_L + 1).all(), "pos_weight raises the odds"
+
+
+def test_the_better_one_on_validation_counts(setting: Setting) -> None:
+    config = setting.config()
+    model, terms = setting.untrained(config), setting.refitted(config)
+    fresh = TableMaker(setting.train, setting.valid, from_scratch=True).tables(model, config)
+    np.testing.assert_array_equal(fresh.table_VML, terms.table_VML)
+    # What has been learned before is not to be forgotten.
+    continued = TableMaker(setting.train, setting.valid, from_scratch=False).tables(model, config)
+    assert np.abs(continued.table_VML).max() == 0
+    assert setting.loss(fresh) < setting.loss(continued) - 0.05
+
+
+def test_more_cells_than_are_fitted_anew_are_left_as_trained(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert setting.train.rows < MAX_REFIT_CELLS
+    monkeypatch.setattr("dkan_core.training.setup.sizing.MAX_REFIT_CELLS", setting.train.rows)
+    config = setting.config()
+    model = setting.untrained(config)
+    assert len(model.layout.pairs) < 5, "only those that pay on unseen rows"
+    terms = TableMaker(setting.train, setting.valid, from_scratch=True).tables(model, config)
+    assert np.abs(terms.table_VML).max() == 0
+
+
+def test_leaving_out_idle_pairs_changes_nothing_else(setting: Setting) -> None:
+    terms = setting.refitted(setting.config(pairs="4"))
+    idle, *others = terms.layout.pairs
+    table_VML = terms.table_VML.copy()
+    table_VML[idle.rows] = 0.5 * MIN_PAIR_EFFECT
+    for pair in others:
+        table_VML[pair.rows] = 1.0
+    left = without_idle_pairs(replace(terms, table_VML=table_VML))
+    assert additive_shape(left.config).pairs == tuple(pair.features for pair in others)
+    kept_V = np.ones(len(table_VML), bool)
+    kept_V[idle.rows] = False
+    np.testing.assert_array_equal(left.table_VML, table_VML[kept_V])
+    np.testing.assert_array_equal(left.weight_V, terms.weight_V[kept_V])
+    assert without_idle_pairs(left) is left
