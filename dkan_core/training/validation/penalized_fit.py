@@ -29,6 +29,9 @@ ROUNDS, FIRST_UPDATE, UPDATE_EVERY = 16, 2, 2
 START_WEIGHTS = {"curve": 100.0, "codes": 3.0, "pair": 10.0}
 LEAST_WEIGHTS = {"curve": 1.0, "codes": 0.3, "pair": 1.0}
 MOST_WEIGHT, MAX_FACTOR = 1e6, 10.0
+# What the squared first and second differences of a pair's neighbouring cells count: the less the first ones do, the
+# freer is a plane or a product of both sides, which is what is left of strong pairs.
+PAIR_DIFFERENCES = (0.05, 1.0)
 # Curvature of a missing value's own number and of codes without rows, besides what penalties add.
 MISSING_RIDGE, EMPTY_RIDGE = 1.0, 1e-6
 
@@ -40,7 +43,7 @@ class PenalizedTerm:
     term: Term
     codes_N: Int64
     kind: Literal["curve", "codes", "pair"]
-    """What is penalized: squared second differences of neighbours, squares, squared differences of neighbours."""
+    """What is penalized: squared second differences of neighbours, squares, squared differences of both orders."""
 
     roughness_CC: Float64 | None
     """Matrix of the penalty; None: the identity."""
@@ -124,7 +127,8 @@ def penalized_terms(layout: Layout, monotone: Mapping[int, int], places_TN: Sequ
             kind, roughness_CC = "curve", curve_roughness()
         elif term in layout.pairs:
             kind = "pair"
-            roughness_CC = pair_roughness(term.shape, [feature in curved for feature in term.features])
+            ordered = [feature in curved for feature in term.features]
+            roughness_CC = pair_roughness(term.shape, ordered, PAIR_DIFFERENCES)
         sign = monotone.get(term.features[0], 0) if len(term.features) == 1 else 0
         found.append(
             PenalizedTerm(term=term, codes_N=places_N - term.first, kind=kind, roughness_CC=roughness_CC, sign=sign)
@@ -140,30 +144,35 @@ def curve_roughness() -> Float64:
     return roughness_CC
 
 
-def pair_roughness(shape: tuple[int, ...], ordered: Sequence[bool]) -> Float64:
+def pair_roughness(
+    shape: tuple[int, ...], ordered: Sequence[bool], differences: tuple[float, float] = (1.0, 0.0)
+) -> Float64:
     """Return the matrix of the squared differences between a pair's neighbouring cells ``(C, C)``.
 
     Args:
         shape: Bins of both sides.
         ordered: Whether a side's bins have neighbours; those of a category are held against zero.
+        differences: What first and second differences count.
     """
-    first_II, second_JJ = (side_roughness(size, ordered=each) for size, each in zip(shape, ordered, strict=True))
+    first_II, second_JJ = (side_roughness(*each, differences) for each in zip(shape, ordered, strict=True))
     roughness_CC: Float64 = np.kron(first_II, np.eye(shape[1])) + np.kron(np.eye(shape[0]), second_JJ)
     return roughness_CC
 
 
-def side_roughness(size: int, *, ordered: bool) -> Float64:
+def side_roughness(size: int, ordered: bool, differences: tuple[float, float] = (1.0, 0.0)) -> Float64:
     """Return the matrix of the squared differences of neighbours; the first bin is that of missing values.
 
-    >>> side_roughness(4, ordered=True).astype(int).tolist()
+    >>> side_roughness(4, True).astype(int).tolist()
     [[1, 0, 0, 0], [0, 1, -1, 0], [0, -1, 2, -1], [0, 0, -1, 1]]
     """
     if not ordered:
         return np.eye(size)
-    differences = np.zeros((size - 1, size))
-    differences[0, 0] = 1
-    differences[1:, 1:] = np.diff(np.eye(size - 1), axis=0)
-    roughness: Float64 = differences.T @ differences
+    roughness = np.zeros((size, size))
+    roughness[0, 0] = 1
+    for order, count in enumerate(differences, start=1):
+        if count and size - 1 > order:
+            steps = np.diff(np.eye(size - 1), n=order, axis=0)
+            roughness[1:, 1:] += count * (steps.T @ steps)
     return roughness
 
 
