@@ -237,7 +237,7 @@ class TrainConfig:
     """Record and check what ranks exchange, with a strategy that has no server; where one times out, RUN/logs tells."""
 
     checkpoint_steps: Annotated[int | None, Field(ge=1, le=10**12)] = setting(None, "Output", advanced=True)
-    """Steps between two checkpoints. Default: one at an evaluation, unless writing takes over a twentieth of the time."""
+    """Steps between two checkpoints. Default: one at an evaluation, unless writing takes over 5% of the time."""
 
     # Under Kubeflow Pipelines a pod that is removed has no time to write one: this is what is lost then.
     checkpoint_seconds: Annotated[float, Field(ge=0, le=1e9)] = setting(120.0, "Output", advanced=True)
