@@ -1,7 +1,8 @@
 """An additive model on generated rows of a known additive function: are its curves right, and how fast is it?
 
 ``python -m benchmarks.additive --rows 1000000`` generates, prepares and trains, and prints how many points of the
-curves lie within their 90% bands, and rows per second beside the default model.
+curves lie within their 90% bands, and rows per second beside the default model. With ``--pairs`` the log-odds have
+products of columns as well, and the cells of the pairs are looked at, too.
 
 Shape suffixes: N rows, F columns, P points.
 """
@@ -16,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 import typer
 
 from dkan_core import PrepareConfig, TrainConfig, prepare, train
 from dkan_core.explanation.additive import AdditiveCurves
 from dkan_core.explanation.columns import encode_values, source_columns
 from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.additive_terms import terms_of
 from dkan_core.model.saved_model import SavedModel
 
 Float64 = npt.NDArray[np.float64]
@@ -29,6 +32,10 @@ CHUNK_ROWS = 1_000_000
 LABEL = "label"
 # Of normal columns: what lies between is 95% of the rows.
 POINTS = np.linspace(-2, 2, 41)
+# Of the product of two columns.
+PAIR_FACTOR = 0.3
+# Of a pair's cells, those with fewer rows are left out: pages show them in grey.
+MIN_CELL_ROWS = 30
 # Of a normal band that covers 90%.
 HALF_WIDTHS = 1.645
 
@@ -48,13 +55,19 @@ def shape_of(column: int) -> tuple[str, Callable[[Float64], Float64]]:
     return [*SHAPES.items()][column % len(SHAPES)]
 
 
-def write_rows(folder: Path, rows: int, columns: int, seed: int) -> None:
-    """Write rows of normal columns whose log-odds are a sum of their functions."""
+def products_of(x_NF: Float64, pairs: int) -> list[Float64]:
+    """Return what pairs of columns, the first and the second, the third and the fourth, add to the log-odds."""
+    return [PAIR_FACTOR * x_NF[:, 2 * pair] * x_NF[:, 2 * pair + 1] for pair in range(pairs)]
+
+
+def write_rows(folder: Path, rows: int, columns: int, pairs: int, seed: int) -> None:
+    """Write rows of normal columns whose log-odds are a sum of their functions, and of products of two."""
     folder.mkdir(parents=True)
     for part, start in enumerate(range(0, rows, CHUNK_ROWS)):
         rng = np.random.default_rng([seed, part])
         x_NF = rng.normal(size=(min(CHUNK_ROWS, rows - start), columns))
         log_odds_N = -2.0 + sum(shape_of(column)[1](x_NF[:, column]) for column in range(columns))
+        log_odds_N = log_odds_N + sum(products_of(x_NF, pairs))
         names = {f"{shape_of(column)[0]}_{column}": x_NF[:, column].astype(np.float32) for column in range(columns)}
         label_N = (rng.random(len(x_NF)) < 1 / (1 + np.exp(-log_odds_N))).astype(np.int8)
         pq.write_table(pa.table({**names, LABEL: label_N}), folder / f"{part:05}.parquet")
@@ -79,9 +92,43 @@ def coverage(saved: SavedModel) -> dict[str, tuple[float, float]]:
     return {name: (float(mean[0]), float(np.sqrt(mean[1]))) for name, mean in means.items()}
 
 
+def coverage_of_pairs(saved: SavedModel, source: Path, columns: int, pairs: int) -> tuple[float, float]:
+    """Return the share of cells within the band, and the root mean squared error, weighted by their rows.
+
+    Args:
+        saved: The model.
+        source: A file of the rows: what is true of a cell is the mean of its rows.
+        columns: Numeric columns of the rows.
+        pairs: Products in their log-odds.
+    """
+    assert isinstance(saved.module, AdditiveFastKAN)
+    curves, terms, table = AdditiveCurves(saved.module), terms_of(saved.module), pq.read_table(source)
+    names = [f"{shape_of(column)[0]}_{column}" for column in range(columns)]
+    x_NF = np.stack([table[name].to_numpy().astype(np.float64) for name in names], axis=1)
+    stored = saved.preprocessor.transform(table, str(source))
+    places_NT = saved.module.places(torch.from_numpy(stored["numeric"]), None).numpy()
+    features = [feature.name for feature in saved.preprocessor.numeric]
+    sides = [frozenset(names[2 * pair : 2 * pair + 2]) for pair in range(pairs)]
+    true_of = dict(zip(sides, products_of(x_NF, pairs), strict=True))
+    found = []
+    for place, term in enumerate(terms.layout.pairs, start=-len(terms.layout.pairs)):
+        true_N = true_of.get(frozenset(features[feature] for feature in term.features), np.zeros(len(x_NF)))
+        cell_N = places_NT[:, place] - term.first
+        rows_C = np.bincount(cell_N, minlength=term.size)
+        true_C = np.bincount(cell_N, true_N, term.size) / np.maximum(rows_C, 1)
+        members_CM = terms.table_VML[term.rows, :, 0]
+        error_C = members_CM.mean(axis=1) - true_C
+        inside_C = np.abs(error_C) <= HALF_WIDTHS * curves.error_factor * members_CM.std(axis=1, ddof=1)
+        shown_C = rows_C >= MIN_CELL_ROWS
+        found.append(np.stack([inside_C, error_C**2, rows_C])[:, shown_C])
+    inside_C, square_C, rows_C = np.concatenate(found, axis=1)
+    return float(inside_C.mean()), float(np.sqrt(np.average(square_C, weights=rows_C)))
+
+
 def main(
     rows: Annotated[int, typer.Option(min=1000, help="Rows to generate.")] = 10_000_000,
     columns: Annotated[int, typer.Option(min=1, help="Numeric columns.")] = 28,
+    pairs: Annotated[int, typer.Option(min=0, help="Products of two columns in the log-odds, and terms for them.")] = 0,
     seed: Annotated[int, typer.Option(help="Of rows and runs.")] = 0,
     default_model: Annotated[bool, typer.Option(help="Train the default model, too.")] = True,
     epochs: Annotated[int, typer.Option(min=0, help="Of both models; 0: as many as the rows ask for.")] = 0,
@@ -89,19 +136,23 @@ def main(
     """Train on rows of a known additive function."""
     with tempfile.TemporaryDirectory(prefix="dkan-additive-") as scratch:
         folder = Path(scratch)
-        write_rows(folder / "rows", rows, columns, seed)
+        write_rows(folder / "rows", rows, columns, pairs, seed)
         prepare(folder / "rows", folder / "data", PrepareConfig(label=(LABEL,), seed=seed))
         for model in ("additive", "auto") if default_model else ("additive",):
             config: dict[str, Any] = {"model": model, "seed": seed, "workers": 1, "epochs": epochs or None}
             if model == "additive":
-                config["pairs"] = "0"
+                config["pairs"] = str(pairs)
             result = train(folder / "data", folder / model, TrainConfig(**config))
             speeds = [entry["rows_per_second"] for entry in result.history]
             quality = f"validation AP {result.average_precision:.4f}"
             typer.echo(f"{model}: {quality}, {np.median(speeds):,.0f} rows/s in {len(result.history)} evaluations")
-        shares = coverage(SavedModel(folder / "additive" / "model"))
+        saved = SavedModel(folder / "additive" / "model")
+        shares = coverage(saved)
         typer.echo(json.dumps({name: [round(share, 3), round(error, 4)] for name, (share, error) in shares.items()}))
         typer.echo(f"within their bands: {np.mean([share for share, _ in shares.values()]):.3f} of all points")
+        if pairs:
+            share, error = coverage_of_pairs(saved, folder / "rows" / "00000.parquet", columns, pairs)
+            typer.echo(f"pairs: {share:.3f} of all cells within their bands, error {error:.4f}")
 
 
 if __name__ == "__main__":
