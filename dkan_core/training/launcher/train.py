@@ -5,6 +5,7 @@ No process of a run imports the caller's script, so a script needs no ``__main__
 
 import json
 import logging
+import math
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -152,6 +153,9 @@ def train(
                 is_interrupted = end.reason == "interrupt"
                 tracker.finished(RunEnd(status="interrupted" if is_interrupted else "finished", metrics=metrics))
     result = _result(run, metrics, outcome, end.checkpoint)
+    if resolved.model == "additive":
+        trained = max((entry["average_precision"] for entry in outcome.history), default=math.nan)
+        logger.info("at its best evaluation it was %.4f: the terms were smoothed or fitted anew afterwards", trained)
     if ranks is not None:
         ranks.publish_value("result", asdict(result))
         ranks.leave()

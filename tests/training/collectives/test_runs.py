@@ -53,12 +53,17 @@ def test_every_strategy_takes_the_same_steps(
     assert result.metrics["training"]["replaced"] == {"evaluator": 0, "collective-worker": 0}
 
 
-def test_an_additive_model_is_the_same_of_one_worker_and_of_several(prepared: Path, tmp_path: Path) -> None:
+def test_an_additive_model_is_the_same_of_one_worker_and_of_several(
+    prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     additive = replace(SMALL, model="additive", hidden=None, pairs="2", dropout=TrainConfig().dropout)
     strategies: dict[Strategy, int] = {"single": 1, "parameter-server": 2, "allreduce": 2}
     tables = {}
     for strategy, workers in strategies.items():
         result = train(prepared, tmp_path / strategy, replace(additive, strategy=strategy, workers=workers))
+        trained = max(entry["average_precision"] for entry in result.history)
+        assert f"at its best evaluation it was {trained:.4f}" in caplog.text
         module = SavedModel(Path(result.model)).module
         assert isinstance(module, AdditiveFastKAN) and len(module.layout.pairs) == 2
         tables[strategy] = module.mean_table().detach().numpy()
