@@ -49,7 +49,7 @@ class EditResult:
     after: dict[str, float | None]
 
     def __str__(self) -> str:
-        lines = [f"{len(self.edits)} edits in {self.model}"]
+        lines = [f"edits in {self.model}: {len(self.edits)}"]
         for name, value in self.before.items():
             after = self.after[name]
             if value is not None and after is not None:
@@ -103,7 +103,7 @@ def edit(
         save_model(target, edited, edited.config, saved.preprocessor, metrics, also=also)
         if is_remote(out):
             exchange_remote(target, str(out), last=CONFIG)
-    logger.info("%d edits of %s: model in %s", len(asked), model, out)
+    logger.info("edits of %s: %d; model in %s", model, len(asked), out)
     return EditResult(model=str(out), edits=metrics["edits"], before=before, after=after)
 
 
