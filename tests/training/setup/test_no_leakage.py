@@ -19,7 +19,7 @@ def write_rows(path: Path, label: npt.NDArray[np.bool_]) -> None:
     rng = np.random.default_rng(0)
     group = np.arange(ROWS) // ROWS_OF_A_GROUP
     columns = {
-        "agent": [f"agent {code}" for code in rng.integers(800, size=ROWS)],
+        "seller": [f"seller {code}" for code in rng.integers(800, size=ROWS)],
         "country": [f"country {code}" for code in rng.integers(60, size=ROWS)],
         "price": np.round(rng.normal(size=ROWS), 1),
         "customer": [f"customer {code}" for code in group],
