@@ -288,7 +288,8 @@ def main() -> None:
     app = application(options.database, tuple(options.api or PATHS))
     config = uvicorn.Config(app, host="127.0.0.1", port=options.port, log_level="warning")
     with config.bind_socket() as listening:
-        # Whoever started this reads the address here: connections are queued from now on.
+        # Bound alone it refuses connections; whoever started this reads the address, and they are queued from now on.
+        listening.listen()
         print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)  # noqa: T201
         uvicorn.Server(config).run(sockets=[listening])
 
