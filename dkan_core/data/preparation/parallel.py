@@ -19,13 +19,21 @@ from dkan_core.config.prepare import SPLITS
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import Shard
 from dkan_core.data.preparation.partition import cut_parts
-from dkan_core.data.preparation.plan import PLAN, PreparationPlan, claim, open_plan, read_plan, read_records
+from dkan_core.data.preparation.plan import (
+    PLAN,
+    PreparationPlan,
+    claim,
+    open_plan,
+    read_plan,
+    read_records,
+)
 from dkan_core.data.preparation.prepare import find_task, log_prepared, with_time_bounds
 from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.sampling import merge_samples
 from dkan_core.data.preparation.stages import assemble, encode, fitted_file, read_fitted, shard_paths, survey
 from dkan_core.data.preparation.statistics import Counts, merge_counts, sample_rows
-from dkan_core.data.preparation.steps import describe, fit, log_unseen
+from dkan_core.data.preparation.steps import PreparationTask, describe, fit, log_unseen
+from dkan_core.data.source.columns import Footer
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
@@ -72,7 +80,13 @@ def plan_preparation(
     if not str(prepared_uri).strip():
         raise ConfigError(f"prepared_uri must be a folder or URI that every process reaches, got {str(prepared_uri)!r}")
     finish_interrupted(prepared_uri, OUTPUTS)
-    task, footers = find_task(sources, config)
+    return plan_parts(*find_task(sources, config), prepared_uri, parts=parts, overwrite=overwrite)
+
+
+def plan_parts(
+    task: PreparationTask, footers: Sequence[Footer], prepared_uri: str | Path, *, parts: int, overwrite: bool
+) -> list[int]:
+    """Cut rows into parts, as ``plan_preparation`` does once ``find_task`` has read the footers."""
     cut, place = cut_parts(task.files, footers, parts), SharedFolder(prepared_uri)
     if not overwrite and is_reusable(task, _whole(place)):
         logger.info("%s: the same sources and settings were prepared before", prepared_uri)

@@ -75,7 +75,7 @@ def prepare(
     if workers:
         from dkan_core.data.preparation.workers import prepare_in_parts
 
-        return prepare_in_parts(sources, out, config, workers=workers, overwrite=overwrite)
+        return prepare_in_parts(task, footers, out, workers=workers, overwrite=overwrite)
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
         fragments = whole_files(task.files, footers)
         task = with_time_bounds(task, fragments)

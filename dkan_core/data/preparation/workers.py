@@ -9,17 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from dkan_core.config import PrepareConfig
 from dkan_core.data.format.manifest import OUTPUTS, PreparedData
 from dkan_core.data.preparation.parallel import (
     MAX_PARTS,
     Stage,
     finish_preparation,
     fit_preparation,
-    plan_preparation,
+    plan_parts,
     prepare_part,
 )
 from dkan_core.data.preparation.plan import read_plan
+from dkan_core.data.preparation.steps import PreparationTask
+from dkan_core.data.source.columns import Footer
 from dkan_core.errors import DataError
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
@@ -27,19 +28,19 @@ from dkan_core.utils.storage.staging import finish_interrupted, output_lock
 
 
 def prepare_in_parts(
-    sources: str | Path | Sequence[str | Path],
+    task: PreparationTask,
+    footers: Sequence[Footer],
     out: str | Path,
-    config: PrepareConfig,
     *,
     workers: int,
-    overwrite: bool = False,
+    overwrite: bool,
 ) -> PreparedData:
     """Turn Parquet files into a prepared data set, or continue to: the bytes are those of ``prepare``.
 
     Args:
-        sources: Files, folders, globs or fsspec URIs.
+        task: What is to be prepared.
+        footers: Of its files.
         out: Folder or URI, as of ``plan_preparation``.
-        config: Roles of the columns, split rule, storage type and seed.
         workers: How many parts are worked on at once.
         overwrite: Whether an earlier result of other sources or settings may be replaced.
 
@@ -52,7 +53,7 @@ def prepare_in_parts(
     """
     finish_interrupted(out, OUTPUTS)
     with output_lock(out):
-        plan_preparation(sources, out, config, parts=MAX_PARTS, overwrite=overwrite)
+        plan_parts(task, footers, out, parts=MAX_PARTS, overwrite=overwrite)
         try:
             _run_stage(out, "survey", workers)
             fit_preparation(out)

@@ -272,13 +272,14 @@ def are_small(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schema
 def _in_runs(metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]:
     """Cut row groups into runs to read at once: what is fetched of one from a bucket stays in memory to its end."""
     run: list[int] = []
-    size = 0
+    held = 0
     for group in groups:
-        size += metadata.row_group(group).total_byte_size
-        if run and size > RUN_BYTES:
+        size = metadata.row_group(group).total_byte_size
+        if run and held + size > RUN_BYTES:
             yield run
-            run, size = [], metadata.row_group(group).total_byte_size
+            run, held = [], 0
         run.append(group)
+        held += size
     if run:
         yield run
 
