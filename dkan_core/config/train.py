@@ -103,6 +103,10 @@ class TrainConfig:
     sketch_rank: Annotated[int, Field(ge=0, le=4096)] = setting(0, "Model", advanced=True, form=True)
     """Rank of the random sketches whose factors are trained instead of the first layer's weights; 0 for no sketches."""
 
+    # Without it 0.002 of AP were lost.
+    blend: bool = setting(True, "Model", form=True)
+    """Blend the network with an additive model of the same rows, with model auto, where validation AP gains by it."""
+
     init_from: str | None = setting(None, "Model", form=INITIAL_MODEL)
     """Model (path or URI) whose architecture and weights to start from; prepare the data with `--like` this model."""
 

@@ -65,10 +65,7 @@ class AdditiveExplainer:
         self._terms = terms.layout.terms
         self._groups = term_groups(terms.layout, preprocessor)
         # A row's places stand in the order of the features, not of the table.
-        numeric = range(model.config.num_numeric)
-        coded = [term.features[0] for term in terms.layout.coded]
-        features = [(feature,) for feature in (*numeric, *coded)]
-        order = {each: place for place, each in enumerate(features + [term.features for term in terms.layout.pairs])}
+        order = {features: place for place, features in enumerate(model.place_features)}
         self._order = [order[term.features] for term in self._terms]
 
     @property

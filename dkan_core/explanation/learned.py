@@ -126,6 +126,7 @@ def read_label(
     inputs: Arrays = {name: arrays[name] for name in INPUTS if name in arrays}
     # A value code that the model has no weights for is no place where its curve could jump.
     exact = {index for group in model.config.one_hot_groups for index in group}
+    exact |= {*model.config.blended.coded} if model.config.blended is not None else set()
     listed = listed_columns(saved.preprocessor)
     columns = [*source_columns(saved.preprocessor, exact), *listed]
     by_name = {column.name: column for column in columns}

@@ -17,8 +17,9 @@ from dkan_core.evaluation.prediction import CHUNK_OUTPUTS
 from dkan_core.explanation.columns import Rows, Settings, changed_rows, listed_codes
 from dkan_core.explanation.response import Answers, Change, cut, first_rows, row_count, slices
 from dkan_core.model.base import TabularModel
+from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.first_layer import FeatureChange, FirstLayerTerms
-from dkan_core.model.tabular import TabularFastKAN, mean_log_odds
+from dkan_core.model.tabular import TabularFastKAN
 
 # Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
 # says nothing, and one row of that kind would outweigh all others in a mean of squares.
@@ -122,8 +123,8 @@ class ModelAnswers(Answers):
 
     @property
     def _id_weights(self) -> Tensor:
-        assert isinstance(self._model, TabularFastKAN) and self._model.encoder.sparse is not None
-        return self._model.encoder.sparse.weight.detach()
+        assert isinstance(self._model, TabularFastKAN), "no other model reads ids"
+        return FirstLayerTerms(self._model).of_ids()
 
     def to_changed(self, rows_M: Rows, settings: Settings) -> Float64:
         """Return the log-odds ``(M, L)`` of rows with some columns changed.
@@ -157,14 +158,13 @@ class ModelAnswers(Answers):
 
     def _together_and_apart(self, rows_M: Rows, settings: Settings) -> Tensor:
         """Return the log-odds of changed rows before calibration, ``(1 + members, M, L)``, all members' first."""
-        if isinstance(self._model, TabularFastKAN) and self._terms is not None:
-            logits_ML = self._model.logits_of(self._changed_first(rows_M, settings))
-            together_L = mean_log_odds(logits_ML)
+        if isinstance(self._model, TabularFastKAN):
+            first_MH = self._changed_first(rows_M, settings)
+            together_ML, apart = self._model.uncalibrated_of(first_MH), self._model.logits_of(first_MH)
         else:
-            logits_ML = self._with_members.member_logits(*self._stored(changed_rows(self.arrays, rows_M, settings)))
-            of_probabilities = isinstance(self._model, TabularFastKAN)
-            together_L = mean_log_odds(logits_ML) if of_probabilities else logits_ML.mean(dim=0)
-        return torch.cat([together_L.unsqueeze(0), logits_ML])
+            apart = self._with_members.member_logits(*self._stored(changed_rows(self.arrays, rows_M, settings)))
+            together_ML = apart.mean(dim=0)
+        return torch.cat([together_ML.unsqueeze(0), apart])
 
     def to_changes(self, changes: Iterable[Change]) -> Iterator[Float64]:
         """Yield what ``to_changed`` returns for each of many changes; those of few rows are scored together."""
@@ -182,7 +182,8 @@ class ModelAnswers(Answers):
 
     def _changed_first(self, rows_M: Rows, settings: Settings) -> Tensor:
         """Return the first layer's output for rows with some columns changed."""
-        assert self._terms is not None
+        if self._terms is None:
+            return self._first(changed_rows(self.arrays, rows_M, settings))
         if rows_M.max(initial=0) < len(self._first_NH):
             first_MH = self._first_NH[torch.from_numpy(rows_M).to(self._device)]
         else:
@@ -198,7 +199,12 @@ class ModelAnswers(Answers):
                 before_MS = listed_codes(column, self.arrays["sparse"][rows_M])
                 first_MH = first_MH + self._terms.listed(cells.listed_PS) - self._terms.listed(before_MS)
         difference_MH = self._terms.difference(scores, codes, lambda index: self.arrays["categorical"][rows_M, index])
-        return first_MH if difference_MH is None else first_MH.add_(difference_MH)
+        if difference_MH is not None:
+            first_MH.add_(difference_MH)
+        if isinstance(self._model, BlendedFastKAN):
+            numeric, categorical, _, _ = self._stored(changed_rows(self.arrays, rows_M, settings))
+            first_MH[:, self._model.network_width :] = self._model.additive.first_output(numeric, categorical)
+        return first_MH
 
 
 def _grouped(changes: Iterable[Change], rows: int) -> Iterator[list[Change]]:

@@ -16,6 +16,7 @@ from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.model_answers import LARGEST
 from dkan_core.explanation.response import affordable_rows, first_rows, row_count, width
 from dkan_core.model.base import TabularModel
+from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.scores import decode_scores
 
 # Smaller than the chunks that are only scored (in ``response``): until the gradient is taken, what the forward pass
@@ -90,8 +91,10 @@ def _summed_gradients(model: TabularModel, chunk: dict[str, Tensor], labels: Seq
     scores_BF = decode_scores(chunk["numeric"]).requires_grad_()
     odds_BL = model(scores_BF, chunk.get("categorical"), sparse=chunk.get("sparse")).clamp(-LARGEST, LARGEST)
     total_BF = torch.zeros_like(scores_BF)
+    # What is looked up in tables has no gradient.
+    of_tables_BFL = model.term_slopes(chunk["numeric"]) if isinstance(model, BlendedFastKAN) else None
     for label in labels:
         # Rows do not depend on each other, so the gradient of their sum holds each row's own.
         (gradient_BF,) = torch.autograd.grad(odds_BL[:, label].sum(), scores_BF, retain_graph=True)
-        total_BF += gradient_BF.abs()
+        total_BF += (gradient_BF if of_tables_BFL is None else gradient_BF + of_tables_BFL[:, :, label]).abs()
     return (total_BF * _present(chunk["numeric"])).sum(dim=0, dtype=torch.float64) / len(labels)

@@ -73,9 +73,7 @@ class ColumnTerms:
             - Input: ``(N, S)``
             - Output: ``(N, S, Z)``
         """
-        table = self._model.encoder.sparse
-        assert table is not None
-        of_first_NSH = table.weight[torch.from_numpy(codes_NS).to(self._device)]
+        of_first_NSH = self._first_layer.of_ids()[torch.from_numpy(codes_NS).to(self._device)]
         return functional.pad(of_first_NSH, (self._inputs, 0))
 
     def finish(self, sum_NZ: Tensor) -> Tensor:
@@ -87,5 +85,5 @@ class ColumnTerms:
         layer, first_NH = self._model.first_layer, sum_NZ[:, self._inputs :]
         if layer is not None:
             of_layer = layer(sum_NZ[:, : self._inputs]) if self._inputs else layer.base_linear.bias
-            first_NH = first_NH + of_layer
+            first_NH = first_NH + functional.pad(of_layer, (0, first_NH.shape[1] - of_layer.shape[-1]))
         return self._model.log_odds_of(first_NH)

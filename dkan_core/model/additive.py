@@ -152,6 +152,16 @@ class AdditiveFastKAN(TabularModel, KernelModule):
                 stop = term.first + term.size
         return torch.cat([*parts, table_VH[stop:]])
 
+    @property
+    def place_features(self) -> list[tuple[int, ...]]:
+        """The features of each of a row's ``places``: single ones, then pairs; the numeric ones are counted first."""
+        coded = [term.features for term in self.layout.coded]
+        return [
+            *((feature,) for feature in range(self.config.num_numeric)),
+            *coded,
+            *(term.features for term in self.layout.pairs),
+        ]
+
     def places(self, numeric: Tensor | None, categorical: Tensor | None) -> Tensor:
         """Return the rows of the table that each row takes: one of each term.
 

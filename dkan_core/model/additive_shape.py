@@ -80,6 +80,25 @@ class AdditiveShape(Schema):
         return next(each.cuts for each in self.binned if each.feature == feature)
 
 
+class Blend(Schema):
+    """The additive model that a network is blended with."""
+
+    weight: Annotated[float, Field(gt=0, lt=1)]
+    """What its log-odds count; those of the network count the rest."""
+
+    coded: tuple[Index, ...]
+    """Coded features with a term of their own."""
+
+    additive: AdditiveShape
+    """Its pairs and bins; of the form "tables"."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.additive.form != "tables":
+            raise ValueError("additive.form: must be tables")
+        return self
+
+
 @dataclass(frozen=True, kw_only=True)
 class Term:
     """Rows of the table that belong together."""

@@ -15,7 +15,7 @@ from dkan_core.config.train import MAX_SEED, TrainConfig
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
-from dkan_core.model.additive_shape import PAIR_FUNCTIONS, AdditiveShape, Layout, layout_of
+from dkan_core.model.additive_shape import PAIR_FUNCTIONS, AdditiveShape, Blend, Layout, layout_of
 from dkan_core.utils.resources import available_memory
 from dkan_core.utils.schemas import Schema, read_json
 
@@ -105,6 +105,9 @@ class ModelConfig(Schema):
     additive: AdditiveShape | None = None
     """What additive models alone have."""
 
+    blended: Blend | None = None
+    """The additive model that the network is blended with; None: it scores alone."""
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.additive is not None) != (self.model == "additive"):
@@ -128,6 +131,11 @@ class ModelConfig(Schema):
             raise ValueError(f"indicators: must have at most {MAX_JOINT_CODES:,} joint codes")
         if self.additive is not None:
             self._check_additive(self.additive)
+        if self.blended is not None:
+            if self.model != "auto":
+                raise ValueError(f"blended: must not be there for model {self.model}")
+            # A second model of the same rows, with checks of its own.
+            blended_config(self)
         return self
 
     def _check_additive(self, shape: AdditiveShape) -> None:
@@ -196,7 +204,7 @@ class ModelConfig(Schema):
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
         # Without keys that other models do not have: they write the same bytes as ever.
-        later = ("additive", "positive", "sketch_rank", "sketch_seed", "sparse")
+        later = ("additive", "blended", "positive", "sketch_rank", "sketch_seed", "sparse")
         left_out = {name for name in later if not getattr(self, name)}
         return self.model_dump(by_alias=True, exclude=left_out)
 
@@ -246,11 +254,12 @@ def count_parameters(config: ModelConfig) -> int:
         rows = additive_layout(config).size if config.additive.form == "tables" else 0
         return count_trained(config) + rows + 2 * len(config.labels)
     layers = len(config.hidden) + (_basis_inputs(config) > 0)
-    return count_trained(config) + layers * config.num_centers + 2 * len(config.labels)
+    blended = count_parameters(blended_config(config)) if config.blended is not None else 0
+    return count_trained(config) + layers * config.num_centers + 2 * len(config.labels) + blended
 
 
 def count_trained(config: ModelConfig) -> int:
-    """Return P, the number of trainable parameters, before anything is allocated for them."""
+    """Return P, the number of trainable parameters, before anything is allocated for them; those of no blend."""
     if config.additive is not None:
         layout = additive_layout(config)
         functions = sum(curve_functions(config)) if config.additive.form == "curves" else 0
@@ -274,6 +283,27 @@ def first_layer_weights(config: ModelConfig, sketch_rank: int) -> int:
     outputs, inputs = config.members * (*config.hidden, len(config.labels))[0], _basis_inputs(config)
     widths = (inputs * config.num_centers, inputs)
     return sum(sketch_rank * (outputs + width) if sketch_rank else outputs * width for width in widths)
+
+
+def blended_config(config: ModelConfig) -> ModelConfig:
+    """Return the architecture of the additive model that a network is blended with."""
+    assert config.blended is not None
+    changed: dict[str, Any] = {
+        "model": "additive",
+        "members": 1,
+        "hidden": (),
+        "embedded": (),
+        "one_hot_groups": tuple((index,) for index in config.blended.coded),
+        "missing": (),
+        "sparse": (),
+        "input_norm": "none",
+        "dropout": 0.0,
+        "sketch_rank": 0,
+        "sketch_seed": 0,
+        "additive": config.blended.additive,
+        "blended": None,
+    }
+    return ModelConfig(**{**{name: getattr(config, name) for name in ModelConfig.model_fields}, **changed})
 
 
 def additive_shape(config: ModelConfig) -> AdditiveShape:

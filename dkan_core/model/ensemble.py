@@ -120,3 +120,20 @@ class FastKANEnsemble(nn.Module):
         for dropout, layer in zip(self.dropouts, self.rest, strict=True):
             hidden_MBO = layer(hidden_MBO, dropout, dropout_key_B)
         return hidden_MBO
+
+
+def mean_log_odds(logits_MBL: Tensor) -> Tensor:
+    """Return the log-odds of the mean of the members' probabilities.
+
+    Shape:
+        - Input: ``(M, B, L)``
+        - Output: ``(B, L)``
+
+    >>> round(mean_log_odds(torch.tensor([-1.0, 1.0, 40.0]).view(3, 1, 1)).item(), 4)
+    0.6931
+    """
+    # A single member's log-odds keep all their bits. Of several, the sums of p and of 1 - p are taken as logarithms, so
+    # that probabilities near 0 and 1 do not round to them; dividing both by M would change nothing.
+    if len(logits_MBL) == 1:
+        return logits_MBL[0]
+    return F.logsigmoid(logits_MBL).logsumexp(0) - F.logsigmoid(-logits_MBL).logsumexp(0)

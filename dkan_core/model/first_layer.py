@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dkan_core.data.encoding.preprocessor import UNSEEN
+from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.kernels import radial_linear, table_sum
 from dkan_core.model.kernels.native_input import OneHotGroup
 from dkan_core.model.scores import decode_scores
@@ -64,7 +65,7 @@ class _Term:
 
 
 class FirstLayerTerms:
-    """The terms of a model's first layer.
+    """The terms of a model's first layer; behind them, of a blend, those of its additive model.
 
     Args:
         model: The model. Unless ``first_layer_is_sum`` holds, only the terms of binary features and one-hots add up.
@@ -73,6 +74,7 @@ class FirstLayerTerms:
     def __init__(self, model: TabularFastKAN) -> None:
         encoder = model.encoder
         self._encoder, self._layer = encoder, model.first_layer
+        self._blend = model if isinstance(model, BlendedFastKAN) else None
         self._curved = {feature: place for place, feature in enumerate(encoder.curved.tolist())}
         self._binary = {feature: place for place, feature in enumerate(encoder.binary.tolist())}
         self._embeddings = dict(zip(encoder.embedded, _embeddings(encoder.embeddings), strict=True))
@@ -84,7 +86,7 @@ class FirstLayerTerms:
     def difference(
         self, scores: Mapping[int, FeatureChange], codes: Mapping[int, FeatureChange], codes_of: CodesOf
     ) -> Tensor | None:
-        """Return what is added to the first layer's output when some features change.
+        """Return what is added to the first layer's output when some features change; of a blend, to the network's.
 
         Args:
             scores: The numeric features that change, by index.
@@ -106,7 +108,11 @@ class FirstLayerTerms:
         if not tables:
             return None
         places_MT = torch.from_numpy(np.stack(places, axis=1)).to(self._encoder.curved.device)
-        return table_sum(places_MT, torch.cat(tables))
+        return self._padded(table_sum(places_MT, torch.cat(tables)))
+
+    def _padded(self, term_MH: Tensor) -> Tensor:
+        """Return a term of the network as one of all outputs."""
+        return term_MH if self._blend is None else F.pad(term_MH, (0, self._blend.additive.first_width))
 
     def of_rows(
         self, arrays: Mapping[str, Stored], *, through_basis: bool = True
@@ -120,6 +126,13 @@ class FirstLayerTerms:
         Shape:
             - arrays: ``numeric`` (M, features), ``categorical`` (M, features), ``sparse`` (M, S); each term ``(M, H)``
         """
+        for features, term_MH in self._of_network(arrays, through_basis):
+            yield features, self._padded(term_MH)
+        if self._blend is not None:
+            yield from _of_additive(self._blend, arrays)
+
+    def _of_network(self, arrays: Mapping[str, Stored], through_basis: bool) -> Iterator[tuple[list[Feature], Tensor]]:
+        """Yield the terms of the network's outputs alone."""
         device = self._encoder.curved.device
 
         def stored(name: str, feature: int) -> Tensor:
@@ -140,7 +153,7 @@ class FirstLayerTerms:
             start, stop = stop, stop + listed.codes
             codes_MS = arrays["sparse"]
             own_MS = np.where((codes_MS >= start) & (codes_MS < stop), codes_MS, codes_MS.dtype.type(0))
-            yield [("sparse", index)], self.listed(own_MS)
+            yield [("sparse", index)], self._listed(own_MS)
 
     def listed(self, codes_MS: Stored) -> Tensor:
         """Return what codes of ids add: the sum of their vectors, for each row.
@@ -149,9 +162,17 @@ class FirstLayerTerms:
             - Input: ``(M, S)``, 0 where there is none
             - Output: ``(M, H)``
         """
+        return self._padded(self._listed(codes_MS))
+
+    def _listed(self, codes_MS: Stored) -> Tensor:
         assert self._encoder.sparse is not None
         summed_MH: Tensor = self._encoder.sparse(torch.from_numpy(codes_MS).to(self._encoder.curved.device))
         return summed_MH
+
+    def of_ids(self) -> Tensor:
+        """Return what each code of ids adds ``(V, H)``; no row has the first."""
+        assert self._encoder.sparse is not None
+        return self._padded(self._encoder.sparse.weight.detach())
 
     def inputs(self) -> Iterator[tuple[Feature, slice]]:
         """Yield each feature that goes through the basis, with its places among the layer's inputs."""
@@ -199,6 +220,17 @@ class FirstLayerTerms:
     def _one_hot_term(self, places_P: Tensor) -> Tensor:
         assert self._encoder.indicators is not None
         return self._encoder.indicators.weight[places_P]
+
+
+def _of_additive(blend: BlendedFastKAN, arrays: Mapping[str, Stored]) -> Iterator[tuple[list[Feature], Tensor]]:
+    """Yield the terms of a blend's additive model, behind zeros for the network's outputs."""
+    device, numeric = blend.bias.device, blend.config.num_numeric
+    stored = {name: torch.from_numpy(arrays[name]).to(device) for name in ("numeric", "categorical") if name in arrays}
+    places_MT = blend.additive.places(stored.get("numeric"), stored.get("categorical")).long()
+    table_VH = F.pad(blend.additive.mean_table(), (blend.network_width, 0))
+    for features, places_M in zip(blend.additive.place_features, places_MT.T, strict=True):
+        named = [("categorical", each - numeric) if each >= numeric else ("numeric", each) for each in features]
+        yield named, table_VH[places_M]
 
 
 def _embeddings(modules: nn.ModuleList) -> list[nn.Embedding]:

@@ -17,7 +17,7 @@ from dkan_core.data.encoding.preprocessor import FIRST_CODE, UNSEEN
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embedding_width, sparse_rows
 from dkan_core.model.base import TabularModel
 from dkan_core.model.dropout import RowDropout
-from dkan_core.model.ensemble import FastKANEnsemble
+from dkan_core.model.ensemble import FastKANEnsemble, mean_log_odds
 from dkan_core.model.fastkan import Basis, FastKAN, FastKANLayer
 from dkan_core.model.kernels import KernelModule, byte_layer, can_compute_input_layer, radial_linear, table_sum
 from dkan_core.model.kernels.native_input import EmbeddedColumn, InputLayout, InputWeights, OneHotGroup, input_layer
@@ -365,7 +365,11 @@ class TabularFastKAN(TabularModel):
 
     def log_odds_of(self, first_BH: Tensor) -> Tensor:
         """Return the calibrated log-odds ``(B, L)``, given the first layer's output."""
-        return self.calibrated(mean_log_odds(self.logits_of(first_BH)))
+        return self.calibrated(self.uncalibrated_of(first_BH))
+
+    def uncalibrated_of(self, first_BH: Tensor) -> Tensor:
+        """Return the log-odds ``(B, L)`` before calibration, given the first layer's output."""
+        return mean_log_odds(self.logits_of(first_BH))
 
     def logits_of(self, first_BH: Tensor, dropout_key_B: Tensor | None = None) -> Tensor:
         """Return each member's log-odds ``(M, B, L)``, before calibration, given the first layer's output.
@@ -376,20 +380,3 @@ class TabularFastKAN(TabularModel):
         """
         logits = self.network.after_first(first_BH, dropout_key_B)
         return (logits.unsqueeze(0) if isinstance(self.network, FastKAN) else logits) + self.bias
-
-
-def mean_log_odds(logits_MBL: Tensor) -> Tensor:
-    """Return the log-odds of the mean of the members' probabilities.
-
-    Shape:
-        - Input: ``(M, B, L)``
-        - Output: ``(B, L)``
-
-    >>> round(mean_log_odds(torch.tensor([-1.0, 1.0, 40.0]).view(3, 1, 1)).item(), 4)
-    0.6931
-    """
-    # A single member's log-odds keep all their bits. Of several, the sums of p and of 1 - p are taken as logarithms, so
-    # that probabilities near 0 and 1 do not round to them; dividing both by M would change nothing.
-    if len(logits_MBL) == 1:
-        return logits_MBL[0]
-    return F.logsigmoid(logits_MBL).logsumexp(0) - F.logsigmoid(-logits_MBL).logsumexp(0)

@@ -8,6 +8,7 @@ Shape suffixes: N rows, F numeric features, V value-coded features, K the longes
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from dkan_core.data.encoding.preprocessor import (
     quantize,
 )
 from dkan_core.errors import DataError
+from dkan_core.model.additive import score_codes
 from dkan_core.model.scores import decode_scores
 from dkan_core.onnx_export.graph import ML_DOMAIN, Graph
 
@@ -37,6 +39,9 @@ class EncodedColumns:
 
     scores: str | None
     """Decoded normal scores ``(N, F)`` float32; None without numeric columns."""
+
+    score_codes: str | None
+    """Codes of the stored scores ``(N, F)`` int64, as ``model.additive.score_codes`` gives them; None likewise."""
 
     codes: dict[int, str]
     """Codes ``(N,)`` int64 of each coded feature that the model reads."""
@@ -62,18 +67,19 @@ def add_encoding(graph: Graph, preprocessor: Preprocessor, read: Collection[int]
     Raises:
         DataError: ``missing_text`` is one of a column's categories.
     """
-    scores, codes = None, {}
+    scores, codes_of_scores, codes = None, None, {}
     if preprocessor.numeric:
         columns = [graph.input(feature.name, float) for feature in preprocessor.numeric]
         values = graph.node("Concat", *columns, axis=1)
         # Infinity is missing for `Preprocessor.transform`, too.
         numbers = _Numbers(values=values, missing=graph.node("Or", *(graph.node(kind, values) for kind in _NO_NUMBER)))
         scores = _add_scores(graph, numbers, preprocessor)
+        codes_of_scores = _add_score_codes(graph, scores, numbers, preprocessor)
         codes = _add_value_codes(graph, numbers, preprocessor, read)
     for index, feature in enumerate(preprocessor.coded):
         if isinstance(feature, CategoryFeature):
             codes[index] = _add_category_codes(graph, feature, missing_text)
-    return EncodedColumns(scores=scores, codes=codes)
+    return EncodedColumns(scores=scores, score_codes=codes_of_scores, codes=codes)
 
 
 _NO_NUMBER = ("IsNaN", "IsInf")
@@ -95,10 +101,25 @@ def _add_scores(graph: Graph, numbers: _Numbers, preprocessor: Preprocessor) -> 
     return graph.node("Where", numbers.missing, missing_scores, scores)
 
 
+def _add_score_codes(graph: Graph, scores: str, numbers: _Numbers, preprocessor: Preprocessor) -> str:
+    """Add the codes of decoded scores: what a table has a row for."""
+    steps = graph.node(
+        "Mul", graph.node("Add", scores, graph.number(SCORE_LIMIT)), graph.number(STEPS / (2 * SCORE_LIMIT))
+    )
+    codes = graph.cast(graph.node("Add", graph.node("Round", steps), graph.number(1)), np.int64)
+    stored = [_stored_missing(feature, preprocessor.numeric_dtype) for feature in preprocessor.numeric]
+    missing_F = score_codes(torch.from_numpy(np.array([stored]))).numpy().astype(np.int64)
+    return graph.node("Where", numbers.missing, graph.constant(missing_F, "missing_codes"), codes)
+
+
+def _stored_missing(feature: NumericFeature, dtype: str) -> Any:
+    """Return what is stored where a value is missing."""
+    return quantize(normal_scores(np.array([np.nan]), feature), dtype)[0]
+
+
 def _missing_score(feature: NumericFeature, dtype: str) -> float:
     """Return what a model reads where a value is missing: 0, unless a single knot has another score."""
-    stored = quantize(normal_scores(np.array([np.nan]), feature), dtype)
-    return float(decode_scores(torch.from_numpy(stored[None])))
+    return float(decode_scores(torch.from_numpy(np.array([[_stored_missing(feature, dtype)]]))))
 
 
 def _add_normal_scores(graph: Graph, values: str, features: Sequence[NumericFeature]) -> str:

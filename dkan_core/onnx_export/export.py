@@ -10,7 +10,6 @@ from typing import Literal
 import dkan_core
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.onnx_export.encoding import add_encoding
 from dkan_core.onnx_export.graph import PRODUCER, Graph
 from dkan_core.onnx_export.network import add_probabilities
@@ -105,11 +104,6 @@ def onnx_bytes(saved: SavedModel, missing_text: str = "") -> bytes:
     """
     from onnx import TensorProto, helper
 
-    if not isinstance(saved.module, TabularFastKAN):
-        raise DataError(
-            f"{saved.folder}: model {saved.config.model} looks its terms up by the codes of stored scores, which the "
-            "ONNX graph of the encoding does not have; score with `dkan predict`, or export a model auto or fastkan"
-        )
     for feature in saved.preprocessor.sparse:
         raise DataError(
             f"{saved.folder}: column {feature.name!r} holds ids, as many as a row has, and an input of the ONNX graph "
@@ -126,6 +120,7 @@ def onnx_bytes(saved: SavedModel, missing_text: str = "") -> bytes:
     graph = Graph(reserved=[*saved.preprocessor.columns, OUTPUT])
     config = saved.config
     read = {*config.embedded, *config.missing, *(index for group in config.one_hot_groups for index in group)}
+    read |= {*config.blended.coded} if config.blended is not None else set()
     columns = add_encoding(graph, saved.preprocessor, read, missing_text)
     add_probabilities(graph, saved.module, columns, OUTPUT)
     if graph.constant_bytes > MAX_CONSTANT_BYTES:

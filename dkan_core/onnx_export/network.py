@@ -1,4 +1,4 @@
-"""``TabularFastKAN`` as nodes of a graph.
+"""Models as nodes of a graph.
 
 Shape suffixes: N rows, I inputs, G centers, O outputs, M members, L labels.
 """
@@ -11,14 +11,18 @@ import numpy as np
 from torch import Tensor, nn
 
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN
+from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.base import TabularModel
+from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.ensemble import FastKANEnsemble, MemberLayer
 from dkan_core.model.fastkan import FastKAN, FastKANLayer, RadialBasis
 from dkan_core.model.tabular import BINARY_SCALE, InputEncoder, OneHotWeights, TabularFastKAN
+from dkan_core.onnx_export.additive import add_terms
 from dkan_core.onnx_export.encoding import EncodedColumns
 from dkan_core.onnx_export.graph import Array, Graph
 
 
-def add_probabilities(graph: Graph, model: TabularFastKAN, columns: EncodedColumns, output: str) -> None:
+def add_probabilities(graph: Graph, model: TabularModel, columns: EncodedColumns, output: str) -> None:
     """Add the whole model.
 
     Args:
@@ -27,19 +31,34 @@ def add_probabilities(graph: Graph, model: TabularFastKAN, columns: EncodedColum
         columns: Its inputs.
         output: What the probabilities ``(N, L)`` float32 are to be called.
     """
-    inputs, shifts = _add_encoder(graph, model.encoder, columns)
-    if isinstance(model.network, FastKAN):
-        logits = _add_fastkan(graph, model.network, inputs)
-        log_odds = graph.node("Add", logits, graph.constant(_array(model.bias), "bias"))
-    else:
-        width = [*model.config.hidden, len(model.config.labels)][0]
-        logits_MNL = _add_ensemble(graph, model.network, width, inputs, shifts)
-        logits_MNL = graph.node("Add", logits_MNL, graph.constant(_array(model.bias), "bias"))
-        log_odds = _add_mean_log_odds(graph, logits_MNL, model.network.members)
+    log_odds = _add_log_odds(graph, model, columns)
     scaled = graph.node("Mul", log_odds, graph.constant(_array(model.calibration_scale), "calibration_scale"))
     calibrated = graph.node("Add", scaled, graph.constant(_array(model.calibration_shift), "calibration_shift"))
     # In float32, onnxruntime rounds probabilities below 1e-8 to 0, and rows with those could not be ranked.
     graph.cast(graph.node("Sigmoid", graph.cast(calibrated, np.float64)), np.float32, output=output)
+
+
+def _add_log_odds(graph: Graph, model: TabularModel, columns: EncodedColumns) -> str:
+    """Add a model up to its log-odds before calibration, ``(N, L)``."""
+    if isinstance(model, AdditiveFastKAN):
+        return add_terms(graph, model, columns)
+    assert isinstance(model, TabularFastKAN), "there is no other model"
+    of_network = _add_network(graph, model, columns)
+    if not isinstance(model, BlendedFastKAN):
+        return of_network
+    parts = {of_network: 1 - model.weight, add_terms(graph, model.additive, columns): model.weight}
+    return graph.node("Add", *(graph.node("Mul", part, graph.number(weight)) for part, weight in parts.items()))
+
+
+def _add_network(graph: Graph, model: TabularFastKAN, columns: EncodedColumns) -> str:
+    """Add the encoder and the network up to its log-odds ``(N, L)``."""
+    inputs, shifts = _add_encoder(graph, model.encoder, columns)
+    bias = graph.constant(_array(model.bias), "bias")
+    if isinstance(model.network, FastKAN):
+        return graph.node("Add", _add_fastkan(graph, model.network, inputs), bias)
+    width = [*model.config.hidden, len(model.config.labels)][0]
+    logits_MNL = graph.node("Add", _add_ensemble(graph, model.network, width, inputs, shifts), bias)
+    return _add_mean_log_odds(graph, logits_MNL, model.network.members)
 
 
 def _add_encoder(graph: Graph, encoder: InputEncoder, columns: EncodedColumns) -> tuple[str | None, list[str]]:

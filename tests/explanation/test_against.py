@@ -23,7 +23,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = table.append_column("gone", table["bowl"]).drop_columns("bowl")
     pq.write_table(table, folder / "rows.parquet")
     prepare(folder / "rows.parquet", folder / "data", PrepareConfig(label=("label",)))
-    config = TrainConfig(epochs=2, hidden=(4,), members=2, workers=1, device="cpu", batch_size=128)
+    config = TrainConfig(epochs=2, hidden=(4,), members=2, workers=1, device="cpu", batch_size=128, blend=False)
     return Path(train(folder / "data", folder / "run", config).model)
 
 

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from dkan_core.model.ensemble import FastKANEnsemble, MemberLayer
+from dkan_core.model.ensemble import FastKANEnsemble, MemberLayer, mean_log_odds
 from dkan_core.model.fastkan import Basis, FastKAN, FastKANLayer
-from dkan_core.model.tabular import mean_log_odds
 
 GRID: Basis = {"num_centers": 5, "grid_min": -1.5, "grid_max": 2.0}
 

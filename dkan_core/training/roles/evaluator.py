@@ -5,7 +5,6 @@ it calls the best does not depend on how fast it is, or on how often it was kill
 the run's time is up, does the newest snapshot win and the stale ones are skipped.
 """
 
-import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -29,9 +28,8 @@ from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import Evaluated, SharedMemory, Snapshot
 from dkan_core.training.state.snapshots import StateSnapshot, newest_snapshot, scored_values, snapshots_beyond
-from dkan_core.training.validation.additive_tables import TableMaker
 from dkan_core.training.validation.early_stopping import EarlyStopping
-from dkan_core.training.validation.finishing import finish_model
+from dkan_core.training.validation.finishing import Finisher
 from dkan_core.training.validation.scorer import Best, Scorer
 
 MODEL_FOLDER = "model"
@@ -113,6 +111,13 @@ class Evaluator:
         self.history = list(spec.history)
         reader = open_split(folder, self.prepared, "valid")
         self.scorer = Scorer(Replica.from_architecture(spec.model, device, spec.config.kernel), reader, early_stopping)
+        self.finisher = Finisher(
+            lambda: open_split(folder, self.prepared, "train"),
+            reader,
+            self.prepared,
+            spec.config,
+            spec.config.init_from is None,
+        )
         self.best: Best | None = None
         self.unsaved: StateSnapshot | None = None
         """What ``best`` was made of, while that is not on disk: its slot is not written to before."""
@@ -155,21 +160,13 @@ class Evaluator:
             return
         replica = self.scorer.replica
         replica.load(best.values_P)
-        model, architecture, metrics = finish_model(
-            replica.model, best, self.prepared.labels, self.spec.config, lambda: self._tables
-        )
+        model, architecture, metrics = self.finisher.finish(replica.model, best)
         metrics["data"] = self.prepared.fingerprint
         metrics["origin"] = origin_of(self.prepared).model_dump()
         folder = Path(self.spec.run) / MODEL_FOLDER
         save_model(folder, model, architecture, self.prepared.preprocessor, metrics)
         self._write_state(self.unsaved, folder)
         self.unsaved = None
-
-    @functools.cached_property
-    def _tables(self) -> TableMaker:
-        """What makes tables of an additive model; it counts the rows of the train split once."""
-        train = open_split(Path(self.spec.prepared), self.prepared, "train")
-        return TableMaker(train, self.scorer.reader, self.spec.config.init_from is None)
 
     def _write_state(self, each: StateSnapshot, model: Path) -> None:
         """Write the state of the best model as a checkpoint, for ``--resume best``; training does not need it."""

@@ -32,9 +32,8 @@ from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
 from dkan_core.training.state.shared_memory import Evaluated, MemoryShape, create_memory
-from dkan_core.training.validation.additive_tables import TableMaker
 from dkan_core.training.validation.early_stopping import EarlyStopping
-from dkan_core.training.validation.finishing import finish_model
+from dkan_core.training.validation.finishing import Finisher
 from dkan_core.training.validation.scorer import Best, Scorer
 
 logger = logging.getLogger(__name__)
@@ -104,7 +103,7 @@ class _Single:
         config = replace(config, strategy="single", mode="sync", sync_interval=1)
         self.config = config
         self.train = train
-        self.from_scratch = initial is None
+        self.prepared, self.from_scratch = prepared, initial is None
         self.architecture = starting_architecture(train, prepared, config, initial)
         model = initial_model(self.architecture, prepared, config, initial)
         values_P = flatten(model).numpy()
@@ -153,13 +152,8 @@ class _Single:
         """Return the best model in memory of its own."""
         assert self.best is not None, "no evaluation gave an average precision"
         self.replica.load(self.best.values_P)
-        model, architecture, metrics = finish_model(
-            self.replica.model,
-            self.best,
-            self.architecture.labels,
-            self.config,
-            lambda: TableMaker(self.train, self.scorer.reader, self.from_scratch),
-        )
+        finisher = Finisher(lambda: self.train, self.scorer.reader, self.prepared, self.config, self.from_scratch)
+        model, architecture, metrics = finisher.finish(self.replica.model, self.best)
         return SingleResult(
             model=model,
             architecture=architecture,

@@ -28,7 +28,6 @@ from dkan_core.training.setup.feature_crosses import (
     Residuals,
     coded_column,
 )
-from dkan_core.training.setup.sizing import can_refit
 
 # Bins of a number and codes of a category in a pair, at most.
 NUMERIC_BINS, CATEGORY_BINS = 16, 32
@@ -37,14 +36,14 @@ MAX_PAIRED = 48
 # Best pairs that are looked at again after each one that is taken.
 MAX_SHORTLIST = 32
 MAX_AUTO_PAIRS = 24
-# The same where tables are fitted anew, which draws pairs that are noise to nothing.
+# Those of tables that are fitted by penalized likelihood, which draws pairs that are noise to nothing.
 MAX_REFIT_PAIRS = 48
 
 SIGNS: dict[str, Literal[-1, 1]] = {"+": 1, "-": -1}
 
 
 def choose_additive(
-    preprocessor: Preprocessor, sample: Arrays, config: ResolvedTrainConfig, train_rows: int
+    preprocessor: Preprocessor, sample: Arrays, config: ResolvedTrainConfig, auto_pairs: int | None
 ) -> tuple[tuple[Group, ...], AdditiveShape]:
     """Return the coded features with a term of their own, and the rest of an additive model's shape.
 
@@ -52,7 +51,7 @@ def choose_additive(
         preprocessor: The encoding.
         sample: Shuffled rows of the train split, as ``feature_crosses.search_sample`` returns them.
         config: Which columns are to be monotone, and how many pairs there are to be.
-        train_rows: Rows of the whole train split.
+        auto_pairs: How many pairs there are with ``pairs="auto"``; None: as many as predict unseen rows better.
 
     Raises:
         ConfigError: ``monotone`` names no numeric column.
@@ -65,14 +64,7 @@ def choose_additive(
     binned: dict[int, tuple[int, ...]] = {}
     if config.pairs != "0":
         binned = _cuts(preprocessor, sample, {feature for feature, _ in monotone})
-        terms = len(preprocessor.numeric) + len(coded) + MAX_REFIT_PAIRS
-        if config.pairs != "auto":
-            limit = int(config.pairs)
-        elif config.init_from is None and can_refit(train_rows, terms, sample["labels"].shape[1]):
-            # Those that say next to nothing are left out when the tables are fitted anew.
-            limit = MAX_REFIT_PAIRS
-        else:
-            limit = None
+        limit = auto_pairs if config.pairs == "auto" else int(config.pairs)
         pairs = choose_pairs(_residuals(preprocessor, sample), _bins(preprocessor, sample, binned), limit)
     used = sorted({feature for pair in pairs for feature in pair})
     shape = AdditiveShape(
@@ -127,6 +119,8 @@ def choose_pairs(residuals: list[Residuals], columns: dict[int, CodedColumn], li
 
     gains = {pair: worth(pair) for pair in itertools.combinations(kept, 2)}
     shortlist = sorted(gains, key=lambda pair: -gains[pair])[: max(MAX_SHORTLIST, limit or 0)]
+    if limit is not None and len(shortlist) <= limit:
+        return sorted(shortlist)
     taken: list[Group] = []
     while shortlist and len(taken) < (MAX_AUTO_PAIRS if limit is None else limit):
         best = max(shortlist, key=worth)

@@ -18,6 +18,7 @@ from dkan_core.data.loading.loader import RowReader
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
+from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.model_folder import CONFIG, WEIGHTS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
@@ -60,10 +61,11 @@ class InitialModel:
 
     @classmethod
     def of(cls, saved: SavedModel, moments_2P: Float32 | None = None) -> "InitialModel":
-        """Return a saved model as what training starts from."""
+        """Return a saved model as what training starts from: of a blend, the network alone."""
+        module = saved.module.network_alone() if isinstance(saved.module, BlendedFastKAN) else saved.module
         return cls(
-            architecture=saved.config,
-            module=saved.module,
+            architecture=module.config,
+            module=module,
             preprocessor=saved.preprocessor,
             moments_2P=moments_2P,
         )

@@ -33,6 +33,11 @@ ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
 # to 40 seconds on one core, and 500 MB.
 MAX_REFIT_CELLS = 20_000_000
 
+# Rows times terms times labels that a network's additive partner is fitted to, at most: about ten seconds on one core,
+# and 300 MB. Of more rows it takes the first ones, which are shuffled; with fewer than this it would say too little.
+MAX_BLEND_CELLS = 30_000_000
+MIN_BLEND_ROWS = 20_000
+
 # Positions of the first and last basis function: those of the paper, and wider ones of broader functions, which fit
 # less noise. The wide grid gained 0.002 of AP, the mean of seven sets with fewer rows of the rarer class than this, and
 # lost 0.001, that of three with more.
@@ -95,6 +100,16 @@ def can_refit(rows: int, terms: int, labels: int) -> bool:
     (True, False)
     """
     return rows * terms * labels <= MAX_REFIT_CELLS
+
+
+def blend_rows(rows: int, terms: int, labels: int) -> int:
+    """Return how many rows an additive model is fitted to that a network is to be blended with; 0: there is none.
+
+    >>> [blend_rows(100_000, 60, 1), blend_rows(10_000_000, 100, 1), blend_rows(5_000, 1_000, 12)]
+    [100000, 300000, 0]
+    """
+    fitted = min(rows, MAX_BLEND_CELLS // (terms * labels))
+    return fitted if fitted >= min(rows, MIN_BLEND_ROWS) else 0
 
 
 def batch_rows(config: TrainConfig, workers: int, rows: int) -> int:

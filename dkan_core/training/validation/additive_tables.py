@@ -82,7 +82,7 @@ class TableMaker:
         if self._count_V is None:
             self._count_V = count_codes(model, self.train)
             if self.from_scratch and can_refit(self.train.rows, len(model.layout.terms), len(model.config.labels)):
-                self._refitted = refitted(model, self.train, self._count_V, config)
+                self._refitted = refitted(model, self.train, config)
         # Purified before: what a pair says of one feature alone is that curve's, and not to be shrunk.
         terms = purified(trained_terms(model, self._count_V))
         terms = self._best([smoothed(terms, penalty) for penalty in CURVE_PENALTIES])

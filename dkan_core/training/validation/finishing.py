@@ -1,14 +1,21 @@
-"""The best model of a run as it is saved: calibrated, an additive one as tables, with its metrics on validation."""
+"""The best model of a run as it is saved: blended or made of tables, calibrated, with its metrics on validation."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from dkan_core.config import TrainConfig
+import torch
+
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.loading.loader import RowReader
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
-from dkan_core.model.build import build_model
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.validation.additive_tables import TableMaker
+from dkan_core.training.validation.blending import Blender
 from dkan_core.training.validation.early_stopping import describe_best
 from dkan_core.training.validation.scorer import Best
 
@@ -16,22 +23,50 @@ FinishedModel = tuple[TabularModel, ModelConfig, dict[str, Any]]
 """A model on the CPU, in eval mode; its architecture; and what a model folder says about it."""
 
 
-def finish_model(
-    model: TabularModel, best: Best, names: Sequence[str], config: TrainConfig, tables: Callable[[], TableMaker]
-) -> FinishedModel:
-    """Return a copy of the best model that is calibrated; the model itself, which others are scored with, is not.
+@dataclass
+class Finisher:
+    """Makes what is saved of the best models of a run; what that takes of the train split is computed once.
 
     Args:
-        model: The model, with the best parameters.
-        best: How it scores, and how far the run was.
-        names: The labels.
+        open_train: Opens the train split.
+        valid: The validation split.
+        prepared: The manifest of both.
         config: Settings of the run.
-        tables: Returns what makes tables of an additive model.
+        from_scratch: Whether training started from an untrained model.
     """
-    if isinstance(model, AdditiveFastKAN):
-        return tables().finish(model, names, config, best.facts)
-    calibration, metrics = describe_best(best.scored, names, config, epoch=best.facts["epoch"], step=best.facts["step"])
-    final = build_model(model.config)
-    final.load_state_dict(model.state_dict())
-    final.calibrate(*calibration)
-    return final.eval(), model.config, metrics
+
+    open_train: Callable[[], RowReader]
+    valid: RowReader
+    prepared: PreparedData
+    config: ResolvedTrainConfig
+    from_scratch: bool
+
+    def finish(self, model: TabularModel, best: Best) -> FinishedModel:
+        """Return the finished copy of a model; the model itself, which others are scored with, stays as it is.
+
+        Args:
+            model: The model, with the best parameters.
+            best: How it scores, and how far the run was.
+        """
+        names = self.prepared.labels
+        if isinstance(model, AdditiveFastKAN):
+            return self._tables.finish(model, names, self.config, best.facts)
+        assert isinstance(model, TabularFastKAN), "there is no other model"
+        with torch.random.fork_rng(devices=[]):
+            final, scored = TabularFastKAN(model.config), best.scored
+        final.load_state_dict(model.state_dict())
+        if self.config.blend and self.config.model == "auto":
+            final, scored = self._blender.blend(final.eval(), scored)
+        calibration, metrics = describe_best(
+            scored, names, self.config, epoch=best.facts["epoch"], step=best.facts["step"]
+        )
+        final.calibrate(*calibration)
+        return final.eval(), final.config, metrics
+
+    @functools.cached_property
+    def _tables(self) -> TableMaker:
+        return TableMaker(self.open_train(), self.valid, self.from_scratch)
+
+    @functools.cached_property
+    def _blender(self) -> Blender:
+        return Blender(self.open_train, self.valid, self.prepared, self.config)

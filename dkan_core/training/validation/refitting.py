@@ -6,6 +6,7 @@ rows that leaves strong terms too flat and weak ones noisy, while a penalized fi
 Shape suffixes: N rows, T terms, V rows of the table, M members, L labels.
 """
 
+import importlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -43,28 +44,35 @@ class _Rows:
     kept_MN: npt.NDArray[np.bool_]
     """Whether a member sees a row."""
 
+    def with_each_code(self, size: int) -> Float64:
+        """Return how many rows have each code, by weight, given how many codes there are."""
+        weight_V = np.zeros(size)
+        for places_N in self.places_TN:
+            weight_V += np.bincount(places_N, self.weight_N, size)
+        return weight_V
 
-def refitted(model: AdditiveFastKAN, reader: RowReader, weight_V: Float64, config: TrainConfig) -> AdditiveTerms:
+
+def refitted(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig) -> AdditiveTerms:
     """Return the terms of a penalized fit: purified, not calibrated. What the model has learned does not matter.
 
     The mean of the members is the fit of all rows; they differ as fits of the rows that each one sees do. Of monotone
     terms, which each member has to have, it is the mean of those fits.
 
     Args:
-        model: Of the form "curves"; its terms, members and labels are those of the result.
+        model: Its terms, members and labels are those of the result. Members that leave out no rows are all the fit.
         reader: The train split.
-        weight_V: Its rows with each code.
         config: Settings of the run.
     """
-    start = trained_terms(model, weight_V)
-    table_VML, intercept_L = np.zeros_like(start.table_VML), np.zeros_like(start.intercept_L)
     rows = _read(model, reader, config.seed)
-    # As many threads always: their number changes the last bits.
+    start = trained_terms(model, rows.with_each_code(model.layout.size))
+    table_VML, intercept_L = np.zeros_like(start.table_VML), np.zeros_like(start.intercept_L)
+    # As many threads always: their number changes the last bits. Libraries that are loaded later would not be limited.
+    importlib.import_module("scipy.linalg")
     with threadpool_limits(1, user_api="blas"):
         for label in range(len(intercept_L)):
             fits = _fit_label(model, rows, label, config.pos_weight)
             everywhere, members = fits[0], fits[1:]
-            table_VML[:, :, label] = _around(everywhere, members)
+            table_VML[:, :, label] = _around(everywhere, members) if members else everywhere.table_V[:, None]
             intercept_L[label] = everywhere.intercept
     terms = purified(replace(start, table_VML=table_VML, intercept_L=intercept_L))
     return without_idle_pairs(terms) if config.pairs == "auto" else terms
@@ -121,7 +129,7 @@ def _fit_label(model: AdditiveFastKAN, rows: _Rows, label: int, pos_weight: floa
     everywhere = PenalizedFit(terms, positive_N, weight_N)
     everywhere.fit()
     members = []
-    for kept_N in rows.kept_MN:
+    for kept_N in rows.kept_MN if model.bags.p else ():
         members.append(PenalizedFit(terms, positive_N, weight_N * kept_N))
         members[-1].start_at(everywhere)
         members[-1].refine(MEMBER_ROUNDS)
@@ -130,10 +138,8 @@ def _fit_label(model: AdditiveFastKAN, rows: _Rows, label: int, pos_weight: floa
 
 def _read(model: AdditiveFastKAN, reader: RowReader, seed: int) -> _Rows:
     """Return all rows of a split: the row of the table that each takes, for each term of the layout."""
-    numeric = model.config.num_numeric
-    coded = {term.features[0]: numeric + place for place, term in enumerate(model.layout.coded)}
-    slots = [coded.get(term.features[0], term.features[0]) for term in model.layout.mains]
-    slots += range(numeric + len(coded), numeric + len(coded) + len(model.layout.pairs))
+    order = {features: place for place, features in enumerate(model.place_features)}
+    slots = [order[term.features] for term in model.layout.terms]
     places_TN = np.empty((len(slots), reader.rows), np.int64)
     labels, weights, start = [], [], 0
     for batch in all_batches(reader, BATCH_ROWS):

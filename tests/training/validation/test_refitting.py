@@ -21,7 +21,7 @@ from dkan_core.model.architecture import additive_shape
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.sizing import MAX_REFIT_CELLS
-from dkan_core.training.validation.additive_tables import TableMaker, count_codes
+from dkan_core.training.validation.additive_tables import TableMaker
 from dkan_core.training.validation.refitting import MIN_PAIR_EFFECT, refitted, without_idle_pairs
 from tests.additive_data import QUICK, prepare_rows
 
@@ -40,7 +40,7 @@ class Setting:
 
     def refitted(self, config: ResolvedTrainConfig) -> AdditiveTerms:
         model = self.untrained(config)
-        return refitted(model, self.train, count_codes(model, self.train), config)
+        return refitted(model, self.train, config)
 
     def loss(self, terms: AdditiveTerms) -> float:
         scored = score_split(terms.to_model(), self.valid, torch.device("cpu"))

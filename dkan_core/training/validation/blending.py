@@ -1,0 +1,117 @@
+"""Blending a trained network with an additive model of the same rows, where validation gains by it.
+
+The additive model is fitted by penalized likelihood, once in a run; see ``model.blended``.
+"""
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.data.loading.loader import FirstRows, RowReader, all_batches
+from dkan_core.evaluation.metrics import macro_average_precision
+from dkan_core.evaluation.prediction import SCORING_ROWS, ScoredSplit, score_batches
+from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.additive_shape import Blend
+from dkan_core.model.additive_terms import TABLES
+from dkan_core.model.architecture import ModelConfig, additive_shape, blended_config
+from dkan_core.model.blended import BlendedFastKAN, blended
+from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.training.setup.additive_terms import choose_additive
+from dkan_core.training.setup.feature_crosses import search_sample
+from dkan_core.training.setup.sizing import blend_rows
+from dkan_core.training.validation.refitting import refitted
+
+# What the additive model may count: so few that the choice does not fit the noise of validation.
+WEIGHTS = (0.2, 0.4)
+# Pairs, and rows that they are chosen on: half of those that the network's crosses are, at half the time.
+MAX_PAIRS = 96
+SEARCHED_ROWS = 100_000
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Partner:
+    """What a network may be blended with, and how it scores validation."""
+
+    model: AdditiveFastKAN
+    coded: tuple[int, ...]
+    scored: ScoredSplit
+
+
+@dataclass
+class Blender:
+    """Blends the networks of a run.
+
+    Args:
+        open_train: Opens the train split.
+        valid: The validation split.
+        prepared: The manifest of both.
+        config: Settings of the run.
+    """
+
+    open_train: Callable[[], RowReader]
+    valid: RowReader
+    prepared: PreparedData
+    config: ResolvedTrainConfig
+
+    def blend(self, network: TabularFastKAN, scored: ScoredSplit) -> tuple[TabularFastKAN, ScoredSplit]:
+        """Return the blend with the best validation AP and how it scores: the network itself where none is better.
+
+        Args:
+            network: In eval mode, on the CPU, not calibrated.
+            scored: Its log-odds on validation.
+        """
+        partner = self._partner
+        if partner is None:
+            return network, scored
+        of_network_NL, of_partner_NL = (torch.from_numpy(each.log_odds_NL) for each in (scored, partner.scored))
+        found = {
+            weight: replace(scored, log_odds_NL=blended(of_network_NL, of_partner_NL, weight).numpy())
+            for weight in WEIGHTS
+        }
+        values = {weight: _average_precision(each) for weight, each in found.items()}
+        best, alone = max(WEIGHTS, key=lambda weight: values[weight]), _average_precision(scored)
+        if values[best] <= alone:
+            return network, scored
+        logger.info(
+            "blended with %g of the additive model: validation AP %.4f instead of %.4f", best, values[best], alone
+        )
+        shape = Blend(weight=best, coded=partner.coded, additive=additive_shape(partner.model.config))
+        return BlendedFastKAN.of(network, partner.model, shape), found[best]
+
+    @functools.cached_property
+    def _partner(self) -> _Partner | None:
+        """The additive model; None where there is nothing to add up, or too many columns for the rows."""
+        encoding, labels = self.prepared.preprocessor, len(self.prepared.labels)
+        columns = len(encoding.numeric) + len(encoding.coded)
+        if not columns:
+            return None
+        train = self.open_train()
+        rows = blend_rows(train.rows, columns + MAX_PAIRS, labels)
+        if not rows:
+            return None
+        sample = search_sample(FirstRows(train, SEARCHED_ROWS), columns=columns, labels=labels)
+        groups, shape = choose_additive(encoding, sample, self.config, MAX_PAIRS)
+        coded = tuple(index for (index,) in groups)
+        blend = Blend(weight=WEIGHTS[0], coded=coded, additive=shape.model_copy(update=TABLES))
+        of_network = ModelConfig.for_data(self.prepared, self.config).model_copy(update={"blended": blend})
+        model = AdditiveFastKAN(blended_config(of_network))
+        terms = refitted(model, FirstRows(train, rows), self.config)
+        fitted = terms.to_model()
+        logger.info("an additive model of %d terms is fitted to %d rows", len(terms.layout.terms), rows)
+        # Ids are the network's alone.
+        batches = all_batches(self.valid, SCORING_ROWS)
+        read = ({name: array for name, array in batch.items() if name != "sparse"} for batch in batches)
+        return _Partner(model=fitted, coded=coded, scored=score_batches(fitted, read, torch.device("cpu")))
+
+
+def _average_precision(scored: ScoredSplit) -> float:
+    value = macro_average_precision(scored.labels_NL, scored.log_odds_NL, scored.weight_N)
+    return value if np.isfinite(value) else 0.0
