@@ -86,6 +86,7 @@ VARIANTS: dict[str, tuple[Change, dict[str, Any]]] = {
     "no dropout of hidden units": (_set(dropout=0.0), {}),
     "half the learning rate": (_scaled_rate(0.5), {}),
     "no average over epochs": (_set(ema_decay=0.0), {}),
+    "not blended with an additive model": (_set(blend=False), {}),
     "16 centers": (_set(num_centers=16), {}),
     "LayerNorm on the inputs": (_set(input_norm="layer"), {}),
     "grid from -2 to 2": (_set(grid_min=PAPER_GRID[0], grid_max=PAPER_GRID[1]), {}),
@@ -165,7 +166,7 @@ def fit(folder: Path, config: ResolvedTrainConfig) -> dict[str, float]:
     with open_split(folder, manifest, "test") as test:
         scored = score_split(result.model, test, torch.device("cpu"))
     unseen = macro_average_precision(scored.labels_NL, scored.log_odds_NL, scored.weight_N)
-    return {"valid": result.history[-1]["best_average_precision"], "unseen": unseen, "cpu": cpu}
+    return {"valid": result.metrics["average_precision"], "unseen": unseen, "cpu": cpu}
 
 
 def table(runs: list[dict[str, Any]], variants: Sequence[str]) -> str:

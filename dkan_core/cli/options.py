@@ -191,7 +191,9 @@ def _setting_option(field: Field[Any], expected: Any, doc: str) -> inspect.Param
     if default is None:
         kind = kind | None
         doc = doc if "Default: " in doc else f"{doc} Default: none."
-    info = option(f"--{field.name.replace('_', '-')}", help=doc, group=field.metadata["group"])
+    name = field.name.replace("_", "-")
+    names = f"--{name}/--no-{name}" if default is True else f"--{name}"
+    info = option(names, help=doc, group=field.metadata["group"])
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
     )

@@ -12,9 +12,10 @@ from dkan_core.explanation import model_answers
 from dkan_core.explanation.columns import Cells, Column, Settings
 from dkan_core.explanation.model_answers import ModelAnswers
 from dkan_core.explanation.response import Answers, respond
+from dkan_core.model.build import build_model
 from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.tabular import TabularFastKAN
-from tests.model.architectures import CONFIG, PLAIN, changed
+from tests.model.architectures import BLEND, CONFIG, PLAIN, changed
 
 CPU = torch.device("cpu")
 # Three numbers, of which the second is binary, and two coded features: the first is a category, embedded, and both are
@@ -28,7 +29,8 @@ BOTH = Column(name="both", score_index=2, code_index=1)
 def make_model(**changes: Any) -> TabularFastKAN:
     config = PLAIN if changes.pop("plain", False) else CONFIG
     torch.manual_seed(0)
-    model = TabularFastKAN(changed(config, **changes)).eval()
+    model = build_model(changed(config, **changes)).eval()
+    assert isinstance(model, TabularFastKAN)
     for parameter in model.parameters():
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -61,6 +63,9 @@ def cells_like(column: Column, arrays: Arrays, rows: np.ndarray[Any, Any]) -> Ce
         ({"binary": (0, 1, 2), "embedded": ()}, "uint8", "auto"),
         ({"plain": True}, "float32", "recompute"),
         ({"input_norm": "layer"}, "uint8", "auto"),
+        ({"blended": BLEND.model_dump()}, "uint8", "auto"),
+        ({"blended": BLEND.model_dump()}, "float16", "auto"),
+        ({"blended": BLEND.model_dump(), "input_norm": "layer"}, "uint8", "auto"),
     ],
 )
 @pytest.mark.parametrize("rows", [40, 700])
@@ -87,7 +92,7 @@ def test_changed_rows_get_what_they_would_get_as_a_whole(
 def test_changes_that_are_scored_together_get_what_each_gets_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_answers, "CHUNK_OUTPUTS", 18 * 50)
     arrays = make_arrays(100, "uint8")
-    for model in (make_model(), make_model(input_norm="layer")):
+    for model in (make_model(), make_model(input_norm="layer"), make_model(blended=BLEND.model_dump())):
         answers = ModelAnswers(model, CPU, [0, 1], arrays)
         changes = [
             (np.arange(start, stop), [(column, cells_like(column, arrays, np.arange(stop - start)))])
@@ -99,6 +104,15 @@ def test_changes_that_are_scored_together_get_what_each_gets_alone(monkeypatch: 
         for change, each in zip(changes, found, strict=True):
             np.testing.assert_allclose(each, answers.to_changed(*change), atol=1e-5)
     assert [*answers.to_changes([])] == []
+
+
+def test_members_of_a_blend_each_have_their_own_network_and_all_the_additive_model() -> None:
+    model, arrays = make_model(blended=BLEND.model_dump(), members=1), make_arrays(60, "uint8")
+    answers, rows = ModelAnswers(model, CPU, [1, 0], arrays), np.arange(0, 60, 2)
+    settings: Settings = [(BOTH, cells_like(BOTH, arrays, rows[::-1].copy()))]
+    found = answers.of_members(rows, settings, 0)
+    np.testing.assert_allclose(found[:, 1], found[:, 0], atol=1e-5)
+    np.testing.assert_allclose(found[:, 0], answers.to_changed(rows, settings)[:, 0], atol=1e-5)
 
 
 def test_only_the_rows_that_change_and_the_columns_that_do_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:

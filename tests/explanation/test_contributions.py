@@ -23,10 +23,13 @@ from dkan_core.explanation.contributions import BACKGROUND_ROWS, ContributionExp
 from dkan_core.explanation.reasons import BASELINE
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
+from dkan_core.model.blended import BlendedFastKAN
+from dkan_core.model.build import build_model
 from dkan_core.model.model_folder import PREPROCESSOR
 from dkan_core.model.saved_model import SavedModel, write_model_files
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.utils.storage.files import json_text
+from tests.blends import blend_for
 from tests.command import dkan
 from tests.settings import resolved
 
@@ -34,10 +37,17 @@ CPU = torch.device("cpu")
 
 
 def build(manifest: PreparedData, groups: list[tuple[int, ...]], **settings: Any) -> TabularFastKAN:
-    """Return an untrained, calibrated model, with random weights for the one-hots, which start at zero."""
+    """Return an untrained, calibrated model, with random weights for one-hots and tables, which start at zero."""
+    is_blended = settings.pop("blend", False)
     config = ModelConfig.for_data(manifest, resolved(**settings), one_hot_groups=groups, missing=[0])
+    if is_blended:
+        config = config.model_copy(update={"blended": blend_for(manifest.preprocessor)})
     torch.manual_seed(0)
-    model = TabularFastKAN(config).eval()
+    model = build_model(config).eval()
+    assert isinstance(model, TabularFastKAN)
+    if isinstance(model, BlendedFastKAN):
+        torch.nn.init.normal_(model.additive.table, std=0.5)
+        torch.nn.init.normal_(model.additive.bias)
     if model.encoder.indicators is not None:
         torch.nn.init.normal_(model.encoder.indicators.weight, std=0.3)
     model.calibrate(1.7, -0.4)
@@ -53,6 +63,8 @@ def build(manifest: PreparedData, groups: list[tuple[int, ...]], **settings: Any
         {"hidden": (8,), "members": 2, "input_norm": "layer"},
         {"hidden": (8,), "model": "fastkan"},
         {"hidden": (8,), "model": "fastkan", "input_norm": "layer"},
+        {"hidden": (8,), "members": 2, "blend": True},
+        {"hidden": (8,), "members": 2, "blend": True, "input_norm": "layer"},
     ],
     ids=str,
 )

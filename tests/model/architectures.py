@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dkan_core.model.additive_shape import AdditiveShape, Blend, FeatureCuts
 from dkan_core.model.architecture import ModelConfig
 
 CONFIG = ModelConfig(
@@ -31,3 +32,19 @@ def changed(config: ModelConfig, **changes: Any) -> ModelConfig:
 
 
 PLAIN = changed(CONFIG, model="fastkan", members=1, binary=(), indicators=(), missing=())
+
+# A number with a category, two numbers, two categories.
+BLEND = Blend(
+    weight=0.25,
+    coded=(0, 1),
+    additive=AdditiveShape(
+        form="tables",
+        upper=(128,),
+        pairs=((0, 2), (0, 3), (3, 4)),
+        binned=tuple(
+            FeatureCuts(feature=feature, cuts=cuts)
+            for feature, cuts in {0: (1, 60, 128, 200), 2: (1, 100), 3: (1, 2, 3), 4: (1, 2)}.items()
+        ),
+    ),
+)
+BLENDED = changed(CONFIG, blended=BLEND.model_dump())

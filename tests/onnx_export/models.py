@@ -9,9 +9,10 @@ import torch
 
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.model.architecture import ModelConfig, features_of
+from dkan_core.model.architecture import ModelConfig, blended_config, features_of
+from dkan_core.model.build import build_model
 from dkan_core.model.saved_model import save_model
-from dkan_core.model.tabular import TabularFastKAN
+from tests.blends import blend_for
 
 NUMERIC = ("age", "income", "member", "visits", "share", "price")
 CATEGORIES = ("shop", "plan", "opted in")
@@ -72,6 +73,7 @@ def random_model(
     rows: pa.Table | None = None,
     times: tuple[str, ...] = (),
     encoding: Preprocessor | None = None,
+    blend: bool = False,
     **changes: Any,
 ) -> Path:
     """Write a model whose every weight is random, also those that start at zero.
@@ -84,17 +86,18 @@ def random_model(
         rows: What the encoding is chosen from. Default: ``table``.
         times: Columns of dates and times to use.
         encoding: To be taken instead of one that is chosen from the columns.
+        blend: Whether the network is blended with an additive model.
         changes: Of the architecture.
     """
     rows = table() if rows is None else rows
     preprocessor = encoding or fit_preprocessor(rows, numeric, categories, dtype, "rows", times=times)
     model = changes.get("model", "auto")
+    changes = {**changes, "model": "auto" if model == "additive" else model}
     coded = range(0 if model == "fastkan" else len(preprocessor.coded))
     config = ModelConfig(
         **{
             "labels": ("late", "returned"),
-            "model": model,
-            **features_of(preprocessor, model),
+            **features_of(preprocessor, changes["model"]),
             "one_hot_groups": (*((index,) for index in coded), *([tuple(coded[:3])] if len(coded) > 2 else [])),
             "missing": (),
             "embedding_dim": 3,
@@ -109,8 +112,11 @@ def random_model(
             **changes,
         }
     )
+    if blend or model == "additive":
+        config = config.model_copy(update={"blended": blend_for(preprocessor)})
+    config = blended_config(config).model_copy(update={"members": 2}) if model == "additive" else config
     generator = torch.Generator().manual_seed(7)
-    module = TabularFastKAN(config)
+    module = build_model(config)
     with torch.no_grad():
         for name, tensor in module.state_dict().items():
             if not name.endswith("rbf.grid"):

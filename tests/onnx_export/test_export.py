@@ -66,9 +66,10 @@ def check_equal(model: Path, folder: Path, missing_text: str = "") -> None:
         assert wanted.std() > 0.02, "rows that all score the same would show nothing"
 
 
+@pytest.mark.parametrize("blend", [False, True])
 @pytest.mark.parametrize("dtype", ["uint8", "float16", "float32"])
-def test_every_storage_of_scores(dtype: NumericDtype, tmp_path: Path) -> None:
-    check_equal(random_model(tmp_path / "model", dtype=dtype), tmp_path)
+def test_every_storage_of_scores(dtype: NumericDtype, blend: bool, tmp_path: Path) -> None:
+    check_equal(random_model(tmp_path / "model", dtype=dtype, blend=blend), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,8 @@ def test_every_storage_of_scores(dtype: NumericDtype, tmp_path: Path) -> None:
         {"model": "fastkan"},
         {"model": "fastkan", "hidden": ()},
         {"model": "fastkan", "hidden": (7, 4), "input_norm": "layer", "labels": ("late",)},
+        {"blend": True, "one_hot_groups": (), "labels": ("late",)},
+        {"model": "additive"},
     ],
     ids=str,
 )
@@ -98,12 +101,16 @@ def test_every_architecture(changes: dict[str, Any], tmp_path: Path) -> None:
     [(NUMERIC, ()), ((), CATEGORIES), (("member",), ()), (("income",), ()), (("share", "member"), ("opted in",))],
 )
 def test_columns_of_one_kind_alone(numeric: tuple[str, ...], categories: tuple[str, ...], tmp_path: Path) -> None:
-    check_equal(random_model(tmp_path / "model", numeric=numeric, categories=categories), tmp_path)
+    for kind in ({}, {"blend": True}, {"model": "additive"}):
+        model = random_model(
+            tmp_path / f"{len(kind)}-{'model' in kind}", numeric=numeric, categories=categories, **kind
+        )
+        check_equal(model, tmp_path)
 
 
 def test_column_with_a_single_value(tmp_path: Path) -> None:
     rows = table().append_column("same", pa.array(np.full(len(table()), 4.5)))
-    model = random_model(tmp_path / "model", numeric=("age", "same"), categories=(), rows=rows)
+    model = random_model(tmp_path / "model", numeric=("age", "same"), categories=(), rows=rows, blend=True)
     path = tmp_path / "model.onnx"
     export(model, path, overwrite=True)
     for same in (4.5, 4.0, None):

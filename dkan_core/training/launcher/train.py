@@ -64,6 +64,9 @@ HOW_TO_CONTINUE = {
     "time": "its time was up; raise --max-seconds to continue",
 }
 
+# Of average precision: below, it is the rounding of probabilities.
+WORTH_SAYING = 5e-5
+
 logger = logging.getLogger(__name__)
 
 
@@ -153,9 +156,11 @@ def train(
                 is_interrupted = end.reason == "interrupt"
                 tracker.finished(RunEnd(status="interrupted" if is_interrupted else "finished", metrics=metrics))
     result = _result(run, metrics, outcome, end.checkpoint)
+    trained = max((entry["average_precision"] for entry in outcome.history), default=math.nan)
     if resolved.model == "additive":
-        trained = max((entry["average_precision"] for entry in outcome.history), default=math.nan)
         logger.info("at its best evaluation it was %.4f: the terms were smoothed or fitted anew afterwards", trained)
+    elif metrics["average_precision"] > trained + WORTH_SAYING:
+        logger.info("at its best evaluation it was %.4f: the network is blended with an additive model", trained)
     if ranks is not None:
         ranks.publish_value("result", asdict(result))
         ranks.leave()

@@ -1,0 +1,144 @@
+"""Networks are blended with an additive model where validation gains, and score alone where it does not."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dkan_core import PrepareConfig, TrainConfig, evaluate, prepare, train
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import open_split
+from dkan_core.evaluation.metrics import macro_average_precision
+from dkan_core.evaluation.prediction import score_split
+from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.blended import BlendedFastKAN
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.roles.in_process import train_single
+from dkan_core.training.setup import sizing
+from dkan_core.training.setup.defaults import resolve_for
+from dkan_core.training.validation import blending
+from tests.additive_data import make_rows, prepare_rows
+
+QUICK = TrainConfig(device="cpu", workers=1, epochs=1, hidden=(4,), members=2, batch_size=128)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare_rows(tmp_path_factory.mktemp("blending"))
+
+
+@pytest.fixture(scope="module")
+def blended(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(train(data, tmp_path_factory.mktemp("blended") / "run", QUICK).model)
+
+
+def read_blend(model: Path) -> BlendedFastKAN:
+    module = SavedModel(model).module
+    assert isinstance(module, BlendedFastKAN)
+    return module
+
+
+def average_precision(data: Path, model: torch.nn.Module, split: str) -> float:
+    with open_split(data, read_manifest(data), split) as reader:
+        scored = score_split(model, reader, torch.device("cpu"))  # type: ignore[arg-type]
+    return macro_average_precision(scored.labels_NL, scored.log_odds_NL, scored.weight_N)
+
+
+def test_blend_is_better_than_its_network_on_unseen_rows_too(data: Path, blended: Path) -> None:
+    module = read_blend(blended)
+    for split in ("valid", "test"):
+        gain = average_precision(data, module, split) - average_precision(data, module.network_alone(), split)
+        assert gain > 0.05, "one epoch of four units knows little of these rows"
+
+
+def test_metrics_and_thresholds_are_those_of_the_blend(data: Path, blended: Path, tmp_path: Path) -> None:
+    saved = SavedModel(blended)
+    found = evaluate(blended, data, tmp_path / "report", split="valid")
+    assert saved.metrics["average_precision"] == pytest.approx(found.metrics["average_precision"], abs=1e-9)
+    history = [json.loads(line) for line in (blended.parent / "history.jsonl").read_text().splitlines()]
+    assert saved.metrics["average_precision"] > max(entry["average_precision"] for entry in history) + 0.05
+
+
+def test_same_seed_gives_the_same_bytes(data: Path, blended: Path, tmp_path: Path) -> None:
+    again = Path(train(data, tmp_path / "run", QUICK).model)
+    for name in ("model.safetensors", "config.json"):
+        assert (again / name).read_bytes() == (blended / name).read_bytes()
+
+
+def test_columns_keep_terms_and_pairs_that_say_nothing_are_left_out(blended: Path) -> None:
+    saved = SavedModel(blended)
+    assert saved.config.blended is not None
+    names = [feature.name for feature in (*saved.preprocessor.numeric, *saved.preprocessor.coded)]
+    pairs = {frozenset(names[feature] for feature in pair) for pair in saved.config.blended.additive.pairs}
+    assert frozenset({"x", "z"}) in pairs and len(pairs) < 8
+    assert saved.config.blended.weight in blending.WEIGHTS
+
+
+@pytest.mark.parametrize("change", [{"blend": False}, {"model": "fastkan", "members": None}], ids=str)
+def test_other_models_score_alone(change: dict[str, object], data: Path, tmp_path: Path) -> None:
+    saved = SavedModel(Path(train(data, tmp_path / "run", replace(QUICK, **change)).model))  # type: ignore[arg-type]
+    assert saved.config.blended is None and "blended" not in (saved.folder / "config.json").read_text()
+
+
+def test_network_that_is_right_about_every_row_scores_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=3000)
+    pq.write_table(pa.table({"x": x, "label": (x > 0).astype(int)}), tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
+    saved = SavedModel(Path(train(tmp_path / "data", tmp_path / "run", replace(QUICK, epochs=6, hidden=(16,))).model))
+    assert saved.metrics["average_precision"] == 1.0 and saved.config.blended is None
+
+
+def architecture(data: Path) -> ModelConfig:
+    """Return that of a model that is trained in this process."""
+    manifest = read_manifest(data)
+    with open_split(data, manifest, "train") as rows, open_split(data, manifest, "valid") as valid:
+        return train_single(rows, valid, manifest, resolve_for(QUICK, manifest)).architecture
+
+
+def test_of_many_rows_the_first_ones_are_taken(
+    data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoding = read_manifest(data).preprocessor
+    terms = len(encoding.numeric) + len(encoding.coded) + blending.MAX_PAIRS
+    monkeypatch.setattr(sizing, "MIN_BLEND_ROWS", 500)
+    monkeypatch.setattr(sizing, "MAX_BLEND_CELLS", 600 * 2 * terms)
+    with caplog.at_level(logging.INFO):
+        found = architecture(data)
+    assert found.blended is not None and "fitted to 600 rows" in caplog.text
+
+
+def test_table_with_more_columns_than_its_rows_can_tell_apart_is_the_network_s_alone(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizing, "MAX_BLEND_CELLS", 1_000)
+    assert architecture(data).blended is None
+
+
+def test_training_goes_on_from_the_network_of_a_blend(data: Path, blended: Path, tmp_path: Path) -> None:
+    network = read_blend(blended).network_alone()
+    config = replace(QUICK, init_from=str(blended), learning_rate=1e-9, warmup_fraction=0.0, ema_decay=0.0)
+    run = tmp_path / "run"
+    saved = SavedModel(Path(train(data, run, config).model))
+    assert isinstance(saved.module, BlendedFastKAN)
+    for name, tensor in saved.module.network_alone().state_dict().items():
+        torch.testing.assert_close(tensor, network.state_dict()[name], atol=1e-5, rtol=1e-4)
+
+
+def test_column_of_ids_is_the_network_s_alone(tmp_path: Path) -> None:
+    rows = make_rows()
+    rng = np.random.default_rng(1)
+    ids = pa.array([rng.integers(0, 20, 3).tolist() for _ in range(len(rows))])
+    pq.write_table(rows.drop_columns("other").append_column("ids", ids), tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
+    model = Path(train(tmp_path / "data", tmp_path / "run", QUICK).model)
+    module = read_blend(model)
+    assert module.encoder.sparse is not None
+    gain = average_precision(tmp_path / "data", module, "test")
+    assert gain > average_precision(tmp_path / "data", module.network_alone(), "test")
