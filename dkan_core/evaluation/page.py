@@ -121,6 +121,14 @@ def _pairs(saved: SavedModel) -> dict[str, Any]:
     return {"pairs": [group.name for group in groups if len(group.columns) > 1] or "none"}
 
 
+def _blend(saved: SavedModel) -> dict[str, Any]:
+    """Return what a network is blended with."""
+    blend = saved.config.blended
+    if blend is None:
+        return {}
+    return {"blended with": f"an additive model of {len(blend.additive.pairs)} pairs, weight {blend.weight:g}"}
+
+
 def _model_summary(saved: SavedModel) -> dict[str, Any]:
     coded = saved.preprocessor.coded
     crosses = [group for group in saved.config.one_hot_groups if len(group) > 1]
@@ -131,6 +139,7 @@ def _model_summary(saved: SavedModel) -> dict[str, Any]:
         "binary inputs": len(saved.config.binary),
         **_pairs(saved),
         "crosses": [" x ".join(coded[index].name for index in group) for group in crosses] or "none",
+        **_blend(saved),
         "parameters": saved.parameters(),
         "centers": f"{saved.config.num_centers} on [{saved.config.grid_min:g}, {saved.config.grid_max:g}]",
         "rank of the first layer's sketches": saved.config.sketch_rank or "none",

@@ -22,6 +22,7 @@ ROWS, STEPS = 8_000, 708
 """Rows in all, and the steps that ``CONFIG`` takes over those of the train split."""
 
 CONFIG = TrainConfig(
+    blend=False,
     model="fastkan",
     epochs=4,
     hidden=(16,),

@@ -61,6 +61,10 @@ class Blender:
     prepared: PreparedData
     config: ResolvedTrainConfig
 
+    def make_ready(self) -> None:
+        """Fit the additive model."""
+        _ = self._partner
+
     def blend(self, network: TabularFastKAN, scored: ScoredSplit) -> tuple[TabularFastKAN, ScoredSplit]:
         """Return the blend with the best validation AP and how it scores: the network itself where none is better.
 

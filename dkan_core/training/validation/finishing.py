@@ -41,6 +41,11 @@ class Finisher:
     config: ResolvedTrainConfig
     from_scratch: bool
 
+    def make_ready(self) -> None:
+        """Fit what networks are blended with, if anything: it needs no model, and the first ``finish`` waits for it."""
+        if self._blends:
+            self._blender.make_ready()
+
     def finish(self, model: TabularModel, best: Best) -> FinishedModel:
         """Return the finished copy of a model; the model itself, which others are scored with, stays as it is.
 
@@ -55,13 +60,17 @@ class Finisher:
         with torch.random.fork_rng(devices=[]):
             final, scored = TabularFastKAN(model.config), best.scored
         final.load_state_dict(model.state_dict())
-        if self.config.blend and self.config.model == "auto":
+        if self._blends:
             final, scored = self._blender.blend(final.eval(), scored)
         calibration, metrics = describe_best(
             scored, names, self.config, epoch=best.facts["epoch"], step=best.facts["step"]
         )
         final.calibrate(*calibration)
         return final.eval(), final.config, metrics
+
+    @property
+    def _blends(self) -> bool:
+        return self.config.blend and self.config.model == "auto"
 
     @functools.cached_property
     def _tables(self) -> TableMaker:

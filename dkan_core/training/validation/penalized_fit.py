@@ -8,6 +8,7 @@ doi:10.1111/biom.12666): a term that is noise is drawn to nothing, and no valida
 Shape suffixes: N rows, T terms, V rows of the table, C codes of a term.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,6 +137,7 @@ def penalized_terms(layout: Layout, monotone: Mapping[int, int], places_TN: Sequ
     return found
 
 
+@functools.cache
 def curve_roughness() -> Float64:
     """Return the matrix of a curve's squared second differences; the first code, a missing value, has none."""
     differences = np.zeros((SCORE_CODES - 3, SCORE_CODES))
@@ -182,8 +184,10 @@ def _inverse(matrix_CC: Float64) -> Float64:
 
     lower_CC, failed = dpotrf(matrix_CC, lower=True)
     assert not failed, "ridges keep it definite"
+    # Above the diagonal there are zeros.
     half_CC, _ = dpotri(lower_CC, lower=True)
-    inverse_CC: Float64 = np.tril(half_CC) + np.tril(half_CC, -1).T
+    inverse_CC: Float64 = half_CC + half_CC.T
+    inverse_CC.ravel()[:: len(inverse_CC) + 1] /= 2
     return inverse_CC
 
 

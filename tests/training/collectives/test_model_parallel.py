@@ -26,7 +26,14 @@ from tests.training.processes import Background, wait_until
 
 # A batch of 50 rows is not divided evenly by 4, nor is the last one, of 22, full.
 SMALL = TrainConfig(
-    epochs=2, hidden=(8, 12, 4), device="cpu", batch_size=50, learning_rate=0.02, dropout=0.3, binary_dropout=0.3
+    blend=False,
+    epochs=2,
+    hidden=(8, 12, 4),
+    device="cpu",
+    batch_size=50,
+    learning_rate=0.02,
+    dropout=0.3,
+    binary_dropout=0.3,
 )
 PLAIN = replace(SMALL, model="fastkan", input_norm="layer")
 LONG = replace(SMALL, epochs=16, patience=1000, workers=2)

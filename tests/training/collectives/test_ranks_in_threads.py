@@ -151,6 +151,7 @@ def train_in_threads(
     """Train two ranks on the CPU; with other devices in ``changes``, as if they were there."""
     manifest = read_manifest(prepared)
     settings = TrainConfig(
+        blend=False,
         strategy=changes.pop("strategy", "allreduce"),
         sync_interval=changes.pop("sync_interval", None),
         batch_size=changes.pop("batch_size", 64),

@@ -19,7 +19,15 @@ from dkan_core.training.state.checkpoint_file import Checkpoint
 from tests.training.processes import LOOPBACKS, Background, alive, children, listening, wait_until, with_variable
 
 SMALL = TrainConfig(
-    epochs=2, hidden=(8,), workers=2, device="cpu", batch_size=50, learning_rate=0.02, dropout=0.3, binary_dropout=0.3
+    blend=False,
+    epochs=2,
+    hidden=(8,),
+    workers=2,
+    device="cpu",
+    batch_size=50,
+    learning_rate=0.02,
+    dropout=0.3,
+    binary_dropout=0.3,
 )
 LONG = replace(SMALL, strategy="allreduce", epochs=40, patience=1000)
 

@@ -20,6 +20,7 @@ from dkan_core.training.state.checkpoint_file import Checkpoint
 from tests.training.processes import UNRESPONSIVE_SECONDS, children, wait_until
 
 CONFIG = TrainConfig(
+    blend=False,
     strategy="allreduce",
     workers=2,
     epochs=6,

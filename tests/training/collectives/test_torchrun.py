@@ -26,7 +26,14 @@ from tests.tracking.status_server import serve_status
 from tests.training.processes import LOOPBACKS, UNRESPONSIVE_SECONDS, child_pids, children, listening, wait_until
 
 CONFIG = TrainConfig(
-    strategy="allreduce", epochs=3, hidden=(8,), device="cpu", batch_size=50, learning_rate=0.02, dropout=0.0
+    blend=False,
+    strategy="allreduce",
+    epochs=3,
+    hidden=(8,),
+    device="cpu",
+    batch_size=50,
+    learning_rate=0.02,
+    dropout=0.0,
 )
 TWO = TorchRun(rank=0, size=2, local_rank=0, local_size=2, host="localhost", port=1, agent_has_store=True, attempt="0")
 

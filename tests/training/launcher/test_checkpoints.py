@@ -146,7 +146,7 @@ def test_run_of_other_data_is_not_gone_on_with(prepared: Path, trained: TrainRes
     run = Path(trained.model).parent
     files = read_model(run / "model")
     assert files["config.json"] == (run / "model" / "config.json").read_bytes() and not read_model(tmp_path / "none")
-    config = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.03)
+    config = TrainConfig(blend=False, epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.03)
     config = replace(config, resume=str(run / "checkpoints"))
     with pytest.raises(ConfigError, match=r"was trained with learning_rate 0\.02, not 0\.03"):
         train(prepared, tmp_path / "run", config)

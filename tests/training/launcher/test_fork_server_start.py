@@ -38,7 +38,7 @@ def test_run_of_the_command_imports_torch_once_and_ends_as_one_from_python(prepa
     assert {path.name for path in (tmp_path / "run/logs").iterdir()} == {
         *("evaluator.log", "server.log", "train.log", "worker-0.log", "worker-1.log")
     }
-    config = TrainConfig(epochs=1, hidden=(4,), batch_size=64, device="cpu", workers=2)
+    config = TrainConfig(blend=False, epochs=1, hidden=(4,), batch_size=64, device="cpu", workers=2)
     result = train(prepared, tmp_path / "run-from-python", config)
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / "run/model", Path(result.model)))
     assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours)

@@ -28,7 +28,9 @@ from dkan_core.training.setup.sizing import MAX_EPOCHS
 from dkan_core.training.state.shared_memory import Snapshot
 from tests.training.processes import Background, alive, wait_until
 
-SMALL = TrainConfig(epochs=3, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, dropout=0.3)
+SMALL = TrainConfig(
+    blend=False, epochs=3, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02, dropout=0.3
+)
 ENDLESS = replace(SMALL, epochs=100_000, patience=1_000_000)
 
 

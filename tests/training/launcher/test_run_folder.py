@@ -13,7 +13,7 @@ from dkan_core.model.model_folder import MODEL_FILES
 from dkan_core.model.saved_model import write_model_files
 from dkan_core.training.launcher.run_folder import check_replaceable, check_run_folder
 
-CONFIG = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
+CONFIG = TrainConfig(blend=False, epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
 
 OWN_FILES = {
     "model/thesis.txt": "mine",

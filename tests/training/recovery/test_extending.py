@@ -18,6 +18,7 @@ from tests.training.faults import slow_steps
 from tests.training.runs import facts, final_state, same_history
 
 SMALL = TrainConfig(
+    blend=False,
     epochs=2,
     hidden=(8,),
     workers=2,

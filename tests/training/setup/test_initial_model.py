@@ -19,7 +19,7 @@ from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.setup.initial_model import initial_model, take_initial
 from tests.command import check, dkan
 
-SMALL = TrainConfig(epochs=1, workers=1, device="cpu", batch_size=64)
+SMALL = TrainConfig(blend=False, epochs=1, workers=1, device="cpu", batch_size=64)
 STILL = replace(SMALL, learning_rate=1e-12)
 
 
@@ -165,8 +165,8 @@ def test_main_goes_on_from_a_model_that_it_trained(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 4))
     y = (x[:, 0] > 0.3).astype(int)
-    config = TrainConfig(epochs=1, hidden=(8,), device="cpu")
+    config = TrainConfig(blend=False, epochs=1, hidden=(8,), device="cpu")
     first = main((x[:400], y[:400]), (x[400:], y[400:]), config, run=tmp_path / "first")
-    config = TrainConfig(epochs=1, learning_rate=1e-12, device="cpu", init_from=first.path)
+    config = TrainConfig(blend=False, epochs=1, learning_rate=1e-12, device="cpu", init_from=first.path)
     again = main((x[:300], y[:300]), (x[400:], y[400:]), config, run=tmp_path / "again")
     assert again.validation_average_precision == pytest.approx(first.validation_average_precision, abs=1e-9)

@@ -23,7 +23,7 @@ from dkan_core.training.state.partwise_adamw import PartwiseAdamW
 from tests.command import check, dkan
 from tests.model.architectures import CONFIG as ARCHITECTURE
 
-CONFIG = TrainConfig(epochs=1, device="cpu", batch_size=64, learning_rate=0.02, weight_decay=0.5)
+CONFIG = TrainConfig(blend=False, epochs=1, device="cpu", batch_size=64, learning_rate=0.02, weight_decay=0.5)
 
 
 def tensors(model: str | Path) -> dict[str, torch.Tensor]:

@@ -31,6 +31,7 @@ from tests.command import check, dkan
 
 RANK = 3
 SKETCHED = TrainConfig(
+    blend=False,
     sketch_rank=RANK,
     epochs=2,
     hidden=(8,),

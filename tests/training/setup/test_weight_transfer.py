@@ -17,8 +17,10 @@ from dkan_core.evaluation.prediction import log_odds
 from dkan_core.model.saved_model import SavedModel
 from tests.command import check, dkan
 
-CONFIG = TrainConfig(epochs=2, device="cpu", workers=1, batch_size=64, learning_rate=0.02, hidden=(8,), members=2)
-STILL = TrainConfig(epochs=1, device="cpu", workers=1, batch_size=64, learning_rate=1e-12)
+CONFIG = TrainConfig(
+    blend=False, epochs=2, device="cpu", workers=1, batch_size=64, learning_rate=0.02, hidden=(8,), members=2
+)
+STILL = TrainConfig(blend=False, epochs=1, device="cpu", workers=1, batch_size=64, learning_rate=1e-12)
 LABELS = ("late", "lost")
 
 
@@ -83,7 +85,9 @@ def test_new_columns_are_learned_and_a_killed_run_goes_on(wider: Path, tmp_path:
     same = PrepareConfig(like=first.model, drop=("found",))
     prepare(wider / "new.parquet", tmp_path / "same", same)
     assert read_manifest(tmp_path / "same").preprocessor == SavedModel(Path(first.model)).preprocessor
-    start = TrainConfig(epochs=3, device="cpu", workers=1, batch_size=64, learning_rate=0.02, init_from=first.model)
+    start = TrainConfig(
+        blend=False, epochs=3, device="cpu", workers=1, batch_size=64, learning_rate=0.02, init_from=first.model
+    )
     known = train(tmp_path / "same", tmp_path / "known", start)
     with caplog.at_level(logging.INFO):
         wide = train(tmp_path / "data", tmp_path / "wide", start)

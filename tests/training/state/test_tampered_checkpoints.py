@@ -265,7 +265,7 @@ def test_forged_checkpoint_ends_with_a_message_and_nothing_written(
     change(facts, arrays)
     forged = tmp_path / "step-000000000001.safetensors"
     forged.write_bytes(b"".join(encode_parts(facts, {name: np.ascontiguousarray(arrays[name]) for name in arrays})))
-    config = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
+    config = TrainConfig(blend=False, epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
     with pytest.raises(DataError, match=rf"step-0+1\.safetensors: {message}"):
         train(prepared, tmp_path / "run", replace(config, resume=str(forged)))
     assert os.listdir(tmp_path) == [forged.name]
