@@ -34,9 +34,10 @@ ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
 MAX_REFIT_CELLS = 20_000_000
 
 # Rows times terms times labels that a network's additive partner is fitted to, at most: about ten seconds on one core,
-# and 300 MB. Of more rows it takes the first ones, which are shuffled; with fewer than this it would say too little.
+# and 300 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. With
+# fewer rows in all than the second one, the validation split would not tell whether it gains.
 MAX_BLEND_CELLS = 30_000_000
-MIN_BLEND_ROWS = 20_000
+MIN_SAMPLED_ROWS, MIN_BLEND_ROWS = 20_000, 2_000
 
 # Positions of the first and last basis function: those of the paper, and wider ones of broader functions, which fit
 # less noise. The wide grid gained 0.002 of AP, the mean of seven sets with fewer rows of the rarer class than this, and
@@ -105,11 +106,11 @@ def can_refit(rows: int, terms: int, labels: int) -> bool:
 def blend_rows(rows: int, terms: int, labels: int) -> int:
     """Return how many rows an additive model is fitted to that a network is to be blended with; 0: there is none.
 
-    >>> [blend_rows(100_000, 60, 1), blend_rows(10_000_000, 100, 1), blend_rows(5_000, 1_000, 12)]
-    [100000, 300000, 0]
+    >>> [blend_rows(rows, terms=100, labels=1) for rows in (900, 100_000, 10_000_000)], blend_rows(5_000, 1_000, 12)
+    ([0, 100000, 300000], 0)
     """
     fitted = min(rows, MAX_BLEND_CELLS // (terms * labels))
-    return fitted if fitted >= min(rows, MIN_BLEND_ROWS) else 0
+    return fitted if rows >= MIN_BLEND_ROWS and fitted >= min(rows, MIN_SAMPLED_ROWS) else 0
 
 
 def batch_rows(config: TrainConfig, workers: int, rows: int) -> int:
