@@ -63,6 +63,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         embedding_dim: Width of a categorical column's embedding. Default: 8.
         sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights.
             Default: 0.
+        blend: Blend the network with an additive model of the same rows where validation AP gains by it. Default: True.
         epochs: Maximum passes over the train split. Default: from the number of rows.
         batch_size: Rows per step over all workers. Default: from the number of rows.
         learning_rate: Peak learning rate of AdamW. Default: from the batch size.
@@ -118,6 +119,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         binary_dropout: float | None = None,
         embedding_dim: int | None = None,
         sketch_rank: int | None = None,
+        blend: bool | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
@@ -146,6 +148,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         self.binary_dropout = binary_dropout
         self.embedding_dim = embedding_dim
         self.sketch_rank = sketch_rank
+        self.blend = blend
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate

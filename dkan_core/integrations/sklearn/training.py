@@ -53,14 +53,11 @@ def read_initial(init_model: Any) -> Initial:
     if isinstance(init_model, str | Path):
         with local_copy(init_model) as folder:
             saved = SavedModel(folder)
-        return Initial(InitialModel.of(saved), saved.files.read(WEIGHTS))
+        return Initial(InitialModel.of(saved.module, saved.preprocessor), saved.files.read(WEIGHTS))
     check_is_fitted(init_model)
     module = init_model.module_
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
-    model = InitialModel(
-        architecture=init_model.architecture_, module=module.cpu(), preprocessor=init_model.preprocessor_
-    )
-    return Initial(model, save(state))
+    return Initial(InitialModel.of(module.cpu(), init_model.preprocessor_), save(state))
 
 
 def print_evaluation(entry: Mapping[str, Any]) -> None:

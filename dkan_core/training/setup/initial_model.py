@@ -60,15 +60,10 @@ class InitialModel:
     """Of its optimizer, free of bias; None: zeros."""
 
     @classmethod
-    def of(cls, saved: SavedModel, moments_2P: Float32 | None = None) -> "InitialModel":
-        """Return a saved model as what training starts from: of a blend, the network alone."""
-        module = saved.module.network_alone() if isinstance(saved.module, BlendedFastKAN) else saved.module
-        return cls(
-            architecture=module.config,
-            module=module,
-            preprocessor=saved.preprocessor,
-            moments_2P=moments_2P,
-        )
+    def of(cls, module: TabularModel, preprocessor: Preprocessor, moments_2P: Float32 | None = None) -> "InitialModel":
+        """Return a trained model as what training starts from: of a blend, the network alone."""
+        module = module.network_alone() if isinstance(module, BlendedFastKAN) else module
+        return cls(architecture=module.config, module=module, preprocessor=preprocessor)
 
     def fits(self, prepared: PreparedData) -> bool:
         """Tell whether data have the model's labels, and its encoding of the same columns."""
@@ -101,7 +96,7 @@ def take_initial(
         return _as_checkpoint_says(config, checkpoints), None
     with local_copy(place) as folder:
         saved = SavedModel(folder)
-    initial = InitialModel.of(saved)
+    initial = InitialModel.of(saved.module, saved.preprocessor)
     check_transfer(initial, manifest, str(prepared), config.init_from)
     if config.init_optimizer == "kept":
         initial = replace(initial, moments_2P=_kept_moments(initial, manifest, place))

@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from dkan_core import ConfigError, DataError, FastKANClassifier, TrainResult
 from dkan_core.data.source.frames import to_table
+from dkan_core.model.blended import BlendedFastKAN
 
 SMALL: dict[str, Any] = {"hidden": (8,), "epochs": 3, "batch_size": 64, "random_state": 0, "n_jobs": 1, "device": "cpu"}
 STILL = {**SMALL, "learning_rate": 1e-12, "epochs": 1}
@@ -39,6 +41,18 @@ def test_without_learning_the_order_stays_that_of_the_initial_model(first: FastK
     again = FastKANClassifier(**STILL).fit(wider, y, init_model=first)
     assert again.preprocessor_.columns == ["size", "hour", "site", "kind"]
     assert np.array_equal(again.decision_function(wider).argsort(), expected)
+
+
+def test_a_blend_goes_on_from_its_network() -> None:
+    X, y = rows(4000)
+    # So little learned that the additive model is better.
+    blend = FastKANClassifier(**{**SMALL, "hidden": (2,), "epochs": 1, "learning_rate": 1e-4}).fit(X, y)
+    assert isinstance(blend.module_, BlendedFastKAN)
+    again = FastKANClassifier(**{**STILL, "hidden": (2,), "blend": False}).fit(X, y, init_model=blend)
+    expected = blend.module_.network_alone().state_dict()
+    for name, tensor in again.module_.state_dict().items():
+        if not name.startswith("calibration"):
+            torch.testing.assert_close(tensor, expected[name], atol=1e-6, rtol=1e-4)
 
 
 def test_more_rows_by_and_by_make_it_better(first: FastKANClassifier) -> None:
