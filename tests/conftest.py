@@ -55,7 +55,7 @@ def prepared(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
     """Train a small model on ``prepared``; the run's folder is the parent of its ``model``."""
-    config = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
+    config = TrainConfig(blend=False, epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
     return train(prepared, tmp_path_factory.mktemp("run") / "run", config)
 
 

@@ -105,7 +105,7 @@ class TrainConfig:
 
     # Without it 0.002 of AP were lost.
     blend: bool = setting(True, "Model", form=True)
-    """Blend the network with an additive model of the same rows, with model auto, where validation AP gains by it."""
+    """Average the network of model auto with an additive model of the same rows, where that raises validation AP."""
 
     init_from: str | None = setting(None, "Model", form=INITIAL_MODEL)
     """Model (path or URI) whose architecture and weights to start from; prepare the data with `--like` this model."""

@@ -126,7 +126,8 @@ def _blend(saved: SavedModel) -> dict[str, Any]:
     blend = saved.config.blended
     if blend is None:
         return {}
-    return {"blended with": f"an additive model of {len(blend.additive.pairs)} pairs, weight {blend.weight:g}"}
+    counts = f"which counts {blend.weight:g} of the log-odds"
+    return {"blended with": f"an additive model of {len(blend.additive.pairs)} pairs, {counts}"}
 
 
 def _model_summary(saved: SavedModel) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class ModelAnswers(Answers):
     """The log-odds of a model, within ±16.
 
     If the model's first layer is a sum over columns, only the terms of the columns that change are computed, and the
-    rest of the network: the work does not grow with the number of columns.
+    rest of the network: the work does not grow with the number of columns, but for the lookups of a blend's terms.
 
     Args:
         model: The model in eval mode, on ``device``.
@@ -159,8 +159,7 @@ class ModelAnswers(Answers):
     def _together_and_apart(self, rows_M: Rows, settings: Settings) -> Tensor:
         """Return the log-odds of changed rows before calibration, ``(1 + members, M, L)``, all members' first."""
         if isinstance(self._model, TabularFastKAN):
-            first_MH = self._changed_first(rows_M, settings)
-            together_ML, apart = self._model.uncalibrated_of(first_MH), self._model.logits_of(first_MH)
+            together_ML, apart = self._model.together_and_apart(self._changed_first(rows_M, settings))
         else:
             apart = self._with_members.member_logits(*self._stored(changed_rows(self.arrays, rows_M, settings)))
             together_ML = apart.mean(dim=0)
@@ -202,7 +201,9 @@ class ModelAnswers(Answers):
         if difference_MH is not None:
             first_MH.add_(difference_MH)
         if isinstance(self._model, BlendedFastKAN):
-            numeric, categorical, _, _ = self._stored(changed_rows(self.arrays, rows_M, settings))
+            read = {name: array for name, array in self.arrays.items() if name != "sparse"}
+            own = [(column, cells) for column, cells in settings if column.listed is None]
+            numeric, categorical, _, _ = self._stored(changed_rows(read, rows_M, own))
             first_MH[:, self._model.network_width :] = self._model.additive.first_output(numeric, categorical)
         return first_MH
 

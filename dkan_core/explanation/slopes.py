@@ -96,5 +96,7 @@ def _summed_gradients(model: TabularModel, chunk: dict[str, Tensor], labels: Seq
     for label in labels:
         # Rows do not depend on each other, so the gradient of their sum holds each row's own.
         (gradient_BF,) = torch.autograd.grad(odds_BL[:, label].sum(), scores_BF, retain_graph=True)
-        total_BF += (gradient_BF if of_tables_BFL is None else gradient_BF + of_tables_BFL[:, :, label]).abs()
+        if of_tables_BFL is not None:
+            gradient_BF = gradient_BF + of_tables_BFL[:, :, label] * (odds_BL[:, [label]].abs() < LARGEST)
+        total_BF += gradient_BF.abs()
     return (total_BF * _present(chunk["numeric"])).sum(dim=0, dtype=torch.float64) / len(labels)

@@ -53,10 +53,11 @@ class ColumnTerms:
         """
         rows = len(next(iter(arrays.values())))
         terms_NFZ = torch.zeros(rows, self._columns, self.width, device=self._device)
-        for features, term_NH in self._first_layer.of_rows(arrays, through_basis=not self._inputs):
+        for features, outputs, term_NO in self._first_layer.of_rows(arrays, through_basis=not self._inputs):
+            added = slice(self._inputs + outputs.start, self._inputs + outputs.stop)
             for feature in features:
                 # The columns of a cross answer for equal parts of it, as in Shapley's value of a product.
-                terms_NFZ[:, self._owner[feature], self._inputs :] += term_NH / len(features)
+                terms_NFZ[:, self._owner[feature], added] += term_NO / len(features)
         if self._inputs:
             stored = {name: torch.from_numpy(array).to(self._device) for name, array in arrays.items()}
             numeric, categorical, sparse = (stored.get(name) for name in ("numeric", "categorical", "sparse"))

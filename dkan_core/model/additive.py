@@ -76,17 +76,15 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         self._keep("coded", torch.tensor([term.features[0] - config.num_numeric for term in coded], dtype=torch.long))
         self._keep("coded_caps", torch.tensor([term.size for term in coded], dtype=torch.int32))
         self._keep("coded_firsts", torch.tensor([term.first for term in coded], dtype=torch.int32))
-        self._keep_pairs(config, shape)
+        self._keep_pairs(shape)
         self.signs = dict(shape.monotone)
 
     def _keep(self, name: str, values: Tensor) -> None:
         self.register_buffer(name, values, persistent=False)
 
-    def _keep_pairs(self, config: ModelConfig, shape: AdditiveShape) -> None:
+    def _keep_pairs(self, shape: AdditiveShape) -> None:
         """Keep what turns the rows of a pair's features into the row of the pair."""
-        # A row's places are in this order: numeric features, then coded ones with a term.
-        slots = {feature: feature for feature in range(config.num_numeric)}
-        slots |= {term.features[0]: config.num_numeric + place for place, term in enumerate(self.layout.coded)}
+        slots = {features[0]: place for place, features in enumerate(self.place_features) if len(features) == 1}
         pairs = self.layout.pairs
         sides = [[slots[term.features[side]] for term in pairs] for side in (0, 1)]
         self._keep("pair_slots", torch.tensor(sides, dtype=torch.long))

@@ -76,7 +76,7 @@ def terms_of(model: AdditiveFastKAN) -> AdditiveTerms:
 
 
 def trained_terms(model: AdditiveFastKAN, weight_V: Float64) -> AdditiveTerms:
-    """Return the terms of a model of the form "curves" as they were trained: neither purified nor calibrated.
+    """Return the terms of a model as they were trained: neither purified nor calibrated.
 
     Args:
         model: The model.

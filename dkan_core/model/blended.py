@@ -53,7 +53,7 @@ class BlendedFastKAN(TabularFastKAN):
         return model.eval()
 
     @property
-    def weight(self) -> float:
+    def additive_weight(self) -> float:
         """What the additive model's log-odds count."""
         assert self.config.blended is not None
         return self.config.blended.weight
@@ -62,7 +62,8 @@ class BlendedFastKAN(TabularFastKAN):
         """Return a copy of the network, not calibrated: that of the blend is not its own."""
         with torch.random.fork_rng(devices=[]):
             network = TabularFastKAN(self.config.model_copy(update={"blended": None}))
-        network.load_state_dict({name: self.state_dict()[name] for name in network.state_dict()})
+        state = self.state_dict()
+        network.load_state_dict({name: state[name] for name in network.state_dict()})
         network.calibrate()
         return network.eval()
 
@@ -77,15 +78,17 @@ class BlendedFastKAN(TabularFastKAN):
         network_BH = super().first_output(numeric, categorical, dropout_key_B, sparse)
         return torch.cat([network_BH, self.additive.first_output(numeric, categorical)], dim=1)
 
-    def uncalibrated_of(self, first_BH: Tensor) -> Tensor:
-        """Return the log-odds ``(B, L)`` before calibration, given the first layer's output ``(B, Z)``."""
+    def together_and_apart(self, first_BH: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-odds ``(B, L)`` before calibration, and each member's ``(M, B, L)``, every one blended."""
         network_BH, terms_BL = first_BH.tensor_split([self.network_width], dim=1)
-        return self._blended(mean_log_odds(super().logits_of(network_BH)), terms_BL)
+        logits_MBL, additive_BL = super().logits_of(network_BH), terms_BL + self.additive.bias
+        together_BL = weighted_mean(mean_log_odds(logits_MBL), additive_BL, self.additive_weight)
+        return together_BL, weighted_mean(logits_MBL, additive_BL, self.additive_weight)
 
     def logits_of(self, first_BH: Tensor, dropout_key_B: Tensor | None = None) -> Tensor:
         """Return the log-odds ``(M, B, L)`` of each member's blend, given the first layer's output ``(B, Z)``."""
-        network_BH, terms_BL = first_BH.tensor_split([self.network_width], dim=1)
-        return self._blended(super().logits_of(network_BH, dropout_key_B), terms_BL)
+        assert dropout_key_B is None, "a blend is not trained"
+        return self.together_and_apart(first_BH)[1]
 
     @torch.no_grad()
     def term_slopes(self, numeric_BF: Tensor) -> Tensor:
@@ -99,7 +102,7 @@ class BlendedFastKAN(TabularFastKAN):
         """
         codes_BF = score_codes(numeric_BF).long()
         before_BF, after_BF = (codes_BF - 1).clamp(min=1), (codes_BF + 1).clamp(max=SCORE_CODES - 1)
-        table_VL = self.weight * self.calibration_scale * self.additive.mean_table()
+        table_VL = self.additive_weight * self.calibration_scale * self.additive.mean_table()
         score_rows = self.additive.score_rows.flatten()
         firsts_F = torch.arange(0, len(score_rows), SCORE_CODES, device=score_rows.device)
         rises_BFL = table_VL[score_rows[after_BF + firsts_F]] - table_VL[score_rows[before_BF + firsts_F]]
@@ -108,14 +111,11 @@ class BlendedFastKAN(TabularFastKAN):
         units_BF = (after_BF - before_BF).clamp(min=1) * (2 * SCORE_LIMIT / STEPS)
         return rises_BFL * (curved_F / units_BF).unsqueeze(2)
 
-    def _blended(self, network: Tensor, terms_BL: Tensor) -> Tensor:
-        return blended(network, terms_BL + self.additive.bias, self.weight)
 
-
-def blended(network: Tensor, additive: Tensor, weight: float) -> Tensor:
+def weighted_mean(network: Tensor, additive: Tensor, weight: float) -> Tensor:
     """Return the weighted mean of two models' log-odds.
 
-    >>> blended(torch.tensor([1.0]), torch.tensor([-1.0]), 0.25).item()
+    >>> weighted_mean(torch.tensor([1.0]), torch.tensor([-1.0]), 0.25).item()
     0.5
     """
     return (1 - weight) * network + weight * additive

@@ -116,18 +116,19 @@ class FirstLayerTerms:
 
     def of_rows(
         self, arrays: Mapping[str, Stored], *, through_basis: bool = True
-    ) -> Iterator[tuple[list[Feature], Tensor]]:
-        """Yield each term with the features that it reads.
+    ) -> Iterator[tuple[list[Feature], slice, Tensor]]:
+        """Yield each term with the features that it reads and the outputs that it is added to.
 
         Args:
             arrays: Prepared rows.
             through_basis: Whether to yield the terms of scores and embeddings, too, or only of what skips the basis.
 
         Shape:
-            - arrays: ``numeric`` (M, features), ``categorical`` (M, features), ``sparse`` (M, S); each term ``(M, H)``
+            - arrays: ``numeric`` (M, features), ``categorical`` (M, features), ``sparse`` (M, S)
+            - Output: each term ``(M, outputs)``
         """
         for features, term_MH in self._of_network(arrays, through_basis):
-            yield features, self._padded(term_MH)
+            yield features, slice(0, term_MH.shape[1]), term_MH
         if self._blend is not None:
             yield from _of_additive(self._blend, arrays)
 
@@ -222,15 +223,15 @@ class FirstLayerTerms:
         return self._encoder.indicators.weight[places_P]
 
 
-def _of_additive(blend: BlendedFastKAN, arrays: Mapping[str, Stored]) -> Iterator[tuple[list[Feature], Tensor]]:
-    """Yield the terms of a blend's additive model, behind zeros for the network's outputs."""
+def _of_additive(blend: BlendedFastKAN, arrays: Mapping[str, Stored]) -> Iterator[tuple[list[Feature], slice, Tensor]]:
+    """Yield the terms of a blend's additive model, whose outputs come behind those of the network."""
     device, numeric = blend.bias.device, blend.config.num_numeric
     stored = {name: torch.from_numpy(arrays[name]).to(device) for name in ("numeric", "categorical") if name in arrays}
     places_MT = blend.additive.places(stored.get("numeric"), stored.get("categorical")).long()
-    table_VH = F.pad(blend.additive.mean_table(), (blend.network_width, 0))
+    table_VL, outputs = blend.additive.mean_table(), slice(blend.network_width, blend.first_width)
     for features, places_M in zip(blend.additive.place_features, places_MT.T, strict=True):
         named = [("categorical", each - numeric) if each >= numeric else ("numeric", each) for each in features]
-        yield named, table_VH[places_M]
+        yield named, outputs, table_VL[places_M]
 
 
 def _embeddings(modules: nn.ModuleList) -> list[nn.Embedding]:

@@ -369,7 +369,12 @@ class TabularFastKAN(TabularModel):
 
     def uncalibrated_of(self, first_BH: Tensor) -> Tensor:
         """Return the log-odds ``(B, L)`` before calibration, given the first layer's output."""
-        return mean_log_odds(self.logits_of(first_BH))
+        return self.together_and_apart(first_BH)[0]
+
+    def together_and_apart(self, first_BH: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-odds ``(B, L)`` before calibration, and beside them each member's ``(M, B, L)``."""
+        logits_MBL = self.logits_of(first_BH)
+        return mean_log_odds(logits_MBL), logits_MBL
 
     def logits_of(self, first_BH: Tensor, dropout_key_B: Tensor | None = None) -> Tensor:
         """Return each member's log-odds ``(M, B, L)``, before calibration, given the first layer's output.

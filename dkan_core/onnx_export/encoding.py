@@ -41,7 +41,7 @@ class EncodedColumns:
     """Decoded normal scores ``(N, F)`` float32; None without numeric columns."""
 
     score_codes: str | None
-    """Codes of the stored scores ``(N, F)`` int64, as ``model.additive.score_codes`` gives them; None likewise."""
+    """Codes of the stored scores ``(N, F)`` int64, as ``model.additive.score_codes`` gives them; None if not read."""
 
     codes: dict[int, str]
     """Codes ``(N,)`` int64 of each coded feature that the model reads."""
@@ -55,7 +55,9 @@ class _Numbers:
     missing: str
 
 
-def add_encoding(graph: Graph, preprocessor: Preprocessor, read: Collection[int], missing_text: str) -> EncodedColumns:
+def add_encoding(
+    graph: Graph, preprocessor: Preprocessor, read: Collection[int], missing_text: str, *, tables: bool = False
+) -> EncodedColumns:
     """Add an input for every column, and what encodes them.
 
     Args:
@@ -63,6 +65,7 @@ def add_encoding(graph: Graph, preprocessor: Preprocessor, read: Collection[int]
         preprocessor: The encoding.
         read: Indexes of the coded features that the model reads.
         missing_text: What stands for a missing value in a column of texts.
+        tables: Whether the model looks up codes of scores.
 
     Raises:
         DataError: ``missing_text`` is one of a column's categories.
@@ -74,7 +77,8 @@ def add_encoding(graph: Graph, preprocessor: Preprocessor, read: Collection[int]
         # Infinity is missing for `Preprocessor.transform`, too.
         numbers = _Numbers(values=values, missing=graph.node("Or", *(graph.node(kind, values) for kind in _NO_NUMBER)))
         scores = _add_scores(graph, numbers, preprocessor)
-        codes_of_scores = _add_score_codes(graph, scores, numbers, preprocessor)
+        if tables:
+            codes_of_scores = _add_score_codes(graph, scores, numbers, preprocessor)
         codes = _add_value_codes(graph, numbers, preprocessor, read)
     for index, feature in enumerate(preprocessor.coded):
         if isinstance(feature, CategoryFeature):

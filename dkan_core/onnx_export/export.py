@@ -121,7 +121,8 @@ def onnx_bytes(saved: SavedModel, missing_text: str = "") -> bytes:
     config = saved.config
     read = {*config.embedded, *config.missing, *(index for group in config.one_hot_groups for index in group)}
     read |= {*config.blended.coded} if config.blended is not None else set()
-    columns = add_encoding(graph, saved.preprocessor, read, missing_text)
+    tables = config.additive is not None or config.blended is not None
+    columns = add_encoding(graph, saved.preprocessor, read, missing_text, tables=tables)
     add_probabilities(graph, saved.module, columns, OUTPUT)
     if graph.constant_bytes > MAX_CONSTANT_BYTES:
         raise OutputError(

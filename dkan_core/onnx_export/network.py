@@ -46,8 +46,9 @@ def _add_log_odds(graph: Graph, model: TabularModel, columns: EncodedColumns) ->
     of_network = _add_network(graph, model, columns)
     if not isinstance(model, BlendedFastKAN):
         return of_network
-    parts = {of_network: 1 - model.weight, add_terms(graph, model.additive, columns): model.weight}
-    return graph.node("Add", *(graph.node("Mul", part, graph.number(weight)) for part, weight in parts.items()))
+    weight, of_terms = model.additive_weight, add_terms(graph, model.additive, columns)
+    network_part = graph.node("Mul", of_network, graph.number(1 - weight))
+    return graph.node("Add", network_part, graph.node("Mul", of_terms, graph.number(weight)))
 
 
 def _add_network(graph: Graph, model: TabularFastKAN, columns: EncodedColumns) -> str:

@@ -102,9 +102,9 @@ def job_name(run: str, fingerprint: str, config: TrainConfig, nodes: NodesConfig
 def arguments(prepared: str, run: str, config: TrainConfig) -> list[str]:
     """Return torchrun's arguments: the command of one node. How many nodes there are, its environment says.
 
-    >>> arguments("s3://b/data", "s3://b/run", TrainConfig(strategy="allreduce", hidden=(32, 16), tensorboard=True))
+    >>> arguments("s3://b/data", "s3://b/run", TrainConfig(hidden=(32, 16), tensorboard=True, blend=False))
     ['-m', 'dkan_core', 'train', 's3://b/data', '--out', 's3://b/run', '--hidden=32', '--hidden=16', \
-'--strategy=allreduce', '--tensorboard']
+'--no-blend', '--tensorboard']
     """
     given = ["-m", "dkan_core", "train", prepared, "--out", run]
     for field in fields(config):
@@ -112,7 +112,7 @@ def arguments(prepared: str, run: str, config: TrainConfig) -> list[str]:
         if value == field.default:
             continue
         if isinstance(value, bool):
-            given.append(option)
+            given.append(option if value else f"--no-{option.removeprefix('--')}")
         else:
             given += [f"{option}={each}" for each in (value if isinstance(value, tuple) else (value,))]
     return given

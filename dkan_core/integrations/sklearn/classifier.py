@@ -63,7 +63,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         embedding_dim: Width of a categorical column's embedding. Default: 8.
         sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights.
             Default: 0.
-        blend: Blend the network with an additive model of the same rows where validation AP gains by it. Default: True.
+        blend: Average the network with an additive model of the same rows, where that raises validation AP.
+            Default: True.
         epochs: Maximum passes over the train split. Default: from the number of rows.
         batch_size: Rows per step over all workers. Default: from the number of rows.
         learning_rate: Peak learning rate of AdamW. Default: from the batch size.
@@ -215,7 +216,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         """Train on further rows for one epoch, from the model as it is; the first call also chooses the encoding.
 
         Each call is a short training of its own: with warm-up, a new state of the optimizer, and a part of its rows
-        held out, on which probabilities are calibrated anew.
+        held out, on which probabilities are calibrated anew. Nothing is blended: it would know the last rows alone.
 
         Args:
             X: Frame or array of rows, with the columns of the first call.
@@ -237,7 +238,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         initial = None if is_first else read_initial(self)
         # What the first call left out stays out, whatever later rows hold there.
         table = table if is_first else table.select(self.preprocessor_.columns)
-        return self._fit(table, y, names, sample_weight, eval_set, initial, {**self.get_params(), "epochs": 1})
+        settings = {**self.get_params(), "epochs": 1, "blend": False}
+        return self._fit(table, y, names, sample_weight, eval_set, initial, settings)
 
     def _fit(
         self,
@@ -294,12 +296,9 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         return self.preprocessor_.transform(table, "X")
 
     def _take_history(self, history: list[dict[str, Any]]) -> None:
-        last = (
-            history[-1] if history else {**self.metrics_, "best_average_precision": self.metrics_["average_precision"]}
-        )
         self.history_ = history
-        self.n_iter_ = math.ceil(last["epoch"])
-        self.validation_average_precision_ = float(last["best_average_precision"])
+        self.n_iter_ = math.ceil((history or [self.metrics_])[-1]["epoch"])
+        self.validation_average_precision_ = float(self.metrics_["average_precision"])
 
     def _log_odds(self, X: Any) -> npt.NDArray[np.float32]:
         """Return the log-odds of each label, (N, L)."""

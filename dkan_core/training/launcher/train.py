@@ -64,9 +64,6 @@ HOW_TO_CONTINUE = {
     "time": "its time was up; raise --max-seconds to continue",
 }
 
-# Of average precision: below, it is the rounding of probabilities.
-WORTH_SAYING = 5e-5
-
 logger = logging.getLogger(__name__)
 
 
@@ -159,8 +156,12 @@ def train(
     trained = max((entry["average_precision"] for entry in outcome.history), default=math.nan)
     if resolved.model == "additive":
         logger.info("at its best evaluation it was %.4f: the terms were smoothed or fitted anew afterwards", trained)
-    elif metrics["average_precision"] > trained + WORTH_SAYING:
-        logger.info("at its best evaluation it was %.4f: the network is blended with an additive model", trained)
+    elif "blend" in metrics:
+        logger.info(
+            "at its best evaluation it was %.4f: blended with an additive model, which counts %g of the log-odds",
+            trained,
+            metrics["blend"],
+        )
     if ranks is not None:
         ranks.publish_value("result", asdict(result))
         ranks.leave()

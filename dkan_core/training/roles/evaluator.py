@@ -55,14 +55,14 @@ def main(spec: ProcessSpec) -> None:
     evaluator = Evaluator(spec, device, inherited(spec.launcher), stopwatch)
     # A split is scored in many parts.
     evaluator.scorer.replica.model.register_forward_hook(lambda *_: heartbeat.record_activity())
-    # While the first snapshot is on its way.
-    evaluator.finisher.make_ready()
     stopwatch.lap("other")
     dealt_with = memory.evaluated.read().number
     while not is_over(memory, dealt_with):
         heartbeat.record_activity()
         waiting = list(snapshots_beyond(memory, dealt_with))
         if not waiting:
+            # There is time for what the first model that is saved will need.
+            evaluator.finisher.make_ready()
             wakeup.wait(PATIENCE_SECONDS)
             stopwatch.lap("wait")
             continue

@@ -20,14 +20,14 @@ from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import Blend
 from dkan_core.model.additive_terms import TABLES
 from dkan_core.model.architecture import ModelConfig, additive_shape, blended_config
-from dkan_core.model.blended import BlendedFastKAN, blended
+from dkan_core.model.blended import BlendedFastKAN, weighted_mean
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.feature_crosses import search_sample
 from dkan_core.training.setup.sizing import blend_rows
 from dkan_core.training.validation.refitting import refitted
 
-# What the additive model may count: so few that the choice does not fit the noise of validation.
+# To choose from: more of them would fit the noise of validation.
 WEIGHTS = (0.2, 0.4)
 # Pairs, and rows that they are chosen on: half of those that the network's crosses are, at half the time.
 MAX_PAIRS = 96
@@ -77,7 +77,7 @@ class Blender:
             return network, scored
         of_network_NL, of_partner_NL = (torch.from_numpy(each.log_odds_NL) for each in (scored, partner.scored))
         found = {
-            weight: replace(scored, log_odds_NL=blended(of_network_NL, of_partner_NL, weight).numpy())
+            weight: replace(scored, log_odds_NL=weighted_mean(of_network_NL, of_partner_NL, weight).numpy())
             for weight in WEIGHTS
         }
         values = {weight: _average_precision(each) for weight, each in found.items()}

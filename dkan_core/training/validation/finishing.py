@@ -56,7 +56,7 @@ class Finisher:
         names = self.prepared.labels
         if isinstance(model, AdditiveFastKAN):
             return self._tables.finish(model, names, self.config, best.facts)
-        assert isinstance(model, TabularFastKAN), "there is no other model"
+        assert isinstance(model, TabularFastKAN) and model.config.blended is None, "there is no other model"
         with torch.random.fork_rng(devices=[]):
             final, scored = TabularFastKAN(model.config), best.scored
         final.load_state_dict(model.state_dict())
@@ -66,6 +66,8 @@ class Finisher:
             scored, names, self.config, epoch=best.facts["epoch"], step=best.facts["step"]
         )
         final.calibrate(*calibration)
+        if final.config.blended is not None:
+            metrics["blend"] = final.config.blended.weight
         return final.eval(), final.config, metrics
 
     @property

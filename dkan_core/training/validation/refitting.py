@@ -59,7 +59,7 @@ def refitted(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig) -> 
     terms, which each member has to have, it is the mean of those fits.
 
     Args:
-        model: Its terms, members and labels are those of the result. Members that leave out no rows are all the fit.
+        model: Its terms, members and labels are those of the result. Where none leaves out rows, each is that of all.
         reader: The train split.
         config: Settings of the run.
     """

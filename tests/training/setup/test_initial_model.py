@@ -113,7 +113,19 @@ def test_resumed_run_needs_the_model_no_more_but_no_other_either(
     resumed = train(newer, tmp_path / "run", replace(config, resume="auto"))
     assert [e["average_precision"] for e in resumed.history][-1] == whole.history[-1]["average_precision"]
     assert resumed.metrics["training"]["init_from"] == whole.metrics["training"]["init_from"]
-    options = ["--epochs", "3", "--batch-size", "64", "--learning-rate", "0.01", "--device", "cpu", "--workers", "1"]
+    options = [
+        "--no-blend",
+        "--epochs",
+        "3",
+        "--batch-size",
+        "64",
+        "--learning-rate",
+        "0.01",
+        "--device",
+        "cpu",
+        "--workers",
+        "1",
+    ]
     for chosen, message in (
         ([], "was trained with .*, not "),
         (["--init-from", whole.model], r"was trained with init_from sha256:\w+, not sha256:\w+"),

@@ -62,7 +62,7 @@ def test_a_run_with_frozen_parts_resumes_to_the_same_bits(
     assert resumed.history[-1]["step"] == whole.history[-1]["step"]
     ends = [load_checkpoint(str(each.checkpoint)) for each in (whole, resumed)]
     assert ends[0] and ends[1] and np.array_equal(ends[0][1].state_KP, ends[1][1].state_KP)
-    options = ["--epochs", "3", "--batch-size", "64", "--learning-rate", "0.02", "--weight-decay", "0.5"]
+    options = ["--no-blend", "--epochs", "3", "--batch-size", "64", "--learning-rate", "0.02", "--weight-decay", "0.5"]
     places = ["--workers", "1", "--device", "cpu", "--init-from", trained.model, "--resume", "auto"]
     code = dkan("train", prepared, "--out", tmp_path / "run", *options, *places, monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, r"was trained with init_optimizer kept, not fresh")

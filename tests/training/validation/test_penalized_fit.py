@@ -5,25 +5,36 @@ import pytest
 
 from dkan_core.model.additive_shape import AdditiveShape, FeatureCuts, Layout, layout_of
 from dkan_core.model.calibration import sigmoid
-from dkan_core.training.validation.penalized_fit import MOST_WEIGHT, Float64, Int64, PenalizedFit, penalized_terms
+from dkan_core.training.validation.penalized_fit import (
+    MOST_WEIGHT,
+    PAIR_DIFFERENCES,
+    Float64,
+    Int64,
+    PenalizedFit,
+    curve_roughness,
+    pair_roughness,
+    penalized_terms,
+)
 
 ROWS = 20_000
 CUTS = tuple(range(1, 256, 32))
-# Two curves, codes of a category, and the pairs of both curves and of the second one with the category.
+# Two curves, codes of two categories, and the pairs of both curves, of the second one with a category, and of both
+# categories.
 SHAPE = AdditiveShape(
     form="tables",
-    pairs=((0, 1), (1, 2)),
+    pairs=((0, 1), (1, 2), (2, 3)),
     binned=(
         FeatureCuts(feature=0, cuts=CUTS),
         FeatureCuts(feature=1, cuts=CUTS),
         FeatureCuts(feature=2, cuts=(1, 2, 3)),
+        FeatureCuts(feature=3, cuts=(1, 2, 3, 4)),
     ),
 )
 
 
 @pytest.fixture(scope="module")
 def layout() -> Layout:
-    return layout_of(2, (), (4,), (0,), SHAPE)
+    return layout_of(2, (), (4, 5), (0, 1), SHAPE)
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +43,12 @@ def codes_TN(layout: Layout) -> list[Int64]:
     rng = np.random.default_rng(0)
     first_N, second_N = rng.integers(1, 256, (2, ROWS))
     second_N[rng.random(ROWS) < 0.05] = 0
-    category_N = rng.integers(1, 4, ROWS)
+    category_N, other_N = rng.integers(1, 4, ROWS), rng.integers(1, 5, ROWS)
     bins_2N = np.searchsorted(CUTS, [first_N, second_N], side="right")
-    numbers, mixed = layout.pairs
+    numbers, mixed, categories = layout.pairs
     both_N = bins_2N[0] * numbers.shape[1] + bins_2N[1]
-    return [first_N, second_N, category_N, both_N, bins_2N[1] * mixed.shape[1] + category_N]
+    mixed_N = bins_2N[1] * mixed.shape[1] + category_N
+    return [first_N, second_N, category_N, other_N, both_N, mixed_N, category_N * categories.shape[1] + other_N]
 
 
 def fitted(
@@ -59,9 +71,14 @@ def test_the_penalized_likelihood_is_at_its_maximum(layout: Layout, codes_TN: li
     fit = fitted(layout, codes_TN, np.sin(codes_TN[0] / 40) + 0.5 * codes_TN[2], {}, 200, adapt=False)
     residual_N = fit.target_N - sigmoid(fit.log_odds_N)
     assert abs(residual_N.sum()) < 1e-3
+    ordered = {0: True, 1: True, 2: False, 3: False}
     for each in fit.terms:
         table_C = fit.table_V[each.term.rows]
-        rough_C = table_C if each.roughness_CC is None else each.roughness_CC @ table_C
+        if each.kind == "pair":
+            sides = [ordered[feature] for feature in each.term.features]
+            rough_C = pair_roughness(each.term.shape, sides, PAIR_DIFFERENCES) @ table_C
+        else:
+            rough_C = curve_roughness() @ table_C if each.kind == "curve" else table_C
         gradient_C = np.bincount(each.codes_N, residual_N, each.term.size)
         np.testing.assert_allclose(gradient_C, each.weight * rough_C + each.ridge_C * table_C, rtol=0, atol=0.05)
 
@@ -74,8 +91,8 @@ def test_what_is_there_is_found_and_noise_vanishes(layout: Layout, codes_TN: lis
     fit = fitted(layout, codes_TN, truth_N, {}, 16, adapt=True)
     assert np.sqrt(np.mean((fit.log_odds_N - truth_N) ** 2)) < 0.2
     effects = [fit.table_V[each.term.rows][each.codes_N].std() for each in fit.terms]
-    assert effects[3] > 0.7 and effects[4] < 0.05
-    assert fit.terms[4].weight > 100 * fit.terms[3].weight
+    assert effects[4] > 0.7 and effects[5] < 0.05
+    assert fit.terms[5].weight > 100 * fit.terms[4].weight
     line = fit.terms[1]
     assert line.weight > MOST_WEIGHT / 100, "a curve that is a line, but for its missing value"
 
