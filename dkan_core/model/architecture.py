@@ -135,7 +135,7 @@ class ModelConfig(Schema):
             if self.model != "auto":
                 raise ValueError(f"blended: must not be there for model {self.model}")
             # A second model of the same rows, with checks of its own.
-            blended_config(self)
+            blended_config(self, coded=self.blended.coded, additive=self.blended.additive)
         return self
 
     def _check_additive(self, shape: AdditiveShape) -> None:
@@ -254,7 +254,10 @@ def count_parameters(config: ModelConfig) -> int:
         rows = additive_layout(config).size if config.additive.form == "tables" else 0
         return count_trained(config) + rows + 2 * len(config.labels)
     layers = len(config.hidden) + (_basis_inputs(config) > 0)
-    blended = count_parameters(blended_config(config)) if config.blended is not None else 0
+    blend = config.blended
+    blended = 0
+    if blend is not None:
+        blended = count_parameters(blended_config(config, coded=blend.coded, additive=blend.additive))
     return count_trained(config) + layers * config.num_centers + 2 * len(config.labels) + blended
 
 
@@ -285,22 +288,27 @@ def first_layer_weights(config: ModelConfig, sketch_rank: int) -> int:
     return sum(sketch_rank * (outputs + width) if sketch_rank else outputs * width for width in widths)
 
 
-def blended_config(config: ModelConfig) -> ModelConfig:
-    """Return the architecture of the additive model that a network is blended with."""
-    assert config.blended is not None
+def blended_config(config: ModelConfig, *, coded: Sequence[int], additive: AdditiveShape) -> ModelConfig:
+    """Return the architecture of an additive model that a network is blended with.
+
+    Args:
+        config: That of the network.
+        coded: Coded features with a term of their own.
+        additive: Its pairs and bins.
+    """
     changed: dict[str, Any] = {
         "model": "additive",
         "members": 1,
         "hidden": (),
         "embedded": (),
-        "one_hot_groups": tuple((index,) for index in config.blended.coded),
+        "one_hot_groups": tuple((index,) for index in coded),
         "missing": (),
         "sparse": (),
         "input_norm": "none",
         "dropout": 0.0,
         "sketch_rank": 0,
         "sketch_seed": 0,
-        "additive": config.blended.additive,
+        "additive": additive,
         "blended": None,
     }
     return ModelConfig(**{**{name: getattr(config, name) for name in ModelConfig.model_fields}, **changed})

@@ -32,7 +32,9 @@ class BlendedFastKAN(TabularFastKAN):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.additive = AdditiveFastKAN(blended_config(config))
+        assert config.blended is not None, "a network by itself is a TabularFastKAN"
+        of_terms = blended_config(config, coded=config.blended.coded, additive=config.blended.additive)
+        self.additive = AdditiveFastKAN(of_terms)
         self.network_width = self.first_width
         self.first_width += self.additive.first_width
 

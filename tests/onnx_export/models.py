@@ -112,9 +112,12 @@ def random_model(
             **changes,
         }
     )
-    if blend or model == "additive":
-        config = config.model_copy(update={"blended": blend_for(preprocessor)})
-    config = blended_config(config).model_copy(update={"members": 2}) if model == "additive" else config
+    partner = blend_for(preprocessor)
+    if blend:
+        config = config.model_copy(update={"blended": partner})
+    if model == "additive":
+        config = blended_config(config, coded=partner.coded, additive=partner.additive)
+        config = config.model_copy(update={"members": 2})
     generator = torch.Generator().manual_seed(7)
     module = build_model(config)
     with torch.no_grad():

@@ -34,7 +34,7 @@ ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
 MAX_REFIT_CELLS = 20_000_000
 
 # Rows times terms times labels that a network's additive partner is fitted to, at most: about ten seconds on one core,
-# and 300 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. With
+# and 500 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. With
 # fewer rows in all than the second one, the validation split would not tell whether it gains.
 MAX_BLEND_CELLS = 30_000_000
 MIN_SAMPLED_ROWS, MIN_BLEND_ROWS = 20_000, 2_000

@@ -41,7 +41,6 @@ class _Partner:
     """What a network may be blended with, and how it scores validation."""
 
     model: AdditiveFastKAN
-    coded: tuple[int, ...]
     scored: ScoredSplit
 
 
@@ -87,8 +86,10 @@ class Blender:
         logger.info(
             "blended with %g of the additive model: validation AP %.4f instead of %.4f", best, values[best], alone
         )
-        shape = Blend(weight=best, coded=partner.coded, additive=additive_shape(partner.model.config))
-        return BlendedFastKAN.of(network, partner.model, shape), found[best]
+        config = partner.model.config
+        coded = tuple(index for (index,) in config.one_hot_groups)
+        blend = Blend(weight=best, coded=coded, additive=additive_shape(config))
+        return BlendedFastKAN.of(network, partner.model, blend), found[best]
 
     @functools.cached_property
     def _partner(self) -> _Partner | None:
@@ -101,19 +102,22 @@ class Blender:
         rows = blend_rows(train.rows, columns + MAX_PAIRS, labels)
         if not rows:
             return None
-        sample = search_sample(FirstRows(train, SEARCHED_ROWS), columns=columns, labels=labels)
-        groups, shape = choose_additive(encoding, sample, self.config, MAX_PAIRS)
-        coded = tuple(index for (index,) in groups)
-        blend = Blend(weight=WEIGHTS[0], coded=coded, additive=shape.model_copy(update=TABLES))
-        of_network = ModelConfig.for_data(self.prepared, self.config).model_copy(update={"blended": blend})
-        model = AdditiveFastKAN(blended_config(of_network))
-        terms = refitted(model, FirstRows(train, rows), self.config)
-        fitted = terms.to_model()
+        terms = refitted(self._untrained(train, columns), FirstRows(train, rows), self.config)
         logger.info("an additive model of %d terms is fitted to %d rows", len(terms.layout.terms), rows)
+        model = terms.to_model()
         # Ids are the network's alone.
         batches = all_batches(self.valid, SCORING_ROWS)
         read = ({name: array for name, array in batch.items() if name != "sparse"} for batch in batches)
-        return _Partner(model=fitted, coded=coded, scored=score_batches(fitted, read, torch.device("cpu")))
+        return _Partner(model=model, scored=score_batches(model, read, torch.device("cpu")))
+
+    def _untrained(self, train: RowReader, columns: int) -> AdditiveFastKAN:
+        """Return an additive model of all columns and the pairs that say most."""
+        sample = search_sample(FirstRows(train, SEARCHED_ROWS), columns=columns, labels=len(self.prepared.labels))
+        groups, shape = choose_additive(self.prepared.preprocessor, sample, self.config, MAX_PAIRS)
+        coded, tables = tuple(index for (index,) in groups), shape.model_copy(update=TABLES)
+        return AdditiveFastKAN(
+            blended_config(ModelConfig.for_data(self.prepared, self.config), coded=coded, additive=tables)
+        )
 
 
 def _average_precision(scored: ScoredSplit) -> float:
