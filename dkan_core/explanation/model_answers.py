@@ -3,6 +3,7 @@
 Shape suffixes: N rows, M changed rows, L labels, H the first layer's outputs over all members.
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -121,10 +122,10 @@ class ModelAnswers(Answers):
             differences.append(float(odds_N[: len(first_NH)].mean() - odds_N[len(first_NH) :].mean()))
         return np.array(differences, dtype=np.float64)
 
-    @property
+    @functools.cached_property
     def _id_weights(self) -> Tensor:
         assert isinstance(self._model, TabularFastKAN), "no other model reads ids"
-        return FirstLayerTerms(self._model).of_ids()
+        return FirstLayerTerms(self._model).of_ids(slice(None))
 
     def to_changed(self, rows_M: Rows, settings: Settings) -> Float64:
         """Return the log-odds ``(M, L)`` of rows with some columns changed.

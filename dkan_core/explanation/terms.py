@@ -74,7 +74,7 @@ class ColumnTerms:
             - Input: ``(N, S)``
             - Output: ``(N, S, Z)``
         """
-        of_first_NSH = self._first_layer.of_ids()[torch.from_numpy(codes_NS).to(self._device)]
+        of_first_NSH = self._first_layer.of_ids(torch.from_numpy(codes_NS).to(self._device))
         return functional.pad(of_first_NSH, (self._inputs, 0))
 
     def finish(self, sum_NZ: Tensor) -> Tensor:

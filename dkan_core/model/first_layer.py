@@ -170,10 +170,10 @@ class FirstLayerTerms:
         summed_MH: Tensor = self._encoder.sparse(torch.from_numpy(codes_MS).to(self._encoder.curved.device))
         return summed_MH
 
-    def of_ids(self) -> Tensor:
-        """Return what each code of ids adds ``(V, H)``; no row has the first."""
+    def of_ids(self, codes: Tensor | slice) -> Tensor:
+        """Return what codes of ids add, each by itself: ``(..., H)``."""
         assert self._encoder.sparse is not None
-        return self._padded(self._encoder.sparse.weight.detach())
+        return self._padded(self._encoder.sparse.weight.detach()[codes])
 
     def inputs(self) -> Iterator[tuple[Feature, slice]]:
         """Yield each feature that goes through the basis, with its places among the layer's inputs."""

@@ -60,7 +60,7 @@ class InitialModel:
     """Of its optimizer, free of bias; None: zeros."""
 
     @classmethod
-    def of(cls, module: TabularModel, preprocessor: Preprocessor, moments_2P: Float32 | None = None) -> "InitialModel":
+    def of(cls, module: TabularModel, preprocessor: Preprocessor) -> "InitialModel":
         """Return a trained model as what training starts from: of a blend, the network alone."""
         module = module.network_alone() if isinstance(module, BlendedFastKAN) else module
         return cls(architecture=module.config, module=module, preprocessor=preprocessor)
