@@ -35,6 +35,12 @@ from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
 
 ROOT = Path(__file__).parents[1]
 IMPORTED = ("dkan_core.cli", "dkan_core.training.launcher.train", "dkan_core.evaluation.evaluate")
+IMPORTED_LATER = (
+    *("jinja2", "scipy.optimize", "tenacity", "torch.distributed.pipelining", "torch.distributed.tensor"),
+    *("torch.fx.experimental.symbolic_shapes", "torch.nested._internal.nested_tensor"),
+)
+"""What processes of a run import only when they need it: up to two seconds in each rank that has a part of a model."""
+
 MAX_REQUEST = 1 << 17
 MAX_HANDLES = 8
 SAFE_THREADS = {"jemalloc_bg_thd"}
@@ -233,6 +239,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for module in (
         *IMPORTED,
+        *IMPORTED_LATER,
         *(f"dkan_core.training.{fork_server.MODULES[role]}" for role in fork_server.IMPORTED_AHEAD),
     ):
         importlib.import_module(module)

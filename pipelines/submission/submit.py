@@ -12,6 +12,7 @@ import yaml
 
 from dkan_core.errors import UserError
 from pipelines.compiled import DEFAULT
+from pipelines.lint.documents import LOADER
 from pipelines.parameters import ArgumentError, GivenParameters, PipelineName, package_named, read_parameters
 from pipelines.submission.credentials import Credentials, RefusedError, service_account_token
 from pipelines.submission.results import Submission, write_junit, write_summary
@@ -95,7 +96,7 @@ def prepare(submission: Submission, params: Sequence[str]) -> Request:
     package = package_named(submission.pipeline)
     content = package.read_bytes()
     # A second document has what is specific to Kubernetes.
-    spec = next(iter(yaml.safe_load_all(content)))
+    spec = next(yaml.load_all(content, Loader=LOADER))
     parameters = read_parameters(spec["root"].get("inputDefinitions", {}).get("parameters", {}), params)
     # The same file is the same version: submitting it again uploads nothing.
     submission.version = submission.version or hashlib.sha256(content).hexdigest()[:12]

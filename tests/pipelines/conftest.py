@@ -7,9 +7,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pipelines.__main__ import app
+from pipelines.caller import look_at_names_alone
 from pipelines.submission import submit
 from pipelines.submission.server import Pace
 from tests.pipelines.kubeflow import GIVEN, Kubeflow, serve
+
+look_at_names_alone()
 
 
 @pytest.fixture(autouse=True)
