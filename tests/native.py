@@ -1,13 +1,13 @@
 """The native extension for tests: they are left out where it could not be built, and say why."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
 from dkan_core.native.build import NoCompilerError, find_compiler
-from dkan_core.native.library import native_library
+from dkan_core.native.library import native_library, require_library, variant_names
 
 
 def why_missing() -> str:
@@ -19,6 +19,17 @@ def why_missing() -> str:
     except NoCompilerError as error:
         return str(error)
     return "the native extension is not built: python -m dkan_core.native.build"
+
+
+VARIANTS = range(len(variant_names(require_library())) if native_library() else 0)
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda index: variant_names(require_library())[index])
+def variant(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Use one kind of processor's code after the other, as far as this one runs them."""
+    require_library().dkan_use_variant(request.param)
+    yield
+    require_library().dkan_use_variant(0)
 
 
 needs_native = pytest.mark.skipif(native_library() is None, reason=why_missing())

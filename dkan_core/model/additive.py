@@ -170,6 +170,14 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         Shape:
             - Output: ``(B, T + P)`` int32
         """
+        places_BT = self.main_places(numeric, categorical)
+        if not self.layout.pairs:
+            return places_BT
+        first_BP, second_BP = (self.bins[places_BT[:, slots_P]] for slots_P in self.pair_slots)
+        return torch.cat([places_BT, first_BP * self.pair_strides + second_BP + self.pair_firsts], dim=1)
+
+    def main_places(self, numeric: Tensor | None, categorical: Tensor | None) -> Tensor:
+        """Return those of the ``places`` that are of single features, ``(B, T)``."""
         parts = []
         if numeric is not None:
             of_feature_F = torch.arange(0, self.score_rows.numel(), SCORE_CODES, device=numeric.device)
@@ -177,11 +185,7 @@ class AdditiveFastKAN(TabularModel, KernelModule):
         if categorical is not None and len(self.coded):
             codes_BC = categorical[:, self.coded]
             parts.append(codes_BC.masked_fill(codes_BC >= self.coded_caps, UNSEEN) + self.coded_firsts)
-        places_BT = torch.cat(parts, dim=1)
-        if not self.layout.pairs:
-            return places_BT
-        first_BP, second_BP = (self.bins[places_BT[:, slots_P]] for slots_P in self.pair_slots)
-        return torch.cat([places_BT, first_BP * self.pair_strides + second_BP + self.pair_firsts], dim=1)
+        return torch.cat(parts, dim=1)
 
     def member_logits(
         self,

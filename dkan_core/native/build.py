@@ -37,6 +37,8 @@ VARIANT_NAMES = {
     "DKAN_ENCODE": "encode_",
     "DKAN_PLACE": "place_",
     "DKAN_MIX_ROWS": "mix_rows_",
+    "DKAN_LIKELIHOOD_SUMS": "likelihood_sums_",
+    "DKAN_ADD_CODES": "add_codes_",
 }
 """What a kind of processor's functions are called: macro and beginning of the name."""
 
@@ -47,6 +49,7 @@ VARIANT_SOURCES = {
     "adamw": "off",
     "encoding": "off",
     "hashing": "off",
+    "likelihood": "fast",
 }
 """Compiled for each kind of processor; "off": operations round one by one, as numpy's do."""
 

@@ -99,6 +99,12 @@ class ColumnArguments(Structure):
     _fields_ = (*_pointers("values valid edges codes out"), *_sizes("valid_offset edge_count is_double missing"))
 
 
+class LikelihoodArguments(Structure):
+    """See ``Likelihood`` in ``arguments.h``."""
+
+    _fields_ = (*_pointers("codes log_odds target weight table sums"), *_sizes("rows size"))
+
+
 class PlaceArguments(Structure):
     """See ``Place`` in ``arguments.h``."""
 
@@ -142,6 +148,8 @@ def native_library(path: Path = LIBRARY) -> ctypes.CDLL | None:
     library.dkan_distinct.restype = c_int64
     library.dkan_order_keys.argtypes = (c_void_p, c_int64, c_int64, c_void_p)
     library.dkan_order_keys.restype = None
+    library.dkan_likelihood.argtypes = (POINTER(LikelihoodArguments), c_int)
+    library.dkan_likelihood.restype = c_int64
     library.dkan_place.argtypes = (POINTER(PlaceArguments), c_int)
     return library
 

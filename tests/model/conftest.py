@@ -1,21 +1,11 @@
-"""The native extension's code for one kind of processor after the other, and any number of threads."""
+"""Any number of threads, and the native extension's code for one kind of processor after the other."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
-from dkan_core.native.library import native_library, require_library, variant_names
-
-VARIANTS = range(len(variant_names(require_library())) if native_library() else 0)
-
-
-@pytest.fixture(params=VARIANTS, ids=lambda index: variant_names(require_library())[index])
-def variant(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Use one kind of processor's code after the other, as far as this one runs them."""
-    require_library().dkan_use_variant(request.param)
-    yield
-    require_library().dkan_use_variant(0)
+from tests.native import variant  # noqa: F401 - a fixture
 
 
 @pytest.fixture

@@ -169,6 +169,18 @@ struct Place {
     int64_t count;          // I
 };
 
+// Rows of a logistic regression, and one of the terms that their log-odds are the sum of.
+struct Likelihood {
+    const uint16_t* codes;  // [B] the term's code in each row, below C
+    double* log_odds;       // [B]
+    const float* target;    // [B] 0 or 1
+    const float* weight;    // [B]
+    const double* table;    // [C] what is added to the log-odds of the rows of each code
+    double* sums;           // [C, 2] zeros, which get the log-likelihood's gradient and curvature by what a code adds
+    int64_t rows;           // B
+    int64_t size;           // C
+};
+
 // Weights of one network in the order that the passes read them in: inputs last, padded with zeros to whole vectors.
 struct Packed {
     float* spline;       // [O, G, P]
@@ -211,6 +223,8 @@ struct Passes {
     void (*encode)(const Column&, int64_t start, int64_t count);
     void (*place)(const Place&, int64_t first, int64_t last, int64_t start, int64_t stop);
     void (*mix_rows)(uint64_t first, int64_t count, uint64_t increment, uint32_t* out);
+    void (*likelihood_sums)(const Likelihood&);
+    void (*add_codes)(const Likelihood&);
 };
 
 }  // namespace dkan

@@ -93,6 +93,15 @@ DKAN_EXPORT void dkan_mix_rows(uint64_t first, int64_t count, uint64_t increment
     passes().mix_rows(first, count, increment, out);
 }
 
+// Returns a row whose code is none of the term's, and nothing is computed then; -1 if there is none.
+DKAN_EXPORT int64_t dkan_likelihood(const Likelihood* a, int adds) {
+    uint16_t greatest = 0;
+    for (int64_t row = 0; row < a->rows; ++row) greatest = std::max(greatest, a->codes[row]);
+    if (greatest >= a->size) return std::max_element(a->codes, a->codes + a->rows) - a->codes;
+    (adds ? passes().add_codes : passes().likelihood_sums)(*a);
+    return -1;
+}
+
 DKAN_EXPORT void dkan_place(const Place* a, int threads) {
     const int64_t per_stretch = ceil_div(a->count, PLACE_TASK_COLUMNS);
     for_each_task(ceil_div(a->rows, PLACE_TASK_ROWS) * per_stretch, a->rows * a->count, threads, [&](int64_t task) {

@@ -134,6 +134,8 @@ float DKAN_ADAMW(const dkan::AdamW&);
 void DKAN_ENCODE(const dkan::Column&, int64_t start, int64_t count);
 void DKAN_PLACE(const dkan::Place&, int64_t first, int64_t last, int64_t start, int64_t stop);
 void DKAN_MIX_ROWS(uint64_t first, int64_t count, uint64_t increment, uint32_t* out);
+void DKAN_LIKELIHOOD_SUMS(const dkan::Likelihood&);
+void DKAN_ADD_CODES(const dkan::Likelihood&);
 
 extern const dkan::Passes DKAN_VARIANT;
 const dkan::Passes DKAN_VARIANT = {
@@ -148,4 +150,6 @@ const dkan::Passes DKAN_VARIANT = {
     DKAN_ENCODE,
     DKAN_PLACE,
     DKAN_MIX_ROWS,
+    DKAN_LIKELIHOOD_SUMS,
+    DKAN_ADD_CODES,
 };

@@ -19,12 +19,12 @@ from dkan_core.errors import ConfigError
 from dkan_core.model.additive import score_codes
 from dkan_core.model.additive_shape import SCORE_CODES, AdditiveShape, FeatureCuts
 from dkan_core.model.architecture import MAX_BINARY_KNOTS
+from dkan_core.training.likelihood import UInt16
 from dkan_core.training.setup.feature_crosses import (
     CODES_PER_NAT,
     MIN_CROSS_GAIN,
     CodedColumn,
     Group,
-    Int64,
     Residuals,
     coded_column,
 )
@@ -111,7 +111,7 @@ def choose_pairs(residuals: list[Residuals], columns: dict[int, CodedColumn], li
 
     def joint(pair: Group) -> CodedColumn:
         first, second = columns[pair[0]], columns[pair[1]]
-        return CodedColumn(first.codes * second.size + second.codes, first.size * second.size)
+        return CodedColumn(first.codes * np.uint16(second.size) + second.codes, first.size * second.size)
 
     def worth(pair: Group) -> float:
         column = joint(pair)
@@ -175,14 +175,14 @@ def _bins(preprocessor: Preprocessor, sample: Arrays, cuts: dict[int, tuple[int,
             codes = np.where(codes == 0, 0, np.where(codes >= upper[feature], 2, 1)) if feature in binary else codes
         else:
             codes = sample["categorical"][:, feature - len(preprocessor.numeric)].astype(np.int64)
-        found[feature] = CodedColumn(np.searchsorted(edges, codes, side="right").astype(np.int64), len(edges) + 1)
+        found[feature] = CodedColumn(np.searchsorted(edges, codes, side="right").astype(np.uint16), len(edges) + 1)
     return found
 
 
-def _codes(sample: Arrays, feature: int) -> Int64:
+def _codes(sample: Arrays, feature: int) -> UInt16:
     """Return the codes of the stored scores of a numeric feature."""
     stored_N = torch.from_numpy(np.ascontiguousarray(sample["numeric"][:, feature]))
-    return score_codes(stored_N).numpy().astype(np.int64)
+    return score_codes(stored_N).numpy().astype(np.uint16)
 
 
 def _residuals(preprocessor: Preprocessor, sample: Arrays) -> list[Residuals]:

@@ -18,7 +18,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,8 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES
-from dkan_core.model.calibration import sigmoid
 from dkan_core.model.scores import decode_scores
+from dkan_core.training.likelihood import MAX_CODES, Float64, LogisticLikelihood, UInt16
 
 # How many labels (rows times labels), and values (rows times columns), are looked at, which takes a second or two.
 SAMPLE_LABELS, SAMPLE_VALUES = 200_000, 8_000_000
@@ -58,8 +57,6 @@ ROUNDS = 8
 SHRINKAGE = 5.0
 LEARNING_RATE = 0.5
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 Group = tuple[int, ...]
 
 
@@ -103,32 +100,32 @@ def choose_one_hot_groups(preprocessor: Preprocessor, sample: Arrays, train_rows
     return tuple(sorted([*categories, *values]) + crosses)
 
 
-def halves(sample: Arrays) -> Int64:
+def halves(sample: Arrays) -> UInt16:
     """Return which half each row of a sample is in, 0 or 1 ``(N,)``: rows of a group in the same one."""
     if "group" not in sample:
-        return np.arange(len(sample["labels"])) % 2
-    return np.unique(sample["group"], return_inverse=True)[1] % 2
+        return (np.arange(len(sample["labels"])) % 2).astype(np.uint16)
+    return (np.unique(sample["group"], return_inverse=True)[1] % 2).astype(np.uint16)
 
 
 @dataclass(frozen=True)
 class CodedColumn:
     """Codes of the sampled rows ``(N,)`` and how many codes there are."""
 
-    codes: Int64
+    codes: UInt16
     size: int
 
 
 def coded_column(codes: npt.NDArray[np.int32], size: int) -> CodedColumn:
     """Return a coded feature of which rare codes count as unseen."""
     kept = min(size, MAX_ONE_HOT_CODES)
-    return CodedColumn(np.where(codes < kept, codes, UNSEEN).astype(np.int64), kept)
+    return CodedColumn(np.where(codes < kept, codes, UNSEEN).astype(np.uint16), kept)
 
 
 def _joint(columns: list[CodedColumn], group: Group) -> CodedColumn:
     codes = columns[group[0]].codes
     size = columns[group[0]].size
     for index in group[1:]:
-        codes = codes * columns[index].size + columns[index].codes
+        codes = codes * np.uint16(columns[index].size) + columns[index].codes
         size = size * columns[index].size
     return CodedColumn(codes, size)
 
@@ -139,21 +136,20 @@ def _smooth(preprocessor: Preprocessor, sample: Arrays, columns: list[CodedColum
     for stored_N in sample["numeric"].T if "numeric" in sample else ():
         scores_N = decode_scores(torch.from_numpy(np.ascontiguousarray(stored_N)[:, None])).numpy()[:, 0]
         bins_N = (scores_N + SCORE_LIMIT) * (BINS / (2 * SCORE_LIMIT))
-        smooth.append(CodedColumn(bins_N.astype(np.int64).clip(0, BINS - 1), BINS))
+        smooth.append(CodedColumn(bins_N.clip(0, BINS - 1).astype(np.uint16), BINS))
     return smooth
 
 
 class Residuals:
     """What additive models, one of each half of the rows, leave unexplained in the half they know and in the other."""
 
-    def __init__(self, target_N: Float64, weight_N: Float64, half_N: Int64) -> None:
-        self.target_N = target_N
-        self.weight_N = weight_N
+    def __init__(self, target_N: Float64, weight_N: Float64, half_N: UInt16) -> None:
         self.half_N = half_N
         prior = np.average(target_N, weights=weight_N)
-        # Log-odds by the model of the row's own half, and by that of the other one.
-        self.own_N = np.full(len(target_N), np.log(prior / (1 - prior)))
-        self.unseen_N = self.own_N.copy()
+        # By no model, by that of the row's own half, and by that of the other one.
+        self.alone, self.own, self.unseen = (
+            LogisticLikelihood(target_N, weight_N, np.log(prior / (1 - prior))) for _ in range(3)
+        )
 
     @classmethod
     def from_rows(cls, smooth: list[CodedColumn], sample: Arrays) -> list["Residuals"]:
@@ -175,50 +171,40 @@ class Residuals:
 
     def gain(self, column: CodedColumn) -> float:
         """Return the log-likelihood that the effects of one half save in the other, to second order."""
-        gradient, curvature = self._own_sums(column)
-        effect_of_other = self._effects(gradient, curvature)[::-1]
-        unseen = self._sums(column, self._unseen_gradient_N)
+        places_N = self._places(column)
+        gradient_2C, curvature_2C = _by_half(self.own, places_N, column)
+        effect_of_other_2C = _effects(gradient_2C, curvature_2C)[::-1]
+        unseen_2C, _ = _by_half(self.unseen, places_N, column)
         # A half has about the same curvature by either model.
-        return float((effect_of_other * unseen - 0.5 * effect_of_other**2 * curvature).sum())
+        return float((effect_of_other_2C * unseen_2C - 0.5 * effect_of_other_2C**2 * curvature_2C).sum())
 
     def main_gain(self, column: CodedColumn) -> float:
         """Return the log-likelihood that a column alone gains over the prior, to second order."""
-        prior = np.average(self.target_N, weights=self.weight_N)
-        gradient = np.bincount(column.codes, self.weight_N * (self.target_N - prior), column.size)
-        curvature = np.bincount(column.codes, self.weight_N * prior * (1 - prior), column.size)
-        return float((gradient**2 / (curvature + SHRINKAGE)).sum() / 2)
+        gradient_C, curvature_C = self.alone.sums(column.codes, column.size)
+        return float((gradient_C * _effects(gradient_C, curvature_C)).sum() / 2)
 
     def absorb(self, column: CodedColumn, share: float = 1.0) -> None:
         """Let the additive models have the effects of a column."""
-        effect = share * self._effects(*self._own_sums(column))
-        self.own_N += effect[self.half_N, column.codes]
-        self.unseen_N += effect[1 - self.half_N, column.codes]
-        for kept in ("_own_derivatives_N", "_unseen_gradient_N"):
-            self.__dict__.pop(kept, None)
+        places_N = self._places(column)
+        effect_2C = share * _effects(*_by_half(self.own, places_N, column))
+        self.own.add(places_N, effect_2C.ravel())
+        self.unseen.add(places_N, effect_2C[::-1].ravel())
 
-    @cached_property
-    def _own_derivatives_N(self) -> tuple[Float64, Float64]:
-        """Gradient and curvature of the log-likelihood by the model of the row's own half."""
-        probability_N = sigmoid(self.own_N)
-        gradient_N = self.weight_N * (self.target_N - probability_N)
-        return gradient_N, self.weight_N * probability_N * (1 - probability_N)
+    def _places(self, column: CodedColumn) -> UInt16:
+        """Return the codes of the rows in the first half, those in the other one after them."""
+        assert 2 * column.size <= MAX_CODES
+        return column.codes + np.uint16(column.size) * self.half_N
 
-    @cached_property
-    def _unseen_gradient_N(self) -> Float64:
-        return self.weight_N * (self.target_N - sigmoid(self.unseen_N))
 
-    def _own_sums(self, column: CodedColumn) -> tuple[Float64, Float64]:
-        gradient_N, curvature_N = self._own_derivatives_N
-        return self._sums(column, gradient_N), self._sums(column, curvature_N)
+def _by_half(rows: LogisticLikelihood, places_N: UInt16, column: CodedColumn) -> tuple[Float64, Float64]:
+    """Return each half's gradient and curvature by the effect of each code, ``(2, C)`` each."""
+    gradient, curvature = rows.sums(places_N, 2 * column.size)
+    return gradient.reshape(2, -1), curvature.reshape(2, -1)
 
-    def _sums(self, column: CodedColumn, values_N: Float64) -> Float64:
-        """Return each half's sum over the rows of each code, ``(2, column.size)``."""
-        places_N = column.codes + column.size * self.half_N
-        return np.bincount(places_N, values_N, 2 * column.size).astype(np.float64).reshape(2, -1)
 
-    def _effects(self, gradient: Float64, curvature: Float64) -> Float64:
-        """Return the Newton step of each code, drawn towards 0."""
-        return gradient / (curvature + SHRINKAGE)
+def _effects(gradient: Float64, curvature: Float64) -> Float64:
+    """Return the Newton step of each code, drawn towards 0."""
+    return gradient / (curvature + SHRINKAGE)
 
 
 def _worth(residuals: list[Residuals], column: CodedColumn) -> float:

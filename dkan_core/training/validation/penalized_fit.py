@@ -9,19 +9,16 @@ Shape suffixes: N rows, T terms, V rows of the table, C codes of a term: K block
 """
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from dkan_core.model.additive_shape import SCORE_CODES, Layout, Term
-from dkan_core.model.calibration import sigmoid
-
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
+from dkan_core.training.likelihood import Float64, LogisticLikelihood, UInt16
 
 # Passes over the terms; the weights of penalties are updated in every second one from the third on.
 ROUNDS, FIRST_UPDATE, UPDATE_EVERY = 16, 2, 2
@@ -42,7 +39,7 @@ class PenalizedTerm:
     """One term, its codes in all rows, and its penalty: a weight times a quadratic form of its numbers."""
 
     term: Term
-    codes_N: Int64
+    codes_N: UInt16
     kind: Literal["curve", "codes", "pair"]
     """What is penalized: squared second differences of neighbours, squares, squared differences of both orders."""
 
@@ -66,9 +63,9 @@ class PenalizedTerm:
         if self.kind == "curve":
             self.ridge_C[0] = MISSING_RIDGE
 
-    def factorize(self, curvature_N: Float64) -> None:
-        """Take the curvature of the log-likelihood in each row."""
-        self.curvature_C = self.sums(curvature_N)
+    def factorize(self, curvature_C: Float64) -> None:
+        """Take the curvature of the log-likelihood."""
+        self.curvature_C = curvature_C
         diagonal_C = self.curvature_C + self.ridge_C
         if self.roughness_SS is None:
             self.inverse_KSS = 1 / (diagonal_C + self.weight)
@@ -84,10 +81,6 @@ class PenalizedTerm:
     def _whole(self, values_KS: Float64) -> Float64:
         """Return numbers by block as those of the term, ``(C,)``."""
         return values_KS.T.ravel()
-
-    def sums(self, values_N: Float64) -> Float64:
-        """Return the sum over the rows of each code."""
-        return np.bincount(self.codes_N, values_N, self.term.size).astype(np.float64)
 
     def step(self, table_C: Float64, gradient_C: Float64) -> Float64:
         """Return the Newton step from a table, given the gradient of the log-likelihood."""
@@ -127,17 +120,17 @@ class PenalizedTerm:
         self.weight = min(MOST_WEIGHT, max(LEAST_WEIGHTS[self.kind], self.weight * factor))
 
 
-def penalized_terms(layout: Layout, monotone: Mapping[int, int], places_TN: Sequence[Int64]) -> list[PenalizedTerm]:
+def penalized_terms(layout: Layout, monotone: Mapping[int, int], codes_TN: Sequence[UInt16]) -> list[PenalizedTerm]:
     """Return the terms of a layout with their penalties.
 
     Args:
         layout: The terms.
         monotone: 1 for features along which log-odds never fall, -1 where they never rise.
-        places_TN: The row of the table that each row takes, for each term of the layout.
+        codes_TN: Each row's code of each term of the layout.
     """
     curved = {term.features[0] for term in layout.curved}
     found = []
-    for term, places_N in zip(layout.terms, places_TN, strict=True):
+    for term, codes_N in zip(layout.terms, codes_TN, strict=True):
         kind: Literal["curve", "codes", "pair"] = "codes"
         roughness_SS: Float64 | None = None
         if term in layout.curved:
@@ -149,7 +142,7 @@ def penalized_terms(layout: Layout, monotone: Mapping[int, int], places_TN: Sequ
         found.append(
             PenalizedTerm(
                 term=term,
-                codes_N=places_N - term.first,
+                codes_N=codes_N,
                 kind=kind,
                 roughness_SS=roughness_SS,
                 sign=monotone.get(term.features[0], 0) if len(term.features) == 1 else 0,
@@ -227,14 +220,7 @@ def _inverses(penalty_SS: Float64, diagonal_KS: Float64) -> Float64:
 
 def _inverse(matrix_CC: Float64) -> Float64:
     """Return the inverse of a symmetric, positive definite matrix, in two thirds of the time of a general one."""
-    from scipy.linalg.lapack import dpotrf, dpotri
-
-    lower_CC, failed = dpotrf(matrix_CC, lower=True)
-    assert not failed, "ridges keep it definite"
-    # Above the diagonal there are zeros.
-    half_CC, _ = dpotri(lower_CC, lower=True)
-    inverse_CC: Float64 = half_CC + half_CC.T
-    inverse_CC.ravel()[:: len(inverse_CC) + 1] /= 2
+    inverse_CC: Float64 = torch.cholesky_inverse(torch.linalg.cholesky(torch.from_numpy(matrix_CC))).numpy()
     return inverse_CC
 
 
@@ -247,16 +233,15 @@ class PenalizedFit:
         weight_N: What each row counts.
     """
 
-    def __init__(self, terms: Sequence[PenalizedTerm], target_N: Float64, weight_N: Float64) -> None:
-        self.terms, self.target_N, self.weight_N = terms, target_N, weight_N
-        prior = (weight_N @ target_N + 0.5) / (weight_N.sum() + 1)
-        self.intercept = math.log(prior / (1 - prior))
+    def __init__(self, terms: Sequence[PenalizedTerm], target_N: npt.ArrayLike, weight_N: npt.ArrayLike) -> None:
+        self.terms, self.rows = terms, LogisticLikelihood(target_N, weight_N)
+        self.intercept = self.rows.prior()
         self.table_V = np.zeros(sum(each.term.size for each in terms))
-        self.log_odds_N = np.full(len(target_N), self.intercept)
 
     def start_at(self, other: "PenalizedFit") -> None:
         """Start at the tables of another fit of the same rows."""
-        self.intercept, self.table_V, self.log_odds_N = other.intercept, other.table_V.copy(), other.log_odds_N.copy()
+        self.intercept, self.table_V = other.intercept, other.table_V.copy()
+        self.rows.log_odds_N = other.rows.log_odds_N.copy()
 
     def fit(self, rounds: int = ROUNDS, *, adapt: bool = True) -> None:
         """Take Newton steps of all terms.
@@ -283,19 +268,17 @@ class PenalizedFit:
 
     def _center(self) -> None:
         """Take a Newton step of the intercept."""
-        probability_N = sigmoid(self.log_odds_N)
-        curvature = float(self.weight_N @ (probability_N * (1 - probability_N)))
-        step = float(self.weight_N @ (self.target_N - probability_N)) / max(curvature, EMPTY_RIDGE)
+        gradient, curvature = self.rows.total()
+        step = gradient / max(curvature, EMPTY_RIDGE)
         self.intercept += step
-        self.log_odds_N += step
+        self.rows.log_odds_N += step
 
     def _update(self, each: PenalizedTerm, *, factorize: bool) -> None:
         """Take a Newton step of one term."""
-        probability_N = sigmoid(self.log_odds_N)
-        table_C = self.table_V[each.term.rows]
+        gradient_C, curvature_C = self.rows.sums(each.codes_N, each.term.size)
         if factorize:
-            each.factorize(self.weight_N * probability_N * (1 - probability_N))
-        gradient_C = each.sums(self.weight_N * (self.target_N - probability_N))
+            each.factorize(curvature_C)
+        table_C = self.table_V[each.term.rows]
         step_C = each.step(table_C, gradient_C)
         table_C += step_C
-        self.log_odds_N += step_C[each.codes_N]
+        self.rows.add(each.codes_N, step_C)

@@ -6,9 +6,9 @@ rows that leaves strong terms too flat and weak ones noisy, while a penalized fi
 Shape suffixes: N rows, T terms, V rows of the table, M members, L labels.
 """
 
-import importlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,9 +22,11 @@ from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.order import dropout_keys
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.additive_shape import Layout
 from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified, trained_terms
 from dkan_core.model.architecture import additive_layout, additive_shape
 from dkan_core.model.dropout import keep_factors
+from dkan_core.training.likelihood import UInt16
 from dkan_core.training.validation.penalized_fit import PenalizedFit, penalized_terms
 
 logger = logging.getLogger(__name__)
@@ -38,18 +40,18 @@ MIN_PAIR_EFFECT = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    places_TN: npt.NDArray[np.int64]
+    codes_TN: list[UInt16]
+    """Of each term of the layout."""
+
     labels_NL: npt.NDArray[np.uint8]
     weight_N: Float64
     kept_MN: npt.NDArray[np.bool_]
     """Whether a member sees a row."""
 
-    def with_each_code(self, size: int) -> Float64:
-        """Return how many rows have each code, by weight, given how many codes there are."""
-        weight_V = np.zeros(size)
-        for places_N in self.places_TN:
-            weight_V += np.bincount(places_N, self.weight_N, size)
-        return weight_V
+    def with_each_code(self, layout: Layout) -> Float64:
+        """Return how many rows have each code, by weight."""
+        parts = zip(layout.terms, self.codes_TN, strict=True)
+        return np.concatenate([np.bincount(codes_N, self.weight_N, term.size) for term, codes_N in parts])
 
 
 def refitted(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig) -> AdditiveTerms:
@@ -64,11 +66,9 @@ def refitted(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig) -> 
         config: Settings of the run.
     """
     rows = _read(model, reader, config.seed)
-    start = trained_terms(model, rows.with_each_code(model.layout.size))
+    start = trained_terms(model, rows.with_each_code(model.layout))
     table_VML, intercept_L = np.zeros_like(start.table_VML), np.zeros_like(start.intercept_L)
-    # As many threads always: their number changes the last bits. Libraries that are loaded later would not be limited.
-    importlib.import_module("scipy.linalg")
-    with threadpool_limits(1, user_api="blas"):
+    with _one_thread():
         for label in range(len(intercept_L)):
             fits = _fit_label(model, rows, label, config.pos_weight)
             everywhere, members = fits[0], fits[1:]
@@ -76,6 +76,18 @@ def refitted(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig) -> 
             intercept_L[label] = everywhere.intercept
     terms = purified(replace(start, table_VML=table_VML, intercept_L=intercept_L))
     return without_idle_pairs(terms) if config.pairs == "auto" else terms
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep linear algebra to one thread: the number of them changes the last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _around(everywhere: PenalizedFit, members: Sequence[PenalizedFit]) -> Float64:
@@ -124,8 +136,8 @@ def _fit_label(model: AdditiveFastKAN, rows: _Rows, label: int, pos_weight: floa
     # Penalties count rows: the scale of the weights must not matter.
     weight_N *= np.count_nonzero(weight_N) / max(weight_N.sum(), np.finfo(np.float64).tiny)
     weight_N *= np.where(target_N == 1, pos_weight, 1.0)
-    positive_N = (target_N == 1).astype(np.float64)
-    terms = penalized_terms(model.layout, model.signs, list(rows.places_TN))
+    positive_N = target_N == 1
+    terms = penalized_terms(model.layout, model.signs, rows.codes_TN)
     everywhere = PenalizedFit(terms, positive_N, weight_N)
     everywhere.fit()
     members = []
@@ -137,23 +149,38 @@ def _fit_label(model: AdditiveFastKAN, rows: _Rows, label: int, pos_weight: floa
 
 
 def _read(model: AdditiveFastKAN, reader: RowReader, seed: int) -> _Rows:
-    """Return all rows of a split: the row of the table that each takes, for each term of the layout."""
-    order = {features: place for place, features in enumerate(model.place_features)}
-    slots = [order[term.features] for term in model.layout.terms]
-    places_TN = np.empty((len(slots), reader.rows), np.int64)
+    """Return all rows of a split."""
+    mains = model.layout.mains
+    slots = [model.place_features.index(term.features) for term in mains]
+    firsts_T = torch.tensor([term.first for term in mains], dtype=torch.int32)
+    codes_TN = np.empty((len(mains), reader.rows), np.uint16)
     labels, weights, start = [], [], 0
     for batch in all_batches(reader, BATCH_ROWS):
         stored = {name: torch.from_numpy(batch[name]) for name in ("numeric", "categorical") if name in batch}
-        places_BT = model.places(stored.get("numeric"), stored.get("categorical")).numpy()
-        places_TN[:, start : start + len(places_BT)] = places_BT.T[slots]
+        places_BT = model.main_places(stored.get("numeric"), stored.get("categorical"))[:, slots]
+        codes_TN[:, start : start + len(places_BT)] = (places_BT - firsts_T).T.numpy()
         start += len(places_BT)
         labels.append(batch["labels"])
         weights.append(batch.get("weight", np.ones(len(places_BT), np.float32)).astype(np.float64))
     keys_N = torch.from_numpy(dropout_keys(salted(seed, "members"), 0, reader.rows))
     kept_NM = keep_factors(keys_N, model.bags.unit_keys, model.bags.p, torch.float32).numpy() > 0
     return _Rows(
-        places_TN=places_TN,
+        codes_TN=[*codes_TN, *_pair_codes(model, codes_TN)],
         labels_NL=np.concatenate(labels),
         weight_N=np.concatenate(weights),
         kept_MN=np.ascontiguousarray(kept_NM.T),
     )
+
+
+def _pair_codes(model: AdditiveFastKAN, codes_TN: UInt16) -> Iterator[UInt16]:
+    """Yield the codes of each pair, given those of the terms of single features."""
+    bins = model.bins.numpy().astype(np.uint16)
+    paired = {feature for pair in model.layout.pairs for feature in pair.features}
+    bins_of = {
+        term.features[0]: bins[term.rows][codes_N]
+        for term, codes_N in zip(model.layout.mains, codes_TN, strict=True)
+        if term.features[0] in paired
+    }
+    for pair in model.layout.pairs:
+        first, second = pair.features
+        yield bins_of[first] * np.uint16(pair.shape[1]) + bins_of[second]

@@ -5,11 +5,10 @@ import pytest
 
 from dkan_core.model.additive_shape import AdditiveShape, FeatureCuts, Layout, layout_of
 from dkan_core.model.calibration import sigmoid
+from dkan_core.training.likelihood import Float64, UInt16
 from dkan_core.training.validation.penalized_fit import (
     MOST_WEIGHT,
     PAIR_DIFFERENCES,
-    Float64,
-    Int64,
     PenalizedFit,
     curve_roughness,
     pair_roughness,
@@ -38,7 +37,7 @@ def layout() -> Layout:
 
 
 @pytest.fixture(scope="module")
-def codes_TN(layout: Layout) -> list[Int64]:
+def codes_TN(layout: Layout) -> list[UInt16]:
     """Return the code of each term in each row; 5% of the second column are missing."""
     rng = np.random.default_rng(0)
     first_N, second_N = rng.integers(1, 256, (2, ROWS))
@@ -48,28 +47,29 @@ def codes_TN(layout: Layout) -> list[Int64]:
     numbers, mixed, categories = layout.pairs
     both_N = bins_2N[0] * numbers.shape[1] + bins_2N[1]
     mixed_N = bins_2N[1] * mixed.shape[1] + category_N
-    return [first_N, second_N, category_N, other_N, both_N, mixed_N, category_N * categories.shape[1] + other_N]
+    pair_N = category_N * categories.shape[1] + other_N
+    codes_TN = (first_N, second_N, category_N, other_N, both_N, mixed_N, pair_N)
+    return [codes_N.astype(np.uint16) for codes_N in codes_TN]
 
 
 def fitted(
-    layout: Layout, codes_TN: list[Int64], log_odds_N: Float64, monotone: dict[int, int], rounds: int, *, adapt: bool
+    layout: Layout, codes_TN: list[UInt16], log_odds_N: Float64, monotone: dict[int, int], rounds: int, *, adapt: bool
 ) -> PenalizedFit:
     target_N = (np.random.default_rng(1).random(ROWS) < sigmoid(log_odds_N)).astype(np.float64)
-    places_TN = [codes_N + term.first for codes_N, term in zip(codes_TN, layout.terms, strict=True)]
-    fit = PenalizedFit(penalized_terms(layout, monotone, places_TN), target_N, np.ones(ROWS))
+    fit = PenalizedFit(penalized_terms(layout, monotone, codes_TN), target_N, np.ones(ROWS))
     fit.fit(rounds, adapt=adapt)
     return fit
 
 
-def test_log_odds_are_those_of_the_tables(layout: Layout, codes_TN: list[Int64]) -> None:
+def test_log_odds_are_those_of_the_tables(layout: Layout, codes_TN: list[UInt16]) -> None:
     fit = fitted(layout, codes_TN, np.sin(codes_TN[0] / 40), {}, 3, adapt=True)
     sums_N = sum(fit.table_V[each.term.rows][each.codes_N] for each in fit.terms)
-    np.testing.assert_allclose(fit.log_odds_N, fit.intercept + sums_N, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(fit.rows.log_odds_N, fit.intercept + sums_N, rtol=0, atol=1e-9)
 
 
-def test_the_penalized_likelihood_is_at_its_maximum(layout: Layout, codes_TN: list[Int64]) -> None:
+def test_the_penalized_likelihood_is_at_its_maximum(layout: Layout, codes_TN: list[UInt16]) -> None:
     fit = fitted(layout, codes_TN, np.sin(codes_TN[0] / 40) + 0.5 * codes_TN[2], {}, 200, adapt=False)
-    residual_N = fit.target_N - sigmoid(fit.log_odds_N)
+    residual_N = fit.rows.target_N - sigmoid(fit.rows.log_odds_N)
     assert abs(residual_N.sum()) < 1e-3
     ordered = {0: True, 1: True, 2: False, 3: False}
     for each in fit.terms:
@@ -83,13 +83,13 @@ def test_the_penalized_likelihood_is_at_its_maximum(layout: Layout, codes_TN: li
         np.testing.assert_allclose(gradient_C, each.weight * rough_C + each.ridge_C * table_C, rtol=0, atol=0.05)
 
 
-def test_what_is_there_is_found_and_noise_vanishes(layout: Layout, codes_TN: list[Int64]) -> None:
+def test_what_is_there_is_found_and_noise_vanishes(layout: Layout, codes_TN: list[UInt16]) -> None:
     wave_N, missing_N = np.sin(codes_TN[0] / 40), codes_TN[1] == 0
     # The pair of both columns is there, that of the second one and the category is not.
     product_N = np.sign(codes_TN[0] - 128.0) * np.sign(codes_TN[1] - 128.0) * ~missing_N
     truth_N = wave_N + missing_N + product_N + 0.5 * (codes_TN[2] == 2)
     fit = fitted(layout, codes_TN, truth_N, {}, 16, adapt=True)
-    assert np.sqrt(np.mean((fit.log_odds_N - truth_N) ** 2)) < 0.2
+    assert np.sqrt(np.mean((fit.rows.log_odds_N - truth_N) ** 2)) < 0.2
     effects = [fit.table_V[each.term.rows][each.codes_N].std() for each in fit.terms]
     assert effects[4] > 0.7 and effects[5] < 0.05
     assert fit.terms[5].weight > 100 * fit.terms[4].weight
@@ -98,21 +98,20 @@ def test_what_is_there_is_found_and_noise_vanishes(layout: Layout, codes_TN: lis
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_monotone_term_stays_monotone(layout: Layout, codes_TN: list[Int64], sign: int) -> None:
+def test_a_monotone_term_stays_monotone(layout: Layout, codes_TN: list[UInt16], sign: int) -> None:
     fit = fitted(layout, codes_TN, np.sin(codes_TN[0] / 40), {0: sign}, 4, adapt=True)
     table_C = fit.table_V[fit.terms[0].term.rows]
     assert (sign * np.diff(table_C[1:])).min() >= 0
     assert np.ptp(table_C[1:]) > 0.3
 
 
-def test_rows_without_weight_teach_nothing(layout: Layout, codes_TN: list[Int64]) -> None:
-    places_TN = [codes_N + term.first for codes_N, term in zip(codes_TN, layout.terms, strict=True)]
+def test_rows_without_weight_teach_nothing(layout: Layout, codes_TN: list[UInt16]) -> None:
     fits = []
     for filled in (0.0, 1.0):
         target_N = (np.random.default_rng(1).random(ROWS) < 0.3).astype(np.float64)
         target_N[:5_000] = filled
         weight_N = np.ones(ROWS)
         weight_N[:5_000] = 0
-        fits.append(PenalizedFit(penalized_terms(layout, {}, places_TN), target_N, weight_N))
+        fits.append(PenalizedFit(penalized_terms(layout, {}, codes_TN), target_N, weight_N))
         fits[-1].fit(4, adapt=True)
     np.testing.assert_array_equal(fits[0].table_V, fits[1].table_V)

@@ -1,0 +1,95 @@
+"""The log-likelihood of rows whose log-odds are a sum of terms, and what the codes of one term say about it.
+
+Fits of one term after the other spend nearly all of their time here, so a pass of the native extension does the work
+where it is built.
+
+Shape suffixes: N rows, C codes of a term.
+"""
+
+import ctypes
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.model.calibration import sigmoid
+from dkan_core.native.library import LikelihoodArguments, native_library
+
+Float64 = npt.NDArray[np.float64]
+UInt16 = npt.NDArray[np.uint16]
+
+MAX_CODES = 1 << 16
+
+
+class LogisticLikelihood:
+    """Rows and their log-odds.
+
+    Args:
+        target_N: 0 or 1.
+        weight_N: What each row counts.
+        log_odds: Of all rows; None: those of the mean target.
+
+    >>> rows = LogisticLikelihood(np.array([0, 1, 1]), np.ones(3), log_odds=0.0)
+    >>> codes_N = np.array([0, 1, 1], np.uint16)
+    >>> rows.add(codes_N, np.array([0.0, 2.0]))
+    >>> [sums_C.round(3).tolist() for sums_C in rows.sums(codes_N, 2)]
+    [[-0.5, 0.238], [0.25, 0.21]]
+    """
+
+    def __init__(self, target_N: npt.ArrayLike, weight_N: npt.ArrayLike, log_odds: float | None = None) -> None:
+        self.target_N = np.ascontiguousarray(target_N, np.float32)
+        self.weight_N = np.ascontiguousarray(weight_N, np.float32)
+        self.log_odds_N = np.full(len(self.target_N), self.prior() if log_odds is None else log_odds)
+
+    def prior(self) -> float:
+        """Return the log-odds of the mean target, with half a row more of either class."""
+        weight = self.weight_N.sum(dtype=np.float64)
+        share = (float((self.weight_N * self.target_N).sum(dtype=np.float64)) + 0.5) / (weight + 1)
+        return math.log(share / (1 - share))
+
+    def sums(self, codes_N: UInt16, size: int) -> tuple[Float64, Float64]:
+        """Return the gradient and the curvature by what each code adds to the log-odds of its rows, ``(C,)`` each.
+
+        The curvature is what the second derivative is the negative of: it is never below 0.
+
+        Args:
+            codes_N: The term's code in each row.
+            size: How many codes there are.
+        """
+        sums_C2 = np.zeros((size, 2))
+        if not self._call(codes_N, sums_C2=sums_C2):
+            probability_N = sigmoid(self.log_odds_N)
+            parts = self.target_N - probability_N, probability_N * (1 - probability_N)
+            sums_C2 = np.stack([np.bincount(codes_N, self.weight_N * part_N, size) for part_N in parts], axis=1)
+        return sums_C2[:, 0], sums_C2[:, 1]
+
+    def total(self) -> tuple[float, float]:
+        """Return the gradient and the curvature by what is added to the log-odds of all rows."""
+        gradient_1, curvature_1 = self.sums(np.zeros(len(self.target_N), np.uint16), 1)
+        return float(gradient_1[0]), float(curvature_1[0])
+
+    def add(self, codes_N: UInt16, table_C: Float64) -> None:
+        """Add the number of its code to each row's log-odds."""
+        if not self._call(codes_N, table_C=np.ascontiguousarray(table_C)):
+            self.log_odds_N += table_C[codes_N]
+
+    def _call(self, codes_N: UInt16, *, table_C: Float64 | None = None, sums_C2: Float64 | None = None) -> bool:
+        """Have the native extension add a table or compute sums; tell whether it is there."""
+        library, array = native_library(), table_C if sums_C2 is None else sums_C2
+        if library is None:
+            return False
+        assert array is not None and codes_N.dtype == np.uint16 and codes_N.flags.c_contiguous
+        arguments = LikelihoodArguments(
+            codes=codes_N.ctypes.data,
+            log_odds=self.log_odds_N.ctypes.data,
+            target=self.target_N.ctypes.data,
+            weight=self.weight_N.ctypes.data,
+            table=0 if table_C is None else table_C.ctypes.data,
+            sums=0 if sums_C2 is None else sums_C2.ctypes.data,
+            rows=len(codes_N),
+            size=len(array),
+        )
+        wrong = library.dkan_likelihood(ctypes.byref(arguments), table_C is not None)
+        if wrong >= 0:
+            raise IndexError(f"row {wrong} has code {codes_N[wrong]} of {len(array)}")
+        return True
