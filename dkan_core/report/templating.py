@@ -40,8 +40,7 @@ def render_html(template: str, **values: Any) -> Markup:
 
 def render_markdown(template: str, **values: Any) -> str:
     """Return a Markdown document; arguments as of ``render_html``."""
-    environment = _environment().overlay(autoescape=False, finalize=_escape_unless_safe)
-    return environment.get_template(f"{template}.md.j2").render(values)
+    return _markdown_environment().get_template(f"{template}.md.j2").render(values)
 
 
 @functools.cache
@@ -62,6 +61,12 @@ def _environment() -> "Environment":
     environment.filters |= {"headings": headings, "anchored": anchored, "hash_source": hash_source}
     environment.filters |= {"digits": digits_of}
     return environment
+
+
+@functools.cache
+def _markdown_environment() -> "Environment":
+    # Kept, as it keeps its compiled templates: a run writes a model card at every evaluation that is the best.
+    return _environment().overlay(autoescape=False, finalize=_escape_unless_safe)
 
 
 def inline_script(*names: str) -> Markup:
