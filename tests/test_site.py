@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import pairwise
@@ -24,6 +22,7 @@ from docs.generate import GENERATED
 from docs.hooks import MARKER, site_pages
 from pipelines.__main__ import app as pipelines_app
 from pipelines.tables import asset_folders
+from tests import warm_python
 from tests.command import dkan
 from tests.pages import DOCS, FILES, PAGES, ROOT
 
@@ -248,14 +247,7 @@ LEFT = {
 @pytest.mark.parametrize(("page", "index"), [each for each in PYTHON if each[0].startswith("getting-started/")])
 def test_python_code_runs_as_a_script(page: str, index: int, folder: Path) -> None:
     (folder / "code.py").write_text(blocks(page, "python")[index])
-    done = subprocess.run(
-        [sys.executable, "code.py"],
-        cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm_python.run(["code.py"], folder, TMPDIR=str(folder))
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(PRINTED[page, index], done.stdout), done.stdout
     assert all((folder / name).stat().st_size for name in LEFT.get((page, index), []))

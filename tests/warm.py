@@ -26,10 +26,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO
 
+from dkan_core.cli.startup import run_process
 from dkan_core.training.launcher import child_processes, fork_server, fork_server_start
 from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
 
@@ -40,6 +41,9 @@ IMPORTED_LATER = (
     *("torch.fx.experimental.symbolic_shapes", "torch.nested._internal.nested_tensor"),
 )
 """What processes of a run import only when they need it: up to two seconds in each rank that has a part of a model."""
+
+EXECUTABLE = "DKAN_WARM_PYTHON"
+"""Variable with the ``sys.executable`` of a process, where it is another one: see ``tests.warm_python``."""
 
 MAX_REQUEST = 1 << 17
 MAX_HANDLES = 8
@@ -55,7 +59,7 @@ class Task:
     """What a forked process becomes."""
 
     argv: list[str]
-    """Arguments of ``python -m dkan_core``, or ``-c`` with code and its arguments; none for a fork server."""
+    """Arguments of ``python``; none for a fork server."""
 
     env: dict[str, str]
     cwd: str
@@ -114,7 +118,7 @@ class WarmServer:
         return Forked(self.fork(Task(argv=[], env=env, cwd=str(Path.cwd()), launcher=os.getpid()), [1, 2, handle]))
 
     def popen(self, words: Sequence[object], env: dict[str, str], cwd: Path | None = None) -> Forked:
-        """Start the ``dkan`` command, or Python with ``-c``; its stderr is a pipe."""
+        """Start the ``dkan`` command, or Python with ``-c``, ``-m`` or a script; its stderr is a pipe."""
         ours, theirs = os.pipe()
         try:
             pid = self.fork(_command(words, env, cwd), [1, theirs])
@@ -122,10 +126,11 @@ class WarmServer:
             os.close(theirs)
         return Forked(pid, os.fdopen(ours))
 
-    def run(self, words: Sequence[object], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run the ``dkan`` command, as ``subprocess.run`` would with its output captured."""
+    def run(self, words: Sequence[object], cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run what ``popen`` starts, as ``subprocess.run`` would with its output captured."""
+        task = _command(words, {**os.environ, **env}, cwd)
         with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-            process = Forked(self.fork(_command(words, dict(os.environ), cwd), [output.fileno(), errors.fileno()]))
+            process = Forked(self.fork(task, [output.fileno(), errors.fileno()]))
             code = process.wait()
             output.seek(0)
             errors.seek(0)
@@ -133,7 +138,10 @@ class WarmServer:
 
 
 def _command(words: Sequence[object], env: dict[str, str], cwd: Path | None) -> Task:
-    return Task(argv=[str(word) for word in words], env=env, cwd=str(cwd or Path.cwd()))
+    argv = [str(word) for word in words]
+    if argv[0] not in ("-c", "-m") and not argv[0].endswith(".py"):
+        argv = ["-m", "dkan_core", *argv]
+    return Task(argv=argv, env=env, cwd=str(cwd or Path.cwd()))
 
 
 @cache
@@ -195,6 +203,7 @@ def _become(task: Task, handles: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(task.env)
     os.chdir(task.cwd)
+    sys.executable = task.env.get(EXECUTABLE, sys.executable)
     tempfile.tempdir = None  # it is remembered from the environment
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if added := [path for path in task.env.get("PYTHONPATH", "").split(os.pathsep) if path and path not in before]:
@@ -210,11 +219,11 @@ def _own_server() -> WarmServer:
         theirs.close()
         return WarmServer(ours)
     ours.close()
-    _run(*_serve(theirs))
+    run(*_serve(theirs))
     sys.exit()
 
 
-def _run(task: Task, handles: list[int]) -> None:
+def run(task: Task, handles: list[int]) -> None:
     if task.launcher:
         _become(task, handles)
         os.setsid()
@@ -231,8 +240,20 @@ def _run(task: Task, handles: list[int]) -> None:
         child_processes.launch_fork_server = server.launch_fork_server  # type: ignore[assignment, attr-defined]
         # Imported is all that it was.
         fork_server_start.has_torch = lambda: False
-        sys.argv = ["dkan", *task.argv]
-        runpy.run_module("dkan_core", run_name="__main__", alter_sys=True)
+        # What is frozen (see ``main``) would be reported as leaked if it were taken apart.
+        run_process(partial(_run_program, task.argv))
+
+
+def _run_program(argv: list[str]) -> None:
+    """Run a module or a script, as ``python`` does."""
+    if argv[0] == "-m":
+        sys.argv = argv[1:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = argv
+        sys.path.insert(0, str(Path(argv[0]).parent.resolve()))
+        runpy.run_path(argv[0], run_name="__main__")
+    sys.exit()
 
 
 def main() -> None:
@@ -246,7 +267,7 @@ def main() -> None:
     gc.freeze()
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     assert len(set(threads) - SAFE_THREADS) == 1, f"a process with threads cannot be forked safely: {threads}"
-    _run(*_serve(socket.socket(fileno=int(sys.argv[1]))))
+    run(*_serve(socket.socket(fileno=int(sys.argv[1]))))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """An additive model goes through the pipeline, evaluation, gate, publishing and serving as any other model does."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from components.evaluation.approve_model import approve_model
 from components.evaluation.evaluate_fastkan import evaluate_fastkan
 from dkan_core import edit, export, predict
 from dkan_core.model.saved_model import SavedModel
+from tests import warm_python
 from tests.additive_data import QUICK, make_rows
 from tests.serving.server import serving
 
@@ -44,9 +43,9 @@ def artifacts(folder: Path) -> Path:
         "strategy": "parameter-server",
         "workers": 2,
     }
-    command = [sys.executable, "-m", "pipelines", "run", "--out", str(folder / "out")]
+    command = ["-m", "pipelines", "run", "--out", str(folder / "out")]
     command += [word for name, value in form.items() for word in ("--param", f"{name}={value}")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = warm_python.run(command, ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pairs to learn: x x z" in done.stdout and "test AP: 0." in done.stdout
     (artifacts,) = (folder / "out").iterdir()

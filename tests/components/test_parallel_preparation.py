@@ -10,6 +10,7 @@ from components.data_processing.fit_preparation import fit_preparation
 from components.data_processing.plan_preparation import plan_preparation
 from components.data_processing.prepare_part import prepare_part
 from dkan_core import PrepareConfig, prepare
+from tests import warm_python
 from tests.data.tables import contents, make_rows, write
 
 
@@ -37,6 +38,7 @@ def test_pipeline_writes_what_prepare_does(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("builtins.print", print)
     write(make_rows(), tmp_path / "raw", files=2, row_group_size=200)
     alone = prepare(tmp_path / "raw", tmp_path / "alone", PrepareConfig(label=("y",), weight="row", seed=4))
+    monkeypatch.setattr("sys.executable", warm_python.executable())
     local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "artifacts"))
     together = tmp_path / "together"
     run = prepare_by_many(data_uri=str(tmp_path / "raw"), prepared_uri=str(together), num_parts=3)

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from dkan_core import TrainResult, predict
+from tests import warm_python
 
 pytestmark = pytest.mark.slow
 
@@ -33,10 +33,10 @@ def shifted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_pipeline(out: Path, **parameters: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipelines", "run", "--pipeline", "batch-scoring", "--out", str(out)]
+    command = ["-m", "pipelines", "run", "--pipeline", "batch-scoring", "--out", str(out)]
     for name, value in parameters.items():
         command += ["--param", f"{name}={value}"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return warm_python.run(command, ROOT)
 
 
 def results_of(out: Path, task: str) -> dict[str, Any]:

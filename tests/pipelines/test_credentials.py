@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from dkan_core.utils.storage.credentials import OWN_PREFIX
 from pipelines.compiled import DEFAULT, package_of, read_documents
+from tests import warm_python
 
 pytestmark = pytest.mark.s3
 
@@ -27,8 +27,8 @@ LAUNCHERS = {
 def container(s3: str) -> dict[str, str]:
     """Return an environment with what leads to the bucket under dkan's names, and something else under the usual."""
     ours = {f"{OWN_PREFIX}{name}": value for name, value in os.environ.items() if name.startswith("AWS_")}
-    # The compiled command says python3: here, that of these tests.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # The compiled command says python3.
+    path = f"{Path(warm_python.executable()).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, **LAUNCHERS, **ours, "PATH": path}
 
 

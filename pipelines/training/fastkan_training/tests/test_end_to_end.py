@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_breast_cancer
 
+from tests import warm_python
 from tests.registry import registry_server, versions
 
 pytestmark = pytest.mark.slow
@@ -21,11 +22,9 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[4]
 
 
-def run_pipeline(out: Path, *parameters: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipelines", "run", "--out", str(out)]
-    for parameter in parameters:
-        command += ["--param", parameter]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def command(out: Path, *parameters: str) -> list[str]:
+    words = [word for parameter in parameters for word in ("--param", parameter)]
+    return ["-m", "pipelines", "run", "--out", str(out), *words]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +44,8 @@ def run(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     training = ("label=malignant", "split=60/20/20", "epochs=30", "batch_size=64", "members=1")
     with registry_server(tmp_path_factory.mktemp("registry")) as registry:
         publishing = (f"publish_uri={out / 'models' / 'tumours'}", f"registry_url={registry}")
-        process = run_pipeline(out, f"data_uri={raw}", *training, *publishing)
+        words = [sys.executable, *command(out, f"data_uri={raw}", *training, *publishing)]
+        process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
         assert process.returncode == 0, process.stdout + process.stderr
         registered = versions(registry, "tumours")
     printed = dict(re.findall(r"^(model|report|test AP): +(.+)$", process.stdout, re.MULTILINE))
@@ -110,7 +110,8 @@ def test_confusion_matrix_counts_every_test_row(run: dict[str, Any]) -> None:
 def test_pipeline_continues_from_a_model(run: dict[str, Any], raw: Path, tmp_path: Path) -> None:
     """The label is the model's, and so is the architecture."""
     start = f"initial_model_uri={run['printed']['model']}"
-    process = run_pipeline(tmp_path / "out", f"data_uri={raw}", start, "epochs=1", "batch_size=64", "label=")
+    settings = (f"data_uri={raw}", start, "epochs=1", "batch_size=64", "label=")
+    process = warm_python.run(command(tmp_path / "out", *settings), ROOT)
     assert process.returncode == 0, process.stdout + process.stderr
     (metrics,) = (tmp_path / "out").glob("*/train-fastkan/model/metrics.json")
     training = json.loads(metrics.read_text())["training"]
@@ -119,7 +120,7 @@ def test_pipeline_continues_from_a_model(run: dict[str, Any], raw: Path, tmp_pat
 
 
 def test_failing_step_fails_the_run_and_is_named(raw: Path, tmp_path: Path) -> None:
-    process = run_pipeline(tmp_path / "out", f"data_uri={raw}", "label=benign")
+    process = warm_python.run(command(tmp_path / "out", f"data_uri={raw}", "label=benign"), ROOT)
     assert process.returncode == 1
     assert "prepare-parquet" in process.stderr
     # The cause is in the last line, too: a log of several screens may stand before it.
