@@ -93,7 +93,7 @@ def compile_library(target: Path = LIBRARY) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".passes-") as scratch:
         objects = [
             _compile(compiler, source, Path(scratch) / f"{source}.o", (_fingerprint_option(),))
-            for source in ("library", "gather", "sorting", "hidden_call", "input_layer_call")
+            for source in ("library", "gather", "sorting", "hidden_call", "input_layer_call", "input_entries")
         ]
         for name, flags in variants.items():
             names = [f"-D{macro}={prefix}{name}" for macro, prefix in VARIANT_NAMES.items()]

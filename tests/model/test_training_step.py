@@ -93,6 +93,26 @@ def test_step_is_what_autograd_computes(
     assert loss == pytest.approx(right, rel=1e-5) and weight == same_weight
 
 
+@pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("rows", [5, 60, 700, 5000])
+def test_values_that_occur_together_are_taken_together(rows: int, calls: list[bool]) -> None:
+    """Few rows, of which each has values of its own; columns that follow from others; and more rows than are sorted."""
+    groups = ((0,), (1,), (0, 1), (2,))
+    architecture = changed(
+        DROPPING, binary=(), cardinalities=(5, 4, 900), embedded=(0, 2), indicators=groups, hidden=(100,)
+    )
+    batch = rows_of(architecture, rows)
+    first, second, many = batch["categorical"].unbind(1)
+    batch["categorical"] = torch.stack([first, first // 2 + second % 2, many], dim=1)
+    batch["numeric"][:, 0] = 50 * first
+    batch["numeric"][:, 1] = batch["numeric"][:, 1] // 128
+    found, loss, _ = gradient(with_gradients(architecture), batch)
+    expected, right, _ = gradient(with_gradients(architecture, "eager"), batch)
+    assert calls == [True, False]
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+    assert loss == pytest.approx(right, rel=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_scores_need_not_be_bytes(dtype: torch.dtype, calls: list[bool]) -> None:
     batch = rows_of(DROPPING, 90)

@@ -2,6 +2,7 @@
 // of functions that comes out.
 
 #include "input_bases.h"
+#include "input_tables.h"
 #include "products.h"
 
 namespace {
@@ -86,11 +87,62 @@ float* table_of(const InputCall& call, const Block& block, const InputColumn& co
     return call.tables + (panel * block.rows + column.row) * PANEL;
 }
 
+void score_weights(const InputCall& call, int64_t panel) {
+    pack_weights(call, 0, call.scores, panel, call.score_weights + panel * call.scores * call.terms * PANEL);
+}
+
+float* joint_table(const InputCall& call, const Block& block, const Entry& entry, int64_t panel) {
+    return call.tables + (panel * block.rows + entry.row) * PANEL;
+}
+
+// The table of a group or column.
+Table table_of_part(const InputCall& call, const Block& block, int64_t part, int64_t panel, float* one_hot) {
+    const int32_t* places = call.places_of(part);
+    if (const InputColumn* column = call.column_of(part)) {
+        return {table_of(call, block, *column, panel), PANEL, places, false};
+    }
+    const int64_t outputs = call.a.outputs;
+    return {one_hot + call.groups[part].first * outputs + panel * PANEL, outputs, places, true};
+}
+
+std::vector<Table> tables_of_parts(
+    const InputCall& call, const Block& block, const Entry& entry, int64_t panel, float* one_hot) {
+    std::vector<Table> tables;
+    for (const int64_t part : entry.parts) tables.push_back(table_of_part(call, block, part, panel, one_hot));
+    return tables;
+}
+
+// Those of the entries of a block.
+std::vector<Table> tables_of(const InputCall& call, const Block& block, int64_t panel, float* one_hot) {
+    std::vector<Table> tables;
+    for (int64_t index = block.first; index < block.stop; ++index) {
+        const Entry& entry = call.entries[index];
+        if (!entry.is_joint()) {
+            tables.push_back(table_of_part(call, block, entry.parts[0], panel, one_hot));
+        } else {
+            tables.push_back({joint_table(call, block, entry, panel), PANEL, entry.joint.data(), false});
+        }
+    }
+    return tables;
+}
+
+// What the joint values of an entry add to the outputs: the sums of what their parts do.
+void sum_parts(const InputCall& call, const Block& block, const Entry& entry, int64_t panel) {
+    static const float none[PANEL] = {};
+    const int64_t count = entry.samples.size(), columns = columns_of(call, panel);
+    const auto tables = tables_of_parts(call, block, entry, panel, const_cast<float*>(call.a.one_hot));
+    float* to = joint_table(call, block, entry, panel);
+    for (int64_t value = 0; value < count; ++value, to += PANEL) {
+        if (value + AHEAD < count) prefetch_far<0>(tables, entry.samples[value + AHEAD], columns);
+        gather(tables, entry.samples[value], columns, none, to);
+    }
+}
+
 // What each value adds to the outputs: its basis and SiLU times the weights, and its own one-hot weights.
 void value_tables(const InputCall& call, const Block& block, int64_t panel) {
     const InputLayer& a = call.a;
     const int64_t columns = columns_of(call, panel);
-    for (int64_t index = block.first; index < block.stop; ++index) {
+    for (const int64_t index : block.columns) {
         const InputColumn& column = call.columns[index];
         const int64_t depth = column.width * call.terms, values = column.values.size();
         float* weights = call.weights + call.panels * column.weights + panel * depth * PANEL;
@@ -103,93 +155,65 @@ void value_tables(const InputCall& call, const Block& block, int64_t panel) {
         }
         add_product(block.value_bases + column.bases, depth, 1, weights, PANEL, values, depth, columns, table, PANEL);
     }
+    for (int64_t index = block.first; index < block.stop; ++index) sum_parts(call, block, call.entries[index], panel);
 }
 
-void score_weights(const InputCall& call, int64_t panel) {
-    pack_weights(call, 0, call.scores, panel, call.score_weights + panel * call.scores * call.terms * PANEL);
-}
-
-// First row of the table of a group or column, and how far apart its rows are.
-struct Entries {
-    float* first;
-    int64_t step;
-};
-
-// Those that a block takes: the first block has the groups, too. Returns how many groups and columns come before.
-int64_t entries_of(
-    const InputCall& call, const Block& block, int64_t panel, float* one_hot, std::vector<Entries>& entries) {
-    entries.clear();
-    for (const Group& group : call.groups) {
-        if (block.first) break;
-        entries.push_back({one_hot + group.first * call.a.outputs + panel * PANEL, call.a.outputs});
+// Adds the gradient of an entry's joint values to that of their parts.
+void split_joint(const InputCall& call, const Block& block, const Entry& entry, int64_t panel) {
+    const int64_t count = entry.samples.size(), columns = columns_of(call, panel);
+    const auto tables = tables_of_parts(call, block, entry, panel, call.a.grad_one_hot);
+    for (const int64_t part : entry.parts) {
+        if (const InputColumn* column = call.column_of(part)) {
+            memset(table_of(call, block, *column, panel), 0, column->values.size() * PANEL * 4);
+        }
     }
+    const float* gradient = joint_table(call, block, entry, panel);
+    for (int64_t value = 0; value < count; ++value, gradient += PANEL) {
+        if (value + AHEAD < count) prefetch_far<1>(tables, entry.samples[value + AHEAD], columns);
+        add_to_entries(tables, entry.samples[value], gradient, columns);
+    }
+}
+
+// Adds the gradients of rows to the entries of groups that stand alone.
+void add_to_groups(const InputCall& call, const Block& block, int64_t panel) {
+    const InputLayer& a = call.a;
+    const int64_t columns = columns_of(call, panel);
+    std::vector<Table> tables;
     for (int64_t index = block.first; index < block.stop; ++index) {
-        entries.push_back({table_of(call, block, call.columns[index], panel), PANEL});
+        const Entry& entry = call.entries[index];
+        const bool is_group = !entry.is_joint() && !call.column_of(entry.parts[0]);
+        if (is_group) tables.push_back(table_of_part(call, block, entry.parts[0], panel, a.grad_one_hot));
     }
-    return block.first ? call.groups.size() + block.first : 0;
-}
-
-// Adds a row's entries to where its sums begin.
-void gather(
-    const std::vector<Entries>& entries, const int32_t* places, int64_t step, int64_t columns, const float* from, float* to) {
-    const int64_t T = entries.size();
-    if (columns == PANEL) {
-        constexpr int64_t VECTORS = PANEL / LANES;
-        Float sums[VECTORS];
-#pragma GCC unroll 16
-        for (int64_t v = 0; v < VECTORS; ++v) sums[v] = load(from + v * LANES);
-        for (int64_t t = 0; t < T; ++t) {
-            const float* entry = entries[t].first + places[t * step] * entries[t].step;
-#pragma GCC unroll 16
-            for (int64_t v = 0; v < VECTORS; ++v) sums[v] += load(entry + v * LANES);
-        }
-#pragma GCC unroll 16
-        for (int64_t v = 0; v < VECTORS; ++v) store(to + v * LANES, sums[v]);
-        return;
-    }
-    for (int64_t h = 0; h < columns; h += LANES) {
-        Float total = load_some(from + h, columns - h);
-        for (int64_t t = 0; t < T; ++t) {
-            total += load_some(entries[t].first + places[t * step] * entries[t].step + h, columns - h);
-        }
-        store_some(to + h, total, columns - h);
+    for (int64_t b = 0; b < a.rows && !tables.empty(); ++b) {
+        if (b + AHEAD < a.rows) prefetch_far<1>(tables, b + AHEAD, columns);
+        add_to_entries(tables, b, a.grad_out + b * a.outputs + panel * PANEL, columns);
     }
 }
 
-// Fetches a row's entries of groups, whose tables no cache holds, while those of the row before are added.
-template <int WRITE>
-inline void prefetch_groups(const std::vector<Entries>& entries, int64_t groups, const int32_t* places, int64_t step) {
-    constexpr int64_t LINE = 16;
-    for (int64_t t = 0; t < groups; ++t) {
-        const float* entry = entries[t].first + places[t * step] * entries[t].step;
-        for (int64_t h = 0; h < PANEL; h += LINE) __builtin_prefetch(entry + h, WRITE, 3);
-    }
-}
-
-void add_row(const float* from, int64_t columns, float* to) {
-    for (int64_t h = 0; h < columns; h += LANES) {
-        store_some(to + h, load_some(to + h, columns - h) + load_some(from + h, columns - h), columns - h);
-    }
-}
-
-// Adds a row's gradient to the entries that it has taken.
-void add_to_entries(
-    const std::vector<Entries>& entries, const int32_t* places, int64_t step, const float* gradient, int64_t columns) {
-    const int64_t T = entries.size();
-    if (columns < PANEL) {
-        for (int64_t t = 0; t < T; ++t) {
-            add_row(gradient, columns, entries[t].first + places[t * step] * entries[t].step);
-        }
-        return;
-    }
+// Fills a table with the sums of the gradients of the rows that have each value of an entry, in the order of the rows.
+void sum_rows(const InputCall& call, const Entry& entry, int64_t panel, float* table) {
     constexpr int64_t VECTORS = PANEL / LANES;
-    Float parts[VECTORS];
+    const InputLayer& a = call.a;
+    const int64_t columns = columns_of(call, panel), values = values_of(call, entry);
+    const float* gradients = a.grad_out + panel * PANEL;
+    const int32_t* end = entry.ends.data();
+    int64_t next = 0;
+    for (int64_t first = 0; first < a.rows; first += SORTED_ROWS) {
+        for (int64_t value = 0; value < values; ++value, ++end) {
+            float* to = table + value * PANEL;
+            if (!first) memset(to, 0, PANEL * 4);
+            Float sums[VECTORS];
 #pragma GCC unroll 16
-    for (int64_t v = 0; v < VECTORS; ++v) parts[v] = load(gradient + v * LANES);
-    for (int64_t t = 0; t < T; ++t) {
-        float* entry = entries[t].first + places[t * step] * entries[t].step;
+            for (int64_t v = 0; v < VECTORS; ++v) sums[v] = load(to + v * LANES);
+            for (; columns == PANEL && next < *end; ++next) {
+                const float* gradient = gradients + entry.order[next] * a.outputs;
 #pragma GCC unroll 16
-        for (int64_t v = 0; v < VECTORS; ++v) store(entry + v * LANES, load(entry + v * LANES) + parts[v]);
+                for (int64_t v = 0; v < VECTORS; ++v) sums[v] += load(gradient + v * LANES);
+            }
+#pragma GCC unroll 16
+            for (int64_t v = 0; v < VECTORS; ++v) store(to + v * LANES, sums[v]);
+            for (; next < *end; ++next) add_row(gradients + entry.order[next] * a.outputs, columns, to);
+        }
     }
 }
 
@@ -197,17 +221,15 @@ void add_to_entries(
 void forward(const InputCall& call, const Block& block, int64_t panel, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
     const int64_t columns = columns_of(call, panel), score_terms = block.first ? 0 : call.scores * call.terms;
-    std::vector<Entries> entries;
-    const int32_t* places = call.places.data() + a.rows * entries_of(call, block, panel, const_cast<float*>(a.one_hot), entries);
+    const std::vector<Table> tables = tables_of(call, block, panel, const_cast<float*>(a.one_hot));
     const float* shift = block.first || !a.shift ? nullptr : a.shift + panel * PANEL;
     float* out = a.out + panel * PANEL;
     const float* begun = block.first ? out : a.bias + panel * PANEL;
     const int64_t begun_step = block.first ? a.outputs : 0;
-    const int64_t groups = block.first || columns < PANEL ? 0 : call.groups.size();
     if (!score_terms && !shift) {
         for (int64_t b = start; b < stop; ++b) {
-            if (b + AHEAD < stop) prefetch_groups<0>(entries, groups, places + b + AHEAD, a.rows);
-            gather(entries, places + b, a.rows, columns, begun + b * begun_step, out + b * a.outputs);
+            if (b + AHEAD < stop) prefetch_far<0>(tables, b + AHEAD, columns);
+            gather(tables, b, columns, begun + b * begun_step, out + b * a.outputs);
         }
         return;
     }
@@ -218,7 +240,7 @@ void forward(const InputCall& call, const Block& block, int64_t panel, int64_t s
         const int64_t rows = stop - first < ROWS_AT_A_TIME ? stop - first : ROWS_AT_A_TIME;
         for (int64_t r = 0; r < rows; ++r) {
             const int64_t b = first + r;
-            gather(entries, places + b, a.rows, columns, begun + b * begun_step, sums + r * PANEL);
+            gather(tables, b, columns, begun + b * begun_step, sums + r * PANEL);
             if (shift) add_row(shift + b * a.outputs, columns, sums + r * PANEL);
             if (score_terms) fill_scores(call, b, bases + r * score_terms);
         }
@@ -257,19 +279,23 @@ void score_weight_gradient(const InputCall& call, const Rows& chunk, int64_t pan
 void scatter(const InputCall& call, const Block& block, int64_t panel) {
     const InputLayer& a = call.a;
     const int64_t columns = columns_of(call, panel);
-    std::vector<Entries> entries;
-    const int32_t* places = call.places.data() + a.rows * entries_of(call, block, panel, a.grad_one_hot, entries);
-    float* bias = a.grad_bias + panel * PANEL;
-    const int64_t groups = block.first || columns < PANEL ? 0 : call.groups.size();
-    for (int64_t b = 0; b < a.rows; ++b) {
-        const float* gradient = a.grad_out + b * a.outputs + panel * PANEL;
-        if (b + AHEAD < a.rows) prefetch_groups<1>(entries, groups, places + b + AHEAD, a.rows);
-        if (!block.first) add_row(gradient, columns, bias);
-        add_to_entries(entries, places + b, a.rows, gradient, columns);
+    const float* gradient = a.grad_out + panel * PANEL;
+    for (int64_t b = 0; b < a.rows && !block.first; ++b) {
+        add_row(gradient + b * a.outputs, columns, a.grad_bias + panel * PANEL);
+    }
+    add_to_groups(call, block, panel);
+    for (int64_t index = block.first; index < block.stop; ++index) {
+        const Entry& entry = call.entries[index];
+        if (entry.is_joint()) {
+            sum_rows(call, entry, panel, joint_table(call, block, entry, panel));
+            split_joint(call, block, entry, panel);
+        } else if (const InputColumn* column = call.column_of(entry.parts[0])) {
+            sum_rows(call, entry, panel, table_of(call, block, *column, panel));
+        }
     }
     Floats memory;
     float* scratch = memory.make(PANEL * padded_terms(call.widest, call.terms));
-    for (int64_t index = block.first; index < block.stop; ++index) {
+    for (const int64_t index : block.columns) {
         const InputColumn& column = call.columns[index];
         const int64_t values = column.values.size();
         const float* table = table_of(call, block, column, panel);

@@ -32,7 +32,7 @@ struct InputColumn {
     int64_t place;     // among the embedded columns; -1: these are bytes, whose scores nobody learns
     int64_t one_hot;   // first row of its own one-hot weights, or -1
     std::vector<int32_t> values;  // that occur, in the order of their rows
-    int64_t row;       // first one of the block's tables
+    int64_t row;       // of the block's tables, the first of its own
     int64_t bases;     // where the basis of its values begins
     int64_t weights;   // where its part of the weights begins
 };
@@ -42,6 +42,22 @@ struct Group {
     int64_t first, size, cap;
     std::vector<std::pair<int64_t, int64_t>> columns;
 };
+
+// What a row takes one number per output from: the table of a group or a column; or a table of sums, for the joint values
+// of several of these that occur among the rows.
+struct Entry {
+    std::vector<int64_t> parts;     // groups, and columns after all of these
+    std::vector<int32_t> samples;   // a row of each joint value; empty: there is one part
+    std::vector<int32_t> joint;     // [B] the joint value of each row
+    int64_t row;                    // of the block's tables, the first of its own
+    std::vector<int32_t> order;     // [B] rows by their values, chunk by chunk; none where the part is a group
+    std::vector<int32_t> ends;      // [chunks, values] where in this order the rows of each value end
+
+    bool is_joint() const { return !samples.empty(); }
+};
+
+// Rows that are put in the order of their values together: a panel of their gradients stays in the second-level cache.
+constexpr int64_t SORTED_ROWS = 2048;
 
 // Memory that a thread uses again in its next call: the system would hand out zeroed pages each time.
 class Floats {
@@ -59,9 +75,10 @@ class Floats {
     int64_t bytes_ = 0;
 };
 
-// Columns whose tables are made together.
+// Entries whose tables are made together.
 struct Block {
-    int64_t first, stop;  // columns
+    int64_t first, stop;           // entries
+    std::vector<int64_t> columns;  // that these have
     int64_t rows, bases, weights;  // of their tables; numbers of their bases and of their part of the weights
     float* value_bases;            // [values, width * (G + 1)] of each column; null: not made yet
     Floats memory;                 // where these are
@@ -76,6 +93,7 @@ struct InputCall {
     int64_t panels, terms;  // G + 1
     std::vector<InputColumn> columns;
     std::vector<Group> groups;
+    std::vector<Entry> entries;
     std::vector<Block> blocks;
     std::vector<int32_t> places;  // [groups + columns, B]: rows of their tables, counted from the group's or column's first
     int64_t widest = 0;     // column
@@ -87,7 +105,30 @@ struct InputCall {
     float* score_weights;   // of the scores, as those of a column
     float* score_bases;     // of some rows: [rows, scores * (G + 1)]
     float* gradients;       // of these rows: [panels, rows, PANEL]
+
+    const int32_t* places_of(int64_t part) const { return places.data() + part * a.rows; }
+    // Null: the part is a group.
+    const InputColumn* column_of(int64_t part) const {
+        const int64_t index = part - static_cast<int64_t>(groups.size());
+        return index < 0 ? nullptr : &columns[index];
+    }
 };
+
+// One entry for each group and column.
+void list_entries(InputCall& call);
+
+// Entries whose values occur in few combinations become one.
+void join_entries(InputCall& call);
+
+// Values that occur of an entry with a table of its own; 0 of a group, whose table is a part of the weights.
+static inline int64_t values_of(const InputCall& call, const Entry& entry) {
+    if (entry.is_joint()) return entry.samples.size();
+    const InputColumn* column = call.column_of(entry.parts[0]);
+    return column ? column->values.size() : 0;
+}
+
+// Puts the rows of an entry in the order of their values, for the way back.
+void sort_rows(const InputCall& call, Entry& entry);
 
 // One set for each kind of processor.
 struct InputPasses {

@@ -102,27 +102,42 @@ int64_t find_values(InputCall& call) {
 void make_byte_bases(InputCall& call) {
     InputColumn bytes{0, 1, 0, BYTES, -1, -1, {}, 0, 0, 0};
     for (int32_t value = 0; value < BYTES; ++value) bytes.values.push_back(value);
-    Block block{0, 0, 0, 0, 0, call.byte_memory.make(BYTES * call.terms + PANEL), {}};
+    Block block{0, 0, {}, 0, 0, 0, call.byte_memory.make(BYTES * call.terms + PANEL), {}};
     passes().input_layer->value_bases(call, block, bytes);
     call.byte_bases = block.value_bases;
 }
 
+void add_column(InputCall& call, Block& block, int64_t index) {
+    InputColumn& column = call.columns[index];
+    column.row = block.rows;
+    column.bases = block.bases;
+    column.weights = block.weights;
+    block.columns.push_back(index);
+    block.rows += column.values.size();
+    block.bases += column.values.size() * column.width * call.terms;
+    block.weights += column.width * call.terms * PANEL;
+}
+
 // There is one block at least, since the first one begins the sums. Where blocks end changes no sum.
 void cut_blocks(InputCall& call) {
-    call.blocks.push_back({0, 0, 0, 0, 0, nullptr, {}});
-    const int64_t columns = call.columns.size();
-    for (int64_t index = 0; index < columns; ++index) {
-        InputColumn& column = call.columns[index];
-        const int64_t values = column.values.size();
-        if (index && call.blocks.back().rows + values > BLOCK_ROWS) call.blocks.push_back({index, index, 0, 0, 0, nullptr, {}});
+    const int64_t entries = call.entries.size(), groups = call.groups.size();
+    call.blocks.push_back({});
+    for (int64_t index = 0; index < entries; ++index) {
+        Entry& entry = call.entries[index];
+        int64_t rows = entry.samples.size();
+        for (const int64_t part : entry.parts) rows += part < groups ? 0 : call.columns[part - groups].values.size();
+        const int64_t before = call.blocks.back().rows;
+        if (before && rows && before + rows > BLOCK_ROWS) {
+            call.blocks.push_back({});
+            call.blocks.back().first = index;
+        }
         Block& block = call.blocks.back();
-        column.row = block.rows;
-        column.bases = block.bases;
-        column.weights = block.weights;
+        for (const int64_t part : entry.parts) {
+            if (part >= groups) add_column(call, block, part - groups);
+        }
+        entry.row = block.rows;
+        block.rows += entry.samples.size();
         block.stop = index + 1;
-        block.rows += values;
-        block.bases += values * column.width * call.terms;
-        block.weights += column.width * call.terms * PANEL;
     }
 }
 
@@ -131,8 +146,8 @@ void make_bases(InputCall& call, Block& block, int threads) {
     if (block.value_bases) return;
     // Products read whole vectors, also behind the last number.
     block.value_bases = block.memory.make(block.bases + PANEL);
-    for_each_task(block.stop - block.first, block.bases, threads, [&](int64_t task) {
-        passes().input_layer->value_bases(call, block, call.columns[block.first + task]);
+    for_each_task(block.columns.size(), block.bases, threads, [&](int64_t task) {
+        passes().input_layer->value_bases(call, block, call.columns[block.columns[task]]);
     });
 }
 
@@ -152,7 +167,7 @@ void run_forward(InputCall& call, int threads) {
         for_each_task(call.panels, call.panels * (block.weights + block.bases * PANEL / 8), threads, [&](int64_t panel) {
             pass.value_tables(call, block, panel);
         });
-        const int64_t entries = call.groups.size() + block.stop - block.first + call.scores * call.terms;
+        const int64_t entries = block.stop - block.first + call.scores * call.terms;
         const int64_t tasks = ceil_div(a.rows, TASK_ROWS);
         // All rows of a panel one after the other: its tables stay in the cache.
         for_each_task(call.panels * tasks, a.rows * entries * call.panels * 4, threads, [&](int64_t task) {
@@ -194,27 +209,32 @@ void run_backward(InputCall& call, int threads) {
     const InputLayer& a = call.a;
     const InputPasses& pass = *passes().input_layer;
     run_score_gradients(call, pass, threads);
+    for_each_task(call.entries.size(), call.entries.size() * a.rows, threads, [&](int64_t index) {
+        sort_rows(call, call.entries[index]);
+    });
     for (Block& block : call.blocks) {
         Floats tables;
         make_bases(call, block, threads);
-        call.tables = tables.make(call.panels * block.rows * PANEL, true);
-        const int64_t entries = call.groups.size() + block.stop - block.first;
+        call.tables = tables.make(call.panels * block.rows * PANEL);
+        const int64_t entries = block.stop - block.first;
         for_each_task(call.panels, call.panels * a.rows * entries * 4, threads, [&](int64_t panel) {
             pass.scatter(call, block, panel);
         });
-        for_each_task(block.stop - block.first, block.bases * call.panels, threads, [&](int64_t task) {
-            const InputColumn& column = call.columns[block.first + task];
+        for_each_task(block.columns.size(), block.bases * call.panels, threads, [&](int64_t task) {
+            const InputColumn& column = call.columns[block.columns[task]];
             if (column.place >= 0) pass.embedding_gradient(call, block, column);
         });
     }
 }
 
 // Returns the first row with a code that no table has, and nothing else is done then; -1 if there is none.
-int64_t prepare(InputCall& call) {
+int64_t prepare(InputCall& call, bool joins) {
     const InputLayer& a = call.a;
     call.places.resize(a.rows * (call.groups.size() + call.columns.size()));
     const int64_t wrong = std::min(find_groups(call), find_values(call));
     if (wrong < a.rows) return wrong;
+    list_entries(call);
+    if (joins) join_entries(call);
     cut_blocks(call);
     if (a.bytes) make_byte_bases(call);
     return -1;
@@ -257,14 +277,15 @@ dkan::Floats::~Floats() {
 
 DKAN_EXPORT int64_t dkan_input_layer(const InputLayer* a, int backward, int threads) {
     InputCall call = read_layout(*a);
-    const int64_t wrong = prepare(call);
+    // What a row's outputs are then depends on no other row, to the bit.
+    const int64_t wrong = prepare(call, false);
     if (wrong < 0) (backward ? run_backward : run_forward)(call, threads);
     return wrong;
 }
 
 DKAN_EXPORT int64_t dkan_training_step(const TrainingStep* step, int threads) {
     InputCall call = read_layout(step->input);
-    const int64_t wrong = prepare(call);
+    const int64_t wrong = prepare(call, true);
     if (wrong >= 0) return wrong;
     run_forward(call, threads);
     hidden_backward(step->hidden, &step->loss, threads);
