@@ -29,12 +29,12 @@ LARGE, PLAIN = (1, 256), (1, 64)
 # Members of an additive model: the fewer, the less certain is the band that their spread gives.
 ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
 
-# Rows times terms times labels up to which the tables of an additive model are fitted anew, by penalized likelihood: 20
-# to 40 seconds on one core, and 500 MB.
-MAX_REFIT_CELLS = 20_000_000
+# Rows times terms times labels up to which the tables of an additive model are fitted anew, by penalized likelihood:
+# about a minute on one core, and 400 MB. A step of a term costs as much as so many rows, however few there are.
+MAX_REFIT_CELLS, MIN_REFIT_ROWS = 100_000_000, 25_000
 
-# Rows times terms times labels that a network's additive partner is fitted to, at most: about ten seconds on one core,
-# and 500 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. With
+# Rows times terms times labels that a network's additive partner is fitted to, at most: three seconds on one core,
+# and 150 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. With
 # fewer rows in all than the second one, the validation split would not tell whether it gains.
 MAX_BLEND_CELLS = 30_000_000
 MIN_SAMPLED_ROWS, MIN_BLEND_ROWS = 20_000, 2_000
@@ -97,10 +97,10 @@ def network_size(config: TrainConfig, rows: int) -> tuple[int, tuple[int, ...]]:
 def can_refit(rows: int, terms: int, labels: int) -> bool:
     """Tell whether the tables of an additive model of so many terms are fitted anew.
 
-    >>> can_refit(500_000, 40, 1), can_refit(500_000, 40, 12)
-    (True, False)
+    >>> can_refit(2_000_000, 40, 1), can_refit(2_000_000, 40, 12), can_refit(5_000, 1_000, 12)
+    (True, False, False)
     """
-    return rows * terms * labels <= MAX_REFIT_CELLS
+    return max(rows, MIN_REFIT_ROWS) * terms * labels <= MAX_REFIT_CELLS
 
 
 def blend_rows(rows: int, terms: int, labels: int) -> int:
