@@ -258,6 +258,7 @@ def _run_program(argv: list[str]) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()
     for module in (
         *IMPORTED,
         *IMPORTED_LATER,
@@ -265,6 +266,7 @@ def main() -> None:
     ):
         importlib.import_module(module)
     gc.freeze()
+    gc.enable()
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     assert len(set(threads) - SAFE_THREADS) == 1, f"a process with threads cannot be forked safely: {threads}"
     run(*_serve(socket.socket(fileno=int(sys.argv[1]))))
