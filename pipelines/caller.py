@@ -23,5 +23,5 @@ def stack_without_source() -> list[inspect.FrameInfo]:
 
 
 def look_at_names_alone() -> None:
-    """Have kfp see the stack so: all that its module of tasks asks of ``inspect`` is the stack."""
-    pipeline_task.inspect = SimpleNamespace(stack=stack_without_source)
+    """Have kfp's module of tasks see the stack so; what else it may ask of ``inspect`` stays as it is."""
+    pipeline_task.inspect = SimpleNamespace(**{**vars(inspect), "stack": stack_without_source})
