@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from dkan_core.config import ResolvedTrainConfig
@@ -152,16 +153,27 @@ def _cuts(preprocessor: Preprocessor, sample: Arrays, monotone: set[int]) -> dic
         if len(feature.knots) <= MAX_BINARY_KNOTS:
             cuts[index] = (1, 2)
             continue
-        codes = _codes(sample, index)
-        present = codes[codes > 0]
-        shares = np.arange(1, NUMERIC_BINS) / NUMERIC_BINS
-        edges = np.quantile(present, shares, method="lower").tolist() if len(present) else []
-        # Missing values are a bin of their own.
-        cuts[index] = tuple(sorted({1, *(edge + 1 for edge in edges if edge < SCORE_CODES - 1)}))
+        cuts[index] = quantile_cuts(np.bincount(_codes(sample, index), minlength=SCORE_CODES), NUMERIC_BINS)
     for index, coded in enumerate(preprocessor.coded):
         if coded.kind == "category":
             cuts[len(preprocessor.numeric) + index] = tuple(range(1, min(coded.cardinality, CATEGORY_BINS)))
     return cuts
+
+
+def quantile_cuts(count_C: npt.NDArray[np.int64], bins: int) -> tuple[int, ...]:
+    """Return where bins of about as many rows each begin, but for the first one: that of missing values.
+
+    Args:
+        count_C: Rows with each code of a stored score.
+        bins: How many there are; fewer where one code has the rows of several.
+
+    >>> quantile_cuts(np.array([7, 10, 10, 10, 10]), 2), quantile_cuts(np.array([0, 90, 5, 5]), 4)
+    ((1, 3), (1, 2))
+    """
+    below_C = np.cumsum(count_C[1:])
+    ranks = (np.arange(1, bins) / bins * (below_C[-1] - 1)).astype(np.int64)
+    last = np.searchsorted(below_C, ranks, side="right") + 1
+    return tuple(sorted({1, *(code + 1 for code in last.tolist() if code < len(below_C))}))
 
 
 def _bins(preprocessor: Preprocessor, sample: Arrays, cuts: dict[int, tuple[int, ...]]) -> dict[int, CodedColumn]:

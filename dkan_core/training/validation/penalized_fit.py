@@ -5,7 +5,7 @@ quadratic penalty on each term (P-splines: Eilers and Marx 1996, doi:10.1214/ss/
 one under which the term's prior explains the estimate best, by the update of Fellner and Schall (Wood and Fasiolo 2017,
 doi:10.1111/biom.12666): a term that is noise is drawn to nothing, and no validation is needed.
 
-Shape suffixes: N rows, T terms, V rows of the table, C codes of a term: K blocks of S.
+Shape suffixes: N rows, T terms, V rows of the table, C codes of a term, S numbers of each of its K blocks.
 """
 
 import functools
@@ -19,6 +19,7 @@ import torch
 
 from dkan_core.model.additive_shape import SCORE_CODES, Layout, Term
 from dkan_core.training.likelihood import Float64, LogisticLikelihood, UInt16
+from dkan_core.training.validation.pair_splines import PairSpline
 
 # Passes over the terms; the weights of penalties are updated in every second one from the third on.
 ROUNDS, FIRST_UPDATE, UPDATE_EVERY = 16, 2, 2
@@ -44,10 +45,13 @@ class PenalizedTerm:
     """What is penalized: squared second differences of neighbours, squares, squared differences of both orders."""
 
     roughness_SS: Float64 | None
-    """Matrix of the penalty, the same for each block of codes; None: the identity.
+    """Matrix of the penalty, the same for each block of numbers; None: the identity.
 
-    Of a number and a category, a block is the cells of one bin of the category; of two categories, it is one cell.
+    Of a number and a category, a block is that of one bin of the category; of two categories, it is one cell.
     """
+
+    spline: PairSpline | None = None
+    """Where the numbers are those of knots; None: those of codes."""
 
     sign: int = 0
     """1 where the term is never to fall, -1 never to rise."""
@@ -59,36 +63,40 @@ class PenalizedTerm:
 
     def __post_init__(self) -> None:
         self.weight = START_WEIGHTS[self.kind]
-        self.ridge_C = np.full(self.term.size, 0.0 if self.kind == "codes" else EMPTY_RIDGE)
+        size = self.term.size if self.roughness_SS is None else len(self.roughness_SS)
+        self.ridge_S = np.full(size, 0.0 if self.kind == "codes" else EMPTY_RIDGE)
         if self.kind == "curve":
-            self.ridge_C[0] = MISSING_RIDGE
+            self.ridge_S[0] = MISSING_RIDGE
 
     def factorize(self, curvature_C: Float64) -> None:
         """Take the curvature of the log-likelihood."""
         self.curvature_C = curvature_C
-        diagonal_C = self.curvature_C + self.ridge_C
         if self.roughness_SS is None:
-            self.inverse_KSS = 1 / (diagonal_C + self.weight)
-        else:
-            self.inverse_KSS = _inverses(self.weight * self.roughness_SS, self._blocks(diagonal_C))
+            self.inverse_KSS = 1 / (curvature_C + self.ridge_S + self.weight)
+            return
+        matrix_KSS = self.spline.curvature(curvature_C) if self.spline else _diagonal(self._by_block(curvature_C))
+        numbers = np.arange(len(self.ridge_S))
+        matrix_KSS[:, numbers, numbers] += self.ridge_S
+        matrix_KSS += self.weight * self.roughness_SS
+        self.inverse_KSS = _inverses(matrix_KSS)
 
-    def _blocks(self, values_C: Float64) -> Float64:
-        """Return the term's numbers by block, ``(K, S)``."""
-        assert self.roughness_SS is not None
-        # Numbers come before categories.
-        return values_C.reshape(len(self.roughness_SS), -1).T
+    def _by_block(self, values_C: Float64) -> Float64:
+        """Return the codes' numbers by block, ``(K, S)``."""
+        return values_C.reshape(-1, len(self.ridge_S))
 
-    def _whole(self, values_KS: Float64) -> Float64:
-        """Return numbers by block as those of the term, ``(C,)``."""
-        return values_KS.T.ravel()
+    def _numbers(self, table_C: Float64) -> Float64:
+        """Return the numbers that are fitted, ``(K, S)``."""
+        return self.spline.at_knots(table_C) if self.spline else self._by_block(table_C)
 
     def step(self, table_C: Float64, gradient_C: Float64) -> Float64:
         """Return the Newton step from a table, given the gradient of the log-likelihood."""
         if self.roughness_SS is None:
             return self.inverse_KSS * (gradient_C - self.weight * table_C)
-        slope_C = self.weight * self._whole(self._blocks(table_C) @ self.roughness_SS) + self.ridge_C * table_C
-        step_KS = (self.inverse_KSS @ self._blocks(gradient_C - slope_C)[:, :, None])[:, :, 0]
-        step_C = self._whole(step_KS)
+        numbers_KS = self._numbers(table_C)
+        gradient_KS = self.spline.project(gradient_C) if self.spline else self._by_block(gradient_C)
+        slope_KS = self.weight * (numbers_KS @ self.roughness_SS) + self.ridge_S * numbers_KS
+        step_KS = (self.inverse_KSS @ (gradient_KS - slope_KS)[:, :, None])[:, :, 0]
+        step_C = self.spline.to_cells(step_KS) if self.spline else step_KS.ravel()
         return self.monotone(table_C + step_C) - table_C if self.sign else step_C
 
     def monotone(self, table_C: Float64) -> Float64:
@@ -107,13 +115,14 @@ class PenalizedTerm:
     def adapt(self, table_C: Float64) -> None:
         """Give the penalty the weight that explains a table best; the next step has to be factorized anew."""
         if self.roughness_SS is None:
-            used, square = self.inverse_KSS.sum(), table_C @ table_C
+            count, used, square = self.term.size, self.inverse_KSS.sum(), table_C @ table_C
         else:
-            table_KS = self._blocks(table_C)
+            numbers_KS = self._numbers(table_C)
+            count = numbers_KS.size
             used = (self.inverse_KSS * self.roughness_SS).sum()
-            square = ((table_KS @ self.roughness_SS) * table_KS).sum()
+            square = ((numbers_KS @ self.roughness_SS) * numbers_KS).sum()
         # Lines have no second differences: they are not penalized.
-        rank = self.term.size - (3 if self.kind == "curve" else 0)
+        rank = count - (3 if self.kind == "curve" else 0)
         tiny = np.finfo(np.float64).tiny
         factor = max(rank / self.weight - used, tiny) / max(square, tiny)
         factor = min(MAX_FACTOR, max(1 / MAX_FACTOR, factor))
@@ -133,36 +142,38 @@ def penalized_terms(layout: Layout, monotone: Mapping[int, int], codes_TN: Seque
     for term, codes_N in zip(layout.terms, codes_TN, strict=True):
         kind: Literal["curve", "codes", "pair"] = "codes"
         roughness_SS: Float64 | None = None
+        spline: PairSpline | None = None
         if term in layout.curved:
             kind, roughness_SS = "curve", curve_roughness()
         elif term in layout.pairs:
             kind = "pair"
             ordered = [feature in curved for feature in term.features]
-            roughness_SS = _block_roughness(term.shape, ordered)
+            spline = PairSpline(term.shape, ordered) if any(ordered) else None
+            roughness_SS = _block_roughness(spline.knots if spline else ())
         found.append(
             PenalizedTerm(
                 term=term,
                 codes_N=codes_N,
                 kind=kind,
                 roughness_SS=roughness_SS,
+                spline=spline,
                 sign=monotone.get(term.features[0], 0) if len(term.features) == 1 else 0,
             )
         )
     return found
 
 
-def _block_roughness(shape: tuple[int, ...], ordered: Sequence[bool]) -> Float64:
-    """Return ``pair_roughness`` of one block: codes of a category have no neighbours, so that it falls apart.
+def _block_roughness(knots: tuple[int, ...]) -> Float64:
+    """Return ``pair_roughness`` of one block.
 
     Args:
-        shape: Bins of both sides.
-        ordered: Whether a side's bins have neighbours; not only those of the second one do.
+        knots: Of each side with neighbours.
     """
-    if all(ordered):
-        return pair_roughness(shape, ordered, PAIR_DIFFERENCES)
-    if not any(ordered):
+    if len(knots) == 2:
+        return pair_roughness(knots, (True, True), PAIR_DIFFERENCES)
+    if not knots:
         return np.full((1, 1), 2.0)
-    return side_roughness(shape[0], True, PAIR_DIFFERENCES) + np.eye(shape[0])
+    return side_roughness(knots[0], True, PAIR_DIFFERENCES) + np.eye(knots[0])
 
 
 @functools.cache
@@ -206,15 +217,17 @@ def side_roughness(size: int, ordered: bool, differences: tuple[float, float] = 
     return roughness
 
 
-def _inverses(penalty_SS: Float64, diagonal_KS: Float64) -> Float64:
-    """Return the inverse of a penalty and the diagonal of each block, ``(K, S, S)``."""
-    size = len(penalty_SS)
-    if size == 1:
-        return 1 / (penalty_SS + diagonal_KS[:, :, None])
-    if len(diagonal_KS) == 1:
-        return _inverse(penalty_SS + np.diag(diagonal_KS[0]))[None]
-    matrix_KSS = np.repeat(penalty_SS[None], len(diagonal_KS), axis=0)
-    matrix_KSS[:, np.arange(size), np.arange(size)] += diagonal_KS
+def _diagonal(values_KS: Float64) -> Float64:
+    """Return matrices with some numbers on their diagonals, ``(K, S, S)``."""
+    return values_KS[:, :, None] * np.eye(values_KS.shape[1])
+
+
+def _inverses(matrix_KSS: Float64) -> Float64:
+    """Return the inverse of each matrix; they are symmetric and positive definite."""
+    if matrix_KSS.shape[1] == 1:
+        return 1 / matrix_KSS
+    if len(matrix_KSS) == 1:
+        return _inverse(matrix_KSS[0])[None]
     return np.asarray(np.linalg.inv(matrix_KSS), np.float64)
 
 

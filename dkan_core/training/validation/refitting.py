@@ -22,16 +22,19 @@ from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.order import dropout_keys
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.model.additive import AdditiveFastKAN
-from dkan_core.model.additive_shape import Layout
-from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified, trained_terms
+from dkan_core.model.additive_shape import FeatureCuts, Layout
+from dkan_core.model.additive_terms import TABLES, AdditiveTerms, Float64, purified
 from dkan_core.model.architecture import additive_layout, additive_shape
 from dkan_core.model.dropout import keep_factors
 from dkan_core.training.likelihood import UInt16
+from dkan_core.training.setup.additive_terms import quantile_cuts
 from dkan_core.training.validation.penalized_fit import PenalizedFit, penalized_terms
 
 logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 65_536
+# Bins of a column in a pair where each of them has other values: others keep the bins in which pairs are searched for.
+FINE_BINS = 48
 # Passes over the terms for each member, from the tables of all rows on.
 MEMBER_ROUNDS = 4
 # Log-odds, root mean square, by which a pair moves a row at least: with ``pairs="auto"`` others are left out.
@@ -41,7 +44,7 @@ MIN_PAIR_EFFECT = 0.02
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
     codes_TN: list[UInt16]
-    """Of each term of the layout."""
+    """Of each term."""
 
     labels_NL: npt.NDArray[np.uint8]
     weight_N: Float64
@@ -66,16 +69,38 @@ def refitted(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig) -> 
         config: Settings of the run.
     """
     rows = _read(model, reader, config.seed)
-    start = trained_terms(model, rows.with_each_code(model.layout))
-    table_VML, intercept_L = np.zeros_like(start.table_VML), np.zeros_like(start.intercept_L)
+    fine = _with_fine_bins(model, rows.codes_TN)
+    rows.codes_TN.extend(_pair_codes(fine, rows.codes_TN))
+    labels = len(model.config.labels)
+    table_VML, intercept_L = np.zeros((fine.layout.size, model.config.members, labels)), np.zeros(labels)
     with _one_thread():
-        for label in range(len(intercept_L)):
-            fits = _fit_label(model, rows, label, config.pos_weight)
+        for label in range(labels):
+            fits = _fit_label(fine, rows, label, config.pos_weight)
             everywhere, members = fits[0], fits[1:]
             table_VML[:, :, label] = _around(everywhere, members) if members else everywhere.table_V[:, None]
             intercept_L[label] = everywhere.intercept
-    terms = purified(replace(start, table_VML=table_VML, intercept_L=intercept_L))
+    weight_V = rows.with_each_code(fine.layout)
+    terms = purified(AdditiveTerms(config=fine.config, intercept_L=intercept_L, table_VML=table_VML, weight_V=weight_V))
     return without_idle_pairs(terms) if config.pairs == "auto" else terms
+
+
+def _with_fine_bins(model: AdditiveFastKAN, codes_TN: Sequence[UInt16]) -> AdditiveFastKAN:
+    """Return an empty model of the form "tables" whose pairs have fine bins of continuous numbers.
+
+    Args:
+        model: Of the same terms.
+        codes_TN: Each row's code of each term of a single feature.
+    """
+    shape = additive_shape(model.config)
+    cuts = {each.feature: each.cuts for each in shape.binned}
+    for term, codes_N in zip(model.layout.curved, codes_TN, strict=False):
+        feature = term.features[0]
+        fine = quantile_cuts(np.bincount(codes_N, minlength=term.size), FINE_BINS)
+        if feature in cuts and len(fine) == FINE_BINS:
+            cuts[feature] = fine
+    binned = tuple(FeatureCuts(feature=feature, cuts=each) for feature, each in cuts.items())
+    refined = shape.model_copy(update={**TABLES, "binned": binned})
+    return AdditiveFastKAN(model.config.model_copy(update={"additive": refined}))
 
 
 @contextmanager
@@ -149,7 +174,7 @@ def _fit_label(model: AdditiveFastKAN, rows: _Rows, label: int, pos_weight: floa
 
 
 def _read(model: AdditiveFastKAN, reader: RowReader, seed: int) -> _Rows:
-    """Return all rows of a split."""
+    """Return all rows of a split, with the codes of the terms of single features."""
     mains = model.layout.mains
     slots = [model.place_features.index(term.features) for term in mains]
     firsts_T = torch.tensor([term.first for term in mains], dtype=torch.int32)
@@ -165,14 +190,14 @@ def _read(model: AdditiveFastKAN, reader: RowReader, seed: int) -> _Rows:
     keys_N = torch.from_numpy(dropout_keys(salted(seed, "members"), 0, reader.rows))
     kept_NM = keep_factors(keys_N, model.bags.unit_keys, model.bags.p, torch.float32).numpy() > 0
     return _Rows(
-        codes_TN=[*codes_TN, *_pair_codes(model, codes_TN)],
+        codes_TN=[*codes_TN],
         labels_NL=np.concatenate(labels),
         weight_N=np.concatenate(weights),
         kept_MN=np.ascontiguousarray(kept_NM.T),
     )
 
 
-def _pair_codes(model: AdditiveFastKAN, codes_TN: UInt16) -> Iterator[UInt16]:
+def _pair_codes(model: AdditiveFastKAN, codes_TN: Sequence[UInt16]) -> Iterator[UInt16]:
     """Yield the codes of each pair, given those of the terms of single features."""
     bins = model.bins.numpy().astype(np.uint16)
     paired = {feature for pair in model.layout.pairs for feature in pair.features}

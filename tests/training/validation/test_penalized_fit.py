@@ -13,17 +13,18 @@ from dkan_core.training.validation.penalized_fit import (
     curve_roughness,
     pair_roughness,
     penalized_terms,
+    side_roughness,
 )
 
 ROWS = 20_000
-CUTS = tuple(range(1, 256, 32))
-# Two curves, codes of two categories, and the pairs of both curves, of the second one with a category, and of both
-# categories.
+FINE_CUTS, CUTS = tuple(range(1, 256, 8)), tuple(range(1, 256, 32))
+# Two curves, codes of two categories, and the pairs of both curves, the first one in fine bins, of the second one with
+# a category, and of both categories.
 SHAPE = AdditiveShape(
     form="tables",
     pairs=((0, 1), (1, 2), (2, 3)),
     binned=(
-        FeatureCuts(feature=0, cuts=CUTS),
+        FeatureCuts(feature=0, cuts=FINE_CUTS),
         FeatureCuts(feature=1, cuts=CUTS),
         FeatureCuts(feature=2, cuts=(1, 2, 3)),
         FeatureCuts(feature=3, cuts=(1, 2, 3, 4)),
@@ -43,10 +44,11 @@ def codes_TN(layout: Layout) -> list[UInt16]:
     first_N, second_N = rng.integers(1, 256, (2, ROWS))
     second_N[rng.random(ROWS) < 0.05] = 0
     category_N, other_N = rng.integers(1, 4, ROWS), rng.integers(1, 5, ROWS)
-    bins_2N = np.searchsorted(CUTS, [first_N, second_N], side="right")
+    first_bin_N = np.searchsorted(FINE_CUTS, first_N, side="right")
+    second_bin_N = np.searchsorted(CUTS, second_N, side="right")
     numbers, mixed, categories = layout.pairs
-    both_N = bins_2N[0] * numbers.shape[1] + bins_2N[1]
-    mixed_N = bins_2N[1] * mixed.shape[1] + category_N
+    both_N = first_bin_N * numbers.shape[1] + second_bin_N
+    mixed_N = second_bin_N * mixed.shape[1] + category_N
     pair_N = category_N * categories.shape[1] + other_N
     codes_TN = (first_N, second_N, category_N, other_N, both_N, mixed_N, pair_N)
     return [codes_N.astype(np.uint16) for codes_N in codes_TN]
@@ -71,22 +73,31 @@ def test_the_penalized_likelihood_is_at_its_maximum(layout: Layout, codes_TN: li
     fit = fitted(layout, codes_TN, np.sin(codes_TN[0] / 40) + 0.5 * codes_TN[2], {}, 200, adapt=False)
     residual_N = fit.rows.target_N - sigmoid(fit.rows.log_odds_N)
     assert abs(residual_N.sum()) < 1e-3
-    ordered = {0: True, 1: True, 2: False, 3: False}
+    numbers, mixed, categories = fit.terms[4:]
+    roughness = {
+        "curve": curve_roughness(),
+        "codes": np.eye(1),
+        numbers.term.features: pair_roughness((13, 9), (True, True), PAIR_DIFFERENCES),
+        mixed.term.features: side_roughness(9, True, PAIR_DIFFERENCES) + np.eye(9),
+        categories.term.features: 2 * np.eye(1),
+    }
     for each in fit.terms:
+        rough_SS = roughness[each.term.features if each.kind == "pair" else each.kind]
         table_C = fit.table_V[each.term.rows]
-        if each.kind == "pair":
-            sides = [ordered[feature] for feature in each.term.features]
-            rough_C = pair_roughness(each.term.shape, sides, PAIR_DIFFERENCES) @ table_C
+        gradient_C = np.bincount(each.codes_N, residual_N, each.term.size).astype(np.float64)
+        if each.spline:
+            gradient_KS, numbers_KS = each.spline.project(gradient_C), each.spline.at_knots(table_C)
         else:
-            rough_C = curve_roughness() @ table_C if each.kind == "curve" else table_C
-        gradient_C = np.bincount(each.codes_N, residual_N, each.term.size)
-        np.testing.assert_allclose(gradient_C, each.weight * rough_C + each.ridge_C * table_C, rtol=0, atol=0.05)
+            gradient_KS, numbers_KS = gradient_C.reshape(-1, len(rough_SS)), table_C.reshape(-1, len(rough_SS))
+        ridge_S = 0 if each.kind == "codes" else each.ridge_S
+        penalty_KS = each.weight * (numbers_KS @ rough_SS) + ridge_S * numbers_KS
+        np.testing.assert_allclose(gradient_KS, penalty_KS, rtol=0, atol=0.05)
 
 
 def test_what_is_there_is_found_and_noise_vanishes(layout: Layout, codes_TN: list[UInt16]) -> None:
     wave_N, missing_N = np.sin(codes_TN[0] / 40), codes_TN[1] == 0
     # The pair of both columns is there, that of the second one and the category is not.
-    product_N = np.sign(codes_TN[0] - 128.0) * np.sign(codes_TN[1] - 128.0) * ~missing_N
+    product_N = (codes_TN[0] - 128.0) / 70 * np.sign(codes_TN[1] - 128.0) * ~missing_N
     truth_N = wave_N + missing_N + product_N + 0.5 * (codes_TN[2] == 2)
     fit = fitted(layout, codes_TN, truth_N, {}, 16, adapt=True)
     assert np.sqrt(np.mean((fit.rows.log_odds_N - truth_N) ** 2)) < 0.2

@@ -22,7 +22,7 @@ from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.sizing import MAX_REFIT_CELLS
 from dkan_core.training.validation.additive_tables import TableMaker
-from dkan_core.training.validation.refitting import MIN_PAIR_EFFECT, refitted, without_idle_pairs
+from dkan_core.training.validation.refitting import FINE_BINS, MIN_PAIR_EFFECT, refitted, without_idle_pairs
 from tests.additive_data import QUICK, prepare_rows
 
 
@@ -65,6 +65,17 @@ def test_the_pair_that_is_there_is_kept_and_most_others_are_left_out(setting: Se
     assert {"x", "z"} in kept and len(kept) < len(tried) / 2
     spread = [np.sqrt(np.mean(terms.mean_VL[pair.rows, 0] ** 2)) for pair in terms.layout.pairs]
     assert max(spread) == spread[kept.index({"x", "z"})]
+
+
+def test_pairs_have_fine_bins_of_continuous_numbers_only(setting: Setting) -> None:
+    config = setting.config(pairs="10")
+    tried, terms = additive_shape(setting.untrained(config).config), setting.refitted(config)
+    encoding = setting.prepared.preprocessor
+    names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]
+    fine = {names[each.feature] for each in additive_shape(terms.config).binned if len(each.cuts) == FINE_BINS}
+    assert fine == {"x", "z", "noise"}
+    others = [each for each in additive_shape(terms.config).binned if names[each.feature] not in fine]
+    assert others and all(each.cuts == tried.cuts_of(each.feature) for each in others)
 
 
 def test_it_is_the_same_each_time_and_members_differ_around_it(setting: Setting) -> None:

@@ -1,0 +1,104 @@
+"""The numbers of a pair between whose bins there is an order: values at knots, and straight lines between them.
+
+Cells are constant and so small that the surface over them is continuous, while a fit has only as many numbers as there
+are knots (linear B-splines, and the tensor product of two: Eilers and Marx 2003, doi:10.1016/S0169-7439(03)00029-7).
+
+Shape suffixes: C cells of a pair, K blocks that no neighbourhood joins, F and G bins of the sides of a block, S knots
+of a block.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.training.setup.additive_terms import NUMERIC_BINS
+
+Float64 = npt.NDArray[np.float64]
+
+# Of a side with fine bins, besides the one of missing values; other sides have a knot in each bin.
+KNOTS = 12
+
+
+class PairSpline:
+    """The knots of a pair. A category's bins have no neighbours: each of them is a block of its own.
+
+    Args:
+        shape: Bins of both sides; the first one is that of missing values.
+        ordered: Whether a side's bins have neighbours: those of one side at least do.
+
+    >>> spline = PairSpline((33, 3), (True, False))
+    >>> spline.knots
+    (13,)
+    >>> spline.at_knots(np.arange(99.0)).shape, spline.to_cells(np.ones((3, 13))).shape
+    ((3, 13), (99,))
+    """
+
+    def __init__(self, shape: tuple[int, ...], ordered: Sequence[bool]) -> None:
+        assert any(ordered)
+        self.shape, self.ordered = shape, tuple(ordered)
+        hats = [hat_functions(size) for size, has_order in zip(shape, ordered, strict=True) if has_order]
+        self.knots = tuple(hats_FS.shape[1] for hats_FS in hats)
+        self._first_FS = hats[0]
+        self._second_GS: Float64 = hats[1] if all(ordered) else np.ones((1, 1))
+        self._at = self._first_FS.argmax(axis=0), self._second_GS.argmax(axis=0)
+
+    def project(self, sums_C: Float64) -> Float64:
+        """Return the gradient by the knots of one by the cells, ``(K, S)``."""
+        sums_KFG = self._by_block(sums_C)
+        return _flat(self._first_FS.T @ sums_KFG @ self._second_GS)
+
+    def at_knots(self, values_C: Float64) -> Float64:
+        """Return the numbers of the cells in which knots lie, ``(K, S)``."""
+        first, second = self._at
+        return _flat(self._by_block(values_C)[:, first][:, :, second])
+
+    def to_cells(self, knots_KS: Float64) -> Float64:
+        """Return the number of each cell, ``(C,)``."""
+        values_KFG = self._first_FS @ knots_KS.reshape(len(knots_KS), self._first_FS.shape[1], -1) @ self._second_GS.T
+        if all(self.ordered):
+            return values_KFG.ravel()
+        values_KF = values_KFG[:, :, 0]
+        return (values_KF.T if self.ordered[0] else values_KF).ravel()
+
+    def curvature(self, curvature_C: Float64) -> Float64:
+        """Return the curvature by the knots ``(K, S, S)``, given that by the cells, which is diagonal."""
+        first, second = self._first_FS.shape[1], self._second_GS.shape[1]
+        products_KXY = _products(self._first_FS).T @ self._by_block(curvature_C) @ _products(self._second_GS)
+        matrix_KSTST = products_KXY.reshape(-1, first, first, second, second).transpose(0, 1, 3, 2, 4)
+        return matrix_KSTST.reshape(-1, first * second, first * second)
+
+    def _by_block(self, values_C: Float64) -> Float64:
+        """Return the numbers of each block, ``(K, F, G)``."""
+        if all(self.ordered):
+            return values_C.reshape(1, *self.shape)
+        values = values_C.reshape(self.shape)
+        return (values.T if self.ordered[0] else values)[:, :, None]
+
+
+def _flat(values_KST: Float64) -> Float64:
+    return values_KST.reshape(len(values_KST), -1)
+
+
+def _products(hats_FS: Float64) -> Float64:
+    """Return the products of all hat functions ``(F, S * S)``."""
+    return (hats_FS[:, :, None] * hats_FS[:, None, :]).reshape(len(hats_FS), -1)
+
+
+@functools.cache
+def hat_functions(size: int) -> Float64:
+    """Return what each knot counts in each bin, ``(size, knots)``: 1 in its own one, falling to 0 at its neighbours'.
+
+    >>> hat_functions(4).tolist()
+    [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
+    >>> hat_functions(24)[1:4, 1:3].round(2).tolist()
+    [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
+    """
+    count = size - 1 if size - 1 <= NUMERIC_BINS else KNOTS
+    bins = np.arange(1, size)
+    at = np.round(np.linspace(1, size - 1, count))
+    hats = np.zeros((size, count + 1))
+    hats[0, 0] = 1
+    hats[1:, 1:] = np.stack([np.interp(bins, at, unit) for unit in np.eye(count)], axis=1)
+    return hats
