@@ -103,6 +103,6 @@ def train_on_arrays(
     )
     if initial is not None:
         check_transfer(initial, prepared, "X", "init_model")
-    resolved = resolve_for(config, prepared)
+    resolved = resolve_for(config, prepared, from_scratch=initial is None)
     result = train_single(ArraysReader(train), ArraysReader(valid), prepared, resolved, initial, on_evaluation)
     return result, prepared.fingerprint

@@ -37,8 +37,6 @@ MAX_PAIRED = 48
 # Best pairs that are looked at again after each one that is taken.
 MAX_SHORTLIST = 32
 MAX_AUTO_PAIRS = 24
-# Those of tables that are fitted by penalized likelihood, which draws pairs that are noise to nothing.
-MAX_REFIT_PAIRS = 48
 
 SIGNS: dict[str, Literal[-1, 1]] = {"+": 1, "-": -1}
 

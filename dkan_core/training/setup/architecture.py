@@ -7,9 +7,9 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
 from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
-from dkan_core.training.setup.additive_terms import MAX_REFIT_PAIRS, choose_additive
+from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
-from dkan_core.training.setup.sizing import can_refit
+from dkan_core.training.setup.sizing import MAX_REFIT_PAIRS, refits_tables
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
     columns = len(encoding.numeric) + len(encoding.coded)
     sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
     # Those that say next to nothing are left out when the tables are fitted anew.
-    refits = config.init_from is None and can_refit(reader.rows, columns + MAX_REFIT_PAIRS, len(prepared.labels))
+    refits = refits_tables(config, columns, reader.rows, len(prepared.labels))
     one_hot_groups, shape = choose_additive(encoding, sample, config, MAX_REFIT_PAIRS if refits else None)
     names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]
     pairs = [" x ".join(names[feature] for feature in pair) for pair in shape.pairs]

@@ -13,7 +13,14 @@ from dkan_core.tracking.mlflow.client import check_mlflow
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.setup.model_division import check_columns, check_division, tensor_parallel_size
 from dkan_core.training.setup.placement import choose_eval_device, rank_devices, worker_devices
-from dkan_core.training.setup.sizing import batch_rows, epoch_count, grid_range, network_size, rarer_class_rows
+from dkan_core.training.setup.sizing import (
+    batch_rows,
+    epoch_count,
+    grid_range,
+    network_size,
+    rarer_class_rows,
+    refits_tables,
+)
 
 BASE_BATCH = 512
 # Without it 0.001 of AP were lost, the mean of ten data sets. Additive models gained nothing.
@@ -54,11 +61,28 @@ STRATEGY_REASONS = {
 logger = logging.getLogger(__name__)
 
 
-def resolve_for(config: TrainConfig, prepared: PreparedData, torchrun: TorchRun | None = None) -> ResolvedTrainConfig:
-    """Fill in what is None for a data set; see ``resolve``."""
-    train = prepared.splits["train"]
-    found = resolve(config, train.rows, len(prepared.labels), torchrun, rarer_rows=rarer_class_rows(train))
-    check_columns(found, prepared.preprocessor)
+def resolve_for(
+    config: TrainConfig, prepared: PreparedData, torchrun: TorchRun | None = None, *, from_scratch: bool = True
+) -> ResolvedTrainConfig:
+    """Fill in what is None for a data set; see ``resolve``.
+
+    Args:
+        config: What was asked for.
+        prepared: The data set.
+        torchrun: What torchrun has started.
+        from_scratch: Whether training starts from an untrained model, unless ``config`` names one.
+    """
+    train, encoding, labels = prepared.splits["train"], prepared.preprocessor, len(prepared.labels)
+    columns = len(encoding.numeric) + len(encoding.coded)
+    found = resolve(
+        config,
+        train.rows,
+        labels,
+        torchrun,
+        rarer_rows=rarer_class_rows(train),
+        refits=from_scratch and refits_tables(config, columns, train.rows, labels),
+    )
+    check_columns(found, encoding)
     return found
 
 
@@ -69,6 +93,7 @@ def resolve(
     torchrun: TorchRun | None = None,
     *,
     rarer_rows: float | None = None,
+    refits: bool = False,
 ) -> ResolvedTrainConfig:
     """Fill in what is None and check the rest against the data and the machine.
 
@@ -91,6 +116,7 @@ def resolve(
       rule: AdamW's steps do not shrink with the gradient's noise, so what diverges in small batches does in large ones.
     - ema_decay: 0.5; 0 with ``model="additive"``.
     - epochs: enough to see 1.5 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
+      One where the tables of an additive model are fitted anew (``refits``).
     - quality: its factors (``QUALITIES``) on members, hidden, batch size and epochs.
 
     Raises:
@@ -125,7 +151,7 @@ def resolve(
         "batch_size_per_worker": None,
         "learning_rate": _learning_rate(config, batch_size),
         "ema_decay": _ema_decay(config),
-        "epochs": epoch_count(config, rows, batch_size),
+        "epochs": epoch_count(config, rows, batch_size, refits=refits),
     }
     found = ResolvedTrainConfig(**{**vars(config), **resolved})
     check_division(found, torchrun)

@@ -32,6 +32,8 @@ ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
 # Rows times terms times labels up to which the tables of an additive model are fitted anew, by penalized likelihood:
 # about a minute on one core, and 400 MB. A step of a term costs as much as so many rows, however few there are.
 MAX_REFIT_CELLS, MIN_REFIT_ROWS = 100_000_000, 25_000
+# Pairs of such tables with ``pairs="auto"``: the penalty draws those that are noise to nothing.
+MAX_REFIT_PAIRS = 48
 
 # Rows times terms times labels that a network's additive partner is fitted to, at most: three seconds on one core,
 # and 150 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. With
@@ -103,6 +105,20 @@ def can_refit(rows: int, terms: int, labels: int) -> bool:
     return max(rows, MIN_REFIT_ROWS) * terms * labels <= MAX_REFIT_CELLS
 
 
+def refits_tables(config: TrainConfig, columns: int, rows: int, labels: int) -> bool:
+    """Tell whether the tables of a run from scratch are fitted anew, whatever its gradients have learned.
+
+    Args:
+        config: Settings of the run.
+        columns: Numeric and coded features.
+        rows: Of the train split.
+        labels: How many there are.
+    """
+    pairs = MAX_REFIT_PAIRS if config.pairs == "auto" else int(config.pairs)
+    scratch = config.model == "additive" and config.init_from is None
+    return scratch and can_refit(rows, columns + pairs, labels)
+
+
 def blend_rows(rows: int, terms: int, labels: int) -> int:
     """Return how many rows an additive model is fitted to that a network is to be blended with; 0: there is none.
 
@@ -122,8 +138,10 @@ def batch_rows(config: TrainConfig, workers: int, rows: int) -> int:
     return min(config.batch_size or min(MAX_BATCH, by_rows), rows)
 
 
-def epoch_count(config: TrainConfig, rows: int, batch_size: int) -> int:
-    """Return the passes over the train split at most."""
+def epoch_count(config: TrainConfig, rows: int, batch_size: int, *, refits: bool = False) -> int:
+    """Return the passes over the train split at most: one where tables are fitted anew anyway."""
+    if refits:
+        return config.epochs or 1
     quality = QUALITIES[config.quality]
     by_rows = max(MIN_EPOCHS, min(10, round(ROWS_TO_SEE / rows)))
     # A larger batch is to save time, so it is no reason for more epochs.
