@@ -155,7 +155,7 @@ def train(
     result = _result(run, metrics, outcome, end.checkpoint)
     trained = max((entry["average_precision"] for entry in outcome.history), default=math.nan)
     if resolved.model == "additive":
-        logger.info("at its best evaluation it was %.4f: the terms were smoothed or fitted anew afterwards", trained)
+        logger.info("gradients alone reached %.4f; then the terms were smoothed or fitted anew", trained)
     elif "blend" in metrics:
         logger.info(
             "at its best evaluation it was %.4f: blended with an additive model, which counts %g of the log-odds",

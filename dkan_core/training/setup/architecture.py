@@ -54,4 +54,10 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
     names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]
     pairs = [" x ".join(names[feature] for feature in pair) for pair in shape.pairs]
     logger.info("pairs to learn: %s", ", ".join(pairs) or "none")
+    if refits:
+        logger.info(
+            "the tables of %d terms are fitted by penalized likelihood after the epochs of gradients, which they "
+            "do not depend on: up to a minute or so",
+            columns + len(pairs),
+        )
     return ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, additive=shape)
