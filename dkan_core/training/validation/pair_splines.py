@@ -8,16 +8,17 @@ of a block.
 """
 
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from dkan_core.model.additive_shape import SCORE_CODES
 from dkan_core.training.setup.additive_terms import NUMERIC_BINS
 
+Cuts = tuple[int, ...]
 Float64 = npt.NDArray[np.float64]
 
-# Of a side with fine bins, besides the one of missing values; other sides have a knot in each bin.
+# Of a side with fine bins, at most, besides the one of missing values; other sides have a knot in each bin.
 KNOTS = 12
 
 
@@ -26,22 +27,22 @@ class PairSpline:
 
     Args:
         shape: Bins of both sides; the first one is that of missing values.
-        ordered: Whether a side's bins have neighbours: those of one side at least do.
+        cuts: The first code of each bin but the first one, of each side whose codes are those of scores; None: of a
+            category. One side at least has them.
 
-    >>> spline = PairSpline((33, 3), (True, False))
+    >>> spline = PairSpline((33, 3), (tuple(range(1, 257, 8)), None))
     >>> spline.knots
     (13,)
     >>> spline.at_knots(np.arange(99.0)).shape, spline.to_cells(np.ones((3, 13))).shape
     ((3, 13), (99,))
     """
 
-    def __init__(self, shape: tuple[int, ...], ordered: Sequence[bool]) -> None:
-        assert any(ordered)
-        self.shape, self.ordered = shape, tuple(ordered)
-        hats = [hat_functions(size) for size, has_order in zip(shape, ordered, strict=True) if has_order]
+    def __init__(self, shape: tuple[int, ...], cuts: tuple[Cuts | None, ...]) -> None:
+        self.shape, self._ordered = shape, tuple(each is not None for each in cuts)
+        hats = [hat_functions(each) for each in cuts if each is not None]
         self.knots = tuple(hats_FS.shape[1] for hats_FS in hats)
         self._first_FS = hats[0]
-        self._second_GS: Float64 = hats[1] if all(ordered) else np.ones((1, 1))
+        self._second_GS: Float64 = hats[1] if all(self._ordered) else np.ones((1, 1))
         self._at = self._first_FS.argmax(axis=0), self._second_GS.argmax(axis=0)
 
     def project(self, sums_C: Float64) -> Float64:
@@ -57,10 +58,10 @@ class PairSpline:
     def to_cells(self, knots_KS: Float64) -> Float64:
         """Return the number of each cell, ``(C,)``."""
         values_KFG = self._first_FS @ knots_KS.reshape(len(knots_KS), self._first_FS.shape[1], -1) @ self._second_GS.T
-        if all(self.ordered):
+        if all(self._ordered):
             return values_KFG.ravel()
         values_KF = values_KFG[:, :, 0]
-        return (values_KF.T if self.ordered[0] else values_KF).ravel()
+        return (values_KF.T if self._ordered[0] else values_KF).ravel()
 
     def curvature(self, curvature_C: Float64) -> Float64:
         """Return the curvature by the knots ``(K, S, S)``, given that by the cells, which is diagonal."""
@@ -71,10 +72,10 @@ class PairSpline:
 
     def _by_block(self, values_C: Float64) -> Float64:
         """Return the numbers of each block, ``(K, F, G)``."""
-        if all(self.ordered):
+        if all(self._ordered):
             return values_C.reshape(1, *self.shape)
         values = values_C.reshape(self.shape)
-        return (values.T if self.ordered[0] else values)[:, :, None]
+        return (values.T if self._ordered[0] else values)[:, :, None]
 
 
 def _flat(values_KST: Float64) -> Float64:
@@ -87,18 +88,28 @@ def _products(hats_FS: Float64) -> Float64:
 
 
 @functools.cache
-def hat_functions(size: int) -> Float64:
-    """Return what each knot counts in each bin, ``(size, knots)``: 1 in its own one, falling to 0 at its neighbours'.
+def hat_functions(cuts: Cuts) -> Float64:
+    """Return what each knot counts in each bin, ``(bins, knots)``: 1 in its own one, falling to 0 at its neighbours'.
 
-    >>> hat_functions(4).tolist()
+    Knots are as far apart in rank as in score, half and half: rows are many in the middle, but effects change where
+    scores do. Between them, lines are straight over scores.
+
+    Args:
+        cuts: The first code of each bin but that of missing values.
+
+    >>> hat_functions((1, 64, 128)).tolist()
     [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
-    >>> hat_functions(24)[1:4, 1:3].round(2).tolist()
+    >>> hat_functions(tuple(range(1, 256, 11)))[1:4, 1:3].round(2).tolist()
     [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
     """
-    count = size - 1 if size - 1 <= NUMERIC_BINS else KNOTS
-    bins = np.arange(1, size)
-    at = np.round(np.linspace(1, size - 1, count))
-    hats = np.zeros((size, count + 1))
+    bins = len(cuts)
+    if bins <= NUMERIC_BINS:
+        return np.eye(bins + 1)
+    edges = np.array([*cuts, SCORE_CODES])
+    center = (edges[:-1] + edges[1:]) / 2
+    place = np.arange(bins) / (bins - 1) + (center - center[0]) / (center[-1] - center[0])
+    at = np.unique(np.abs(place[:, None] - np.linspace(0, 2, KNOTS)).argmin(axis=0))
+    hats = np.zeros((bins + 1, len(at) + 1))
     hats[0, 0] = 1
-    hats[1:, 1:] = np.stack([np.interp(bins, at, unit) for unit in np.eye(count)], axis=1)
+    hats[1:, 1:] = np.stack([np.interp(center, center[at], unit) for unit in np.eye(len(at))], axis=1)
     return hats

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dkan_core.model.additive_shape import SCORE_CODES, Layout, Term
+from dkan_core.model.additive_shape import SCORE_CODES, AdditiveShape, Layout, Term
 from dkan_core.training.likelihood import Float64, LogisticLikelihood, UInt16
 from dkan_core.training.validation.pair_splines import PairSpline
 
@@ -129,11 +129,14 @@ class PenalizedTerm:
         self.weight = min(MOST_WEIGHT, max(LEAST_WEIGHTS[self.kind], self.weight * factor))
 
 
-def penalized_terms(layout: Layout, monotone: Mapping[int, int], codes_TN: Sequence[UInt16]) -> list[PenalizedTerm]:
+def penalized_terms(
+    layout: Layout, shape: AdditiveShape, monotone: Mapping[int, int], codes_TN: Sequence[UInt16]
+) -> list[PenalizedTerm]:
     """Return the terms of a layout with their penalties.
 
     Args:
         layout: The terms.
+        shape: What the layout is of: where bins begin.
         monotone: 1 for features along which log-odds never fall, -1 where they never rise.
         codes_TN: Each row's code of each term of the layout.
     """
@@ -147,8 +150,8 @@ def penalized_terms(layout: Layout, monotone: Mapping[int, int], codes_TN: Seque
             kind, roughness_SS = "curve", curve_roughness()
         elif term in layout.pairs:
             kind = "pair"
-            ordered = [feature in curved for feature in term.features]
-            spline = PairSpline(term.shape, ordered) if any(ordered) else None
+            cuts = tuple(shape.cuts_of(feature) if feature in curved else None for feature in term.features)
+            spline = PairSpline(term.shape, cuts) if any(cuts) else None
             roughness_SS = _block_roughness(spline.knots if spline else ())
         found.append(
             PenalizedTerm(

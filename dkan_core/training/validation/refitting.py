@@ -162,7 +162,7 @@ def _fit_label(model: AdditiveFastKAN, rows: _Rows, label: int, pos_weight: floa
     weight_N *= np.count_nonzero(weight_N) / max(weight_N.sum(), np.finfo(np.float64).tiny)
     weight_N *= np.where(target_N == 1, pos_weight, 1.0)
     positive_N = target_N == 1
-    terms = penalized_terms(model.layout, model.signs, rows.codes_TN)
+    terms = penalized_terms(model.layout, additive_shape(model.config), model.signs, rows.codes_TN)
     everywhere = PenalizedFit(terms, positive_N, weight_N)
     everywhere.fit()
     members = []

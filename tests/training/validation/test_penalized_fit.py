@@ -58,7 +58,7 @@ def fitted(
     layout: Layout, codes_TN: list[UInt16], log_odds_N: Float64, monotone: dict[int, int], rounds: int, *, adapt: bool
 ) -> PenalizedFit:
     target_N = (np.random.default_rng(1).random(ROWS) < sigmoid(log_odds_N)).astype(np.float64)
-    fit = PenalizedFit(penalized_terms(layout, monotone, codes_TN), target_N, np.ones(ROWS))
+    fit = PenalizedFit(penalized_terms(layout, SHAPE, monotone, codes_TN), target_N, np.ones(ROWS))
     fit.fit(rounds, adapt=adapt)
     return fit
 
@@ -123,6 +123,6 @@ def test_rows_without_weight_teach_nothing(layout: Layout, codes_TN: list[UInt16
         target_N[:5_000] = filled
         weight_N = np.ones(ROWS)
         weight_N[:5_000] = 0
-        fits.append(PenalizedFit(penalized_terms(layout, {}, codes_TN), target_N, weight_N))
+        fits.append(PenalizedFit(penalized_terms(layout, SHAPE, {}, codes_TN), target_N, weight_N))
         fits[-1].fit(4, adapt=True)
     np.testing.assert_array_equal(fits[0].table_V, fits[1].table_V)
