@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 65_536
 # Bins of a column in a pair where each of them has other values: others keep the bins in which pairs are searched for.
-FINE_BINS = 48
+FINE_BINS = 64
 # Passes over the terms for each member, from the tables of all rows on.
 MEMBER_ROUNDS = 4
 # Log-odds, root mean square, by which a pair moves a row at least: with ``pairs="auto"`` others are left out.
