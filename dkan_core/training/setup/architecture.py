@@ -55,9 +55,6 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
     pairs = [" x ".join(names[feature] for feature in pair) for pair in shape.pairs]
     logger.info("pairs to learn: %s", ", ".join(pairs) or "none")
     if refits:
-        logger.info(
-            "the tables of %d terms are fitted by penalized likelihood after the epochs of gradients, which they "
-            "do not depend on: up to a minute or so",
-            columns + len(pairs),
-        )
+        terms = len(encoding.numeric) + len(one_hot_groups) + len(pairs)
+        logger.info("after the gradients, all %d terms are fitted anew by penalized likelihood", terms)
     return ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, additive=shape)
