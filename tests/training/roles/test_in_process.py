@@ -80,8 +80,8 @@ def test_one_process_trains_alike_whatever_the_strategy(
     same = {name: value for name, value in changes.items() if name == "ema_decay"}
 
     def probability(**changes: Any) -> np.ndarray:
-        def changed(*arguments: Any) -> ResolvedTrainConfig:
-            return replace(resolve_for(*arguments), clip_norm=None, **changes)
+        def changed(*arguments: Any, **keywords: Any) -> ResolvedTrainConfig:
+            return replace(resolve_for(*arguments, **keywords), clip_norm=None, **changes)
 
         monkeypatch.setattr("dkan_core.integrations.sklearn.training.resolve_for", changed)
         model = FastKANClassifier(members=1, hidden=(8,), epochs=2, device="cpu", random_state=0, n_jobs=1)
