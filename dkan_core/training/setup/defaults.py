@@ -17,9 +17,9 @@ from dkan_core.training.setup.sizing import (
     batch_rows,
     epoch_count,
     grid_range,
+    needs_no_gradients,
     network_size,
     rarer_class_rows,
-    refits_tables,
 )
 
 BASE_BATCH = 512
@@ -80,7 +80,7 @@ def resolve_for(
         labels,
         torchrun,
         rarer_rows=rarer_class_rows(train),
-        refits=from_scratch and refits_tables(config, columns, train.rows, labels),
+        needs_gradients=not (from_scratch and needs_no_gradients(config, columns, train.rows, labels)),
     )
     check_columns(found, encoding)
     return found
@@ -93,7 +93,7 @@ def resolve(
     torchrun: TorchRun | None = None,
     *,
     rarer_rows: float | None = None,
-    refits: bool = False,
+    needs_gradients: bool = True,
 ) -> ResolvedTrainConfig:
     """Fill in what is None and check the rest against the data and the machine.
 
@@ -116,7 +116,7 @@ def resolve(
       rule: AdamW's steps do not shrink with the gradient's noise, so what diverges in small batches does in large ones.
     - ema_decay: 0.5; 0 with ``model="additive"``.
     - epochs: enough to see 1.5 million rows, at most 10, at least 3; more, up to 20, where that is under 800 steps.
-      One where the tables of an additive model are fitted anew (``refits``).
+      One where an additive model needs no gradients, as its tables are fitted anew.
     - quality: its factors (``QUALITIES``) on members, hidden, batch size and epochs.
 
     Raises:
@@ -151,7 +151,7 @@ def resolve(
         "batch_size_per_worker": None,
         "learning_rate": _learning_rate(config, batch_size),
         "ema_decay": _ema_decay(config),
-        "epochs": epoch_count(config, rows, batch_size, refits=refits),
+        "epochs": epoch_count(config, rows, batch_size, needs_gradients=needs_gradients),
     }
     found = ResolvedTrainConfig(**{**vars(config), **resolved})
     check_division(found, torchrun)

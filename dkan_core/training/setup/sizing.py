@@ -34,6 +34,9 @@ ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
 MAX_REFIT_CELLS, MIN_REFIT_ROWS = 100_000_000, 25_000
 # Pairs of such tables with ``pairs="auto"``: the penalty draws those that are noise to nothing.
 MAX_REFIT_PAIRS = 48
+# Rows for each term from which on validation preferred that fit to gradients in every run that was tried. With four
+# rows a term (fingerprints of 1,024 bits) gradients may be better by far.
+MIN_ROWS_PER_TERM = 100
 
 # Rows times terms times labels that a network's additive partner is fitted to, at most: three seconds on one core,
 # and 150 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. With
@@ -106,7 +109,7 @@ def can_refit(rows: int, terms: int, labels: int) -> bool:
 
 
 def refits_tables(config: TrainConfig, columns: int, rows: int, labels: int) -> bool:
-    """Tell whether the tables of a run from scratch are fitted anew, whatever its gradients have learned.
+    """Tell whether the tables of a run from scratch are fitted anew, to count if they are better on validation.
 
     Args:
         config: Settings of the run.
@@ -114,9 +117,24 @@ def refits_tables(config: TrainConfig, columns: int, rows: int, labels: int) -> 
         rows: Of the train split.
         labels: How many there are.
     """
-    pairs = MAX_REFIT_PAIRS if config.pairs == "auto" else int(config.pairs)
     scratch = config.model == "additive" and config.init_from is None
-    return scratch and can_refit(rows, columns + pairs, labels)
+    return scratch and can_refit(rows, _terms(config, columns), labels)
+
+
+def needs_no_gradients(config: TrainConfig, columns: int, rows: int, labels: int) -> bool:
+    """Tell whether tables are fitted anew that are sure to be better than what gradients learn.
+
+    Args:
+        config: Settings of the run.
+        columns: Numeric and coded features.
+        rows: Of the train split.
+        labels: How many there are.
+    """
+    return refits_tables(config, columns, rows, labels) and rows >= MIN_ROWS_PER_TERM * _terms(config, columns)
+
+
+def _terms(config: TrainConfig, columns: int) -> int:
+    return columns + (MAX_REFIT_PAIRS if config.pairs == "auto" else int(config.pairs))
 
 
 def blend_rows(rows: int, terms: int, labels: int) -> int:
@@ -138,9 +156,9 @@ def batch_rows(config: TrainConfig, workers: int, rows: int) -> int:
     return min(config.batch_size or min(MAX_BATCH, by_rows), rows)
 
 
-def epoch_count(config: TrainConfig, rows: int, batch_size: int, *, refits: bool = False) -> int:
-    """Return the passes over the train split at most: one where tables are fitted anew anyway."""
-    if refits:
+def epoch_count(config: TrainConfig, rows: int, batch_size: int, *, needs_gradients: bool = True) -> int:
+    """Return the passes over the train split at most: one where what gradients learn is of no use."""
+    if not needs_gradients:
         return config.epochs or 1
     quality = QUALITIES[config.quality]
     by_rows = max(MIN_EPOCHS, min(10, round(ROWS_TO_SEE / rows)))

@@ -116,12 +116,13 @@ def test_the_better_one_on_validation_counts(setting: Setting) -> None:
 def test_gradients_take_one_epoch_where_what_they_learn_is_forgotten(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, prepared = TrainConfig(model="additive", device="cpu"), setting.prepared
+    asked, prepared = TrainConfig(model="additive", device="cpu", pairs="2"), setting.prepared
     assert resolve_for(asked, prepared).epochs == 1
     assert resolve_for(replace(asked, epochs=3), prepared).epochs == 3
     usual = resolve_for(asked, prepared, from_scratch=False).epochs
     assert usual > 1
     assert resolve_for(replace(asked, init_from="model"), prepared).epochs == usual
+    assert resolve_for(replace(asked, pairs="48"), prepared).epochs == usual, "few rows a term"
     monkeypatch.setattr("dkan_core.training.setup.sizing.MAX_REFIT_CELLS", setting.train.rows)
     assert resolve_for(asked, prepared).epochs == usual
 
