@@ -44,7 +44,7 @@ MIN_PAIR_EFFECT = 0.02
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
     codes_TN: list[UInt16]
-    """Of each term."""
+    """Of each term of a layout, or of those of single features alone."""
 
     labels_NL: npt.NDArray[np.uint8]
     weight_N: Float64
@@ -68,9 +68,9 @@ def refitted(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig) -> 
         reader: The train split.
         config: Settings of the run.
     """
-    rows = _read(model, reader, config.seed)
-    fine = _with_fine_bins(model, rows.codes_TN)
-    rows.codes_TN.extend(_pair_codes(fine, rows.codes_TN))
+    singles = _read(model, reader, config.seed)
+    fine = _with_fine_bins(model, singles.codes_TN)
+    rows = replace(singles, codes_TN=[*singles.codes_TN, *_pair_codes(fine, singles.codes_TN)])
     labels = len(model.config.labels)
     table_VML, intercept_L = np.zeros((fine.layout.size, model.config.members, labels)), np.zeros(labels)
     with _one_thread():
