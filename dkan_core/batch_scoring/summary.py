@@ -198,17 +198,18 @@ def render_drift(drift: Drift, metrics: Mapping[str, Any] | None, *, title: str,
         files: How many were scored.
     """
     large = sum(verdict(column.psi) == "large" for column in drift.columns)
+    scored = f"{files:,} files" if files != 1 else "1 file"
     facts = [(name, shown(metrics[key]), "") for key, name in TILES.items()] if metrics is not None else []
     facts += [
         # The columns are sorted by it.
         ("Largest PSI", shown(drift.max_psi), drift.columns[0].name if drift.max_psi else ""),
         ("Large drift", f"{large:,}", f"of {len(drift.columns):,} columns and scores"),
-        ("Rows", f"{drift.rows:,}", f"{files:,} files"),
+        ("Rows", f"{drift.rows:,}", scored),
     ]
     return render_html(
         "drift",
         title=title,
-        lead=f"{drift.rows:,} rows of {files:,} files",
+        lead=f"{drift.rows:,} rows of {scored}",
         facts=facts,
         columns=drift.columns,
         shown=shown,

@@ -20,10 +20,10 @@ BINARY_CODES = 3
 # Basis functions of each side of a pair: coarse, so that cells of few rows learn from those around them.
 PAIR_FUNCTIONS = 6
 # By falling frequency: rarer categories share a row.
-MAX_CODES = 4096
+MAX_CATEGORIES = 4096
 
 Index = Annotated[int, Field(ge=0)]
-Cuts = Annotated[tuple[Annotated[int, Field(ge=1, lt=MAX_CODES)], ...], Field(max_length=SCORE_CODES)]
+Cuts = Annotated[tuple[Annotated[int, Field(ge=1, lt=MAX_CATEGORIES)], ...], Field(max_length=SCORE_CODES)]
 
 
 class FeatureCuts(Schema):
@@ -169,7 +169,7 @@ def layout_of(
     curved = [feature for feature in range(num_numeric) if feature not in {*binary}]
     sizes: dict[tuple[int, ...], tuple[int, ...]] = {(feature,): (SCORE_CODES,) for feature in curved}
     sizes |= {(feature,): (BINARY_CODES,) for feature in binary}
-    sizes |= {(num_numeric + index,): (min(cardinalities[index], MAX_CODES),) for index in coded}
+    sizes |= {(num_numeric + index,): (min(cardinalities[index], MAX_CATEGORIES),) for index in coded}
     bins: Mapping[int, int] = {each.feature: len(each.cuts) + 1 for each in shape.binned}
     sizes |= {pair: (bins[pair[0]], bins[pair[1]]) for pair in shape.pairs}
     starts = itertools.accumulate(map(math.prod, sizes.values()), initial=0)

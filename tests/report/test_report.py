@@ -254,6 +254,7 @@ def test_every_string_of_a_drift_page_is_escaped() -> None:
     page = render_drift(Drift(rows=9, columns=(known, unknown)), None, title=HOSTILE, files=1)
     check_page(page)
     assert "<script" not in page and page.count("&lt;script&gt;") == 5
+    assert "9 rows of 1 file" in page and "1 files" not in page
     assert all(text in page for text in ("0.3000", "large", "50.00%", "25.00%", "1,200", "unknown: the model"))
 
 

@@ -23,6 +23,8 @@ REASONS = {
 
 # The limit that has to be raised to continue a run that ended so.
 LARGER = {"epochs": "--epochs", "patience": "--patience", "time": "--max-seconds"}
+# What there is to say instead of a fitted model.
+FITTED = "a larger limit would change nothing, as all terms are fitted anew after the gradients"
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +37,15 @@ class Ending:
         model: Folder of the best model.
         checkpoint: The one that the run resumes from; empty where there is none.
         options: Those that resume it.
+        is_fitted: Whether the model is fitted after the gradients, so that more of them would not change it.
     """
 
-    def __init__(self, run: str, model: Path, checkpoint: str, options: str) -> None:
+    def __init__(self, run: str, model: Path, checkpoint: str, options: str, *, is_fitted: bool = False) -> None:
         self.run = run
         self.model = model
         self.checkpoint = checkpoint
         self.options = options
+        self.is_fitted = is_fitted
         self.reason = ""
         """A key of ``REASONS``, set by the one that knows."""
         self.history: Sequence[Mapping[str, Any]] = ()
@@ -64,6 +68,8 @@ class Ending:
         if not self.checkpoint:
             return "start over with --overwrite"
         limit = LARGER.get(self.reason)
+        if limit and self.is_fitted:
+            return FITTED
         return f"continue with {self.options}" + (f" and a larger {limit}" if limit else "")
 
 

@@ -40,11 +40,12 @@ from dkan_core.training.launcher.run_folder import (
     local_run_folder,
     make_ready,
 )
-from dkan_core.training.launcher.run_log import LOG, Ending, capture_log
+from dkan_core.training.launcher.run_log import FITTED, LOG, Ending, capture_log
 from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.defaults import log_choices, resolve_for
 from dkan_core.training.setup.initial_model import take_initial
+from dkan_core.training.setup.sizing import needs_no_gradients
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.schedule import Schedule
@@ -141,10 +142,11 @@ def train(
                 data, manifest, folder, resolved, checkpoints=where, checkpoint=checkpoint, ranks=ranks, initial=initial
             )
             with follow_run(_tracked_run(run, folder, where, resolved, manifest, checkpoint)) as tracker:
-                with Ending(str(run), folder / MODEL_FOLDER, source, options) as end:
+                fitted = needs_no_gradients(resolved, manifest)
+                with Ending(str(run), folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
                     ending = "" if checkpoint is None else ending_of(checkpoint, resolved, rows)
                     if checkpoint is not None and ending:
-                        outcome = _take_over(folder, checkpoint, ending, ranks)
+                        outcome = _take_over(folder, checkpoint, ending, ranks, is_fitted=fitted)
                     else:
                         outcome = _execute(ready_run, end, tracker)
                     metrics = _write_metrics(folder, resolved, outcome)
@@ -213,9 +215,10 @@ def _execute(ready_run: AbstractContextManager[Run], end: Ending, tracker: Track
         return execution.execute(fork_server, end, tracker)
 
 
-def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None) -> Outcome:
+def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None, *, is_fitted: bool) -> Outcome:
     """Write what a finished run has left in its checkpoint; nothing is trained."""
-    logger.info("%s is the end of a finished run: nothing to train; %s", checkpoint.source, HOW_TO_CONTINUE[ending])
+    how = FITTED if is_fitted else HOW_TO_CONTINUE[ending]
+    logger.info("%s is the end of a finished run: nothing to train; %s", checkpoint.source, how)
     if ranks is not None:
         ranks.publish_value("plan", None)
     lines = "".join(json.dumps(entry) + "\n" for entry in checkpoint.history)

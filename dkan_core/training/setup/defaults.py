@@ -72,17 +72,16 @@ def resolve_for(
         torchrun: What torchrun has started.
         from_scratch: Whether training starts from an untrained model, unless ``config`` names one.
     """
-    train, encoding, labels = prepared.splits["train"], prepared.preprocessor, len(prepared.labels)
-    columns = len(encoding.numeric) + len(encoding.coded)
+    train = prepared.splits["train"]
     found = resolve(
         config,
         train.rows,
-        labels,
+        len(prepared.labels),
         torchrun,
         rarer_rows=rarer_class_rows(train),
-        needs_gradients=not (from_scratch and needs_no_gradients(config, columns, train.rows, labels)),
+        needs_gradients=not (from_scratch and needs_no_gradients(config, prepared)),
     )
-    check_columns(found, encoding)
+    check_columns(found, prepared.preprocessor)
     return found
 
 

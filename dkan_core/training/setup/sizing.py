@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dkan_core.config import TrainConfig
+from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.split_info import SplitInfo
 
 # The numbers below were chosen on the validation parts of the data sets in docs/development/benchmarks.md, which says
@@ -121,15 +122,15 @@ def refits_tables(config: TrainConfig, columns: int, rows: int, labels: int) -> 
     return scratch and can_refit(rows, _terms(config, columns), labels)
 
 
-def needs_no_gradients(config: TrainConfig, columns: int, rows: int, labels: int) -> bool:
+def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
     """Tell whether tables are fitted anew that are sure to be better than what gradients learn.
 
     Args:
         config: Settings of the run.
-        columns: Numeric and coded features.
-        rows: Of the train split.
-        labels: How many there are.
+        prepared: The data set.
     """
+    encoding, rows, labels = prepared.preprocessor, prepared.splits["train"].rows, len(prepared.labels)
+    columns = len(encoding.numeric) + len(encoding.coded)
     return refits_tables(config, columns, rows, labels) and rows >= MIN_ROWS_PER_TERM * _terms(config, columns)
 
 

@@ -14,6 +14,8 @@ from dkan_core import ConfigError, OutputError, TrainConfig, TrainResult, train
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.compute.gradient import flatten
 from dkan_core.training.launcher.checkpoints import BEST_FILE, load_checkpoint
+from dkan_core.training.launcher.run_log import FITTED
+from tests.additive_data import prepare_rows
 from tests.training.faults import slow_steps
 from tests.training.runs import facts, final_state, same_history
 
@@ -67,6 +69,21 @@ def test_finished_run_with_more_epochs_is_the_run_that_had_them_from_the_start(
     assert "is the end of a finished run: nothing to train; raise --epochs to continue" in caplog.text
     with pytest.raises(ConfigError, match=r"epochs 3: .* has done 44 steps, .* give --epochs 4 or more"):
         train(prepared, tmp_path / "run", replace(config, epochs=3))
+
+
+def test_finished_run_whose_terms_were_fitted_is_not_told_to_raise_its_epochs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    rows, config = prepare_rows(tmp_path), TrainConfig(model="additive", device="cpu", pairs="2", resume="auto")
+    first, again = (train(rows, tmp_path / "run", config) for _ in range(2))
+    assert again.history == first.history
+    messages = [record.getMessage() for record in caplog.records]
+    finished, taken_over = (
+        next(line for line in messages if word in line) for word in ("run ended", "nothing to train")
+    )
+    assert all(line.endswith(FITTED) for line in (finished, taken_over))
+    assert not any("larger --epochs" in line or "raise --epochs" in line for line in messages)
 
 
 def test_extended_run_falls_along_the_cosine_of_all_its_epochs(prepared: Path, tmp_path: Path) -> None:
