@@ -23,8 +23,9 @@ REASONS = {
 
 # The limit that has to be raised to continue a run that ended so.
 LARGER = {"epochs": "--epochs", "patience": "--patience", "time": "--max-seconds"}
-# What there is to say instead of a fitted model.
-FITTED = "a larger limit would change nothing, as all terms are fitted anew after the gradients"
+# What there is to say instead of a fitted model. What gradients learn could still win on validation, though with so
+# many rows it has on no set tried.
+FITTED = "a larger limit is not worth its time, as all terms are fitted anew after the gradients"
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Ending:
         model: Folder of the best model.
         checkpoint: The one that the run resumes from; empty where there is none.
         options: Those that resume it.
-        is_fitted: Whether the model is fitted after the gradients, so that more of them would not change it.
+        is_fitted: Whether the model is fitted after the gradients, so that more of them are not worth their time.
     """
 
     def __init__(self, run: str, model: Path, checkpoint: str, options: str, *, is_fitted: bool = False) -> None:

@@ -79,10 +79,8 @@ def test_finished_run_whose_terms_were_fitted_is_not_told_to_raise_its_epochs(
     first, again = (train(rows, tmp_path / "run", config) for _ in range(2))
     assert again.history == first.history
     messages = [record.getMessage() for record in caplog.records]
-    finished, taken_over = (
-        next(line for line in messages if word in line) for word in ("run ended", "nothing to train")
-    )
-    assert all(line.endswith(FITTED) for line in (finished, taken_over))
+    for said in ("run ended", "nothing to train"):
+        assert next(line for line in messages if said in line).endswith(FITTED)
     assert not any("larger --epochs" in line or "raise --epochs" in line for line in messages)
 
 
