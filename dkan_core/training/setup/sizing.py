@@ -33,11 +33,12 @@ ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
 # Rows times terms times labels up to which the tables of an additive model are fitted anew, by penalized likelihood:
 # about a minute on one core, and 400 MB. A step of a term costs as much as so many rows, however few there are.
 MAX_REFIT_CELLS, MIN_REFIT_ROWS = 100_000_000, 25_000
-# Pairs of such tables with ``pairs="auto"``: the penalty draws those that are noise to nothing.
-MAX_REFIT_PAIRS = 48
+# Pairs of such tables with ``pairs="auto"``, as many as these cells allow: the penalty draws those that are noise to
+# nothing.
+MIN_REFIT_PAIRS, MAX_REFIT_PAIRS = 48, 96
 # Rows for each term from which on validation preferred that fit to gradients in every run that was tried. With four
 # rows a term (fingerprints of 1,024 bits) gradients may be better by far.
-MIN_ROWS_PER_TERM = 100
+MIN_ROWS_PER_TERM = 75
 
 # Rows times terms times labels that a network's additive partner is fitted to, at most: three seconds on one core,
 # and 150 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. With
@@ -109,17 +110,26 @@ def can_refit(rows: int, terms: int, labels: int) -> bool:
     return max(rows, MIN_REFIT_ROWS) * terms * labels <= MAX_REFIT_CELLS
 
 
-def refits_tables(config: TrainConfig, columns: int, rows: int, labels: int) -> bool:
-    """Tell whether the tables of a run from scratch are fitted anew, to count if they are better on validation.
+def refit_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> int | None:
+    """Return how many pairs a run from scratch has whose tables are fitted anew; None: they are not.
 
     Args:
         config: Settings of the run.
         columns: Numeric and coded features.
         rows: Of the train split.
         labels: How many there are.
+
+    >>> auto = TrainConfig(model="additive")
+    >>> [refit_pairs(auto, columns=28, rows=rows, labels=1) for rows in (10_000, 1_000_000, 2_000_000)]
+    [96, 72, None]
     """
-    scratch = config.model == "additive" and config.init_from is None
-    return scratch and can_refit(rows, _terms(config, columns), labels)
+    if config.model != "additive" or config.init_from is not None:
+        return None
+    if config.pairs != "auto":
+        pairs = int(config.pairs)
+        return pairs if can_refit(rows, columns + pairs, labels) else None
+    fitting = MAX_REFIT_CELLS // (max(rows, MIN_REFIT_ROWS) * labels) - columns
+    return min(fitting, MAX_REFIT_PAIRS) if fitting >= MIN_REFIT_PAIRS else None
 
 
 def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
@@ -131,11 +141,8 @@ def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
     """
     encoding, rows, labels = prepared.preprocessor, prepared.splits["train"].rows, len(prepared.labels)
     columns = len(encoding.numeric) + len(encoding.coded)
-    return refits_tables(config, columns, rows, labels) and rows >= MIN_ROWS_PER_TERM * _terms(config, columns)
-
-
-def _terms(config: TrainConfig, columns: int) -> int:
-    return columns + (MAX_REFIT_PAIRS if config.pairs == "auto" else int(config.pairs))
+    pairs = refit_pairs(config, columns, rows, labels)
+    return pairs is not None and rows >= MIN_ROWS_PER_TERM * (columns + pairs)
 
 
 def blend_rows(rows: int, terms: int, labels: int) -> int:

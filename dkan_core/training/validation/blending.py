@@ -24,13 +24,12 @@ from dkan_core.model.blended import BlendedFastKAN, weighted_mean
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.feature_crosses import search_sample
-from dkan_core.training.setup.sizing import blend_rows
+from dkan_core.training.setup.sizing import MAX_REFIT_PAIRS, blend_rows
 from dkan_core.training.validation.refitting import refitted
 
 # To choose from: more of them would fit the noise of validation.
 WEIGHTS = (0.2, 0.4)
-# Pairs, and rows that they are chosen on: half of those that the network's crosses are, at half the time.
-MAX_PAIRS = 96
+# Rows that pairs are chosen on: half of those that the network's crosses are, at half the time.
 SEARCHED_ROWS = 100_000
 
 logger = logging.getLogger(__name__)
@@ -99,7 +98,7 @@ class Blender:
         if not columns:
             return None
         train = self.open_train()
-        rows = blend_rows(train.rows, columns + MAX_PAIRS, labels)
+        rows = blend_rows(train.rows, columns + MAX_REFIT_PAIRS, labels)
         if not rows:
             return None
         terms = refitted(self._untrained(train, columns), FirstRows(train, rows), self.config)
@@ -113,7 +112,7 @@ class Blender:
     def _untrained(self, train: RowReader, columns: int) -> AdditiveFastKAN:
         """Return an additive model of all columns and the pairs that say most."""
         sample = search_sample(FirstRows(train, SEARCHED_ROWS), columns=columns, labels=len(self.prepared.labels))
-        groups, shape = choose_additive(self.prepared.preprocessor, sample, self.config, MAX_PAIRS)
+        groups, shape = choose_additive(self.prepared.preprocessor, sample, self.config, MAX_REFIT_PAIRS)
         coded, tables = tuple(index for (index,) in groups), shape.model_copy(update=TABLES)
         return AdditiveFastKAN(
             blended_config(ModelConfig.for_data(self.prepared, self.config), coded=coded, additive=tables)

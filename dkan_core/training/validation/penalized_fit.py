@@ -28,6 +28,9 @@ ROUNDS, FIRST_UPDATE, UPDATE_EVERY = 16, 2, 2
 START_WEIGHTS = {"curve": 100.0, "codes": 3.0, "pair": 10.0}
 LEAST_WEIGHTS = {"curve": 1.0, "codes": 0.3, "pair": 1.0}
 MOST_WEIGHT, MAX_FACTOR = 1e6, 10.0
+# What an update of a pair's weight is multiplied by: it takes the term by itself, as though no other one explained the
+# same rows, and so asks for too much; of pairs, which overlap most, above all.
+PAIR_FACTOR = 0.65
 # What the squared first and second differences of a pair's neighbouring cells count: the less the first ones do, the
 # freer is a plane or a product of both sides, which is what is left of strong pairs.
 PAIR_DIFFERENCES = (0.05, 1.0)
@@ -125,6 +128,7 @@ class PenalizedTerm:
         rank = count - (3 if self.kind == "curve" else 0)
         tiny = np.finfo(np.float64).tiny
         factor = max(rank / self.weight - used, tiny) / max(square, tiny)
+        factor *= PAIR_FACTOR if self.kind == "pair" else 1.0
         factor = min(MAX_FACTOR, max(1 / MAX_FACTOR, factor))
         self.weight = min(MOST_WEIGHT, max(LEAST_WEIGHTS[self.kind], self.weight * factor))
 

@@ -106,7 +106,7 @@ def test_of_many_rows_the_first_ones_are_taken(
     data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     encoding = read_manifest(data).preprocessor
-    terms = len(encoding.numeric) + len(encoding.coded) + blending.MAX_PAIRS
+    terms = len(encoding.numeric) + len(encoding.coded) + sizing.MAX_REFIT_PAIRS
     monkeypatch.setattr(sizing, "MIN_SAMPLED_ROWS", 500)
     monkeypatch.setattr(sizing, "MAX_BLEND_CELLS", 600 * 2 * terms)
     with caplog.at_level(logging.INFO):
