@@ -38,7 +38,7 @@ MAX_REFIT_CELLS, MIN_REFIT_ROWS = 100_000_000, 25_000
 MIN_REFIT_PAIRS, MAX_REFIT_PAIRS = 48, 96
 # Rows for each term from which on validation preferred that fit to gradients in every run that was tried. With four
 # rows a term (fingerprints of 1,024 bits) gradients may be better by far.
-MIN_ROWS_PER_TERM = 75
+MIN_ROWS_PER_TERM = 70
 
 # Rows times terms times labels that a network's additive partner is fitted to, at most: three seconds on one core,
 # and 150 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. With
