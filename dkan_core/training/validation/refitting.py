@@ -160,6 +160,8 @@ def _fit_label(model: AdditiveFastKAN, rows: _Rows, label: int, pos_weight: floa
     weight_N = rows.weight_N * (target_N != NOT_MEASURED)
     # Penalties count rows: the scale of the weights must not matter.
     weight_N *= np.count_nonzero(weight_N) / max(weight_N.sum(), np.finfo(np.float64).tiny)
+    # Nor must the last bits of a product with it, which a fit to labels that can be told apart wholly would magnify.
+    weight_N = weight_N.astype(np.float32).astype(np.float64)
     weight_N *= np.where(target_N == 1, pos_weight, 1.0)
     positive_N = target_N == 1
     terms = penalized_terms(model.layout, additive_shape(model.config), model.signs, rows.codes_TN)
