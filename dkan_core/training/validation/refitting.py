@@ -136,7 +136,7 @@ def without_idle_pairs(terms: AdditiveTerms) -> AdditiveTerms:
     kept = []
     for pair in layout.pairs:
         weight_C = terms.weight_V[pair.rows]
-        square_L = weight_C @ terms.mean_VL[pair.rows] ** 2 / max(weight_C.sum(), 1.0)
+        square_L = weight_C @ terms.mean_VL[pair.rows] ** 2 / max(weight_C.sum(), np.finfo(np.float64).tiny)
         kept.append(bool(np.sqrt(square_L).max() >= MIN_PAIR_EFFECT))
     if all(kept):
         return terms
@@ -160,8 +160,6 @@ def _fit_label(model: AdditiveFastKAN, rows: _Rows, label: int, pos_weight: floa
     weight_N = rows.weight_N * (target_N != NOT_MEASURED)
     # Penalties count rows: the scale of the weights must not matter.
     weight_N *= np.count_nonzero(weight_N) / max(weight_N.sum(), np.finfo(np.float64).tiny)
-    # Nor must the last bits of a product with it, which a fit to labels that can be told apart wholly would magnify.
-    weight_N = weight_N.astype(np.float32).astype(np.float64)
     weight_N *= np.where(target_N == 1, pos_weight, 1.0)
     positive_N = target_N == 1
     terms = penalized_terms(model.layout, additive_shape(model.config), model.signs, rows.codes_TN)
