@@ -128,7 +128,8 @@ class PenalizedTerm:
         rank = count - (3 if self.kind == "curve" else 0)
         tiny = np.finfo(np.float64).tiny
         factor = max(rank / self.weight - used, tiny) / max(square, tiny)
-        factor *= PAIR_FACTOR if self.kind == "pair" else 1.0
+        if self.kind == "pair":
+            factor *= PAIR_FACTOR
         factor = min(MAX_FACTOR, max(1 / MAX_FACTOR, factor))
         self.weight = min(MOST_WEIGHT, max(LEAST_WEIGHTS[self.kind], self.weight * factor))
 
