@@ -50,13 +50,13 @@ def input_leaves(layout: InputLayout, outputs: int, centers: int) -> Leaves:
     return [torch.randn(*size) for size in (*sizes, *(column[1:] for column in layout.embedded))]
 
 
-def written_out_input(layout: InputLayout, codes: Tensor, grid: Tensor) -> Callable[..., Tensor]:
+def written_out_input(layout: InputLayout, codes: Tensor, grid: Tensor, width: float = 0.6) -> Callable[..., Tensor]:
     def run(scores: Tensor, spline: Tensor, base: Tensor, bias: Tensor, one_hot: Tensor, *tables: Tensor) -> Tensor:
         embedded = [
             table[codes[:, column.feature].long()] for column, table in zip(layout.embedded, tables, strict=True)
         ]
         inputs = torch.cat([scores[:, [*layout.scores]], *embedded], dim=1)
-        out = eager.radial_linear(inputs, spline, grid.to(inputs.dtype), 0.6) + F.linear(F.silu(inputs), base, bias)
+        out = eager.radial_linear(inputs, spline, grid.to(inputs.dtype), width) + F.linear(F.silu(inputs), base, bias)
         for first, _, cap, columns in layout.groups:
             places = sum((codes[:, feature].long() * stride for feature, stride in columns), torch.tensor(0))
             out = out + one_hot[first + (places if cap == 0 else places.masked_fill(places >= cap, 0))]
@@ -65,10 +65,12 @@ def written_out_input(layout: InputLayout, codes: Tensor, grid: Tensor) -> Calla
     return run
 
 
-def fused_input(layout: InputLayout, codes: Tensor, grid: Tensor, byte_scores: Tensor) -> Callable[..., Tensor]:
+def fused_input(
+    layout: InputLayout, codes: Tensor, grid: Tensor, byte_scores: Tensor, width: float = 0.6
+) -> Callable[..., Tensor]:
     def run(scores: Tensor, spline: Tensor, base: Tensor, bias: Tensor, one_hot: Tensor, *tables: Tensor) -> Tensor:
         weights = InputWeights(spline, base, bias, one_hot, tables)
-        return input_layer(scores, byte_scores, codes, weights, (grid, 0.6), layout.to_tensor())
+        return input_layer(scores, byte_scores, codes, weights, (grid, width), layout.to_tensor())
 
     return run
 
@@ -81,6 +83,19 @@ def test_input_layer_equals_the_formula(layout: InputLayout, rows: int, outputs:
     grid, codes = torch.linspace(-2, 2, centers), torch.randint(5, (rows, 3)).int()
     found, exact = fused_input(layout, codes, grid, torch.zeros(256)), written_out_input(layout, codes, grid)
     errors = relative_errors(found, exact, [torch.randn(rows, 3), *input_leaves(layout, outputs, centers)])
+    assert max(errors) < TOLERANCE, errors
+
+
+@pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("scores", [[*range(1, 150)], [*range(60), *range(149, 70, -1)]], ids=["adjacent", "scattered"])
+@pytest.mark.parametrize("width", [4 / 7, 0.6], ids=["even grid", "narrow grid"])
+@pytest.mark.parametrize(("rows", "outputs"), [(9, 64), (430, 70)])
+def test_many_scores_equal_the_formula(scores: list[int], width: float, rows: int, outputs: int) -> None:
+    torch.manual_seed(rows)
+    layout, grid, codes = InputLayout(scores, [], []), torch.linspace(-2, 2, 8), torch.zeros(rows, 3).int()
+    found = fused_input(layout, codes, grid, torch.zeros(256), width)
+    leaves = [4 * torch.randn(rows, 150), *input_leaves(layout, outputs, 8)]
+    errors = relative_errors(found, written_out_input(layout, codes, grid, width), leaves)
     assert max(errors) < TOLERANCE, errors
 
 

@@ -2,7 +2,7 @@
 // name of the table of functions that comes out.
 
 #include "arguments.h"
-#include "vectors.h"
+#include "gaussians.h"
 
 #include <cmath>
 #include <cstdlib>
@@ -17,49 +17,6 @@ constexpr uint32_t FIRST_FACTOR = 0x7FEB352D, SECOND_FACTOR = 0x846CA68B, SHIFT 
 constexpr int ROWS_AT_A_TIME = 4;
 // Label of prepared rows that was not measured.
 constexpr uint8_t NOT_MEASURED = 255;
-
-// How the centers are known to the compiler: any number of them; the usual 8 on an even grid, as far apart as the
-// Gaussians are wide, so that loops over them unroll.
-constexpr int ANY = 0, EVEN_GRID = -8;
-
-template <int FIXED>
-inline int64_t centers_of(int64_t num_centers) {
-    return FIXED == ANY ? num_centers : 8;
-}
-
-// Fills the Gaussians of some inputs.
-template <int FIXED>
-inline void gaussians(const Hidden& a, Float y, Float* basis) {
-    const int64_t G = centers_of<FIXED>(a.num_centers);
-    for (int64_t g = 0; g < G; ++g) {
-        const Float u = (y - a.centers[g]) * a.inverse_width;
-        basis[g] = exp(-(u * u));
-    }
-}
-
-// Eight on an even grid as far apart as they are wide, by two exponentials instead of eight. With u the distance from
-// the middle of the grid, that around k is e^(-u^2) (e^u)^(2k) e^(-k^2), for k = -3.5 to 3.5. From the middle outwards
-// each follows from the one before, and no factor leaves the range of float32 while |u| <= 9. Farther out all are below
-// 1e-13, and taken for 0.
-template <>
-inline void gaussians<EVEN_GRID>(const Hidden& a, Float y, Float* basis) {
-    const Float limit = splat(9.0f);
-    const Float u = (y - 0.5f * (a.centers[0] + a.centers[7])) * a.inverse_width;
-    const Float below = u > limit ? limit : u;
-    const Float clamped = below < -limit ? -limit : below;
-    const Float middle = exp_in_range(-(clamped * clamped));
-    const Float near = u != clamped ? Float{} : middle;
-    const Float step = exp_in_range(clamped), back = 1.0f / step;
-    basis[4] = near * step * 0.778800783f;  // e^(-1/4)
-    basis[3] = near * back * 0.778800783f;
-    const Float steps = step * step, backs = back * back;
-    basis[5] = basis[4] * (steps * 0.135335283f);  // e^(-2)
-    basis[2] = basis[3] * (backs * 0.135335283f);
-    basis[6] = basis[5] * (steps * 0.0183156389f);  // e^(-4)
-    basis[1] = basis[2] * (backs * 0.0183156389f);
-    basis[7] = basis[6] * (steps * 0.00247875218f);  // e^(-6)
-    basis[0] = basis[1] * (backs * 0.00247875218f);
-}
 
 // One row of one network on its way: what dropout leaves, that normalized, what its way back needs, and the gradient.
 struct Row {
@@ -147,7 +104,7 @@ void hidden_forward(const Hidden& a, const Packed& w, int64_t network, int64_t s
             const Float silu = x * sigmoid(x);
             const Float y = load(row.normed + i) * load(w.norm_weight + i) + load(w.norm_bias + i);
             Float basis[FIXED == ANY ? MAX_CENTERS : 8];
-            gaussians<FIXED>(a, y, basis);
+            gaussians<FIXED>(grid_of(a), y, basis);
             for (int64_t o = 0; o < O; ++o) {
                 Float part = silu * load(w.base + o * P + i);
                 const float* spline = w.spline + o * G * P + i;
@@ -172,7 +129,7 @@ void forward_and_keep(const Hidden& a, const Packed& w, int64_t network, int64_t
         store(row.silu_slope + i, gate * (1.0f + x * (1.0f - gate)));
         const Float y = load(row.normed + i) * load(w.norm_weight + i) + load(w.norm_bias + i);
         Float basis[FIXED == ANY ? MAX_CENTERS : 8], sloped[FIXED == ANY ? MAX_CENTERS : 8];
-        gaussians<FIXED>(a, y, basis);
+        gaussians<FIXED>(grid_of(a), y, basis);
         for (int64_t g = 0; g < G; ++g) {
             store(row.basis + i * G + g * LANES, basis[g]);
             sloped[g] = basis[g] * ((y - a.centers[g]) * a.inverse_width);
@@ -313,22 +270,13 @@ double hidden_backward(const Hidden& a, const Packed& w, const Packed& grads, co
     return total;
 }
 
-bool is_even_grid(const Hidden& a) {
-    if (a.num_centers != 8) return false;
-    for (int64_t g = 1; g < 8; ++g) {
-        const float apart = (a.centers[g] - a.centers[g - 1]) * a.inverse_width - 1;
-        if (!(apart < 1e-5f && apart > -1e-5f)) return false;
-    }
-    return true;
-}
-
 void choose_forward(const Hidden& a, const Packed& w, int64_t network, int64_t start, int64_t stop) {
-    (is_even_grid(a) ? hidden_forward<EVEN_GRID> : hidden_forward<ANY>)(a, w, network, start, stop);
+    (is_even(grid_of(a)) ? hidden_forward<EVEN_GRID> : hidden_forward<ANY>)(a, w, network, start, stop);
 }
 
 double choose_backward(const Hidden& a, const Packed& w, const Packed& grads, const Loss* loss, int64_t network,
                        int64_t start, int64_t stop) {
-    return (is_even_grid(a) ? hidden_backward<EVEN_GRID> : hidden_backward<ANY>)(a, w, grads, loss, network, start, stop);
+    return (is_even(grid_of(a)) ? hidden_backward<EVEN_GRID> : hidden_backward<ANY>)(a, w, grads, loss, network, start, stop);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "gaussians.h"
 #include "input_layer.h"
 #include "vectors.h"
 
@@ -48,13 +49,41 @@ inline const float* inputs_of(const InputLayer& a, const InputColumn& column, in
     return (column.place < 0 ? a.byte_scores : a.embeddings[column.place]) + value * column.width;
 }
 
-// Basis and SiLU of the scores of a row that are no bytes.
-inline void fill_scores(const InputCall& call, int64_t b, float* to) {
+// Rows whose scores are fetched while others are computed: of many columns they are far apart.
+constexpr int64_t SCORE_ROWS_AHEAD = 4;
+
+// Scores of a row that are no bytes.
+inline void copy_scores(const InputCall& call, const Scores& some, int64_t b, float* to) {
+    const float* row = call.a.scores + b * call.a.features;
+    const int64_t* features = call.a.layout + 1 + some.first;
+    for (int64_t i = 0; i < some.count; ++i) to[i] = row[features[i]];
+}
+
+// Their basis, center by center, and then their SiLU: a vector holds neighbouring scores, whose functions of one center
+// lie side by side.
+template <int FIXED>
+inline void fill_scores(const InputCall& call, const Scores& some, int64_t b, float* to) {
     const InputLayer& a = call.a;
-    // Where the SiLU goes, which is computed last.
-    float* x = to + call.scores * a.num_centers;
-    for (int64_t i = 0; i < call.scores; ++i) x[i] = a.scores[b * a.features + a.layout[1 + i]];
-    fill_bases(a, x, call.scores, to);
+    const int64_t G = centers_of<FIXED>(a.num_centers);
+    const Grid grid = grid_of(a);
+    float* silu = to + G * some.count;
+    const float* x = silu;
+    int64_t ahead = 0;
+    if (some.adjacent) {
+        x = a.scores + b * a.features + a.layout[1 + some.first];
+        ahead = std::min(SCORE_ROWS_AHEAD, a.rows - 1 - b) * a.features;
+    } else {
+        copy_scores(call, some, b, silu);
+    }
+    for (int64_t i = 0; i < some.count; i += LANES) {
+        const int64_t count = some.count - i;
+        __builtin_prefetch(x + ahead + i);
+        const Float value = load_some(x + i, count);
+        Float basis[FIXED == ANY ? MAX_CENTERS : 8];
+        gaussians<FIXED>(grid, value, basis);
+        for (int64_t g = 0; g < G; ++g) store_some(to + g * some.count + i, basis[g], count);
+        store_some(silu + i, value * sigmoid(value), count);
+    }
 }
 
 }  // namespace

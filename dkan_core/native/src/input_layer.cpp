@@ -8,7 +8,9 @@
 namespace {
 
 constexpr int64_t AHEAD = 2;  // rows
-constexpr int64_t ROWS_AT_A_TIME = 48;  // a multiple of TILE_ROWS; their sums stay in the nearest cache
+// Multiples of TILE_ROWS: rows whose bases of some scores stay in the second-level cache, with the weights of these; and
+// fewer, where it is the bases of all scores.
+constexpr int64_t ROWS_AT_A_TIME = 192, GRADIENT_ROWS = 48;
 
 int64_t columns_of(const InputCall& call, int64_t panel) {
     const int64_t left = call.a.outputs - panel * PANEL;
@@ -87,8 +89,43 @@ float* table_of(const InputCall& call, const Block& block, const InputColumn& co
     return call.tables + (panel * block.rows + column.row) * PANEL;
 }
 
+using Fill = void (*)(const InputCall&, const Scores&, int64_t row, float* to);
+
+Fill fill_of(const InputCall& call) { return is_even(grid_of(call.a)) ? fill_scores<EVEN_GRID> : fill_scores<ANY>; }
+
+float* score_weights_of(const InputCall& call, const Scores& some, int64_t panel) {
+    return call.score_weights + (panel * call.scores + some.first) * call.terms * PANEL;
+}
+
+// The weights of the scores in the order of their bases, with outputs as columns.
 void score_weights(const InputCall& call, int64_t panel) {
-    pack_weights(call, 0, call.scores, panel, call.score_weights + panel * call.scores * call.terms * PANEL);
+    const InputLayer& a = call.a;
+    const int64_t G = a.num_centers, columns = columns_of(call, panel);
+    for (int64_t next = 0; next < call.scores; next += SCORES_AT_A_TIME) {
+        const Scores some = scores_from(call, next, SCORES_AT_A_TIME);
+        float* to = score_weights_of(call, some, panel);
+        if (columns < PANEL) memset(to, 0, some.count * call.terms * PANEL * 4);
+        for (int64_t i = 0; i < some.count; ++i) {
+            for (int64_t j = 0; j < columns; ++j) {
+                const int64_t place = (panel * PANEL + j) * a.inputs + some.first + i;
+                for (int64_t g = 0; g < G; ++g) to[(g * some.count + i) * PANEL + j] = a.spline[place * G + g];
+                to[(G * some.count + i) * PANEL + j] = a.base[place];
+            }
+        }
+    }
+}
+
+// Adds to the gradient of a panel's weights of some scores what has been summed up for it.
+void add_score_sums(const InputCall& call, const Scores& some, int64_t panel, const float* from) {
+    const InputLayer& a = call.a;
+    const int64_t G = a.num_centers, columns = columns_of(call, panel);
+    for (int64_t j = 0; j < columns; ++j, from += padded_terms(some.count, call.terms)) {
+        const int64_t place = (panel * PANEL + j) * a.inputs + some.first;
+        for (int64_t i = 0; i < some.count; ++i) {
+            for (int64_t g = 0; g < G; ++g) a.grad_spline[(place + i) * G + g] += from[g * some.count + i];
+            a.grad_base[place + i] += from[G * some.count + i];
+        }
+    }
 }
 
 float* joint_table(const InputCall& call, const Block& block, const Entry& entry, int64_t panel) {
@@ -220,58 +257,69 @@ void sum_rows(const InputCall& call, const Entry& entry, int64_t panel, float* t
 // Adds what a block says to a panel of the outputs of some rows; the first block begins them.
 void forward(const InputCall& call, const Block& block, int64_t panel, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
-    const int64_t columns = columns_of(call, panel), score_terms = block.first ? 0 : call.scores * call.terms;
+    const int64_t columns = columns_of(call, panel), scores = block.first ? 0 : call.scores;
     const std::vector<Table> tables = tables_of(call, block, panel, const_cast<float*>(a.one_hot));
     const float* shift = block.first || !a.shift ? nullptr : a.shift + panel * PANEL;
     float* out = a.out + panel * PANEL;
     const float* begun = block.first ? out : a.bias + panel * PANEL;
     const int64_t begun_step = block.first ? a.outputs : 0;
-    if (!score_terms && !shift) {
+    if (!scores && !shift) {
         for (int64_t b = start; b < stop; ++b) {
             if (b + AHEAD < stop) prefetch_far<0>(tables, b + AHEAD, columns);
             gather(tables, b, columns, begun + b * begun_step, out + b * a.outputs);
         }
         return;
     }
+    const Fill fill = fill_of(call);
     Floats bases_memory, sums_memory;
-    float* bases = bases_memory.make(ROWS_AT_A_TIME * score_terms);
+    float* bases = bases_memory.make(ROWS_AT_A_TIME * std::min(call.scores, SCORES_AT_A_TIME) * call.terms);
     float* sums = sums_memory.make(ROWS_AT_A_TIME * PANEL, true);
     for (int64_t first = start; first < stop; first += ROWS_AT_A_TIME) {
-        const int64_t rows = stop - first < ROWS_AT_A_TIME ? stop - first : ROWS_AT_A_TIME;
+        const int64_t rows = std::min(stop - first, ROWS_AT_A_TIME);
         for (int64_t r = 0; r < rows; ++r) {
             const int64_t b = first + r;
             gather(tables, b, columns, begun + b * begun_step, sums + r * PANEL);
             if (shift) add_row(shift + b * a.outputs, columns, sums + r * PANEL);
-            if (score_terms) fill_scores(call, b, bases + r * score_terms);
         }
-        if (score_terms) {
-            const float* weights = call.score_weights + panel * score_terms * PANEL;
-            add_product(bases, score_terms, 1, weights, PANEL, rows, score_terms, columns, sums, PANEL);
+        for (int64_t next = 0; next < scores; next += SCORES_AT_A_TIME) {
+            const Scores some = scores_from(call, next, SCORES_AT_A_TIME);
+            const int64_t terms = some.count * call.terms;
+            for (int64_t r = 0; r < rows; ++r) fill(call, some, first + r, bases + r * terms);
+            const float* weights = score_weights_of(call, some, panel);
+            add_product(bases, terms, 1, weights, PANEL, rows, terms, columns, sums, PANEL);
         }
         for (int64_t r = 0; r < rows; ++r) memcpy(out + (first + r) * a.outputs, sums + r * PANEL, columns * 4);
     }
 }
 
-// Of rows of a chunk the basis and SiLU of scores, and the gradient in panels.
-void score_bases(const InputCall& call, const Rows& chunk, int64_t start, int64_t stop) {
+// Of rows of a chunk basis and SiLU of some scores, and the gradient in panels.
+void score_bases(const InputCall& call, const Scores& some, const Rows& chunk, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
+    const Fill fill = fill_of(call);
     for (int64_t b = start; b < stop; ++b) {
         const int64_t row = b - chunk.first;
-        fill_scores(call, b, call.score_bases + row * call.scores * call.terms);
-        for (int64_t panel = 0; panel < call.panels; ++panel) {
+        fill(call, some, b, call.score_bases + row * some.count * call.terms);
+        // Of one panel they stand so already.
+        for (int64_t panel = 0; call.panels > 1 && panel < call.panels; ++panel) {
             float* to = call.gradients + (panel * chunk.count + row) * PANEL;
             memcpy(to, a.grad_out + b * a.outputs + panel * PANEL, columns_of(call, panel) * 4);
         }
     }
 }
 
-// Adds to the gradient of the weights of scores what the rows of a chunk say, in their order.
-void score_weight_gradient(const InputCall& call, const Rows& chunk, int64_t panel) {
-    Floats memory;
-    float* scratch = memory.make(PANEL * padded_terms(call.scores, call.terms));
-    const float* gradients = call.gradients + panel * chunk.count * PANEL;
-    const int64_t step = call.scores * call.terms;
-    add_weight_gradient(call, 0, call.scores, panel, gradients, chunk.count, call.score_bases, step, scratch);
+// Sums up what the rows of a chunk say of the weights of some scores, in their order; after the last chunk the sums are
+// added to the gradient.
+void score_weight_gradient(const InputCall& call, const Scores& some, const Rows& chunk, int64_t panel) {
+    const InputLayer& a = call.a;
+    const int64_t terms = some.count * call.terms, step = padded_terms(some.count, call.terms);
+    const bool alone = call.panels == 1;
+    const int64_t gradient_step = alone ? a.outputs : PANEL;
+    const float* gradients = alone ? a.grad_out + chunk.first * a.outputs : call.gradients + panel * chunk.count * PANEL;
+    float* sums = call.score_sums + panel * PANEL * step;
+    if (!chunk.first) memset(sums, 0, PANEL * step * 4);
+    add_product(gradients, 1, gradient_step, call.score_bases, terms, columns_of(call, panel), chunk.count, terms, sums,
+                step);
+    if (chunk.first + chunk.count == a.rows) add_score_sums(call, some, panel, sums);
 }
 
 // Adds the gradient of every row to the bias and to the entries that the row has taken, and from these to the weights
@@ -332,21 +380,22 @@ void embedding_gradient(const InputCall& call, const Block& block, const InputCo
 // Adds the gradient of the scores of some rows.
 void score_gradient(const InputCall& call, const float* turned, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
+    const Scores all = scores_from(call, 0, call.scores);
     const int64_t D = call.scores, step = padded_terms(D, call.terms);
     Floats memory;
-    float* grad_bases = memory.make(ROWS_AT_A_TIME * step + step + 2 * padded(D));
-    float* bases = grad_bases + ROWS_AT_A_TIME * step;
+    float* grad_bases = memory.make(GRADIENT_ROWS * step + step + 2 * padded(D));
+    float* bases = grad_bases + GRADIENT_ROWS * step;
     float* x = bases + step;
     float* grad_x = x + padded(D);
-    for (int64_t first = start; first < stop; first += ROWS_AT_A_TIME) {
-        const int64_t rows = stop - first < ROWS_AT_A_TIME ? stop - first : ROWS_AT_A_TIME;
+    for (int64_t first = start; first < stop; first += GRADIENT_ROWS) {
+        const int64_t rows = stop - first < GRADIENT_ROWS ? stop - first : GRADIENT_ROWS;
         memset(grad_bases, 0, rows * step * 4);
         add_product(a.grad_out + first * a.outputs, a.outputs, 1, turned, step, rows, a.outputs, D * call.terms,
                     grad_bases, step);
         for (int64_t r = 0; r < rows; ++r) {
             const int64_t row = (first + r) * a.features;
-            fill_scores(call, first + r, bases);
-            for (int64_t i = 0; i < D; ++i) x[i] = a.scores[row + a.layout[1 + i]];
+            copy_scores(call, all, first + r, x);
+            fill_bases(a, x, D, bases);
             memset(grad_x, 0, D * 4);
             add_x_gradient(a, x, D, bases, grad_bases + r * step, grad_x);
             for (int64_t i = 0; i < D; ++i) a.grad_scores[row + a.layout[1 + i]] += grad_x[i];

@@ -15,6 +15,7 @@
 
 #include "arguments.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -88,6 +89,14 @@ struct Rows {
     int64_t first, count;
 };
 
+// Some of the scores that are no bytes. The bases and weights of so many fit into the second-level cache; with 8 centers
+// they are whole tiles of a product.
+struct Scores {
+    int64_t first, count;
+    bool adjacent;  // their features stand side by side
+};
+constexpr int64_t SCORES_AT_A_TIME = 64;
+
 struct InputCall {
     const InputLayer& a;
     int64_t panels, terms;  // G + 1
@@ -102,8 +111,9 @@ struct InputCall {
     Floats byte_memory;           // where these are
     float* weights;         // of its columns: [panels, width * (G + 1), PANEL] each
     float* tables;          // [panels, rows, PANEL], forward values and backward gradients
-    float* score_weights;   // of the scores, as those of a column
-    float* score_bases;     // of some rows: [rows, scores * (G + 1)]
+    float* score_weights;   // of the scores, some of them after others: [panels, scores * (G + 1), PANEL]
+    float* score_bases;     // of some scores of some rows: [rows, scores * (G + 1)]
+    float* score_sums;      // of the gradient of their weights: [panels, PANEL, scores * (G + 1)]
     float* gradients;       // of these rows: [panels, rows, PANEL]
 
     const int32_t* places_of(int64_t part) const { return places.data() + part * a.rows; }
@@ -113,6 +123,13 @@ struct InputCall {
         return index < 0 ? nullptr : &columns[index];
     }
 };
+
+static inline Scores scores_from(const InputCall& call, int64_t first, int64_t most) {
+    const int64_t* features = call.a.layout + 1 + first;
+    Scores some{first, std::min(most, call.scores - first), true};
+    for (int64_t i = 1; i < some.count; ++i) some.adjacent &= features[i] == features[0] + i;
+    return some;
+}
 
 // One entry for each group and column.
 void list_entries(InputCall& call);
@@ -136,8 +153,8 @@ struct InputPasses {
     void (*value_tables)(const InputCall&, const Block&, int64_t panel);
     void (*score_weights)(const InputCall&, int64_t panel);
     void (*forward)(const InputCall&, const Block&, int64_t panel, int64_t start, int64_t stop);
-    void (*score_bases)(const InputCall&, const Rows& chunk, int64_t start, int64_t stop);
-    void (*score_weight_gradient)(const InputCall&, const Rows& chunk, int64_t panel);
+    void (*score_bases)(const InputCall&, const Scores&, const Rows& chunk, int64_t start, int64_t stop);
+    void (*score_weight_gradient)(const InputCall&, const Scores&, const Rows& chunk, int64_t panel);
     void (*score_gradient)(const InputCall&, const float* turned, int64_t start, int64_t stop);
     void (*turn_weights)(const InputCall&, int64_t first, int64_t width, float* to);
     void (*scatter)(const InputCall&, const Block&, int64_t panel);

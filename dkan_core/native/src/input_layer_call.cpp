@@ -177,27 +177,37 @@ void run_forward(InputCall& call, int threads) {
     }
 }
 
-// The gradient of the weights of scores that are no bytes, and that of the scores where it is wanted.
-void run_score_gradients(InputCall& call, const InputPasses& pass, int threads) {
+// The gradient of the weights of some scores.
+void run_score_weight_gradient(InputCall& call, const InputPasses& pass, const Scores& some, int threads) {
     const InputLayer& a = call.a;
-    const int64_t terms = call.scores * call.terms;
-    if (!terms || !a.rows) return;
+    const int64_t terms = some.count * call.terms;
     const int64_t most = std::max<int64_t>(1, CHUNK_BYTES / (4 * terms * TASK_ROWS)) * TASK_ROWS;
     const int64_t size = std::min(a.rows, most), numbers = size * terms * call.panels;
-    Floats bases, gradients, turned;
+    Floats bases, sums, gradients;
     call.score_bases = bases.make(size * terms + PANEL);
+    call.score_sums = sums.make(call.panels * PANEL * padded_terms(some.count, call.terms));
     call.gradients = gradients.make(call.panels * size * PANEL);
     for (int64_t first = 0; first < a.rows; first += size) {
         const Rows chunk{first, std::min(size, a.rows - first)};
         for_each_task(ceil_div(chunk.count, TASK_ROWS), numbers, threads, [&](int64_t task) {
             const int64_t start = task * TASK_ROWS;
-            pass.score_bases(call, chunk, first + start, first + std::min(chunk.count, start + TASK_ROWS));
+            pass.score_bases(call, some, chunk, first + start, first + std::min(chunk.count, start + TASK_ROWS));
         });
         for_each_task(call.panels, numbers, threads, [&](int64_t panel) {
-            pass.score_weight_gradient(call, chunk, panel);
+            pass.score_weight_gradient(call, some, chunk, panel);
         });
     }
-    if (!a.grad_scores) return;
+}
+
+// That of the weights of scores that are no bytes, and that of the scores where it is wanted.
+void run_score_gradients(InputCall& call, const InputPasses& pass, int threads) {
+    const InputLayer& a = call.a;
+    for (int64_t first = 0; first < call.scores; first += SCORES_AT_A_TIME) {
+        run_score_weight_gradient(call, pass, scores_from(call, first, SCORES_AT_A_TIME), threads);
+    }
+    const int64_t terms = call.scores * call.terms;
+    if (!terms || !a.rows || !a.grad_scores) return;
+    Floats turned;
     float* weights = turned.make(a.outputs * padded_terms(call.scores, call.terms));
     pass.turn_weights(call, 0, call.scores, weights);
     for_each_task(ceil_div(a.rows, TASK_ROWS), a.rows * terms * call.panels, threads, [&](int64_t task) {

@@ -55,6 +55,11 @@ inline void add_columns(
     for (; row + TILE_ROWS <= rows; row += TILE_ROWS) {
         add_tile<TILE_ROWS, VECTORS>(a + row * row_step, row_step, term_step, b, b_step, terms, c + row * c_step, c_step);
     }
+    // Rows by themselves would load the right operand again for each of them.
+    if (row + 4 <= rows) {
+        add_tile<4, VECTORS>(a + row * row_step, row_step, term_step, b, b_step, terms, c + row * c_step, c_step);
+        row += 4;
+    }
     for (; row < rows; ++row) {
         add_tile<1, VECTORS>(a + row * row_step, row_step, term_step, b, b_step, terms, c + row * c_step, c_step);
     }
