@@ -2,9 +2,8 @@
 
     python -m benchmarks.ablation FILE.parquet ... [--folds 2] [--variants "no crosses,16 centers"]
 
-Every variant is trained in this process on the same prepared data, seeds and splits. Rows are dealt into ten parts by
-the hash of their number (of ``group_id`` where there is one), as ``dkan prepare`` does: the last two, its test split,
-are left out. Of the rest, each fold validates on one part, and has another one that no choice of a run sees.
+Every variant is trained in this process on the same prepared data, seeds and splits, those of ``benchmarks.splits``:
+each fold validates on one part of the rows, and has another one that no choice of a run sees.
 """
 
 import argparse
@@ -21,14 +20,14 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from benchmarks.quality.data import GROUP, SPLIT
+from benchmarks.splits import MAX_FOLDS, without_test
 from dkan_core import PrepareConfig, TrainConfig, prepare
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import read_manifest
-from dkan_core.data.hashing import splitmix64, value_keys
 from dkan_core.data.loading.loader import open_split
 from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.evaluation.prediction import score_split
@@ -36,9 +35,6 @@ from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.sizing import PAPER_GRID, WIDE_GRID
 
-PARTS, DEVELOPMENT_PARTS = 10, 8
-MAX_FOLDS = DEVELOPMENT_PARTS // 2
-GROUP, SPLIT = "group_id", "split"
 DEFAULT = "default"
 Change = Callable[[ResolvedTrainConfig], ResolvedTrainConfig]
 
@@ -135,17 +131,6 @@ def measure(file: Path, fold: int, variants: Sequence[str]) -> Iterator[dict[str
                 found = fit(folder, change(base))
             logger.info("%s, fold %d, %s: %s", file.stem, fold, name, found)
             yield {"set": file.stem, "fold": fold, "variant": name, **found}
-
-
-def without_test(rows: pa.Table, fold: int) -> pa.Table:
-    """Return the rows that are not for testing, with a column that says what each is for; "test" is the unseen part."""
-    keys = np.arange(len(rows), dtype=np.uint64)
-    if GROUP in rows.column_names:
-        keys = value_keys(rows[GROUP].combine_chunks())
-    part = splitmix64(keys) % np.uint64(PARTS)
-    valid, unseen = DEVELOPMENT_PARTS - 1 - 2 * fold, DEVELOPMENT_PARTS - 2 - 2 * fold
-    split = np.select([part == valid, part == unseen], ["valid", "test"], "train")
-    return rows.append_column(SPLIT, pa.array(split)).filter(pa.array(part < DEVELOPMENT_PARTS))
 
 
 @contextmanager

@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
-from benchmarks.ablation import MAX_FOLDS, VARIANTS, measure, patched, table, without_test
+from benchmarks.ablation import VARIANTS, measure, patched, table
 from dkan_core.training.compute.gradient import code_rate
 from tests.settings import resolved
 
@@ -31,16 +29,6 @@ def test_default_and_variants_are_measured_on_the_same_rows(source: Path) -> Non
     found = [*measure(source, 0, chosen)]
     assert [run["variant"] for run in found] == ["default", *chosen]
     assert all(0 < run[part] <= 1 for run in found for part in ("valid", "unseen"))
-
-
-def test_parts_of_a_fold_are_disjoint_and_without_the_test_rows() -> None:
-    rows = pa.table({"number": range(5_000)})
-    folds = [without_test(rows, fold) for fold in range(MAX_FOLDS)]
-    held_out = [{*table.filter(pc.field("split") != "train")["number"].to_pylist()} for table in folds]
-    kept = {*folds[0]["number"].to_pylist()}
-    assert all({*table["number"].to_pylist()} == kept for table in folds)
-    assert set.union(*held_out) == kept and sum(map(len, held_out)) == len(kept)
-    assert 0.78 < len(kept) / len(rows) < 0.82
 
 
 def test_losses_are_means_over_both_parts() -> None:

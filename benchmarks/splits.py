@@ -1,0 +1,50 @@
+"""Other splits of data sets than those that defaults were chosen on and results are published for.
+
+    python -m benchmarks.splits FILE.parquet ... [--folds 4] [--out build/splits]
+
+writes ``NAME-FOLD.parquet`` with a column ``split``, by which ``benchmarks.quality`` goes. Rows are dealt into ten
+parts by the hash of their number (of ``group_id`` where there is one), as ``dkan prepare`` does. The last two, its test
+split, are left out. Of the rest, each fold validates on one part, and tests on another.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.quality.data import GROUP, SPLIT
+from dkan_core.data.hashing import splitmix64, value_keys
+
+PARTS, DEVELOPMENT_PARTS = 10, 8
+MAX_FOLDS = DEVELOPMENT_PARTS // 2
+
+
+def main() -> None:
+    """Write the splits of every file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--folds", type=int, default=MAX_FOLDS, choices=range(1, MAX_FOLDS + 1))
+    parser.add_argument("--out", type=Path, default=Path("build/splits"))
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for file in options.files:
+        rows = pq.read_table(file)
+        for fold in range(options.folds):
+            pq.write_table(without_test(rows, fold), options.out / f"{file.stem}-{fold}.parquet")
+
+
+def without_test(rows: pa.Table, fold: int) -> pa.Table:
+    """Return the rows that are not for testing, with a column that says what each is for; "test" is the unseen part."""
+    keys = np.arange(len(rows), dtype=np.uint64)
+    if GROUP in rows.column_names:
+        keys = value_keys(rows[GROUP].combine_chunks())
+    part = splitmix64(keys) % np.uint64(PARTS)
+    valid, unseen = DEVELOPMENT_PARTS - 1 - 2 * fold, DEVELOPMENT_PARTS - 2 - 2 * fold
+    split = np.select([part == valid, part == unseen], ["valid", "test"], "train")
+    return rows.append_column(SPLIT, pa.array(split)).filter(pa.array(part < DEVELOPMENT_PARTS))
+
+
+if __name__ == "__main__":
+    main()
