@@ -25,10 +25,10 @@ VARIANTS = range(len(variant_names(require_library())) if native_library() else 
 
 
 @pytest.fixture(params=VARIANTS, ids=lambda index: variant_names(require_library())[index])
-def variant(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Use one kind of processor's code after the other, as far as this one runs them."""
+def variant(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Use one kind of processor's code after the other, as far as this one runs them; its name."""
     require_library().dkan_use_variant(request.param)
-    yield
+    yield variant_names(require_library())[request.param]
     require_library().dkan_use_variant(0)
 
 

@@ -39,6 +39,15 @@ def test_a_compiler_is_all_it_takes(tmp_path: Path) -> None:
 
 @needs_compiler
 @pytest.mark.usefixtures("quick_build")
+def test_compilers_need_not_know_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "BF16_FLAG", "-mavx-of-tomorrow")
+    compile_library(tmp_path / "passes.so")
+    library = native_library(tmp_path / "passes.so")
+    assert library is not None and not any("bf16" in name for name in variant_names(library))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("quick_build")
 def test_extension_of_other_sources_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(build, "fingerprint", lambda: "that of an earlier version")

@@ -37,10 +37,18 @@ class PreparedStep:
         arrays: Rows like those to come, of the same arrays and types.
         pos_weight: What positives count in the loss.
         label_weights: What each label counts; nothing where all count 1.
+        bf16: Whether matrix products may be those of bfloat16 numbers.
     """
 
     def __init__(
-        self, model: TabularFastKAN, layers: Layers, arrays: Arrays, pos_weight: float, label_weights: tuple[float, ...]
+        self,
+        model: TabularFastKAN,
+        layers: Layers,
+        arrays: Arrays,
+        pos_weight: float,
+        label_weights: tuple[float, ...],
+        *,
+        bf16: bool,
     ) -> None:
         self._first_BH = torch.empty(len(arrays["labels"]), model.first_width)
         rows = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -48,7 +56,7 @@ class PreparedStep:
         terms = LossTerms(pos_weight, weights, torch.ones(()))
         with torch.no_grad():
             first_arguments = step_arguments(model, layers, rows, terms)
-            self._call = StepCall(*first_arguments, layers.gradients, self._first_BH, shifted=False)
+            self._call = StepCall(*first_arguments, layers.gradients, self._first_BH, shifted=False, bf16=bf16)
 
     def add_gradient(self, arrays: Arrays, total: float) -> float:
         """Add the gradient of the loss of some rows; return that loss, rounded to float32.
@@ -86,7 +94,7 @@ class PreparedStep:
 
 
 def prepare_step(
-    model: TabularModel, arrays: Arrays, pos_weight: float, label_weights: tuple[float, ...]
+    model: TabularModel, arrays: Arrays, pos_weight: float, label_weights: tuple[float, ...], *, bf16: bool = False
 ) -> PreparedStep | None:
     """Return the steps of a model on its present buffers; None where rows or layers are not of the kind that it takes.
 
@@ -95,10 +103,11 @@ def prepare_step(
         arrays: Rows like those to come, at least one.
         pos_weight: What positives count in the loss.
         label_weights: What each label counts; nothing where all count 1.
+        bf16: Whether matrix products may be those of bfloat16 numbers.
     """
     usual = all(array.dtype in TYPES.get(name, ()) and array.flags.c_contiguous for name, array in arrays.items())
     # The weights of binary features are multiplied by torch, beside the call.
     if not usual or not isinstance(model, TabularFastKAN) or model.encoder.binary_linear is not None:
         return None
-    layers = find_layers(model)
-    return None if layers is None else PreparedStep(model, layers, arrays, pos_weight, label_weights)
+    layers = find_layers(model, bf16=bf16)
+    return None if layers is None else PreparedStep(model, layers, arrays, pos_weight, label_weights, bf16=bf16)

@@ -40,13 +40,16 @@ class _Hidden(NamedTuple):
     dropout: RowDropout
 
 
-def add_step_gradient(model: TabularModel, rows: Mapping[str, Tensor], terms: LossTerms) -> Tensor | None:
+def add_step_gradient(
+    model: TabularModel, rows: Mapping[str, Tensor], terms: LossTerms, *, bf16: bool = False
+) -> Tensor | None:
     """Add the gradient of the loss of prepared rows to the parameters' ``grad``; return that loss, a scalar.
 
     Args:
         model: The model.
         rows: Labels, maybe weights, features, and keys for dropout.
         terms: Of the loss.
+        bf16: Whether matrix products may be those of bfloat16 numbers.
 
     Returns:
         None where autograd has to do it, and nothing is changed: on a GPU, for instance, or with several hidden layers.
@@ -56,11 +59,11 @@ def add_step_gradient(model: TabularModel, rows: Mapping[str, Tensor], terms: Lo
     """
     if not isinstance(model, TabularFastKAN):
         return None
-    found = find_layers(model)
+    found = find_layers(model, bf16=bf16)
     if found is None:
         return None
     with torch.no_grad():
-        return _step(model, found, rows, terms)
+        return _step(model, found, rows, terms, bf16=bf16)
 
 
 class Layers(NamedTuple):
@@ -73,14 +76,14 @@ class Layers(NamedTuple):
     """Of the weights of binary features."""
 
 
-def find_layers(model: TabularFastKAN) -> Layers | None:
+def find_layers(model: TabularFastKAN, *, bf16: bool = False) -> Layers | None:
     """Return the layers of a model whose steps one call computes; None for others."""
     first, hidden = model.first_layer, _only_hidden(model)
     if first is None or hidden is None or first.layernorm is not None or model.encoder.sparse is not None:
         return None
     members, outputs = model.config.members, len(model.bias)
     shape = (members, model.first_width // members, outputs, len(hidden.basis.grid))
-    if not can_compute_step(first.spline_linear.weight, shape, first.kernel):
+    if not can_compute_step(first.spline_linear.weight, shape, first.kernel, bf16=bf16):
         return None
     weights, binary = model.encoder.input_weights(first), model.encoder.binary_linear
     binary_weight = None if binary is None else binary.weight
@@ -106,7 +109,7 @@ def _only_hidden(model: TabularFastKAN) -> _Hidden | None:
     return None if parameters is None else _Hidden(parameters, layer.rbf, dropout)
 
 
-def _step(model: TabularFastKAN, layers: Layers, rows: Mapping[str, Tensor], terms: LossTerms) -> Tensor:
+def _step(model: TabularFastKAN, layers: Layers, rows: Mapping[str, Tensor], terms: LossTerms, *, bf16: bool) -> Tensor:
     encoder = model.encoder
     binary_BF = encoder.binary_inputs(rows.get("numeric"), rows.get("dropout_key"))
     if binary_BF is None or encoder.binary_linear is None:
@@ -114,7 +117,7 @@ def _step(model: TabularFastKAN, layers: Layers, rows: Mapping[str, Tensor], ter
     else:
         first_BH = encoder.binary_linear(binary_BF)
     arguments = step_arguments(model, layers, rows, terms)
-    value = training_step(*arguments, layers.gradients, first_BH, shifted=binary_BF is not None)
+    value = training_step(*arguments, layers.gradients, first_BH, shifted=binary_BF is not None, bf16=bf16)
     if layers.binary_gradient is not None and binary_BF is not None:
         # `first_BH` holds the gradient of the first layer's outputs by now.
         layers.binary_gradient.addmm_(first_BH.T, binary_BF)

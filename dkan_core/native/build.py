@@ -23,11 +23,12 @@ LIBRARY = FOLDER / "_passes.so"
 # Without -ffast-math: NaN and infinity are what they are in PyTorch.
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-pthread")
 X86 = ("x86_64", "AMD64")
-VARIANTS = {
-    "avx512": ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx2", "-mfma", "-mprefer-vector-width=512"),
-    "avx2": ("-mavx2", "-mfma"),
-}
+AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx2", "-mfma", "-mprefer-vector-width=512")
+VARIANTS = {"avx512": AVX512, "avx2": ("-mavx2", "-mfma")}
 """Of x86, in addition to the one for any processor."""
+
+BF16_FLAG = "-mavx512bf16"
+"""GCC knows it since version 10."""
 
 VARIANT_NAMES = {
     "DKAN_VARIANT": "",
@@ -89,10 +90,14 @@ def compile_library(target: Path = LIBRARY) -> None:
         NoCompilerError: There is no compiler, or it fails.
     """
     compiler = find_compiler()
-    variants = {"portable": (), **(VARIANTS if platform.machine() in X86 else {})}
+    variants: dict[str, tuple[str, ...]] = {"portable": (), **(VARIANTS if platform.machine() in X86 else {})}
+    shared = [f'-DDKAN_FINGERPRINT="{fingerprint()}"']
+    if platform.machine() in X86 and _takes(compiler, BF16_FLAG):
+        variants["avx512_bf16"] = (*AVX512, BF16_FLAG)
+        shared.append("-DDKAN_AVX512_BF16")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".passes-") as scratch:
         objects = [
-            _compile(compiler, source, Path(scratch) / f"{source}.o", (_fingerprint_option(),))
+            _compile(compiler, source, Path(scratch) / f"{source}.o", shared)
             for source in ("library", "gather", "sorting", "hidden_call", "input_layer_call", "input_entries")
         ]
         for name, flags in variants.items():
@@ -107,8 +112,10 @@ def compile_library(target: Path = LIBRARY) -> None:
         library.replace(target)
 
 
-def _fingerprint_option() -> str:
-    return f'-DDKAN_FINGERPRINT="{fingerprint()}"'
+def _takes(compiler: Sequence[str], flag: str) -> bool:
+    """Tell whether a compiler knows a flag."""
+    command = [*compiler, flag, "-x", "c++", "-fsyntax-only", "-"]
+    return subprocess.run(command, input="", capture_output=True, text=True, check=False).returncode == 0
 
 
 def _compile(compiler: Sequence[str], source: str, target: Path, options: Sequence[str]) -> Path:

@@ -56,7 +56,7 @@ class InputLayerArguments(Structure):
         *_pointers("bytes byte_scores scores codes spline base bias one_hot centers embeddings layout shift"),
         *_pointers("grad_out out"),
         *_pointers("grad_scores grad_spline grad_base grad_bias grad_one_hot grad_embeddings"),
-        *_sizes("rows features coded inputs outputs num_centers"),
+        *_sizes("rows features coded inputs outputs num_centers bf16"),
         *_floats("inverse_width"),
     )
 

@@ -59,8 +59,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     right = training_step.add_step_gradient
 
-    def counted(*arguments: Any) -> Tensor | None:
-        loss = right(*arguments)
+    def counted(*arguments: Any, **options: Any) -> Tensor | None:
+        loss = right(*arguments, **options)
         found.append(loss is not None)
         return loss
 
@@ -72,6 +72,29 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.mark.parametrize("shape", [(1, 6, 1, 2), (2, 128, 1, 8), (3, 17, 16, 8), (1, 33, 3, 32), (4, 16, 2, 5)])
 def test_step_equals_the_formula_in_float64(shape: tuple[int, int, int, int]) -> None:
     assert verified_native.step_is_right.__wrapped__(*shape)
+    assert verified_native.step_is_right.__wrapped__(*shape, bf16=True)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 3), (195, 3), (401, 150)])
+def test_scores_are_multiplied_in_bfloat16_where_the_processor_can(
+    variant: str, rows: int, columns: int, calls: list[bool]
+) -> None:
+    architecture = changed(DROPPING, num_numeric=columns, binary=(), num_centers=8, hidden=(70,))
+    batch = rows_of(architecture, rows)
+    batch["numeric"] = torch.randn(rows, columns)
+    full, half = (gradient(with_gradients(architecture), batch, precision=each)[0] for each in ("fp32", "bf16"))
+    exact = gradient(with_gradients(architecture, "eager"), batch)[0]
+    assert calls == [True, True, False]
+    assert torch.equal(full, half) == (variant != "avx512_bf16")
+    assert (half - exact).norm() < 0.01 * exact.norm()
+
+
+@pytest.mark.usefixtures("variant")
+def test_bytes_are_the_same_in_bfloat16() -> None:
+    architecture = changed(DROPPING, binary=(), num_centers=8)
+    batch = rows_of(architecture, 130)
+    full, half = (gradient(with_gradients(architecture), batch, precision=each)[0] for each in ("fp32", "bf16"))
+    assert torch.equal(full, half)
 
 
 @pytest.mark.parametrize(

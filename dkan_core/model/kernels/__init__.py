@@ -152,17 +152,20 @@ def can_compute_input_layer(bias_O: Tensor, kernel: Kernel = "auto") -> bool:
     return takes_native and verified_native.input_layer_is_right()
 
 
-def can_compute_step(weight_OK: Tensor, shape: tuple[int, int, int, int], kernel: Kernel = "auto") -> bool:
+def can_compute_step(
+    weight_OK: Tensor, shape: tuple[int, int, int, int], kernel: Kernel = "auto", *, bf16: bool = False
+) -> bool:
     """Tell whether ``native_step.training_step`` computes a model whose first layer has these weights.
 
     Args:
         weight_OK: Of the first layer's basis.
         shape: Of the hidden layer: networks, inputs and outputs of each, centers.
         kernel: The backend asked for.
+        bf16: Whether matrix products may be those of bfloat16 numbers.
     """
     few = shape[2] <= MAX_OUTPUTS and shape[3] <= MAX_CENTERS
     takes_native = kernel not in ("eager", "recompute") and few and native.can_compute(weight_OK)
-    return takes_native and verified_native.step_is_right(*shape)
+    return takes_native and verified_native.step_is_right(*shape, bf16=bf16)
 
 
 def table_sum(places_BT: Tensor, table_VH: Tensor, kernel: Kernel = "auto") -> Tensor:

@@ -58,6 +58,7 @@ def training_step(
     first_BH: Tensor,
     *,
     shifted: bool,
+    bf16: bool = False,
 ) -> Tensor:
     """Return the loss of some rows, and add its gradients.
 
@@ -68,11 +69,12 @@ def training_step(
         gradients: Where they go.
         first_BH: Takes the gradient of the first layer's outputs.
         shifted: Whether ``first_BH`` is to be added to the first layer's outputs; else it may hold anything.
+        bf16: Whether matrix products may be those of bfloat16 numbers, where the processor has such an instruction.
 
     Raises:
         IndexError: A code has no row in a table.
     """
-    arguments = (*input_arguments, *hidden_arguments, *loss, *gradients, first_BH, shifted)
+    arguments = (*input_arguments, *hidden_arguments, *loss, *gradients, first_BH, shifted, bf16)
     value: Tensor = operation(*arguments)
     return value
 
@@ -91,6 +93,7 @@ class StepCall:
         gradients: Where they go.
         first_BH: Takes the gradient of the first layer's outputs.
         shifted: Whether it is to be added to them.
+        bf16: Whether matrix products may be those of bfloat16 numbers.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class StepCall:
         first_BH: Tensor,
         *,
         shifted: bool,
+        bf16: bool,
     ) -> None:
         networks = hidden_arguments[0].shape[0]
         x_NBI = first_BH.unflatten(1, (networks, -1)).transpose(0, 1)
@@ -110,6 +114,7 @@ class StepCall:
         hidden.point_to_gradients(x_NBI, gradients.hidden)
         first.arguments.out = first.arguments.grad_out = first_BH.data_ptr()
         first.arguments.shift = first_BH.data_ptr() if shifted else None
+        first.arguments.bf16 = bf16
         first.point_to_gradients(None, gradients[:4], gradients.embeddings)
         self._value = ctypes.c_double(0)
         of_loss = _loss_arguments(loss, gradients.shift_L, self._value)
@@ -130,9 +135,9 @@ class StepCall:
 
 def _training_step(*arguments: Any) -> Tensor:
     of_input, of_hidden = arguments[:INPUTS], arguments[INPUTS : INPUTS + HIDDEN]
-    *of_loss, first_BH, shifted = arguments[INPUTS + HIDDEN :]
+    *of_loss, first_BH, shifted, bf16 = arguments[INPUTS + HIDDEN :]
     loss, gradients = Loss(*of_loss[:6]), Gradients(*of_loss[6:])
-    call = StepCall(of_input, of_hidden, loss, gradients, first_BH, shifted=shifted)
+    call = StepCall(of_input, of_hidden, loss, gradients, first_BH, shifted=shifted, bf16=bf16)
     value: Tensor = first_BH.new_tensor(call.run())
     return value
 
@@ -158,10 +163,11 @@ register(
     f"training_step({INPUT_ARGUMENTS}, {HIDDEN_ARGUMENTS.replace('centers', 'hidden_centers')}, "
     "Tensor labels, Tensor? weight, Tensor? label_weights, Tensor shift, float pos_weight, Tensor total, "
     "Tensor(a!) grad_spline, Tensor(b!) grad_base, Tensor(c!) grad_bias, Tensor(d!)? grad_one_hot, "
-    "Tensor(e!)[] grad_embeddings, Tensor(f!)[] grad_hidden, Tensor(g!) grad_shift, Tensor(h!) first, bool shifted)"
+    "Tensor(e!)[] grad_embeddings, Tensor(f!)[] grad_hidden, Tensor(g!) grad_shift, Tensor(h!) first, bool shifted, "
+    "bool bf16)"
     " -> Tensor",
     _training_step,
-    lambda *arguments: arguments[-2].new_empty(()),
+    lambda *arguments: arguments[-3].new_empty(()),
 )
 
 operation = torch.ops.dkan.training_step.default

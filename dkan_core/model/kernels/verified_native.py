@@ -26,8 +26,9 @@ from dkan_core.model.kernels.native_step import Gradients, Loss, training_step
 CHECK_ROWS = 70
 """Two tasks of rows, the last one not full."""
 
-TOLERANCE = 4e-6
-"""Norm of the error over that of the result; at most 6e-7 was measured."""
+TOLERANCE, BF16_TOLERANCE = 4e-6, 0.1
+"""Norm of the error over that of the result. At most 6e-7 was measured, and 5e-3 with products of bfloat16 numbers, but
+4e-2 of layers of six units or 32 centers. A pass that is wrong is off by about 1."""
 
 DROPPED = 1 << 30
 """A quarter of the cells, in units of 2**-32."""
@@ -149,16 +150,15 @@ def _exact_input(x_BD: Tensor, codes_BC: Tensor, weights: Sequence[Tensor]) -> T
 @functools.cache
 @torch.inference_mode(False)
 @torch.enable_grad()
-def step_is_right(networks: int, inputs: int, outputs: int, centers: int) -> bool:
+def step_is_right(networks: int, inputs: int, outputs: int, centers: int, *, bf16: bool = False) -> bool:
     """Tell whether the loss of a whole step and its gradients are what the formula says."""
     case = _StepCase(networks, inputs, outputs, centers)
     found = [torch.zeros_like(each) for each in case.weights]
-    value, doubles = case.fused(found), [each.double().requires_grad_() for each in case.weights]
+    value, doubles = case.fused(found, bf16=bf16), [each.double().requires_grad_() for each in case.weights]
     exact = case.exact(doubles)
     torch.autograd.backward(exact)
-    return _are_right(
-        "step", [(value, exact), *((each, right.grad) for each, right in zip(found, doubles, strict=True))]
-    )
+    pairs = [(value, exact), *((each, right.grad) for each, right in zip(found, doubles, strict=True))]
+    return _are_right("step", pairs, BF16_TOLERANCE if bf16 else TOLERANCE)
 
 
 class _StepCase:
@@ -180,7 +180,7 @@ class _StepCase:
             for size in (CHECK_ROWS, networks * inputs)
         ]
 
-    def fused(self, found: Sequence[Tensor]) -> Tensor:
+    def fused(self, found: Sequence[Tensor], *, bf16: bool) -> Tensor:
         """Return the loss; its gradients are added to what is given."""
         labels_BL = self.is_positive_BL.byte().masked_fill(~self.is_measured_BL, 255)
         *weights, shift_L = self.weights
@@ -189,7 +189,7 @@ class _StepCase:
         loss = Loss(labels_BL, None, None, shift_L, 2.0, self.total)
         gradients = Gradients(found[0], found[1], found[2], found[3], found[4:6], found[6:11], found[11])
         first_BH = torch.empty(CHECK_ROWS, self.shape[0] * self.shape[1])
-        return training_step(of_input, of_hidden, loss, gradients, first_BH, shifted=False)
+        return training_step(of_input, of_hidden, loss, gradients, first_BH, shifted=False, bf16=bf16)
 
     def exact(self, weights: Sequence[Tensor]) -> Tensor:
         """Return the loss in float64."""
@@ -231,11 +231,11 @@ def _is_right(
     return _are_right(name, [(found, expected), *gradients])
 
 
-def _are_right(name: str, pairs: Sequence[tuple[Tensor | None, Tensor | None]]) -> bool:
+def _are_right(name: str, pairs: Sequence[tuple[Tensor | None, Tensor | None]], tolerance: float = TOLERANCE) -> bool:
     """Compare results with those of a formula in float64."""
     errors = [_relative_error(each, right) for each, right in pairs]
     # One by one: the largest of numbers with a NaN among them may be any.
-    if all(error <= TOLERANCE for error in errors):
+    if all(error <= tolerance for error in errors):
         return True
     differences = ", ".join(f"{error:.1e}" for error in errors)
     logger.warning("the native %s differs by %s on this processor; using the slower one", name, differences)

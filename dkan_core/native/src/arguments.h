@@ -108,6 +108,7 @@ struct InputLayer {
     int64_t inputs;             // I
     int64_t outputs;            // H
     int64_t num_centers;        // G
+    int64_t bf16;               // whether products of scores may be those of numbers in bfloat16
     float inverse_width;
 };
 

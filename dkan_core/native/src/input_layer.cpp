@@ -89,30 +89,54 @@ float* table_of(const InputCall& call, const Block& block, const InputColumn& co
     return call.tables + (panel * block.rows + column.row) * PANEL;
 }
 
-using Fill = void (*)(const InputCall&, const Scores&, int64_t row, float* to);
-
-Fill fill_of(const InputCall& call) { return is_even(grid_of(call.a)) ? fill_scores<EVEN_GRID> : fill_scores<ANY>; }
+// Whether products of scores are those of numbers in bfloat16.
+bool takes_pairs(const InputCall& call) { return HAS_PAIRS && call.a.bf16; }
 
 float* score_weights_of(const InputCall& call, const Scores& some, int64_t panel) {
     return call.score_weights + (panel * call.scores + some.first) * call.terms * PANEL;
 }
 
-// The weights of the scores in the order of their bases, with outputs as columns.
+// Puts a weight in the place of its term and output: in bfloat16, two terms share a word.
+void put_weight(bool pairs, float weight, int64_t term, int64_t j, float* to) {
+    if (!pairs) {
+        to[term * PANEL + j] = weight;
+    } else {
+        reinterpret_cast<uint16_t*>(to)[(term / 2 * PANEL + j) * 2 + term % 2] = half_of(weight);
+    }
+}
+
+// The weights of the scores in the order of their terms, with outputs as columns.
 void score_weights(const InputCall& call, int64_t panel) {
     const InputLayer& a = call.a;
     const int64_t G = a.num_centers, columns = columns_of(call, panel);
+    const bool pairs = takes_pairs(call);
     for (int64_t next = 0; next < call.scores; next += SCORES_AT_A_TIME) {
-        const Scores some = scores_from(call, next, SCORES_AT_A_TIME);
+        const Scores some = scores_from(call, next);
+        const int64_t terms = some.count * call.terms;
         float* to = score_weights_of(call, some, panel);
-        if (columns < PANEL) memset(to, 0, some.count * call.terms * PANEL * 4);
+        if (columns < PANEL) memset(to, 0, terms * PANEL * 4);
+        // A last term that is alone in its word.
+        for (int64_t j = 0; pairs && terms % 2 && j < columns; ++j) put_weight(pairs, 0, terms, j, to);
         for (int64_t i = 0; i < some.count; ++i) {
             for (int64_t j = 0; j < columns; ++j) {
                 const int64_t place = (panel * PANEL + j) * a.inputs + some.first + i;
-                for (int64_t g = 0; g < G; ++g) to[(g * some.count + i) * PANEL + j] = a.spline[place * G + g];
-                to[(G * some.count + i) * PANEL + j] = a.base[place];
+                for (int64_t g = 0; g < G; ++g) put_weight(pairs, a.spline[place * G + g], g * some.count + i, j, to);
+                put_weight(pairs, a.base[place], G * some.count + i, j, to);
             }
         }
     }
+}
+
+// Adds some scores of some rows to a panel of the sums of these.
+void add_scores(const InputCall& call, const Scores& some, int64_t panel, const Rows& rows, float* bases, float* sums) {
+    const bool even = is_even(grid_of(call.a)), pairs = takes_pairs(call);
+    const auto numbers = even ? fill_scores<EVEN_GRID> : fill_scores<ANY>;
+    const auto halves = even ? fill_score_halves<EVEN_GRID> : fill_score_halves<ANY>;
+    const int64_t terms = some.count * call.terms, words = pairs ? (terms + 1) / 2 : terms;
+    for (int64_t r = 0; r < rows.count; ++r) (pairs ? halves : numbers)(call, some, rows.first + r, bases + r * words);
+    const auto product = pairs ? add_product<PAIRS> : add_product<NUMBERS>;
+    const float* weights = score_weights_of(call, some, panel);
+    product(bases, words, 1, weights, PANEL, rows.count, words, columns_of(call, panel), sums, PANEL);
 }
 
 // Adds to the gradient of a panel's weights of some scores what has been summed up for it.
@@ -270,7 +294,6 @@ void forward(const InputCall& call, const Block& block, int64_t panel, int64_t s
         }
         return;
     }
-    const Fill fill = fill_of(call);
     Floats bases_memory, sums_memory;
     float* bases = bases_memory.make(ROWS_AT_A_TIME * std::min(call.scores, SCORES_AT_A_TIME) * call.terms);
     float* sums = sums_memory.make(ROWS_AT_A_TIME * PANEL, true);
@@ -282,44 +305,64 @@ void forward(const InputCall& call, const Block& block, int64_t panel, int64_t s
             if (shift) add_row(shift + b * a.outputs, columns, sums + r * PANEL);
         }
         for (int64_t next = 0; next < scores; next += SCORES_AT_A_TIME) {
-            const Scores some = scores_from(call, next, SCORES_AT_A_TIME);
-            const int64_t terms = some.count * call.terms;
-            for (int64_t r = 0; r < rows; ++r) fill(call, some, first + r, bases + r * terms);
-            const float* weights = score_weights_of(call, some, panel);
-            add_product(bases, terms, 1, weights, PANEL, rows, terms, columns, sums, PANEL);
+            add_scores(call, scores_from(call, next), panel, {first, rows}, bases, sums);
         }
         for (int64_t r = 0; r < rows; ++r) memcpy(out + (first + r) * a.outputs, sums + r * PANEL, columns * 4);
     }
 }
 
-// Of rows of a chunk basis and SiLU of some scores, and the gradient in panels.
+// Of rows of a chunk the terms of some scores, and the gradient in panels.
 void score_bases(const InputCall& call, const Scores& some, const Rows& chunk, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
-    const Fill fill = fill_of(call);
+    const int64_t terms = some.count * call.terms;
+    const auto fill = is_even(grid_of(a)) ? fill_scores<EVEN_GRID> : fill_scores<ANY>;
     for (int64_t b = start; b < stop; ++b) {
         const int64_t row = b - chunk.first;
-        fill(call, some, b, call.score_bases + row * some.count * call.terms);
-        // Of one panel they stand so already.
-        for (int64_t panel = 0; call.panels > 1 && panel < call.panels; ++panel) {
+        fill(call, some, b, call.score_bases + row * terms);
+        for (int64_t panel = 0; panel < call.panels; ++panel) {
             float* to = call.gradients + (panel * chunk.count + row) * PANEL;
             memcpy(to, a.grad_out + b * a.outputs + panel * PANEL, columns_of(call, panel) * 4);
         }
     }
 }
 
+// The same in bfloat16: a word has the numbers of two rows, of which the last one may stand alone.
+void score_base_pairs(const InputCall& call, const Scores& some, const Rows& chunk, int64_t start, int64_t stop) {
+    const InputLayer& a = call.a;
+    const int64_t terms = some.count * call.terms, words = (chunk.count + 1) / 2;
+    const auto fill = is_even(grid_of(a)) ? fill_score_pairs<EVEN_GRID> : fill_score_pairs<ANY>;
+    for (int64_t b = start; b < stop; b += 2) {
+        const int64_t word = (b - chunk.first) / 2;
+        const bool alone = b + 1 == stop;
+        fill(call, some, b, alone ? b : b + 1, call.score_bases + word * terms);
+        for (int64_t panel = 0; panel < call.panels; ++panel) {
+            const int64_t columns = columns_of(call, panel);
+            const float* from = a.grad_out + b * a.outputs + panel * PANEL;
+            float* to = call.gradients + (panel * words + word) * PANEL;
+            for (int64_t h = 0; h < columns; h += LANES) {
+                const Float second = alone ? Float{} : load_some(from + a.outputs + h, columns - h);
+                store_some(to + h, pair_of(load_some(from + h, columns - h), second), columns - h);
+            }
+        }
+    }
+}
+
+void choose_score_bases(const InputCall& call, const Scores& some, const Rows& chunk, int64_t start, int64_t stop) {
+    (takes_pairs(call) ? score_base_pairs : score_bases)(call, some, chunk, start, stop);
+}
+
 // Sums up what the rows of a chunk say of the weights of some scores, in their order; after the last chunk the sums are
 // added to the gradient.
 void score_weight_gradient(const InputCall& call, const Scores& some, const Rows& chunk, int64_t panel) {
-    const InputLayer& a = call.a;
+    const bool pairs = takes_pairs(call);
     const int64_t terms = some.count * call.terms, step = padded_terms(some.count, call.terms);
-    const bool alone = call.panels == 1;
-    const int64_t gradient_step = alone ? a.outputs : PANEL;
-    const float* gradients = alone ? a.grad_out + chunk.first * a.outputs : call.gradients + panel * chunk.count * PANEL;
+    const int64_t words = pairs ? (chunk.count + 1) / 2 : chunk.count;
+    const float* gradients = call.gradients + panel * words * PANEL;
     float* sums = call.score_sums + panel * PANEL * step;
     if (!chunk.first) memset(sums, 0, PANEL * step * 4);
-    add_product(gradients, 1, gradient_step, call.score_bases, terms, columns_of(call, panel), chunk.count, terms, sums,
-                step);
-    if (chunk.first + chunk.count == a.rows) add_score_sums(call, some, panel, sums);
+    const auto product = pairs ? add_product<PAIRS> : add_product<NUMBERS>;
+    product(gradients, 1, PANEL, call.score_bases, terms, columns_of(call, panel), words, terms, sums, step);
+    if (chunk.first + chunk.count == call.a.rows) add_score_sums(call, some, panel, sums);
 }
 
 // Adds the gradient of every row to the bias and to the entries that the row has taken, and from these to the weights
@@ -380,7 +423,6 @@ void embedding_gradient(const InputCall& call, const Block& block, const InputCo
 // Adds the gradient of the scores of some rows.
 void score_gradient(const InputCall& call, const float* turned, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
-    const Scores all = scores_from(call, 0, call.scores);
     const int64_t D = call.scores, step = padded_terms(D, call.terms);
     Floats memory;
     float* grad_bases = memory.make(GRADIENT_ROWS * step + step + 2 * padded(D));
@@ -394,7 +436,7 @@ void score_gradient(const InputCall& call, const float* turned, int64_t start, i
                     grad_bases, step);
         for (int64_t r = 0; r < rows; ++r) {
             const int64_t row = (first + r) * a.features;
-            copy_scores(call, all, first + r, x);
+            for (int64_t i = 0; i < D; ++i) x[i] = a.scores[row + a.layout[1 + i]];
             fill_bases(a, x, D, bases);
             memset(grad_x, 0, D * 4);
             add_x_gradient(a, x, D, bases, grad_bases + r * step, grad_x);
@@ -407,6 +449,6 @@ void score_gradient(const InputCall& call, const float* turned, int64_t start, i
 
 extern const dkan::InputPasses DKAN_INPUT_PASSES;
 const dkan::InputPasses DKAN_INPUT_PASSES = {
-    value_bases,           value_tables,   score_weights, forward, score_bases,
+    value_bases,           value_tables,   score_weights, forward, choose_score_bases,
     score_weight_gradient, score_gradient, turn_weights,  scatter, embedding_gradient,
 };

@@ -124,9 +124,9 @@ struct InputCall {
     }
 };
 
-static inline Scores scores_from(const InputCall& call, int64_t first, int64_t most) {
+static inline Scores scores_from(const InputCall& call, int64_t first) {
     const int64_t* features = call.a.layout + 1 + first;
-    Scores some{first, std::min(most, call.scores - first), true};
+    Scores some{first, std::min(SCORES_AT_A_TIME, call.scores - first), true};
     for (int64_t i = 1; i < some.count; ++i) some.adjacent &= features[i] == features[0] + i;
     return some;
 }

@@ -203,7 +203,7 @@ void run_score_weight_gradient(InputCall& call, const InputPasses& pass, const S
 void run_score_gradients(InputCall& call, const InputPasses& pass, int threads) {
     const InputLayer& a = call.a;
     for (int64_t first = 0; first < call.scores; first += SCORES_AT_A_TIME) {
-        run_score_weight_gradient(call, pass, scores_from(call, first, SCORES_AT_A_TIME), threads);
+        run_score_weight_gradient(call, pass, scores_from(call, first), threads);
     }
     const int64_t terms = call.scores * call.terms;
     if (!terms || !a.rows || !a.grad_scores) return;

@@ -11,6 +11,9 @@ extern const dkan::Passes portable;
 #if defined(__x86_64__)
 extern const dkan::Passes avx2;
 extern const dkan::Passes avx512;
+#if defined(DKAN_AVX512_BF16)
+extern const dkan::Passes avx512_bf16;
+#endif
 #endif
 
 namespace {
@@ -30,6 +33,9 @@ std::vector<const Passes*> find_variants() {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw")) {
+#if defined(DKAN_AVX512_BF16)
+        if (__builtin_cpu_supports("avx512bf16")) found.push_back(&avx512_bf16);
+#endif
         found.push_back(&avx512);
     }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(&avx2);

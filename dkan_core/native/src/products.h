@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "pairs.h"
 #include "vectors.h"
 
 namespace {
@@ -11,8 +12,11 @@ constexpr int64_t TILE_ROWS = 6, TILE_VECTORS = LANES == 16 ? 4 : 2;
 // Terms of a sum at a time: their part of the right operand stays in the nearest cache while all rows pass.
 constexpr int64_t DEPTH = 96;
 
+// What the words of A and B are: numbers, or pairs of numbers in bfloat16.
+constexpr bool NUMBERS = false, PAIRS = true;
+
 // C += A B for `ROWS` rows and `VECTORS` vectors of columns.
-template <int ROWS, int VECTORS>
+template <bool WORDS, int ROWS, int VECTORS>
 inline void add_tile(
     const float* a, int64_t row_step, int64_t term_step, const float* b, int64_t b_step, int64_t terms,
     float* c, int64_t c_step) {
@@ -30,7 +34,13 @@ inline void add_tile(
         for (int r = 0; r < ROWS; ++r) {
             const Float left = splat(a[r * row_step + k * term_step]);
 #pragma GCC unroll 8
-            for (int v = 0; v < VECTORS; ++v) sums[r][v] += left * right[v];
+            for (int v = 0; v < VECTORS; ++v) {
+                if constexpr (WORDS == PAIRS) {
+                    sums[r][v] = add_pairs(sums[r][v], left, right[v]);
+                } else {
+                    sums[r][v] += left * right[v];
+                }
+            }
         }
     }
 #pragma GCC unroll 8
@@ -40,7 +50,7 @@ inline void add_tile(
     }
 }
 
-template <int VECTORS>
+template <bool WORDS, int VECTORS>
 inline void add_columns(
     const float* a,
     int64_t row_step,
@@ -53,21 +63,22 @@ inline void add_columns(
     int64_t c_step) {
     int64_t row = 0;
     for (; row + TILE_ROWS <= rows; row += TILE_ROWS) {
-        add_tile<TILE_ROWS, VECTORS>(a + row * row_step, row_step, term_step, b, b_step, terms, c + row * c_step, c_step);
+        add_tile<WORDS, TILE_ROWS, VECTORS>(a + row * row_step, row_step, term_step, b, b_step, terms, c + row * c_step, c_step);
     }
     // Rows by themselves would load the right operand again for each of them.
     if (row + 4 <= rows) {
-        add_tile<4, VECTORS>(a + row * row_step, row_step, term_step, b, b_step, terms, c + row * c_step, c_step);
+        add_tile<WORDS, 4, VECTORS>(a + row * row_step, row_step, term_step, b, b_step, terms, c + row * c_step, c_step);
         row += 4;
     }
     for (; row < rows; ++row) {
-        add_tile<1, VECTORS>(a + row * row_step, row_step, term_step, b, b_step, terms, c + row * c_step, c_step);
+        add_tile<WORDS, 1, VECTORS>(a + row * row_step, row_step, term_step, b, b_step, terms, c + row * c_step, c_step);
     }
 }
 
-// C += A B for `columns` columns, and maybe more up to a whole vector. A number of A stands at
+// C += A B for `columns` columns, and maybe more up to a whole vector. A word of A stands at
 // `row * row_step + term * term_step`, which also reads a matrix the other way round; the rows of B and C are `b_step`
 // and `c_step` apart.
+template <bool WORDS = NUMBERS>
 inline void add_product(
     const float* a,
     int64_t row_step,
@@ -85,10 +96,10 @@ inline void add_product(
         const float* right = b + k * b_step;
         int64_t column = 0;
         for (; column + (TILE_VECTORS - 1) * LANES < columns; column += TILE_VECTORS * LANES) {
-            add_columns<TILE_VECTORS>(left, row_step, term_step, right + column, b_step, rows, terms, c + column, c_step);
+            add_columns<WORDS, TILE_VECTORS>(left, row_step, term_step, right + column, b_step, rows, terms, c + column, c_step);
         }
         for (; column < columns; column += LANES) {
-            add_columns<1>(left, row_step, term_step, right + column, b_step, rows, terms, c + column, c_step);
+            add_columns<WORDS, 1>(left, row_step, term_step, right + column, b_step, rows, terms, c + column, c_step);
         }
     }
 }

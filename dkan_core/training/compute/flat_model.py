@@ -111,17 +111,18 @@ class Replica:
 
     def _prepared_step(self, arrays: Arrays, config: ResolvedTrainConfig) -> PreparedStep | None:
         """Return the steps on the present buffers, where one call computes a whole batch."""
-        if self.device.type != "cpu" or config.precision == "bf16" or config.accumulate > 1:
+        if self.device.type != "cpu" or config.accumulate > 1:
             return None
         buffers = (self.values_P.data_ptr(), self.gradients_P.data_ptr())
         of_rows = tuple(
             (name, array.dtype, array.flags.c_contiguous, *array.shape[1:]) for name, array in arrays.items()
         )
-        key = (*buffers, *of_rows, self.model.training, config.pos_weight, config.label_weights)
+        bf16 = config.precision == "bf16"
+        key = (*buffers, *of_rows, self.model.training, config.pos_weight, config.label_weights, bf16)
         if key not in self._steps:
             if len(self._steps) == KEPT_BUFFERS:
                 self._steps.clear()
-            self._steps[key] = prepare_step(self.model, arrays, config.pos_weight, config.label_weights)
+            self._steps[key] = prepare_step(self.model, arrays, config.pos_weight, config.label_weights, bf16=bf16)
         return self._steps[key]
 
     def _bind_values(self) -> None:

@@ -238,11 +238,11 @@ def add_in_parts(
 
 def _add_part(model: TabularModel, part: dict[str, Tensor], config: ResolvedTrainConfig, total: Tensor) -> Tensor:
     """Add the gradient of some rows of a batch; return what they add to its mean loss."""
-    if config.precision != "bf16":
-        label_weights = constants(config.label_weights, total.device) if config.label_weights else None
-        done = add_step_gradient(model, part, LossTerms(config.pos_weight, label_weights, total))
-        if done is not None:
-            return done
+    label_weights = constants(config.label_weights, total.device) if config.label_weights else None
+    terms = LossTerms(config.pos_weight, label_weights, total)
+    done = add_step_gradient(model, part, terms, bf16=config.precision == "bf16")
+    if done is not None:
+        return done
     return add_part_gradient(model.member_logits, part, config, total)
 
 

@@ -68,8 +68,8 @@ def test_prepared_steps_have_the_bits_of_steps_by_themselves(
 def test_other_models_and_rows_have_no_prepared_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
 
-    def noted(*arguments: Any) -> PreparedStep | None:
-        found.append(prepare_step(*arguments))
+    def noted(*arguments: Any, **options: Any) -> PreparedStep | None:
+        found.append(prepare_step(*arguments, **options))
         return found[-1]
 
     monkeypatch.setattr(flat_model, "prepare_step", noted)
