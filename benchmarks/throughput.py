@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +25,9 @@ import typer
 from dkan_core import FastKAN, PrepareConfig, TrainConfig, prepare, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split, train_batches
-from dkan_core.model import fastkan
-from dkan_core.model.kernels import BACKENDS
+from dkan_core.model.kernels import Kernel, use_kernel
+
+TURNS = 7
 
 Result = dict[str, Any]
 
@@ -102,19 +102,19 @@ def measure_kernels() -> list[Result]:
         model = FastKAN([inputs, 64, 1])
         x = torch.randn(4096, inputs)
 
-        def passes(kernel: str, model: FastKAN = model, x: torch.Tensor = x) -> Callable[[], None]:
+        def passes(kernel: Kernel, model: FastKAN = model, x: torch.Tensor = x) -> Callable[[], None]:
             def run() -> None:
-                with patch.object(fastkan, "radial_linear", BACKENDS[kernel]):
-                    model(x).sum().backward()
+                use_kernel(model, kernel)
+                model(x).sum().backward()
 
             return run
 
-        recomputed, eager = _in_turns(passes("recompute"), passes("eager"))
+        usual, eager = _in_turns(passes("auto"), passes("eager"))
         results.append(
             {
                 "what": f"forward and backward, FastKAN [{inputs}, 64, 1], 4,096 rows, float32",
-                "figure": f"{4096 / recomputed:,.0f} rows/s",
-                "detail": f"{eager / recomputed:.2f} times the formula written out",
+                "figure": f"{4096 / usual:,.0f} rows/s",
+                "detail": f"{eager / usual:.2f} times the formula written out",
             }
         )
     return results
@@ -137,10 +137,10 @@ def measure_training(folder: Path) -> list[Result]:
     ]
 
 
-def _in_turns(first: Callable[[], object], second: Callable[[], object], turns: int = 7) -> tuple[float, float]:
+def _in_turns(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float]:
     """Return the median seconds of two functions that run alternately, after one turn that is not counted."""
     seconds: tuple[list[float], list[float]] = ([], [])
-    for turn in range(turns + 1):
+    for turn in range(TURNS + 1):
         for function, times in zip((first, second), seconds, strict=True):
             started = time.perf_counter()
             function()
