@@ -89,25 +89,24 @@ def find_worst_errors(
     if not len(numbers_E):
         return {}
     rows = _rows(data, numbers_E, saved.preprocessor)
+    is_decoded = not isinstance(data, RawRows)
     source = data.name if isinstance(data, RawRows) else f"the {data.name} split as it is stored"
 
-    def explained(place: int, numbers: Int64) -> list[WorstError]:
+    def explained(finder: ReasonFinder, place: int, high: Int64, low: Int64) -> WorstErrors:
+        numbers = np.concatenate([high, low])
         taken = rows.take(pa.array(np.searchsorted(numbers_E, numbers)))
-        reasons = _reasons(saved, data.labels[place], taken, decoded=not isinstance(data, RawRows))
+        reasons = _reasons(finder.of_label(data.labels[place]), taken, decoded=is_decoded)
         scores = probabilities_NL[numbers, place].tolist()
-        return [
+        errors = [
             WorstError(number=number, probability=probability, reasons=found)
             for number, probability, found in zip(numbers.tolist(), scores, reasons, strict=True)
         ]
+        return WorstErrors(source=source, false_positives=errors[: len(high)], false_negatives=errors[len(high) :])
 
     # One thread, as where a model is explained: so few rows are no work for several.
     with torch_threads(1):
-        return {
-            data.labels[place]: WorstErrors(
-                source=source, false_positives=explained(place, high), false_negatives=explained(place, low)
-            )
-            for place, (high, low) in chosen.items()
-        }
+        finder = ReasonFinder(saved, best_device())
+        return {data.labels[place]: explained(finder, place, *pair) for place, pair in chosen.items()}
 
 
 def _worst(labels_N: Array, scores_N: Array, count: int) -> tuple[Int64, Int64]:
@@ -142,11 +141,11 @@ def _rows(data: EvaluationData, numbers_E: Int64, encoding: Preprocessor) -> pa.
     return pa.concat_tables(found, promote_options="permissive")
 
 
-def _reasons(saved: SavedModel, label: str, rows: pa.Table, *, decoded: bool) -> list[list[Reason]]:
+def _reasons(finder: ReasonFinder, rows: pa.Table, *, decoded: bool) -> list[list[Reason]]:
     """Return the reasons for each row's score, the strongest first."""
     if not len(rows):
         return []
-    (found,) = ReasonFinder(saved, best_device(), label).find(rows, REASONS, "rows to explain")
+    (found,) = finder.find(rows, REASONS, "rows to explain")
     plain = [[Reason(**reason) for reason in row] for row in found.to_pylist()]
     return [[replace(each, value=_shown(each.value)) for each in row] for row in plain] if decoded else plain
 

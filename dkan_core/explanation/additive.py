@@ -3,8 +3,10 @@
 Shape suffixes: N rows, T terms of the model's table, G groups of terms, L labels.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +69,17 @@ class AdditiveExplainer:
         # A row's places stand in the order of the features, not of the table.
         order = {features: place for place, features in enumerate(model.place_features)}
         self._order = [order[term.features] for term in self._terms]
+
+    def of_labels(self, places: Sequence[int]) -> Self:
+        """Return the same for some of its labels.
+
+        Args:
+            places: Among the labels that this one explains.
+        """
+        narrowed = copy.copy(self)
+        narrowed._labels = [self._labels[place] for place in places]
+        narrowed._mean_VL, narrowed._intercept_L = self._mean_VL[:, [*places]], self._intercept_L[[*places]]
+        return narrowed
 
     @property
     def sources(self) -> list[tuple[str, ...]]:

@@ -10,7 +10,9 @@ in proportion to their sizes.
 Shape suffixes: N rows, K background rows, F source columns, Z numbers of a term, L labels.
 """
 
+import copy
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +76,17 @@ class ContributionExplainer:
         self._start_KZ = background_KFZ.sum(dim=1)
         with torch.no_grad():
             self._baseline_L = self._log_odds(self._start_KZ).mean(dim=0)
+
+    def of_labels(self, places: Sequence[int]) -> Self:
+        """Return the same for some of its labels; what does not depend on labels is shared.
+
+        Args:
+            places: Among the labels that this one explains.
+        """
+        narrowed = copy.copy(self)
+        narrowed._labels = [self._labels[place] for place in places]
+        narrowed._baseline_L = self._baseline_L[[*places]]
+        return narrowed
 
     @property
     def sources(self) -> list[tuple[str, ...]]:

@@ -3,8 +3,10 @@
 Shape suffixes: N rows, F source columns, L labels, K reasons.
 """
 
+import copy
 import json
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +51,13 @@ class ReasonFinder:
         self._explainer = explainer_of(saved.module, saved.preprocessor, device, places)
         self._listed = listed_columns(saved.preprocessor)
         self._names = pa.array([CROSS.join(columns) for columns in self._explainer.sources])
+
+    def of_label(self, label: str) -> Self:
+        """Return the same for one of its labels."""
+        narrowed = copy.copy(self)
+        narrowed.labels = (label,)
+        narrowed._explainer = self._explainer.of_labels([self.labels.index(label)])
+        return narrowed
 
     @property
     def columns(self) -> list[str]:
