@@ -138,5 +138,6 @@ def _with_reasons(schema: pa.Schema, finder: ReasonFinder) -> pa.Schema:
     if clash:
         raise DataError(f"column {clash[0]!r} cannot be passed through: the reasons have that name")
     for label, log_odds in finder.baseline.items():
-        logger.info("the reasons of %s add to log-odds of %.4g, the mean over a background", label, log_odds)
+        baseline = "the intercept" if finder.part == "term" else "the mean over a background"
+        logger.info("the reasons of %s add to log-odds of %.4g, %s", label, log_odds, baseline)
     return pa.schema([*schema, *finder.fields], metadata=finder.metadata)

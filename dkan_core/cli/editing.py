@@ -19,7 +19,9 @@ from dkan_core.cli.workflow import PANEL, app
 )
 def edit(
     model: Model,
-    edits: Annotated[str, option("--set", help="TOML file of [[edit]] tables: term, action, and what it needs.")],
+    edits: Annotated[
+        str, option("--set", help="TOML file of edits, a table each: term, action, and what the action needs.")
+    ],
     out: Annotated[str, option("--out", help="Folder or fsspec URI of the new model.", group="Output")],
     data: Annotated[
         str | None,

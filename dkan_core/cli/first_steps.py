@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dkan_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dkan_core.config import PrepareConfig, TrainConfig
+    from dkan_core.config import PrepareConfig, ResolvedTrainConfig, TrainConfig
 
 # Rows of the first file that are looked at for labels; and how many columns are shown.
 LOOKED_AT, SHOWN = 20_000, 8
@@ -106,6 +106,13 @@ def _label_text(name: str, positive: Mapping[str, str]) -> str:
     return f"{name} (1 where it is {positive[name]!r})" if name in positive else name
 
 
+def _described_model(config: "ResolvedTrainConfig") -> str:
+    if not config.hidden:
+        return f"an additive model of {config.members} member{'s' * (config.members > 1)}"
+    widths = " x ".join(map(str, config.hidden))
+    return f"{config.members} network{'s' * (config.members > 1)} of {widths} hidden units"
+
+
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return (", ".join(names[:SHOWN]) or "none") + more
@@ -137,8 +144,8 @@ def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwri
         [
             f"would train on {rows:,} rows, validate on {manifest.splits['valid'].rows:,}, and write to {out}",
             f"labels: {_listed(manifest.labels)}; {len(manifest.preprocessor.columns)} columns",
-            f"{found.members} network{'s' * (found.members > 1)} of {' x '.join(map(str, found.hidden))} hidden units; "
-            f"{found.epochs} epochs of batches of {found.batch_size:,}: {steps:,} steps; "
+            f"{_described_model(found)}; "
+            f"{found.epochs} epoch{'s' * (found.epochs > 1)} of batches of {found.batch_size:,}: {steps:,} steps; "
             f"learning rate {found.learning_rate:.2g}",
             f"strategy {found.strategy}, {found.workers} worker{'s' * (found.workers > 1)} on {found.device}",
         ]

@@ -191,7 +191,7 @@ def _expected(expected: Any, metadata: list[Any], error: str, value: Any) -> str
     too_large = error == "float_type" and type(value) is int
     out_of_range = error in OUT_OF_RANGE or too_large
     words = [each.text for each in metadata if isinstance(each, Expected)]
-    if words and (out_of_range or item_type(expected) is None):
+    if words and (out_of_range or error == "string_pattern_mismatch" or item_type(expected) is None):
         return words[0]
     if out_of_range:
         low = next(each.ge for each in metadata if isinstance(each, Ge))

@@ -62,14 +62,14 @@ class TrainConfig:
     Members, hidden, epochs, batch_size and learning_rate keep the values that are set.
     """
 
-    pairs: Annotated[str, Field(pattern="^(auto|[0-9]{1,3})$"), Expected("auto or a number up to 999")] = setting(
+    pairs: Annotated[str, Field(pattern="^(auto|[0-9]{1,3})$"), Expected("auto or a number from 0 to 999")] = setting(
         "auto", "Model", advanced=True, form=True
     )
     """Pairs of columns with a term of their own, with model additive; "auto": as many as predict unseen rows."""
 
     monotone: Annotated[
         tuple[Annotated[str, Field(pattern=r"(?s)^.+:[+-]$")], ...],
-        Expected("columns with the sign that their curve must have, such as age:+"),
+        Expected("columns with the sign of their curve, such as age:+ (never falls) or age:- (never rises)"),
     ] = setting((), "Model", advanced=True, form=True)
     """Numeric columns along which log-odds never fall (age:+) or never rise (age:-), with model additive."""
 

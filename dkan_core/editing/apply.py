@@ -3,6 +3,7 @@
 Shape suffixes: C cells of a term, V rows of the table, M members, L labels.
 """
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
 from dkan_core.editing.edits import Edit
 from dkan_core.editing.term_cells import TermCells, cells_of, codes_of_values, score_rows
 from dkan_core.errors import ConfigError
-from dkan_core.explanation.additive import TermGroup, term_groups
+from dkan_core.explanation.additive import CROSS, TermGroup, term_groups
 from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified
 
 Mask = npt.NDArray[np.bool_]
@@ -34,14 +35,27 @@ def apply_edits(terms: AdditiveTerms, preprocessor: Preprocessor, edits: Sequenc
     for number, edit in enumerate(edits, start=1):
         where = f"edit {number} ({edit.action} of {edit.term!r})"
         if edit.term not in groups:
-            shown = ", ".join(repr(name) for name in [*groups][:20])
-            raise ConfigError(f"{where}: the model has no such term; it has {shown}{', …' * (len(groups) > 20)}")
+            raise ConfigError(f"{where}: the model has no such term; {_hint(edit.term, [*groups])}")
         labels = terms.config.labels
         if edit.label is not None and edit.label not in labels:
             raise ConfigError(f"{where}: label {edit.label!r} is none of the model's, {', '.join(labels)}")
         chosen = range(len(labels)) if edit.label is None else [labels.index(edit.label)]
         terms = _applied(terms, preprocessor, edit, groups[edit.term], chosen, where)
     return purified(terms)
+
+
+def _hint(term: str, names: Sequence[str]) -> str:
+    """Return which term may be meant: the same columns in another order, or one that is spelt alike; else some of them.
+
+    >>> _hint("b x a", ["a", "b", "a x b"]), _hint("agee", ["age", "hours"]), _hint("z", ["age"])
+    ("did you mean 'a x b'?", "did you mean 'age'?", "it has 'age'")
+    """
+    turned = [name for name in names if sorted(name.split(CROSS)) == sorted(term.split(CROSS))]
+    close = turned or difflib.get_close_matches(term, names, n=1, cutoff=0.7)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    shown = ", ".join(repr(name) for name in names[:20])
+    return f"it has {shown}{f' and {len(names) - 20:,} more' * (len(names) > 20)}"
 
 
 def _applied(
@@ -123,6 +137,10 @@ def _range(
     numeric = preprocessor.numeric[term.features[0]]
     low = -np.inf if edit.start is None else edit.start
     high = np.inf if edit.stop is None else edit.stop
+    if low > numeric.knots[-1] or high < numeric.knots[0]:
+        raise ConfigError(
+            f"{where}: the column has values from {numeric.knots[0]:g} to {numeric.knots[-1]:g}, none there"
+        )
     first, last = score_rows(terms, term, codes_of_values(np.array([low, high]), numeric)) - term.first
     inside_C = (cells.code_C >= first) & (cells.code_C <= last) & (cells.code_C > 0)
     exact_C = ~np.isnan(cells.value_C)

@@ -15,7 +15,7 @@ from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.loading.loader import open_split
 from dkan_core.editing.apply import apply_edits
 from dkan_core.editing.edits import Edit, read_edits
-from dkan_core.errors import DataError
+from dkan_core.errors import DataError, OutputError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.evaluation.prediction import ScoredSplit, best_device, check_match, score_split, to_probability
 from dkan_core.model.additive import AdditiveFastKAN
@@ -28,6 +28,7 @@ from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import exchange_remote, local_copy
 
 MEASURES = ("average_precision", "log_loss", "brier")
+OF_LAST_EDITS = ("edits_split", "edits_before", "edits_after")
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +73,9 @@ def edit(
         model: Folder that ``train`` or ``edit`` wrote, with a model additive; a path or an fsspec URI.
         edits: A TOML file of ``[[edit]]`` tables, or the edits themselves.
         out: Folder or URI of the new model.
-        data: Prepared folder or URI to measure quality on, before and after; the model's metrics are then those after.
-        split: "train", "valid" or "test".
+        data: Prepared folder or URI to measure quality on, before and after.
+        split: "train", "valid" or "test". Metrics and thresholds of the new model are those after the edits where it is
+            "valid", on which they were chosen; else they stay as they were.
         overwrite: Whether an earlier model in ``out`` may be replaced.
 
     Returns:
@@ -88,14 +90,18 @@ def edit(
     check_model_replaceable(out, overwrite=overwrite)
     with local_copy(model) as folder:
         saved = SavedModel(folder)
+    own = str(model).rstrip("/") if is_remote(model) else str(saved.folder.resolve())
+    if own == (str(out).rstrip("/") if is_remote(out) else str(local_path(out).resolve())):
+        raise OutputError(f"{out}: is the model that is edited, which stays as it is; write the new one elsewhere")
     edited, metrics = edit_terms(saved.module, saved.preprocessor, saved.metrics, asked, where=str(model))
     before: dict[str, float | None] = {}
     after: dict[str, float | None] = {}
     if data is not None:
         scored = [_score(module, saved, data, split) for module in (saved.module, edited)]
         before, after = (_measures(each, saved.config.labels) for each in scored)
-        metrics |= {**_description(scored[1], saved.config.labels), "split": split}
-        metrics |= {"edits_before": before, "edits_after": after}
+        metrics |= {"edits_split": split, "edits_before": before, "edits_after": after}
+        if split == "valid":
+            metrics |= _description(scored[1], saved.config.labels)
     # Says which classes a classifier has; edits change nothing of that.
     also = {ESTIMATOR: json.loads(saved.files.read(ESTIMATOR))} if ESTIMATOR in saved.files.files else None
     with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
@@ -129,11 +135,11 @@ def edit_terms(
         DataError: The model is not additive.
     """
     if not isinstance(module, AdditiveFastKAN):
-        raise DataError(f"{where}: is a model {module.config.model}; only the terms of a model additive can be edited")
+        raise DataError(f"{where}: has no terms to edit; only a model trained with model='additive' has")
     edited = apply_edits(terms_of(module), preprocessor, edits).to_model()
     done = [*metrics.get("edits", []), *(each.to_dict() for each in edits)]
     # What earlier edits did to the quality is not what these did.
-    kept = {name: value for name, value in metrics.items() if name not in ("edits_before", "edits_after")}
+    kept = {name: value for name, value in metrics.items() if name not in OF_LAST_EDITS}
     return edited, {**kept, "edits": done}
 
 

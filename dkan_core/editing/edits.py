@@ -76,10 +76,6 @@ class Edit(Schema):
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
-class _Edits(Schema):
-    edit: Annotated[tuple[Edit, ...], Field(min_length=1)]
-
-
 def read_edits(edits: str | Path | Sequence[Edit | Mapping[str, Any]]) -> tuple[Edit, ...]:
     """Return edits in their order.
 
@@ -90,8 +86,7 @@ def read_edits(edits: str | Path | Sequence[Edit | Mapping[str, Any]]) -> tuple[
         ConfigError: The file cannot be read, or an edit is not what the schema says.
     """
     if not isinstance(edits, str | Path):
-        plain = {"edit": [each.to_dict() if isinstance(each, Edit) else dict(each) for each in edits]}
-        return read_json(_Edits, json.dumps(plain), "edits", error=ConfigError).edit
+        return _checked([each.to_dict() if isinstance(each, Edit) else dict(each) for each in edits], "edits")
     try:
         text = Path(edits).read_text(encoding="utf-8")
     except OSError as error:
@@ -104,4 +99,22 @@ def read_edits(edits: str | Path | Sequence[Edit | Mapping[str, Any]]) -> tuple[
         raise ConfigError(f"{edits}: is nested too deeply to be read") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{edits}: is not valid TOML ({error})") from None
-    return read_json(_Edits, json.dumps(parsed, default=str), str(edits), error=ConfigError).edit
+    tables = parsed.get("edit")
+    if set(parsed) != {"edit"} or not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        found = f"it has {', '.join(parsed)}" if parsed else "it is empty"
+        found = "it has one [edit]; write [[edit]]" if isinstance(tables, dict) else found
+        raise ConfigError(f"{edits}: expected [[edit]] tables, each with a term and an action; {found}")
+    return _checked(tables, str(edits))
+
+
+def _checked(plain: Sequence[Mapping[str, Any]], where: str) -> tuple[Edit, ...]:
+    """Return edits; messages count them from 1."""
+    if not plain:
+        raise ConfigError(f"{where}: there is no edit")
+    known, found = [*Edit.model_fields], []
+    for number, each in enumerate(plain, start=1):
+        odd = [name for name in each if name not in known]
+        if odd:
+            raise ConfigError(f"{where}: edit {number}: unknown {odd[0]!r}; expected some of {', '.join(known)}")
+        found.append(read_json(Edit, json.dumps(each, default=str), f"{where}: edit {number}", error=ConfigError))
+    return tuple(found)

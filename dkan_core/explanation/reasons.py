@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from dkan_core.explanation.additive import CROSS
+from dkan_core.explanation.additive import CROSS, AdditiveExplainer
 from dkan_core.explanation.columns import listed_columns
 from dkan_core.explanation.contributions import explainer_of
 from dkan_core.explanation.ids import row_texts
@@ -66,13 +66,18 @@ class ReasonFinder:
         return names
 
     @property
+    def part(self) -> str:
+        """What a contribution is one of: "column", or "term" of an additive model, which has pairs of columns, too."""
+        return "term" if isinstance(self._explainer, AdditiveExplainer) else "column"
+
+    @property
     def fields(self) -> list[tuple[str, pa.DataType]]:
         """Names and types of the columns that ``find`` returns."""
         return [(reasons_column(label), pa.list_(REASON)) for label in self.labels]
 
     @property
     def baseline(self) -> dict[str, float]:
-        """Mean log-odds of each label over the background rows: what contributions start from."""
+        """What contributions are added to, by label: mean log-odds over background rows, or the intercept of terms."""
         return dict(zip(self.labels, self._explainer.baseline.tolist(), strict=True))
 
     @property

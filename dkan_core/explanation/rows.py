@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import torch
 from markupsafe import Markup
 
 from dkan_core.data.source.files import find_parquet
@@ -89,10 +90,13 @@ def explain_rows(
         total = sum(output_schema(saved, paths, [])[1])
         # One thread, as where a model is explained: chunks are so small that threads would wait for each other.
         with torch_threads(1):
-            rows = list(_explained(saved, paths, shown))
+            device = best_device()
+            saved.module.to(device)
+            finder = ReasonFinder(saved, device, shown)
+            rows = list(_explained(saved, finder, paths, device))
         if not rows:
             raise DataError(f"{paths[0]}: has no rows to explain")
-        write_atomic(folder / PAGE, _render(rows, shown, top, total))
+        write_atomic(folder / PAGE, _render(rows, shown, top, total, finder.part))
     logger.info("explained %d of %d rows; page in %s/%s", len(rows), total, out, PAGE)
     return rows
 
@@ -105,10 +109,11 @@ def _chosen_label(saved: SavedModel, label: str | None) -> str:
     return label or max(names, key=lambda name: of_label.get(name, {}).get("prevalence") or 0.0)
 
 
-def _explained(saved: SavedModel, paths: Sequence[str], label: str) -> Iterator[ExplainedRow]:
-    device = best_device()
-    saved.module.to(device)
-    finder = ReasonFinder(saved, device, label)
+def _explained(
+    saved: SavedModel, finder: ReasonFinder, paths: Sequence[str], device: torch.device
+) -> Iterator[ExplainedRow]:
+    """Yield the first rows with the reasons of a finder of one label."""
+    (label,) = finder.labels
     place, baseline = saved.config.labels.index(label), finder.baseline[label]
     number = 0
     for path in paths:
@@ -122,29 +127,30 @@ def _explained(saved: SavedModel, paths: Sequence[str], label: str) -> Iterator[
 
 
 def _reasons(finder: ReasonFinder, rows: pa.RecordBatch, path: str) -> list[list[Reason]]:
-    """Return the reasons of each row, of all columns."""
+    """Return the reasons of each row, of all columns or terms."""
     (found,) = finder.find(rows, len(finder.columns), path)
     return [[Reason(**reason) for reason in row] for row in found.to_pylist()]
 
 
-def _render(rows: Sequence[ExplainedRow], label: str, top: int, total: int) -> Markup:
+def _render(rows: Sequence[ExplainedRow], label: str, top: int, total: int, part: str) -> Markup:
     kept = f"the first {len(rows):,} of {total:,} rows" if len(rows) < total else f"{total:,} row{'s'[: total > 1]}"
     return render_html(
         "rows",
         title=f"Why rows are scored as they are: {label}",
-        lead=f"{kept[:1].upper()}{kept[1:]}, {len(rows[0].reasons):,} columns",
+        lead=f"{kept[:1].upper()}{kept[1:]}, {len(rows[0].reasons):,} {part}s",
         label=label,
         baseline=rows[0].baseline,
-        rows=[(row, _card(row, top)) for row in rows],
+        rows=[(row, _card(row, top, part)) for row in rows],
+        part=part,
         in_contents=REASONS_IN_CONTENTS,
         table_rows=TABLE_ROWS,
         percent=percent,
     )
 
 
-def _card(row: ExplainedRow, top: int) -> Card:
+def _card(row: ExplainedRow, top: int, part: str) -> Card:
     steps = "; ".join(f"{reason.text}: {reason.log_odds:+.3f}" for reason in row.reasons[:top])
     spoken = f"Row {row.number}: from a baseline of {row.baseline:.3f} to log-odds of {row.log_odds:.3f}. {steps}"
-    drawing = draw_waterfall(row.reasons, row.baseline, top)
+    drawing = draw_waterfall(row.reasons, row.baseline, top, part)
     about = "From the baseline to the row's log-odds. Orange raises them, blue lowers them."
     return ("How its log-odds come about", about, page_element(drawing.svg, spoken))

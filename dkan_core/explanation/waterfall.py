@@ -29,19 +29,20 @@ class Reason:
         return f"{self.column} = {self.value}" if self.value is not None else f"{self.column} is missing"
 
 
-def draw_waterfall(reasons: Sequence[Reason], baseline: float, top: int) -> Drawing:
+def draw_waterfall(reasons: Sequence[Reason], baseline: float, top: int, part: str = "column") -> Drawing:
     """Draw how a row's log-odds come about.
 
     Args:
         reasons: Of all columns, the strongest first.
         baseline: What they start from.
         top: How many have a step of their own; the others share the last one.
+        part: What each of them is: a column, or a term.
     """
     steps = [(short(reason.text, TEXT_LENGTH), reason.log_odds) for reason in reasons[:top]]
     texts = [reason.text for reason in reasons[:top]]
     if reasons[top:]:
         others = len(reasons) - top
-        name = f"{others:,} other column{'s' if others > 1 else ''}"
+        name = f"{others:,} other {part}{'s' if others > 1 else ''}"
         steps.append((name, sum(reason.log_odds for reason in reasons[top:])))
         texts.append(name)
     sums = [baseline]

@@ -177,6 +177,9 @@ class ModelMetrics(_Metrics):
     edits: list[dict[str, str | float | list[str]]] | None = None
     """What was changed by hand in an additive model, in this order; None where nothing was."""
 
+    edits_split: str | None = None
+    """Where the quality before and after the last edits was measured."""
+
     edits_before: dict[str, float | None] | None = None
     """Quality before the last edits; None where it was not measured."""
 

@@ -1,5 +1,6 @@
 """Edits of an additive model: what was asked for changes, and nothing else."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from dkan_core import ConfigError, DataError, EditResult, FastKANClassifier, edit, evaluate
+from dkan_core import ConfigError, DataError, EditResult, FastKANClassifier, OutputError, edit, evaluate
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.explanation.additive import AdditiveExplainer
@@ -131,6 +132,29 @@ def test_an_edited_model_is_a_model_and_its_card_lists_the_edits(
     assert evaluated.metrics["average_precision"] == pytest.approx(result.after["average_precision"])
 
 
+def test_metrics_and_thresholds_stay_those_of_validation(data: Path, model: Path, tmp_path: Path) -> None:
+    before = SavedModel(model)
+    result = edit(model, [{"term": "x", "action": "remove"}], tmp_path / "edited", data=data, split="test")
+    edited = SavedModel(tmp_path / "edited")
+    assert result.after["average_precision"] != result.before["average_precision"]
+    assert edited.thresholds == before.thresholds
+    assert edited.metrics["average_precision"] == before.metrics["average_precision"]
+    card = (tmp_path / "edited" / "README.md").read_text()
+    assert "on the test split | before | after" in card and "validation metrics above are those before" in card
+    edit(model, [{"term": "x", "action": "remove"}], tmp_path / "on-valid", data=data)
+    assert SavedModel(tmp_path / "on-valid").metrics["average_precision"] != before.metrics["average_precision"]
+    assert "those before the edits" not in (tmp_path / "on-valid" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["model", "."])
+def test_a_model_does_not_replace_itself(name: str, model: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(model, tmp_path / "run" / "model")
+    kept = (copied / "model.safetensors").read_bytes()
+    with pytest.raises(OutputError, match="is the model that is edited, which stays as it is"):
+        edit(tmp_path / "run" / name, [{"term": "x", "action": "remove"}], copied, overwrite=True)
+    assert (copied / "model.safetensors").read_bytes() == kept
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -138,7 +162,16 @@ def test_an_edited_model_is_a_model_and_its_card_lists_the_edits(
             '[[edit]]\nterm = "age"\naction = "remove"',
             "edit 1 .remove of 'age'.: the model has no such term; it has 'x'",
         ),
-        ('[[edit]]\nterm = "x"\naction = "delete"', r"edit\.0\.action|edit"),
+        ('[[edit]]\nterm = "noisy"\naction = "remove"', "did you mean 'noise'"),
+        ('[[edit]]\nterm = "x"\naction = "delete"', r"edit 1: action: Input should be 'monotone', 'clip'"),
+        (
+            '[[edit]]\nterm = "x"\naction = "remove"\nwhy = 1',
+            "edit 1: unknown 'why'; expected some of term, action, label",
+        ),
+        ('[[edit]]\nterm = "x"\naction = "flatten"\nstart = 500', "the column has values from .* to .*, none there"),
+        ('[edit]\nterm = "x"', r"it has one \[edit\]; write \[\[edit\]\]"),
+        ('[[edits]]\nterm = "x"', r"expected \[\[edit\]\] tables, each with a term and an action; it has edits"),
+        ("edit = []", "there is no edit"),
         ('[[edit]]\nterm = "x"\naction = "scale"', "scale needs factor"),
         ('[[edit]]\nterm = "x"\naction = "remove"\nfactor = 2.0', "remove takes no factor"),
         ('[[edit]]\nterm = "kind"\naction = "monotone"\ndirection = "+"', "only a numeric column can be monotone"),
@@ -146,7 +179,7 @@ def test_an_edited_model_is_a_model_and_its_card_lists_the_edits(
         ('[[edit]]\nterm = "x"\naction = "remove"\nlabel = "no"', "label 'no' is none of the model's, label, other"),
         ("[[edit", "is not valid TOML"),
         ("x = " + "[" * 100_000, "is nested too deeply to be read"),
-        ("", "edit"),
+        ("", "it is empty"),
     ],
 )
 def test_a_wrong_edit_is_one_message(
@@ -201,9 +234,9 @@ def test_quality_that_earlier_edits_had_is_not_that_of_later_ones(data: Path, mo
 
 
 def test_only_an_additive_model_is_edited(trained: Any, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="only the terms of a model additive can be edited"):
+    with pytest.raises(DataError, match=r"has no terms to edit; only a model trained with model=.additive. has"):
         edit(trained.model, [{"term": "x", "action": "remove"}], tmp_path / "out")
     with pytest.raises(ConfigError, match=r"nothing.toml: cannot be read"):
         edit(trained.model, tmp_path / "nothing.toml", tmp_path / "out")
-    with pytest.raises(DataError, match="FastKANClassifier: is a model auto; only the terms of a model additive"):
+    with pytest.raises(DataError, match="FastKANClassifier: has no terms to edit"):
         FastKANClassifier.load(trained.model).edit([{"term": "x", "action": "remove"}])

@@ -6,8 +6,6 @@ Shape suffixes: N rows.
 """
 
 import itertools
-from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +14,6 @@ import torch
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.encoding.preprocessor import Preprocessor, quantize
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.errors import ConfigError
 from dkan_core.model.additive import score_codes
 from dkan_core.model.additive_shape import SCORE_CODES, AdditiveShape, FeatureCuts
 from dkan_core.model.architecture import MAX_BINARY_KNOTS
@@ -29,6 +26,7 @@ from dkan_core.training.setup.feature_crosses import (
     Residuals,
     coded_column,
 )
+from dkan_core.training.setup.monotone import parse_monotone
 
 # Bins of a number and codes of a category in a pair, at most.
 NUMERIC_BINS, CATEGORY_BINS = 16, 32
@@ -37,8 +35,6 @@ MAX_PAIRED = 48
 # Best pairs that are looked at again after each one that is taken.
 MAX_SHORTLIST = 32
 MAX_AUTO_PAIRS = 24
-
-SIGNS: dict[str, Literal[-1, 1]] = {"+": 1, "-": -1}
 
 
 def choose_additive(
@@ -74,25 +70,6 @@ def choose_additive(
         binned=tuple(FeatureCuts(feature=feature, cuts=binned[feature]) for feature in used),
     )
     return tuple((index,) for index in coded), shape
-
-
-def parse_monotone(settings: Sequence[str], preprocessor: Preprocessor) -> tuple[tuple[int, Literal[-1, 1]], ...]:
-    """Return the numeric features that are to be monotone, each with 1 for rising or -1 for falling.
-
-    Raises:
-        ConfigError: A setting names no numeric column, or one twice.
-    """
-    numeric = {feature.name: index for index, feature in enumerate(preprocessor.numeric)}
-    found: dict[int, Literal[-1, 1]] = {}
-    for text in settings:
-        name, _, sign = text.rpartition(":")
-        if name not in numeric:
-            shown = ", ".join(sorted(numeric)[:20]) or "none"
-            raise ConfigError(f"monotone: {name!r} is no numeric column of the data; those are {shown}")
-        if numeric[name] in found:
-            raise ConfigError(f"monotone: column {name!r} is named twice")
-        found[numeric[name]] = SIGNS[sign]
-    return tuple(sorted(found.items()))
 
 
 def choose_pairs(residuals: list[Residuals], columns: dict[int, CodedColumn], limit: int | None) -> list[Group]:

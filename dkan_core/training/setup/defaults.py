@@ -12,6 +12,7 @@ from dkan_core.model.kernels import check_kernel, describe_kernel
 from dkan_core.tracking.mlflow.client import check_mlflow
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.setup.model_division import check_columns, check_division, tensor_parallel_size
+from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.training.setup.placement import choose_eval_device, rank_devices, worker_devices
 from dkan_core.training.setup.sizing import (
     batch_rows,
@@ -71,6 +72,9 @@ def resolve_for(
         prepared: The data set.
         torchrun: What torchrun has started.
         from_scratch: Whether training starts from an untrained model, unless ``config`` names one.
+
+    Raises:
+        ConfigError: As ``resolve`` does, or a setting names a column that the data do not have.
     """
     train = prepared.splits["train"]
     found = resolve(
@@ -82,6 +86,7 @@ def resolve_for(
         needs_gradients=not (from_scratch and needs_no_gradients(config, prepared)),
     )
     check_columns(found, prepared.preprocessor)
+    parse_monotone(found.monotone, prepared.preprocessor)
     return found
 
 

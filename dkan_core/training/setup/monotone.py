@@ -1,0 +1,28 @@
+"""Which columns an additive model is to be monotone along."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.errors import ConfigError
+
+SIGNS: dict[str, Literal[-1, 1]] = {"+": 1, "-": -1}
+
+
+def parse_monotone(settings: Sequence[str], preprocessor: Preprocessor) -> tuple[tuple[int, Literal[-1, 1]], ...]:
+    """Return the numeric features that are to be monotone, each with 1 for rising or -1 for falling.
+
+    Raises:
+        ConfigError: A setting names no numeric column, or one twice.
+    """
+    numeric = {feature.name: index for index, feature in enumerate(preprocessor.numeric)}
+    found: dict[int, Literal[-1, 1]] = {}
+    for text in settings:
+        name, _, sign = text.rpartition(":")
+        if name not in numeric:
+            shown = ", ".join(sorted(numeric)[:20]) or "none"
+            raise ConfigError(f"monotone: {name!r} is no numeric column of the data; those are {shown}")
+        if numeric[name] in found:
+            raise ConfigError(f"monotone: column {name!r} is named twice")
+        found[numeric[name]] = SIGNS[sign]
+    return tuple(sorted(found.items()))
