@@ -49,7 +49,14 @@ class Importance:
 
 
 def rank_by_effect(
-    answers: Answers, columns: Sequence[Column], *, top: int, cells: float, seed: int, advance: Advance
+    answers: Answers,
+    columns: Sequence[Column],
+    *,
+    top: int,
+    cells: float,
+    seed: int,
+    advance: Advance,
+    first: Sequence[Importance] | None = None,
 ) -> list[Importance]:
     """Measure the effect of every column, the largest first.
 
@@ -68,55 +75,73 @@ def rank_by_effect(
         cells: Values to read, at most; so also for the second measurement.
         seed: Decides whose value a row is given.
         advance: Called with 1 after each column.
+        first: What ``first_effects`` has found, if it was asked.
     """
     few = affordable_rows(answers.arrays, len(columns), cells, least=LEAST_ROWS)
-    found = _effects(answers, columns, few, seed, advance)
+    found = first or first_effects(answers, columns, cells=cells, seed=seed, advance=advance)[0]
     # Twice as many as wanted, so that a column that a few rows ranked too low can still come back.
     many = affordable_rows(answers.arrays, 2 * top, cells, least=LEAST_ROWS)
     ranked = sorted(zip(found, columns, strict=True), key=lambda pair: -pair[0].effect)
     if many > few:
         again = [column for _, column in ranked[: 2 * top]]
-        better = _effects(answers, again, many, seed, lambda _: None)
+        (better,) = _effects(answers, again, many, seed, lambda _: None)
         rest = [importance for importance, _ in ranked[2 * top :]]
         return sorted(better, key=lambda importance: -importance.effect) + rest
     return [importance for importance, _ in ranked]
 
 
-def _effects(answers: Answers, columns: Sequence[Column], rows: int, seed: int, advance: Advance) -> list[Importance]:
-    """Measure each column on ``rows`` of those rows whose value changes; the others do not move."""
+def first_effects(
+    answers: Answers, columns: Sequence[Column], *, cells: float, seed: int, advance: Advance
+) -> list[list[Importance]]:
+    """Return the first measurement of ``rank_by_effect`` for each label that the answers have: one pass serves all.
+
+    Args:
+        answers: The model's.
+        columns: The columns to measure, in whose order the importances are.
+        cells: Values to read, at most.
+        seed: Decides whose value a row is given.
+        advance: Called with 1 after each column.
+    """
+    few = affordable_rows(answers.arrays, len(columns), cells, least=LEAST_ROWS)
+    return _effects(answers, columns, few, seed, advance)
+
+
+def _effects(
+    answers: Answers, columns: Sequence[Column], rows: int, seed: int, advance: Advance
+) -> list[list[Importance]]:
+    """Measure each column on ``rows`` of those rows whose value changes, for each label; the others do not move."""
     total = row_count(answers.arrays)
     changed, changes = {}, []
     for column in columns:
         changed_M, cells = redrawn(answers.arrays, column, _orders(seed, column, total, 1)[0])
         changed[column.name] = len(changed_M) / total
         changes.append((changed_M[:rows], [(column, cells[slice(rows)])]))
-    found = []
+    found: list[list[Importance]] = [[] for _ in range(answers.log_odds_NL.shape[1])]
     for column, (chosen, _), after_ML in zip(columns, changes, answers.to_changes(changes), strict=True):
-        effect, error = 0.0, 0.0
-        if len(chosen):
-            # Halved, as both the row's own value and the exchanged one vary.
-            squares_ML = np.square(after_ML - answers.log_odds_NL[chosen]) / 2
-            effect, error = _root_mean(squares_ML, changed[column.name], total)
-        found.append(
-            Importance(name=column.name, kind=column.kind, effect=effect, effect_error=error, effect_rows=len(chosen))
-        )
+        # Halved, as both the row's own value and the exchanged one vary.
+        squares_ML = np.square(after_ML - answers.log_odds_NL[chosen]) / 2
+        for of_label, squares_M in zip(found, squares_ML.T, strict=True):
+            effect, error = _root_mean(squares_M, changed[column.name], total) if len(chosen) else (0.0, 0.0)
+            rows_read = len(chosen)
+            of_label.append(
+                Importance(name=column.name, kind=column.kind, effect=effect, effect_error=error, effect_rows=rows_read)
+            )
         advance(1)
     return found
 
 
-def _root_mean(squares_NL: Float64, share: float, total: int) -> tuple[float, float]:
-    """Return the root of each label's mean, averaged over labels, and its standard error.
+def _root_mean(squares_N: Float64, share: float, total: int) -> tuple[float, float]:
+    """Return the root of the mean, and its standard error.
 
     Args:
-        squares_NL: Of some rows that changed.
+        squares_N: Of some rows that changed.
         share: Share of the rows that changed; the squares of the others are zero.
         total: All rows.
     """
-    roots_L = np.sqrt(share * squares_NL.mean(axis=0))
-    slopes_L = np.divide(0.5, roots_L, out=np.zeros_like(roots_L), where=roots_L > 0)
-    parts_N = (squares_NL * slopes_L).mean(axis=1)
+    root = float(np.sqrt(share * squares_N.mean()))
+    parts_N = squares_N * (0.5 / root if root else 0.0)
     variance = share**2 * parts_N.var() / len(parts_N) + share * (1 - share) * parts_N.mean() ** 2 / total
-    return float(roots_L.mean()), float(np.sqrt(variance))
+    return root, float(np.sqrt(variance))
 
 
 def _orders(seed: int, column: Column, rows: int, count: int) -> list[Rows]:

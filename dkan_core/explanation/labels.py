@@ -8,7 +8,7 @@ import numpy as np
 
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.importance import Importance
-from dkan_core.explanation.learned import Effort, LabelExplanation, read_label
+from dkan_core.explanation.learned import Effort, LabelExplanation, read_effects, read_label
 from dkan_core.explanation.response import row_count
 from dkan_core.model.saved_model import SavedModel
 
@@ -53,7 +53,11 @@ def explain_labels(
         effort: How much to compute for each label.
         seed: Decides the shuffles.
     """
-    found = {label: read_label(saved, arrays, split=split, label=label, effort=effort, seed=seed) for label in labels}
+    effects = read_effects(saved, arrays, labels, effort=effort, seed=seed) if len(labels) > 1 else {}
+    found = {
+        label: read_label(saved, arrays, split=split, label=label, effort=effort, seed=seed, effects=effects.get(label))
+        for label in labels
+    }
     precisions = [each.average_precision for each in found.values() if each.average_precision is not None]
     return Explanation(
         split=split,

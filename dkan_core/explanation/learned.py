@@ -14,14 +14,15 @@ from dkan_core.evaluation.metrics import Array, macro_average_precision
 from dkan_core.evaluation.prediction import best_device, check_probabilities, to_probability, torch_threads
 from dkan_core.explanation.additive import AdditiveCurves
 from dkan_core.explanation.bands import Measured, standard_errors
-from dkan_core.explanation.columns import listed_columns, source_columns
+from dkan_core.explanation.columns import Column, listed_columns, source_columns
 from dkan_core.explanation.curves import Curve, ReadCurve, describe_curve, read_curve, read_term
 from dkan_core.explanation.ids import ListedIds, read_ids
-from dkan_core.explanation.importance import Importance, add_precision_drops, rank_by_effect
+from dkan_core.explanation.importance import Importance, add_precision_drops, first_effects, rank_by_effect
 from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, map_pair
 from dkan_core.explanation.model_answers import ModelAnswers
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
 from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
 
@@ -95,6 +96,47 @@ class LabelExplanation:
         return len(self.curves) + len(self.ids)
 
 
+def read_effects(
+    saved: SavedModel, arrays: Arrays, labels: Sequence[str], *, effort: Effort, seed: int
+) -> dict[str, list[Importance]]:
+    """Return how far each column moves the log-odds of each label, by one pass over the rows for all labels.
+
+    Args:
+        saved: The model.
+        arrays: Prepared rows.
+        labels: Those of the model that are wanted.
+        effort: How much to compute.
+        seed: Decides whose value a row is given.
+    """
+    device = best_device()
+    model, columns = saved.module.to(device), _columns(saved)
+    places = [saved.config.labels.index(label) for label in labels]
+    with torch_threads(_threads(model)), progress(f"{len(labels)} labels", len(columns), "columns") as advance:
+        answers = ModelAnswers(model, device, places, _inputs(arrays))
+        found = first_effects(answers, columns, cells=effort.cells, seed=seed, advance=advance)
+    return dict(zip(labels, found, strict=True))
+
+
+def _inputs(arrays: Arrays) -> Arrays:
+    return {name: arrays[name] for name in INPUTS if name in arrays}
+
+
+def _columns(saved: SavedModel) -> list[Column]:
+    """Return all columns that a model reads, those of ids last."""
+    config = saved.config
+    # A value code that the model has no weights for is no place where its curve could jump.
+    exact = {index for group in config.one_hot_groups for index in group}
+    exact |= {*config.blended.coded} if config.blended is not None else set()
+    return [*source_columns(saved.preprocessor, exact), *listed_columns(saved.preprocessor)]
+
+
+def _threads(model: TabularModel) -> int:
+    """Return how many threads compute what a model answers to changed rows."""
+    # Where only changes are computed, batches are so small that threads which wait for each other cost more than they
+    # save: on two busy cores ten times as much.
+    return 1 if model.first_layer_is_sum else torch.get_num_threads()
+
+
 def read_label(
     saved: SavedModel,
     arrays: Arrays,
@@ -104,6 +146,7 @@ def read_label(
     effort: Effort,
     seed: int,
     drawn: Sequence[str] | None = None,
+    effects: Sequence[Importance] | None = None,
 ) -> LabelExplanation:
     """Read what a model learned about a label off its answers on some rows.
 
@@ -115,6 +158,7 @@ def read_label(
         effort: How much to compute.
         seed: Decides the shuffles.
         drawn: Columns to draw curves of, where the model has them. Default: the most important ones.
+        effects: What ``read_effects`` has found of the label, if it was asked.
 
     Raises:
         DataError: The model gives no probability for a row.
@@ -123,23 +167,18 @@ def read_label(
     model = saved.module.to(device)
     place = saved.config.labels.index(label)
     labels_NL: Array = arrays["labels"][:, [place]]
-    inputs: Arrays = {name: arrays[name] for name in INPUTS if name in arrays}
-    # A value code that the model has no weights for is no place where its curve could jump.
-    exact = {index for group in model.config.one_hot_groups for index in group}
-    exact |= {*model.config.blended.coded} if model.config.blended is not None else set()
-    listed = listed_columns(saved.preprocessor)
-    columns = [*source_columns(saved.preprocessor, exact), *listed]
+    inputs, columns = _inputs(arrays), _columns(saved)
+    listed = [column for column in columns if column.listed is not None]
     by_name = {column.name: column for column in columns}
     top = min(effort.top, len(columns))
     paired = min(PAIRED, top) if effort.maps else 0
-    steps = len(columns) + top * (1 + bool(effort.shuffles)) + math.comb(paired, 2) + effort.maps
-    # Where only changes are computed, batches are so small that threads which wait for each other cost more than they
-    # save: on two busy cores ten times as much.
-    threads = 1 if model.first_layer_is_sum else torch.get_num_threads()
-    with torch_threads(threads), progress(f"explaining {label}", steps, "steps") as advance:
+    steps = (0 if effects else len(columns)) + top * (1 + bool(effort.shuffles)) + math.comb(paired, 2) + effort.maps
+    with torch_threads(_threads(model)), progress(f"explaining {label}", steps, "steps") as advance:
         answers = ModelAnswers(model, device, [place], inputs)
         check_probabilities(to_probability(answers.scored_NL), saved.config.labels, split)
-        ranked = rank_by_effect(answers, columns, top=effort.top, cells=effort.cells, seed=seed, advance=advance)
+        ranked = rank_by_effect(
+            answers, columns, top=effort.top, cells=effort.cells, seed=seed, advance=advance, first=effects
+        )
         # A curve that is a table has steps and no gradient.
         if effort.slopes and "numeric" in inputs and not isinstance(model, AdditiveFastKAN):
             slopes_F = measure_slopes(model, device, inputs, [place], effort.cells)
