@@ -42,12 +42,7 @@ def main(
     """Measure and print Markdown tables."""
     with tempfile.TemporaryDirectory() as folder:
         model, prepared, rows = model.resolve(), prepared.resolve(), rows.resolve()
-        commands: dict[str, list[str | Path]] = {
-            "explain": ["explain", model, prepared, "--out", Path(folder) / "explained"],
-            "evaluate": ["evaluate", model, prepared, "--out", Path(folder) / "evaluated"],
-            "evaluate --no-explain": ["evaluate", model, prepared, "--no-explain", "--out", Path(folder) / "evaluated"],
-            "predict": ["predict", model, rows, "--out", Path(folder) / "scored.parquet"],
-        }
+        commands = commands_of(model, prepared, rows, Path(folder))
         checkouts = [HERE] if against is None else [HERE, against.resolve()]
         for name, seconds in measure_commands(commands, checkouts, turns).items():
             ratio = statistics.median(own / other for own, other in zip(seconds[0], seconds[-1], strict=True))
@@ -55,6 +50,17 @@ def main(
             typer.echo(f"| dkan {name} | {shown} | {ratio:.2f} |")
     for name, rate in measure_scoring(model, pq.read_table(rows), label).items():
         typer.echo(f"| {name} | {rate:,.0f} rows per CPU second |")
+
+
+def commands_of(model: Path, prepared: Path, rows: Path, folder: Path) -> dict[str, list[str | Path]]:
+    """Return the commands, each of which can run again and again."""
+    to_folder: list[str | Path] = ["--out", folder / "results", "--overwrite"]
+    return {
+        "explain": ["explain", model, prepared, "--out", folder / "explained", "--overwrite"],
+        "evaluate": ["evaluate", model, prepared, *to_folder],
+        "evaluate --no-explain": ["evaluate", model, prepared, "--no-explain", *to_folder],
+        "predict": ["predict", model, rows, "--out", folder / "scored.parquet", "--overwrite"],
+    }
 
 
 def measure_commands(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.inference import HERE, measure_commands, measure_scoring
+from benchmarks.inference import HERE, commands_of, measure_commands, measure_scoring
 from tests.onnx_export.models import random_model, table
 
 
@@ -16,6 +16,14 @@ def test_commands_of_two_checkouts_take_turns() -> None:
     assert all(0 < second < 60 for seconds in found["help"] for second in seconds)
     with pytest.raises(subprocess.CalledProcessError):
         measure_commands({"wrong": ["explore"]}, [HERE], turns=1)
+
+
+def test_commands_can_run_again(tmp_path: Path) -> None:
+    pq.write_table(table(), tmp_path / "rows.parquet")
+    random_model(tmp_path / "model")
+    commands = commands_of(tmp_path / "model", tmp_path / "prepared", tmp_path / "rows.parquet", tmp_path)
+    assert all("--overwrite" in words for words in commands.values())
+    assert len(measure_commands({"predict": commands["predict"]}, [HERE], turns=2)["predict"][0]) == 2
 
 
 def test_scoring_is_measured_in_rows_of_a_cpu_second(tmp_path: Path) -> None:
