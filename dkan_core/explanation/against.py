@@ -6,6 +6,7 @@ column of the earlier model that the rows do not have is missing for it in every
 Shape suffixes: N rows, L labels.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +29,8 @@ from dkan_core.explanation.model_answers import LARGEST
 from dkan_core.explanation.reading_back import read_back
 from dkan_core.model.calibration import sigmoid
 from dkan_core.model.saved_model import SavedModel
+
+logger = logging.getLogger(__name__)
 
 # Rows that are shown, and the columns that are named for each.
 CHANGED_ROWS, CHANGED_REASONS = 10, 3
@@ -141,6 +144,9 @@ def compare_explanations(
     ours, theirs = (_kinds(source_columns(each.preprocessor)) for each in (saved, earlier))
     only_here = [name for name, kind in ours.items() if theirs.get(name) != kind]
     only_there = [name for name, kind in theirs.items() if ours.get(name) != kind]
+    if only_here or only_there:
+        both = len(ours) - len(only_here)
+        logger.warning("%s: reads %d of the model's %d columns, and %d others", where, both, len(ours), len(only_there))
     given = _encoded(saved, earlier, arrays, labels, only_there)
     quick = replace(effort, shuffles=0, slopes=False, maps=0)
     labels_found: dict[str, LabelExplanation] = {}

@@ -30,6 +30,8 @@ WIDE = 9.4 * POINTS_PER_INCH
 # A longer name beside the axis would leave less than half the width to the bars.
 NAME_LENGTH = 26
 BAR_HEIGHT = 0.29 * POINTS_PER_INCH
+# Of importances: the table beneath has them all, and what follows is not pages away.
+MAX_BARS = 40
 # Share of a bar's room that the bar takes.
 BAR_SHARE, LEVEL_SHARE = 0.56, 0.5
 

@@ -15,7 +15,7 @@ from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.evaluation.prediction import check_match
 from dkan_core.explanation.against import compare_explanations
 from dkan_core.explanation.curve_drawings import draw_curve
-from dkan_core.explanation.drawings import Drawing, draw_importance
+from dkan_core.explanation.drawings import MAX_BARS, Drawing, draw_importance
 from dkan_core.explanation.heatmaps import draw_map
 from dkan_core.explanation.labels import Explanation, explain_labels
 from dkan_core.explanation.learned import Effort, LabelExplanation
@@ -182,7 +182,7 @@ def _curves(found: LabelExplanation) -> list[Drawing]:
 def _draw_labels(found: Explanation) -> dict[str, LabelDrawings]:
     return {
         name: LabelDrawings(
-            importance=draw_importance(each.importance[: each.shown]),
+            importance=draw_importance(each.importance[: min(each.shown, MAX_BARS)]),
             curves=_curves(each),
             maps=[draw_map(pair) for pair in each.maps],
         )
@@ -191,10 +191,10 @@ def _draw_labels(found: Explanation) -> dict[str, LabelDrawings]:
 
 
 def _draw_overview(found: Explanation) -> Drawing | None:
-    """Draw the importances as means over several labels: as many bars as each label has."""
+    """Draw the importances as means over several labels: as many bars as the label with the most has."""
     if len(found.labels) == 1:
         return None
-    bars = max(each.shown for each in found.labels.values())
+    bars = min(MAX_BARS, max(each.shown for each in found.labels.values()))
     return draw_importance(found.importance[:bars], wide=True)
 
 

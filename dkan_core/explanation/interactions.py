@@ -19,6 +19,9 @@ from dkan_core.explanation.columns import Cells, Column, Settings, encode_values
 from dkan_core.explanation.grid import MAX_LEVELS, Scale, choose_scale, shown_range, written
 from dkan_core.explanation.response import Answers, affordable_rows, respond, respond_by_member
 
+# What float32 leaves, in log-odds, of a pair whose columns only add up.
+ROUNDING = 1e-5
+
 
 @dataclass(frozen=True, kw_only=True)
 class Interaction:
@@ -104,7 +107,7 @@ def find_interactions(
     cells: float,
     advance: Callable[[int], None],
 ) -> list[Interaction]:
-    """Measure every pair of columns, the strongest first.
+    """Measure every pair of columns, the strongest first; those that do nothing together are left out.
 
     Both columns are set to every pair of some of their values in some rows; the mean over the rows is the partial
     dependence of the pair. Taking away the mean over either column leaves the pair's own part. The values are weighted
@@ -137,7 +140,7 @@ def find_interactions(
             Interaction(first=first.column.name, second=second.column.name, strength=float(np.sqrt(own)), share=share)
         )
         advance(1)
-    return sorted(found, key=lambda pair: -pair.strength)
+    return sorted((pair for pair in found if pair.strength > ROUNDING), key=lambda pair: -pair.strength)
 
 
 def map_pair(

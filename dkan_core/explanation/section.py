@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from dkan_core.explanation.curve_drawings import departing_marks
 from dkan_core.explanation.curves import Curve
-from dkan_core.explanation.drawings import Drawing, percent
+from dkan_core.explanation.drawings import MAX_BARS, Drawing, percent
 from dkan_core.explanation.heatmaps import MapCell, cells_of, with_error
 from dkan_core.explanation.interactions import PairMap
 from dkan_core.explanation.labels import Explanation
@@ -88,7 +88,7 @@ def _panel(found: LabelExplanation, drawings: LabelDrawings) -> dict[str, Any]:
     return {
         "name": found.label,
         "facts": _facts(found),
-        "importance_card": _importance_card(found, drawings.importance, found.shown),
+        "importance_card": _importance_card(found, drawings.importance, min(found.shown, MAX_BARS)),
         "importance": found.importance,
         "curve_cards": [*zip(found.curves, _curve_cards(found, drawings.curves), strict=True)],
         "ids": found.ids,
