@@ -131,6 +131,37 @@ def test_dry_runs_say_what_would_be_done_and_write_nothing(
     assert sorted(here.rglob("*")) == before
 
 
+def test_dry_run_of_an_additive_model_names_its_kind(
+    here: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    words = ["--model", "additive", "--members", "3", "--device", "cpu", "--dry-run"]
+    assert dkan("train", prepared, "--out", "additive", *words, monkeypatch=monkeypatch) == 0
+    assert re.search(r"an additive model of 3 members; \d+ epochs? of batches", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]], ids=["run", "dry run"])
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("ex:+", "monotone: 'ex' is no numeric column of the data; those are area_error"),
+        ("x", r"monotone must be columns with the sign of their curve, such as age:\+ .never falls. or age:-"),
+    ],
+)
+def test_a_column_that_cannot_be_monotone_is_found_before_the_run_begins(
+    here: Path,
+    prepared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    asked: str,
+    message: str,
+    dry_run: list[str],
+) -> None:
+    words = ["--model", "additive", "--monotone", asked, "--device", "cpu", *dry_run]
+    code = dkan("train", prepared, "--out", "additive", *words, monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, message)
+    assert not (here / "additive").exists()
+
+
 @pytest.mark.parametrize(("option", "lines"), [("--quiet", 0), ("--verbose", 1)])
 def test_quiet_says_nothing_of_what_goes_well(here: Path, option: str, lines: int) -> None:
     from tests import warm

@@ -1,5 +1,7 @@
 """Edits of an additive model: what was asked for changes, and nothing else."""
 
+import html
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dkan_core import ConfigError, DataError, EditResult, FastKANClassifier, OutputError, edit, evaluate
+from dkan_core import ConfigError, DataError, EditResult, FastKANClassifier, OutputError, edit, evaluate, explain_rows
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.explanation.additive import AdditiveExplainer
@@ -144,6 +147,16 @@ def test_metrics_and_thresholds_stay_those_of_validation(data: Path, model: Path
     edit(model, [{"term": "x", "action": "remove"}], tmp_path / "on-valid", data=data)
     assert SavedModel(tmp_path / "on-valid").metrics["average_precision"] != before.metrics["average_precision"]
     assert "those before the edits" not in (tmp_path / "on-valid" / "README.md").read_text()
+
+
+def test_the_page_of_rows_counts_terms_and_names_the_intercept(model: Path, tmp_path: Path) -> None:
+    pq.write_table(ROWS.slice(0, 3), tmp_path / "rows.parquet")
+    (first, *_) = explain_rows(model, tmp_path / "rows.parquet", tmp_path / "page", label="label", top=2)
+    page = html.unescape(" ".join((tmp_path / "page" / "rows.html").read_text().split()))
+    terms = len(first.reasons)
+    assert f"3 rows, {terms} terms" in page and f"{terms - 2} other terms" in page
+    assert "the model's intercept. The contributions of all terms" in page and "All terms" in page
+    assert not {"All columns", "Strongest column", "other columns"} & {*re.findall(r"\w+ columns?", page)}
 
 
 @pytest.mark.parametrize("name", ["model", "."])
