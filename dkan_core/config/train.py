@@ -161,8 +161,10 @@ class TrainConfig:
     """Where the evaluator computes, such as cuda:1; "auto" is a GPU without a worker, else the first worker's."""
 
     precision: Literal["fp32", "bf16"] = setting("fp32", "Training")
-    """"bf16" computes matrix products in bfloat16 where the device is faster at that; parameters and gradients stay
-    float32. On a CPU it pays for scores that are not stored as uint8, and needs AVX-512 BF16."""
+    """"bf16" computes matrix products in bfloat16, where the device is faster at that; all else stays float32.
+
+    On a CPU it pays for scores that are not stored as uint8, and needs AVX-512 BF16.
+    """
 
     kernel: Literal["auto", "eager", "recompute", "native"] = setting("auto", "Training", advanced=True)
     """What computes the layers; "auto" is the fastest that is right on the device: native C++ on a CPU, where built."""
