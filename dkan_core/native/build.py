@@ -28,7 +28,8 @@ VARIANTS = {"avx512": AVX512, "avx2": ("-mavx2", "-mfma")}
 """Of x86, in addition to the one for any processor."""
 
 BF16_FLAG = "-mavx512bf16"
-"""GCC knows it since version 10."""
+BF16_PROBE = 'int main() { return __builtin_cpu_supports("avx512bf16"); }'
+"""Compilers of before 2020 know neither."""
 
 VARIANT_NAMES = {
     "DKAN_VARIANT": "",
@@ -92,7 +93,7 @@ def compile_library(target: Path = LIBRARY) -> None:
     compiler = find_compiler()
     variants: dict[str, tuple[str, ...]] = {"portable": (), **(VARIANTS if platform.machine() in X86 else {})}
     shared = [f'-DDKAN_FINGERPRINT="{fingerprint()}"']
-    if platform.machine() in X86 and _takes(compiler, BF16_FLAG):
+    if platform.machine() in X86 and _knows_bf16(compiler):
         variants["avx512_bf16"] = (*AVX512, BF16_FLAG)
         shared.append("-DDKAN_AVX512_BF16")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".passes-") as scratch:
@@ -112,10 +113,10 @@ def compile_library(target: Path = LIBRARY) -> None:
         library.replace(target)
 
 
-def _takes(compiler: Sequence[str], flag: str) -> bool:
-    """Tell whether a compiler knows a flag."""
-    command = [*compiler, flag, "-x", "c++", "-fsyntax-only", "-"]
-    return subprocess.run(command, input="", capture_output=True, text=True, check=False).returncode == 0
+def _knows_bf16(compiler: Sequence[str]) -> bool:
+    """Tell whether a compiler knows AVX-512 BF16."""
+    command = [*compiler, BF16_FLAG, "-x", "c++", "-S", "-o", os.devnull, "-"]
+    return subprocess.run(command, input=BF16_PROBE, capture_output=True, text=True, check=False).returncode == 0
 
 
 def _compile(compiler: Sequence[str], source: str, target: Path, options: Sequence[str]) -> Path:

@@ -2,9 +2,7 @@
 
 #pragma once
 
-#include "gaussians.h"
 #include "input_layer.h"
-#include "pairs.h"
 #include "vectors.h"
 
 namespace {
@@ -45,87 +43,15 @@ inline void add_x_gradient(
     }
 }
 
+// Outputs of a panel, of which the last one may have fewer.
+inline int64_t columns_of(const InputCall& call, int64_t panel) {
+    const int64_t left = call.a.outputs - panel * PANEL;
+    return left < PANEL ? left : PANEL;
+}
+
 // What a column's value is as an input: its score, or its embedding.
 inline const float* inputs_of(const InputLayer& a, const InputColumn& column, int64_t value) {
     return (column.place < 0 ? a.byte_scores : a.embeddings[column.place]) + value * column.width;
-}
-
-// Rows whose scores are fetched while others are computed: of many columns they are far apart.
-constexpr int64_t SCORE_ROWS_AHEAD = 4;
-
-// Returns where the scores of a row lie side by side: in place, or in the buffer.
-inline const float* scores_of(const InputCall& call, const Scores& some, int64_t b, float* buffer) {
-    const InputLayer& a = call.a;
-    const float* row = a.scores + b * a.features;
-    const int64_t* features = a.layout + 1 + some.first;
-    if (some.adjacent) {
-        const float* ahead = row + std::min(SCORE_ROWS_AHEAD, a.rows - 1 - b) * a.features + features[0];
-        for (int64_t i = 0; i < some.count; i += LANES) __builtin_prefetch(ahead + i);
-        return row + features[0];
-    }
-    for (int64_t i = 0; i < some.count; ++i) buffer[i] = row[features[i]];
-    return buffer;
-}
-
-// The basis of some inputs, a vector for each center, and their SiLU.
-template <int FIXED>
-inline void terms_of(const Grid& grid, Float x, Float* terms) {
-    gaussians<FIXED>(grid, x, terms);
-    terms[centers_of<FIXED>(grid.num_centers)] = x * sigmoid(x);
-}
-
-constexpr int MAX_TERMS = MAX_CENTERS + 1;
-
-// The terms of some scores of a row: those of all scores for a center, center by center, and last their SiLU.
-template <int FIXED>
-void fill_scores(const InputCall& call, const Scores& some, int64_t b, float* to) {
-    const Grid grid = grid_of(call.a);
-    float buffer[SCORES_AT_A_TIME];
-    const float* x = scores_of(call, some, b, buffer);
-    for (int64_t i = 0; i < some.count; i += LANES) {
-        const int64_t count = some.count - i;
-        Float terms[MAX_TERMS];
-        terms_of<FIXED>(grid, load_some(x + i, count), terms);
-        for (int64_t t = 0; t <= centers_of<FIXED>(grid.num_centers); ++t) {
-            store_some(to + t * some.count + i, terms[t], count);
-        }
-    }
-}
-
-// The same in bfloat16, with a zero after the last one where they are odd.
-template <int FIXED>
-void fill_score_halves(const InputCall& call, const Scores& some, int64_t b, float* words) {
-    const Grid grid = grid_of(call.a);
-    uint16_t* to = reinterpret_cast<uint16_t*>(words);
-    float buffer[SCORES_AT_A_TIME];
-    const float* x = scores_of(call, some, b, buffer);
-    for (int64_t i = 0; i < some.count; i += LANES) {
-        const int64_t count = some.count - i;
-        Float terms[MAX_TERMS];
-        terms_of<FIXED>(grid, load_some(x + i, count), terms);
-        for (int64_t t = 0; t <= centers_of<FIXED>(grid.num_centers); ++t) {
-            store_halves(to + t * some.count + i, terms[t], count);
-        }
-    }
-    to[some.count * call.terms] = 0;
-}
-
-// Those of two rows in bfloat16, a word for each pair of the same term.
-template <int FIXED>
-void fill_score_pairs(const InputCall& call, const Scores& some, int64_t b, int64_t next, float* to) {
-    const Grid grid = grid_of(call.a);
-    float buffer[SCORES_AT_A_TIME], next_buffer[SCORES_AT_A_TIME];
-    const float* x = scores_of(call, some, b, buffer);
-    const float* next_x = scores_of(call, some, next, next_buffer);
-    for (int64_t i = 0; i < some.count; i += LANES) {
-        const int64_t count = some.count - i;
-        Float terms[MAX_TERMS], next_terms[MAX_TERMS];
-        terms_of<FIXED>(grid, load_some(x + i, count), terms);
-        terms_of<FIXED>(grid, load_some(next_x + i, count), next_terms);
-        for (int64_t t = 0; t <= centers_of<FIXED>(grid.num_centers); ++t) {
-            store_some(to + t * some.count + i, pair_of(terms[t], next_terms[t]), count);
-        }
-    }
 }
 
 }  // namespace

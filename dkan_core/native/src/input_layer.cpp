@@ -1,9 +1,8 @@
 // The passes of a first layer. Compiled once for each kind of processor, with DKAN_INPUT_PASSES as the name of the table
 // of functions that comes out.
 
-#include "input_bases.h"
+#include "input_scores.h"
 #include "input_tables.h"
-#include "products.h"
 
 namespace {
 
@@ -11,11 +10,6 @@ constexpr int64_t AHEAD = 2;  // rows
 // Multiples of TILE_ROWS: rows whose bases of some scores stay in the second-level cache, with the weights of these; and
 // fewer, where it is the bases of all scores.
 constexpr int64_t ROWS_AT_A_TIME = 192, GRADIENT_ROWS = 48;
-
-int64_t columns_of(const InputCall& call, int64_t panel) {
-    const int64_t left = call.a.outputs - panel * PANEL;
-    return left < PANEL ? left : PANEL;
-}
 
 // Weights of the basis and then the SiLU of some inputs, with outputs as columns.
 void pack_weights(const InputCall& call, int64_t first, int64_t width, int64_t panel, float* to) {
@@ -87,69 +81,6 @@ void value_bases(const InputCall& call, const Block& block, const InputColumn& c
 
 float* table_of(const InputCall& call, const Block& block, const InputColumn& column, int64_t panel) {
     return call.tables + (panel * block.rows + column.row) * PANEL;
-}
-
-// Whether products of scores are those of numbers in bfloat16.
-bool takes_pairs(const InputCall& call) { return HAS_PAIRS && call.a.bf16; }
-
-float* score_weights_of(const InputCall& call, const Scores& some, int64_t panel) {
-    return call.score_weights + (panel * call.scores + some.first) * call.terms * PANEL;
-}
-
-// Puts a weight in the place of its term and output: in bfloat16, two terms share a word.
-void put_weight(bool pairs, float weight, int64_t term, int64_t j, float* to) {
-    if (!pairs) {
-        to[term * PANEL + j] = weight;
-    } else {
-        reinterpret_cast<uint16_t*>(to)[(term / 2 * PANEL + j) * 2 + term % 2] = half_of(weight);
-    }
-}
-
-// The weights of the scores in the order of their terms, with outputs as columns.
-void score_weights(const InputCall& call, int64_t panel) {
-    const InputLayer& a = call.a;
-    const int64_t G = a.num_centers, columns = columns_of(call, panel);
-    const bool pairs = takes_pairs(call);
-    for (int64_t next = 0; next < call.scores; next += SCORES_AT_A_TIME) {
-        const Scores some = scores_from(call, next);
-        const int64_t terms = some.count * call.terms;
-        float* to = score_weights_of(call, some, panel);
-        if (columns < PANEL) memset(to, 0, terms * PANEL * 4);
-        // A last term that is alone in its word.
-        for (int64_t j = 0; pairs && terms % 2 && j < columns; ++j) put_weight(pairs, 0, terms, j, to);
-        for (int64_t i = 0; i < some.count; ++i) {
-            for (int64_t j = 0; j < columns; ++j) {
-                const int64_t place = (panel * PANEL + j) * a.inputs + some.first + i;
-                for (int64_t g = 0; g < G; ++g) put_weight(pairs, a.spline[place * G + g], g * some.count + i, j, to);
-                put_weight(pairs, a.base[place], G * some.count + i, j, to);
-            }
-        }
-    }
-}
-
-// Adds some scores of some rows to a panel of the sums of these.
-void add_scores(const InputCall& call, const Scores& some, int64_t panel, const Rows& rows, float* bases, float* sums) {
-    const bool even = is_even(grid_of(call.a)), pairs = takes_pairs(call);
-    const auto numbers = even ? fill_scores<EVEN_GRID> : fill_scores<ANY>;
-    const auto halves = even ? fill_score_halves<EVEN_GRID> : fill_score_halves<ANY>;
-    const int64_t terms = some.count * call.terms, words = pairs ? (terms + 1) / 2 : terms;
-    for (int64_t r = 0; r < rows.count; ++r) (pairs ? halves : numbers)(call, some, rows.first + r, bases + r * words);
-    const auto product = pairs ? add_product<PAIRS> : add_product<NUMBERS>;
-    const float* weights = score_weights_of(call, some, panel);
-    product(bases, words, 1, weights, PANEL, rows.count, words, columns_of(call, panel), sums, PANEL);
-}
-
-// Adds to the gradient of a panel's weights of some scores what has been summed up for it.
-void add_score_sums(const InputCall& call, const Scores& some, int64_t panel, const float* from) {
-    const InputLayer& a = call.a;
-    const int64_t G = a.num_centers, columns = columns_of(call, panel);
-    for (int64_t j = 0; j < columns; ++j, from += padded_terms(some.count, call.terms)) {
-        const int64_t place = (panel * PANEL + j) * a.inputs + some.first;
-        for (int64_t i = 0; i < some.count; ++i) {
-            for (int64_t g = 0; g < G; ++g) a.grad_spline[(place + i) * G + g] += from[g * some.count + i];
-            a.grad_base[place + i] += from[G * some.count + i];
-        }
-    }
 }
 
 float* joint_table(const InputCall& call, const Block& block, const Entry& entry, int64_t panel) {
@@ -309,60 +240,6 @@ void forward(const InputCall& call, const Block& block, int64_t panel, int64_t s
         }
         for (int64_t r = 0; r < rows; ++r) memcpy(out + (first + r) * a.outputs, sums + r * PANEL, columns * 4);
     }
-}
-
-// Of rows of a chunk the terms of some scores, and the gradient in panels.
-void score_bases(const InputCall& call, const Scores& some, const Rows& chunk, int64_t start, int64_t stop) {
-    const InputLayer& a = call.a;
-    const int64_t terms = some.count * call.terms;
-    const auto fill = is_even(grid_of(a)) ? fill_scores<EVEN_GRID> : fill_scores<ANY>;
-    for (int64_t b = start; b < stop; ++b) {
-        const int64_t row = b - chunk.first;
-        fill(call, some, b, call.score_bases + row * terms);
-        for (int64_t panel = 0; panel < call.panels; ++panel) {
-            float* to = call.gradients + (panel * chunk.count + row) * PANEL;
-            memcpy(to, a.grad_out + b * a.outputs + panel * PANEL, columns_of(call, panel) * 4);
-        }
-    }
-}
-
-// The same in bfloat16: a word has the numbers of two rows, of which the last one may stand alone.
-void score_base_pairs(const InputCall& call, const Scores& some, const Rows& chunk, int64_t start, int64_t stop) {
-    const InputLayer& a = call.a;
-    const int64_t terms = some.count * call.terms, words = (chunk.count + 1) / 2;
-    const auto fill = is_even(grid_of(a)) ? fill_score_pairs<EVEN_GRID> : fill_score_pairs<ANY>;
-    for (int64_t b = start; b < stop; b += 2) {
-        const int64_t word = (b - chunk.first) / 2;
-        const bool alone = b + 1 == stop;
-        fill(call, some, b, alone ? b : b + 1, call.score_bases + word * terms);
-        for (int64_t panel = 0; panel < call.panels; ++panel) {
-            const int64_t columns = columns_of(call, panel);
-            const float* from = a.grad_out + b * a.outputs + panel * PANEL;
-            float* to = call.gradients + (panel * words + word) * PANEL;
-            for (int64_t h = 0; h < columns; h += LANES) {
-                const Float second = alone ? Float{} : load_some(from + a.outputs + h, columns - h);
-                store_some(to + h, pair_of(load_some(from + h, columns - h), second), columns - h);
-            }
-        }
-    }
-}
-
-void choose_score_bases(const InputCall& call, const Scores& some, const Rows& chunk, int64_t start, int64_t stop) {
-    (takes_pairs(call) ? score_base_pairs : score_bases)(call, some, chunk, start, stop);
-}
-
-// Sums up what the rows of a chunk say of the weights of some scores, in their order; after the last chunk the sums are
-// added to the gradient.
-void score_weight_gradient(const InputCall& call, const Scores& some, const Rows& chunk, int64_t panel) {
-    const bool pairs = takes_pairs(call);
-    const int64_t terms = some.count * call.terms, step = padded_terms(some.count, call.terms);
-    const int64_t words = pairs ? (chunk.count + 1) / 2 : chunk.count;
-    const float* gradients = call.gradients + panel * words * PANEL;
-    float* sums = call.score_sums + panel * PANEL * step;
-    if (!chunk.first) memset(sums, 0, PANEL * step * 4);
-    const auto product = pairs ? add_product<PAIRS> : add_product<NUMBERS>;
-    product(gradients, 1, PANEL, call.score_bases, terms, columns_of(call, panel), words, terms, sums, step);
-    if (chunk.first + chunk.count == call.a.rows) add_score_sums(call, some, panel, sums);
 }
 
 // Adds the gradient of every row to the bias and to the entries that the row has taken, and from these to the weights
