@@ -37,27 +37,15 @@ inline void terms_of(const Grid& grid, Float x, Float* terms) {
 
 constexpr int MAX_TERMS = MAX_CENTERS + 1;
 
-// The terms of some scores of a row: those of all scores for a center, center by center, and last their SiLU.
-template <int FIXED>
-void fill_scores(const InputCall& call, const Scores& some, int64_t b, float* to) {
-    const Grid grid = grid_of(call.a);
-    float buffer[SCORES_AT_A_TIME];
-    const float* x = scores_of(call, some, b, buffer);
-    for (int64_t i = 0; i < some.count; i += LANES) {
-        const int64_t count = some.count - i;
-        Float terms[MAX_TERMS];
-        terms_of<FIXED>(grid, load_some(x + i, count), terms);
-        for (int64_t t = 0; t <= centers_of<FIXED>(grid.num_centers); ++t) {
-            store_some(to + t * some.count + i, terms[t], count);
-        }
-    }
-}
+inline void put(float* to, Float values, int64_t count) { store_some(to, values, count); }
+inline void put(uint16_t* to, Float values, int64_t count) { store_halves(to, values, count); }
 
-// The same in bfloat16, with a zero after the last one where they are odd.
-template <int FIXED>
-void fill_score_halves(const InputCall& call, const Scores& some, int64_t b, float* words) {
+// The terms of some scores of a row: those of all scores for a center, center by center, and last their SiLU. In
+// bfloat16, a zero follows, with which the last one shares its word where they are odd.
+template <int FIXED, typename Number>
+void fill_scores(const InputCall& call, const Scores& some, int64_t b, float* words) {
     const Grid grid = grid_of(call.a);
-    uint16_t* to = reinterpret_cast<uint16_t*>(words);
+    Number* to = reinterpret_cast<Number*>(words);
     float buffer[SCORES_AT_A_TIME];
     const float* x = scores_of(call, some, b, buffer);
     for (int64_t i = 0; i < some.count; i += LANES) {
@@ -65,10 +53,10 @@ void fill_score_halves(const InputCall& call, const Scores& some, int64_t b, flo
         Float terms[MAX_TERMS];
         terms_of<FIXED>(grid, load_some(x + i, count), terms);
         for (int64_t t = 0; t <= centers_of<FIXED>(grid.num_centers); ++t) {
-            store_halves(to + t * some.count + i, terms[t], count);
+            put(to + t * some.count + i, terms[t], count);
         }
     }
-    to[some.count * call.terms] = 0;
+    if constexpr (sizeof(Number) == 2) to[some.count * call.terms] = 0;
 }
 
 // Those of two rows in bfloat16, a word for each pair of the same term.
@@ -130,8 +118,8 @@ void score_weights(const InputCall& call, int64_t panel) {
 // Adds some scores of some rows to a panel of the sums of these.
 void add_scores(const InputCall& call, const Scores& some, int64_t panel, const Rows& rows, float* bases, float* sums) {
     const bool even = is_even(grid_of(call.a)), pairs = takes_pairs(call);
-    const auto numbers = even ? fill_scores<EVEN_GRID> : fill_scores<ANY>;
-    const auto halves = even ? fill_score_halves<EVEN_GRID> : fill_score_halves<ANY>;
+    const auto numbers = even ? fill_scores<EVEN_GRID, float> : fill_scores<ANY, float>;
+    const auto halves = even ? fill_scores<EVEN_GRID, uint16_t> : fill_scores<ANY, uint16_t>;
     const int64_t terms = some.count * call.terms, words = pairs ? (terms + 1) / 2 : terms;
     for (int64_t r = 0; r < rows.count; ++r) (pairs ? halves : numbers)(call, some, rows.first + r, bases + r * words);
     const auto product = pairs ? add_product<PAIRS> : add_product<NUMBERS>;
@@ -156,7 +144,7 @@ void add_score_sums(const InputCall& call, const Scores& some, int64_t panel, co
 void score_bases(const InputCall& call, const Scores& some, const Rows& chunk, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
     const int64_t terms = some.count * call.terms;
-    const auto fill = is_even(grid_of(a)) ? fill_scores<EVEN_GRID> : fill_scores<ANY>;
+    const auto fill = is_even(grid_of(a)) ? fill_scores<EVEN_GRID, float> : fill_scores<ANY, float>;
     for (int64_t b = start; b < stop; ++b) {
         const int64_t row = b - chunk.first;
         fill(call, some, b, call.score_bases + row * terms);
