@@ -53,7 +53,8 @@ def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) 
     line, missing, marks = curve.of("curve"), curve.of("missing"), departing_marks(curve)
     before = [] if earlier is None else earlier_line(curve, earlier)
     before_missing = [] if earlier is None else earlier.of("missing")
-    y = even_axis(*_ends([*line, *missing, *marks], [*before, *before_missing]), text)
+    before_marks = [] if earlier is None else earlier_marks(curve, earlier)
+    y = even_axis(*_ends([*line, *missing, *marks], [*before, *before_missing, *before_marks]), text)
     values = [point.value or 0.0 for point in [*line, *curve.of("mark")]]
     x = scaled_axis(Scale(curve.scale, curve.scale_width), values, short(curve.name, 48))
     left, right = 2 + y.room_left, canvas.width - (MISSING_WIDTH if missing else 12)
@@ -72,10 +73,12 @@ def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) 
     if len(line) <= 24:
         for point in line:
             above.dot(point.value or 0.0, point.mean, ACCENT, radius=1.6)
+    for mark in before_marks:
+        above.dot(mark.value or 0.0, mark.mean, MUTED, radius=2.4)
     for mark in marks:
         _whisker(above, mark.value or 0.0, mark)
     _draw_density(canvas, Box(left=left, top=middle, right=right, bottom=bottom), curve, x)
-    _hint_along(above, curve, bottom, marks)
+    _hint_along(above, curve, bottom, marks, [*before, *before_marks])
     if missing:
         share = percent(missing[0].rows / sum(point.rows for point in curve.points))
         side = Axis(low=-1, high=1, ticks=[(0, f"missing\n{share}")], grid=False)
@@ -98,13 +101,26 @@ def earlier_line(curve: Curve, earlier: Curve) -> list[Point]:
     ]
 
 
-def describe_point(curve: Curve, point: Point) -> str:
-    """Say in words what a point shows: its value, effect, band, spread and rows."""
+def earlier_marks(curve: Curve, earlier: Curve) -> list[Point]:
+    """Return an earlier model's effects of the frequent values that depart from either curve, and lie on the axis."""
+    values = [point.value for point in curve.points if point.value is not None]
+    shown = {point.value for point in (*departing_marks(curve), *departing_marks(earlier))}
+    return [
+        point
+        for point in earlier.of("mark")
+        if point.value in shown and point.value is not None and min(values) <= point.value <= max(values)
+    ]
+
+
+def describe_point(curve: Curve, point: Point, before: float | None = None) -> str:
+    """Say in words what a point shows: its value, effect, that of an earlier model, band, spread and rows."""
     total = curve.hidden_rows + sum(each.rows for each in curve.points)
     lines = [
         f"{curve.name} is missing" if point.role == "missing" else f"{curve.name} = {point.name}",
         f"effect {point.mean:+.3f}",
     ]
+    if before is not None:
+        lines.append(f"in the earlier model {before:+.3f}")
     if point.band is not None:
         lines.append(f"90% band {point.band[0]:+.3f} to {point.band[1]:+.3f}")
     lines.append(f"80% of rows {point.low:+.3f} to {point.high:+.3f}")
@@ -127,16 +143,17 @@ def _paint_between(
     panel.canvas.area(corners, ACCENT, opacity=opacity)
 
 
-def _hint_along(panel: Panel, curve: Curve, bottom: float, marks: Sequence[Point]) -> None:
+def _hint_along(panel: Panel, curve: Curve, bottom: float, marks: Sequence[Point], earlier: Sequence[Point]) -> None:
     """Describe each point of the line in a strip as wide as it reaches, and each mark around its dot."""
     line, box = curve.of("curve"), panel.box
+    before = {(point.role == "mark", point.value): point.mean for point in earlier}
     across = panel.across([point.value or 0.0 for point in line])
     ends = [box.left, *((across[1:] + across[:-1]) / 2).tolist(), box.right]
     for point, left, right in zip(line, ends, ends[1:], strict=False):
-        panel.canvas.hint(left, box.top, right, bottom, describe_point(curve, point))
+        panel.canvas.hint(left, box.top, right, bottom, describe_point(curve, point, before.get((False, point.value))))
     for mark in marks:
         ((x, y),) = panel.at([mark.value or 0.0], [mark.mean]).tolist()
-        text = describe_point(curve, mark)
+        text = describe_point(curve, mark, before.get((True, mark.value)))
         panel.canvas.hint(x - DOT_REACH, y - DOT_REACH, x + DOT_REACH, y + DOT_REACH, text)
 
 
@@ -189,7 +206,8 @@ def _draw_levels(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None)
         down = float(panel.down([place])[0])
         canvas.text(panel.box.right + 6, down, counts[place], size=SMALL_SIZE, anchor="start")
         top, bottom = panel.down([place - 0.5, place + 0.5]).tolist()
-        canvas.hint(0.0, top, canvas.width, bottom, describe_point(curve, point))
+        was = before[point.name].mean if point.name in before else None
+        canvas.hint(0.0, top, canvas.width, bottom, describe_point(curve, point, was))
     canvas.text(panel.box.right + 6, panel.box.top - 8, "rows", size=SMALL_SIZE, anchor="start")
 
 

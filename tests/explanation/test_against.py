@@ -10,6 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import DataError, PrepareConfig, TrainConfig, TrainResult, evaluate, explain, prepare, train
+from dkan_core.explanation.curve_drawings import draw_curve, earlier_marks
+from dkan_core.explanation.curves import Curve, Point
+from dkan_core.explanation.grid import Role
 from tests.command import check, dkan
 from tests.explanation.known import make_source
 from tests.report.test_report import check_page
@@ -60,6 +63,7 @@ def test_curves_of_both_lie_on_the_same_axes(compared: tuple[dict[str, Any], str
     figures = check_page(page)
     dashed = [figure for figure in figures if "Effect of rising:" in figure and "stroke-dasharray" in figure]
     assert len(dashed) == 1 and "var(--muted)" in dashed[0]
+    assert "in the earlier model" in page and "Dashed, and grey dots: the earlier model." in page
     # The earlier one learned little in its two epochs.
     width = {name: np.ptp([point["mean"] for point in curve["points"]]) for name, curve in theirs.items()}
     assert width["rising"] < np.ptp([point["mean"] for point in ours["rising"]["points"]])
@@ -115,3 +119,28 @@ def test_labels_that_the_earlier_model_does_not_know_are_named(
     words = ["explain", many[0], "--rows", many[0].parent / "rows.parquet", "--against", many[0]]
     code = dkan(*words, "--out", tmp_path / "rows", monkeypatch=monkeypatch)
     check(code, capfd.readouterr().err, "against: compares models on prepared data")
+
+
+def test_frequent_values_of_the_earlier_model_are_dots_beside_those_of_today() -> None:
+    def point(value: float, mean: float, role: Role = "curve") -> Point:
+        return Point(name=f"{value:g}", role=role, value=value, mean=mean, low=mean, high=mean, rows=50)
+
+    def curve(mark: float) -> Curve:
+        return Curve(
+            name="x",
+            kind="numeric",
+            shape="curve",
+            scale="linear",
+            scale_width=1.0,
+            points=[*(point(float(value), 0.1 * value) for value in range(10)), point(3.0, mark, "mark")],
+            density={"edges": [0.0, 5.0, 10.0], "counts": [300.0, 250.0]},
+            hidden_rows=0,
+            effect_rows=500,
+        )
+
+    now, then, same = curve(2.0), curve(-1.0), curve(0.3)
+    assert [each.mean for each in earlier_marks(now, then)] == [-1.0]
+    assert [each.mean for each in earlier_marks(now, same)] == [0.3], "as it stands out today"
+    assert not earlier_marks(same, same)
+    drawn = draw_curve(now, "label", then).svg
+    assert "in the earlier model -1.000" in drawn and "in the earlier model +0.500" in drawn
