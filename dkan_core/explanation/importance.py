@@ -69,7 +69,7 @@ def rank_by_effect(
     measured on a part of them, and the ``2 * top`` best on more.
 
     Args:
-        answers: The model's.
+        answers: The model's, of one label.
         columns: The columns to rank.
         top: How many of them are of interest.
         cells: Values to read, at most; so also for the second measurement.
