@@ -59,7 +59,7 @@ test-quick: $(READY) ## Run the tests that are not marked slow
 
 test-image: $(READY) ## Build and run the image, train on two nodes, open pages in Chromium: needs root, installs what is missing
 	tests/image/install
-	$(BIN)/pytest --quiet tests/image tests/trainjob
+	$(BIN)/pytest --quiet -o timeout_func_only=true tests/image tests/trainjob
 	$(BIN)/pytest --quiet -m browser tests/report tests/explanation
 
 image: ## Build the image: IMAGE=registry.example/dkan:0.2.0, VARIANT=gpu or cpu, BUILD_ARGS="options"
