@@ -95,7 +95,8 @@ class TableMaker:
         few = FirstRows(self.valid, COMPARED_ROWS)
         scored = (score_split(each.to_model(), few, torch.device("cpu")) for each in candidates)
         losses = [mean_log_loss(each.labels_NL, each.log_odds_NL.astype(np.float64), each.weight_N) for each in scored]
-        return candidates[int(np.argmin(losses))]
+        # The least of numbers that hold a NaN is a NaN.
+        return candidates[int(np.argmin(np.nan_to_num(losses, nan=np.inf)))]
 
     def finish(
         self, model: AdditiveFastKAN, names: Sequence[str], config: TrainConfig, facts: Facts

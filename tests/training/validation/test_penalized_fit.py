@@ -108,6 +108,19 @@ def test_what_is_there_is_found_and_noise_vanishes(layout: Layout, codes_TN: lis
     assert line.weight > MOST_WEIGHT / 100, "a curve that is a line, but for its missing value"
 
 
+def test_a_rare_value_of_one_class_draws_no_line_over_codes_without_rows() -> None:
+    shape = AdditiveShape(form="tables")
+    codes_N = np.full(ROWS, 128, np.uint16)
+    codes_N[:20] = 129
+    target_N = (np.random.default_rng(0).random(ROWS) < 0.05) & (codes_N == 128)
+    terms = penalized_terms(layout_of(1, (), (), (), shape), shape, {}, [codes_N])
+    fit = PenalizedFit(terms, target_N, np.ones(ROWS))
+    fit.fit()
+    table_C = fit.table_V[terms[0].term.rows]
+    assert table_C[129] < table_C[128], "it says what little it can"
+    assert np.abs(table_C).max() < 20
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_monotone_term_stays_monotone(layout: Layout, codes_TN: list[UInt16], sign: int) -> None:
     fit = fitted(layout, codes_TN, np.sin(codes_TN[0] / 40), {0: sign}, 4, adapt=True)
