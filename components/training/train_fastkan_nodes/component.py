@@ -82,8 +82,8 @@ def train_fastkan_nodes(
         dropout: Fraction of hidden units dropped during training; independent of the number of workers.
         sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights; 0 for
             no sketches.
-        blend: Average the network of model auto with an additive model of the same rows, where that raises validation
-            AP.
+        blend: Average the network of model auto with an additive model of the same rows; validation AP chooses the
+            weight.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
         strategy: How workers synchronize; "auto" is single with one worker, allreduce under torchrun, else
             parameter-server. One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single, tensor-parallel,

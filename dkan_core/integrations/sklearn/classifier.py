@@ -63,8 +63,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         embedding_dim: Width of a categorical column's embedding. Default: 8.
         sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights.
             Default: 0.
-        blend: Average the network of model auto with an additive model of the same rows, where that raises validation
-            AP. Default: True.
+        blend: Average the network of model auto with an additive model of the same rows; validation AP chooses the
+            weight. Default: True.
         epochs: Maximum passes over the train split. Default: from the number of rows.
         batch_size: Rows per step over all workers. Default: from the number of rows.
         learning_rate: Peak learning rate of AdamW. Default: from the batch size.

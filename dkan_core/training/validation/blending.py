@@ -1,4 +1,4 @@
-"""Blending a trained network with an additive model of the same rows, where validation gains by it.
+"""Blending a trained network with an additive model of the same rows.
 
 The additive model is fitted by penalized likelihood, once in a run; see ``model.blended``.
 """
@@ -27,8 +27,11 @@ from dkan_core.training.setup.feature_crosses import search_sample
 from dkan_core.training.setup.sizing import MAX_REFIT_PAIRS, blend_rows
 from dkan_core.training.validation.refitting import refitted
 
-# To choose from: more of them would fit the noise of validation.
-WEIGHTS = (0.2, 0.4)
+# To choose from by validation AP: more of them would fit its noise.
+WEIGHTS = (0.2, 0.4, 0.6, 0.8)
+# What a network has to be better by to score alone, as a share of its AP, or of what that lacks to 1 if it is less.
+# Blends are nearly always better on rows that no choice has seen: this is for terms that have gone wrong.
+ALONE_MARGIN = 0.1
 # Rows that pairs are chosen on: half of those that the network's crosses are, at half the time.
 SEARCHED_ROWS = 100_000
 
@@ -64,7 +67,7 @@ class Blender:
         _ = self._partner
 
     def blend(self, network: TabularFastKAN, scored: ScoredSplit) -> tuple[TabularFastKAN, ScoredSplit]:
-        """Return the blend with the best validation AP and how it scores: the network itself where none is better.
+        """Return the blend with the best validation AP, or a network that is far better by itself, and how it scores.
 
         Args:
             network: In eval mode, on the CPU, not calibrated.
@@ -80,7 +83,7 @@ class Blender:
         }
         values = {weight: _average_precision(each) for weight, each in found.items()}
         best, alone = max(WEIGHTS, key=lambda weight: values[weight]), _average_precision(scored)
-        if values[best] <= alone:
+        if values[best] < alone - ALONE_MARGIN * min(alone, 1 - alone):
             return network, scored
         logger.info(
             "blended with %g of the additive model: validation AP %.4f instead of %.4f", best, values[best], alone

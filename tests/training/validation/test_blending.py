@@ -1,9 +1,10 @@
-"""Networks are blended with an additive model where validation gains, and score alone where it does not."""
+"""Networks are blended with an additive model, and score alone where its terms have gone wrong."""
 
 import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.evaluation.metrics import macro_average_precision
 from dkan_core.evaluation.prediction import score_split
+from dkan_core.model.additive_terms import AdditiveTerms
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.saved_model import SavedModel
@@ -23,6 +25,7 @@ from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup import sizing
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.validation import blending
+from dkan_core.training.validation.refitting import refitted
 from tests.additive_data import make_rows, prepare_rows
 
 QUICK = TrainConfig(device="cpu", workers=1, epochs=1, hidden=(4,), members=2, batch_size=128)
@@ -86,13 +89,13 @@ def test_other_models_score_alone(change: dict[str, object], data: Path, tmp_pat
     assert saved.config.blended is None and "blended" not in (saved.folder / "config.json").read_text()
 
 
-def test_network_that_is_right_about_every_row_scores_alone(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=3000)
-    pq.write_table(pa.table({"x": x, "label": (x > 0).astype(int)}), tmp_path / "rows.parquet")
-    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
-    saved = SavedModel(Path(train(tmp_path / "data", tmp_path / "run", replace(QUICK, epochs=6, hidden=(16,))).model))
-    assert saved.metrics["average_precision"] == 1.0 and saved.config.blended is None
+def test_network_scores_alone_where_the_terms_have_gone_wrong(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*arguments: Any) -> AdditiveTerms:
+        terms = refitted(*arguments)
+        return replace(terms, table_VML=-100 * terms.table_VML)
+
+    monkeypatch.setattr(blending, "refitted", wrong)
+    assert architecture(data).blended is None
 
 
 def architecture(data: Path) -> ModelConfig:
