@@ -2,6 +2,7 @@
 
 import json
 import logging
+import posixpath
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,9 @@ def edit(
     check_model_replaceable(out, overwrite=overwrite)
     with local_copy(model) as folder:
         saved = SavedModel(folder)
-    own = str(model).rstrip("/") if is_remote(model) else str(saved.folder.resolve())
+        # Its folder may lie in that of a run.
+        below = saved.folder.relative_to(folder).parts
+    own = posixpath.join(str(model).rstrip("/"), *below) if is_remote(model) else str(saved.folder.resolve())
     if own == (str(out).rstrip("/") if is_remote(out) else str(local_path(out).resolve())):
         raise OutputError(f"{out}: is the model that is edited, which stays as it is; write the new one elsewhere")
     edited, metrics = edit_terms(saved.module, saved.preprocessor, saved.metrics, asked, where=str(model))

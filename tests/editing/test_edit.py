@@ -2,10 +2,10 @@
 
 import html
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import numpy.typing as npt
 import pandas
@@ -159,13 +159,16 @@ def test_the_page_of_rows_counts_terms_and_names_the_intercept(model: Path, tmp_
     assert not {"All columns", "Strongest column", "other columns"} & {*re.findall(r"\w+ columns?", page)}
 
 
-@pytest.mark.parametrize("name", ["model", "."])
-def test_a_model_does_not_replace_itself(name: str, model: Path, tmp_path: Path) -> None:
-    copied = shutil.copytree(model, tmp_path / "run" / "model")
-    kept = (copied / "model.safetensors").read_bytes()
+@pytest.mark.parametrize("named", ["model", ""], ids=["by its folder", "by its run"])
+@pytest.mark.parametrize("where", ["local", "memory://edited-runs"])
+def test_a_model_does_not_replace_itself(where: str, named: str, model: Path, tmp_path: Path) -> None:
+    run = str(tmp_path / "run") if where == "local" else where
+    copied, fs = f"{run}/model", fsspec.url_to_fs(run)[0]
+    fs.put(f"{model}/", f"{copied}/", recursive=True)
+    kept = fs.cat(f"{copied}/model.safetensors")
     with pytest.raises(OutputError, match="is the model that is edited, which stays as it is"):
-        edit(tmp_path / "run" / name, [{"term": "x", "action": "remove"}], copied, overwrite=True)
-    assert (copied / "model.safetensors").read_bytes() == kept
+        edit(f"{run}/{named}", [{"term": "x", "action": "remove"}], copied, overwrite=True)
+    assert fs.cat(f"{copied}/model.safetensors") == kept
 
 
 @pytest.mark.parametrize(
