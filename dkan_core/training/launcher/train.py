@@ -160,7 +160,7 @@ def train(
         logger.info("gradients alone reached %.4f; then the terms were smoothed or fitted anew", trained)
     elif "blend" in metrics:
         logger.info(
-            "at its best evaluation it was %.4f: blended with an additive model, which counts %g of the log-odds",
+            "the network alone reached %.4f; it is blended with an additive model, which counts %g of the log-odds",
             trained,
             metrics["blend"],
         )
