@@ -18,6 +18,9 @@ import pandas as pd
 
 logger = logging.getLogger("benchmarks.rdatasets")
 
+Rule = Callable[[pd.Series], pd.Series]
+"""From the column that a label is made of to a truth for each row."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -25,134 +28,139 @@ class Source:
 
     package: str
     item: str
-    label: Callable[[pd.DataFrame], pd.Series]
+    asked: str
+    """Column that the label is made of; it is no feature."""
+
+    positive: Rule
+    known: Rule = pd.Series.notna
+    """Which rows have a label."""
+
     left_out: Sequence[str] = ()
+    """More columns that are no features."""
+
     categorical: Sequence[str] = ()
     """Columns of numbers that are names."""
 
     group: str | None = None
     """Column of rows that belong together."""
 
-    kept: Callable[[pd.DataFrame], pd.Series] | None = None
-    """Which rows have a label; None: all."""
+
+def _is(*values: object) -> Rule:
+    return lambda column: column.isin(values)
 
 
-def _is(column: str, *values: object) -> Callable[[pd.DataFrame], pd.Series]:
-    return lambda rows: rows[column].isin(values)
+def _from(least: float) -> Rule:
+    return lambda column: column >= least
 
 
-def _known(column: str) -> Callable[[pd.DataFrame], pd.Series]:
-    return lambda rows: rows[column].notna()
-
-
-def _from(column: str, least: float) -> Callable[[pd.DataFrame], pd.Series]:
-    return lambda rows: rows[column] >= least
-
-
-def _above(column: str, quantile: float) -> Callable[[pd.DataFrame], pd.Series]:
-    return lambda rows: rows[column] > rows[column].quantile(quantile)
+def _above(quantile: float) -> Rule:
+    return lambda column: column > column.quantile(quantile)
 
 
 LOAN_OUTCOMES = (
-    *("grade", "sub_grade", "interest_rate", "installment", "balance", "loan_status", "issue_month"),
+    *("sub_grade", "interest_rate", "installment", "balance", "loan_status", "issue_month"),
     *("paid_total", "paid_principal", "paid_interest", "paid_late_fees"),
 )
-STOP_OUTCOMES = ("vehicleSearch", "personSearch", "citationIssued", "idNum", "date", "MDC")
+STOP_OUTCOMES = ("personSearch", "citationIssued", "idNum", "date", "MDC")
 SPENDING = (
-    *("mdvis", "notmdvis", "mentvis", "totadm", "inpmis", "binexp", "fmde", "lfam", "lnmeddol"),
+    *("notmdvis", "mentvis", "totadm", "inpmis", "binexp", "fmde", "lfam", "lnmeddol"),
     *("meddol", "outpdol", "drugdol", "suppdol", "mentdol", "inpdol"),
 )
-OPINIONS = ("abany", "abdefect", "abnomore", "abhlth", "abpoor", "abrape", "absingle", "id")
+OPINIONS = ("abdefect", "abnomore", "abhlth", "abpoor", "abrape", "absingle", "id")
 PATIENT_NAMES = ("fake_first_name", "fake_last_name")
 
 SOURCES = {
     "birds": Source(
         package="openintro",
         item="birds",
-        label=lambda rows: rows["effect"].fillna("None") != "None",
-        left_out=("effect", "remarks", "opid", "date"),
+        asked="effect",
+        positive=lambda column: column.fillna("None") != "None",
+        known=lambda column: pd.Series(True, column.index),
+        left_out=("remarks", "opid", "date"),
     ),
-    "caravan": Source(package="ISLR", item="Caravan", label=_is("Purchase", "Yes"), left_out=("Purchase",)),
-    "cells": Source(package="modeldata", item="cells", label=_is("class", "WS"), left_out=("class", "case")),
+    "caravan": Source(package="ISLR", item="Caravan", asked="Purchase", positive=_is("Yes")),
+    "cells": Source(package="modeldata", item="cells", asked="class", positive=_is("WS"), left_out=("case",)),
     "check_times": Source(
         package="modeldata",
         item="check_times",
-        label=_above("check_time", 0.8),
-        left_out=("check_time", "package", "status"),
+        asked="check_time",
+        positive=_above(0.8),
+        left_out=("package", "status"),
     ),
     "covid": Source(
         package="medicaldata",
         item="covid_testing",
-        label=_is("result", "positive"),
-        left_out=("result", "ct_result", "test_id", *PATIENT_NAMES),
+        asked="result",
+        positive=_is("positive"),
+        left_out=("ct_result", "test_id", *PATIENT_NAMES),
         group="subject_id",
     ),
-    "cps_wage": Source(package="AER", item="CPS1988", label=_above("wage", 0.75), left_out=("wage",)),
+    "cps_wage": Source(package="AER", item="CPS1988", asked="wage", positive=_above(0.75)),
     "crashes": Source(
         package="DAAG",
         item="nassCDS",
-        label=_is("dead", "dead"),
-        left_out=("dead", "injSeverity", "weight", "caseid"),
+        asked="dead",
+        positive=_is("dead"),
+        left_out=("injSeverity", "weight", "caseid"),
     ),
-    "credit_es": Source(package="modeldata", item="credit_data", label=_is("Status", "bad"), left_out=("Status",)),
-    "deliveries": Source(
-        package="modeldata", item="deliveries", label=_above("time_to_delivery", 0.8), left_out=("time_to_delivery",)
-    ),
-    "diamonds": Source(package="ggplot2", item="diamonds", label=_is("cut", "Ideal"), left_out=("cut",)),
+    "credit_es": Source(package="modeldata", item="credit_data", asked="Status", positive=_is("bad")),
+    "deliveries": Source(package="modeldata", item="deliveries", asked="time_to_delivery", positive=_above(0.8)),
+    "diamonds": Source(package="ggplot2", item="diamonds", asked="cut", positive=_is("Ideal")),
     "docvis": Source(
-        package="COUNT", item="rwm5yr", label=_from("docvis", 4), left_out=("docvis", "hospvis"), group="id"
+        package="COUNT", item="rwm5yr", asked="docvis", positive=_from(4), left_out=("hospvis",), group="id"
     ),
-    "fertility": Source(package="AER", item="Fertility", label=_is("morekids", "yes"), left_out=("morekids",)),
-    "grants": Source(package="modeldata", item="grants_other", label=_is("class", "successful"), left_out=("class",)),
+    "fertility": Source(package="AER", item="Fertility", asked="morekids", positive=_is("yes")),
+    "grants": Source(package="modeldata", item="grants_other", asked="class", positive=_is("successful")),
     "gss_abany": Source(
         package="stevedata",
         item="gss_abortion",
-        label=_is("abany", 1),
+        asked="abany",
+        positive=_is(1),
         left_out=OPINIONS,
         categorical=("hispaniccat",),
-        kept=_known("abany"),
     ),
     "gss_wages": Source(
         package="stevedata",
         item="gss_wages",
-        label=_above("realrinc", 0.5),
-        left_out=("realrinc",),
+        asked="realrinc",
+        positive=_above(0.5),
         categorical=("occ10",),
-        kept=_known("realrinc"),
     ),
-    "hi": Source(package="Ecdat", item="HI", label=_is("whi", "yes"), left_out=("whi", "hhi2", "wght")),
-    "insteval": Source(
-        package="lme4", item="InstEval", label=_is("y", 5), left_out=("y",), categorical=("s", "d", "dept")
-    ),
+    "hi": Source(package="Ecdat", item="HI", asked="whi", positive=_is("yes"), left_out=("hhi2", "wght")),
+    "insteval": Source(package="lme4", item="InstEval", asked="y", positive=_is(5), categorical=("s", "d", "dept")),
     "k401": Source(
-        package="wooldridge", item="k401ksubs", label=_is("e401k", 1), left_out=("e401k", "p401k", "incsq", "agesq")
+        package="wooldridge", item="k401ksubs", asked="e401k", positive=_is(1), left_out=("p401k", "incsq", "agesq")
     ),
     "labsup": Source(
         package="wooldridge",
         item="labsup",
-        label=_is("worked", 1),
-        left_out=("worked", "weeks", "hours", "labinc", "agesq", "nonmomi"),
+        asked="worked",
+        positive=_is(1),
+        left_out=("weeks", "hours", "labinc", "agesq", "nonmomi"),
     ),
-    "lending": Source(package="modeldata", item="lending_club", label=_is("Class", "bad"), left_out=("Class",)),
+    "lending": Source(package="modeldata", item="lending_club", asked="Class", positive=_is("bad")),
     "loans": Source(
         package="openintro",
         item="loans_full_schema",
-        label=_is("grade", "D", "E", "F", "G"),
+        asked="grade",
+        positive=_is("D", "E", "F", "G"),
         left_out=LOAN_OUTCOMES,
     ),
-    "mlc_churn": Source(package="modeldata", item="mlc_churn", label=_is("churn", "yes"), left_out=("churn",)),
+    "mlc_churn": Source(package="modeldata", item="mlc_churn", asked="churn", positive=_is("yes")),
     "movielens": Source(
         package="dslabs",
         item="movielens",
-        label=_from("rating", 4),
-        left_out=("rating", "title"),
+        asked="rating",
+        positive=_from(4),
+        left_out=("title",),
         categorical=("userId", "movieId"),
     ),
-    "movies": Source(package="ggplot2movies", item="movies", label=_is("Drama", 1), left_out=("Drama", "title")),
+    "movies": Source(package="ggplot2movies", item="movies", asked="Drama", positive=_is(1), left_out=("title",)),
     "randhie": Source(
         package="sampleSelection",
         item="RandHIE",
-        label=_from("mdvis", 4),
+        asked="mdvis",
+        positive=_from(4),
         left_out=SPENDING,
         categorical=("site", "plan"),
         group="zper",
@@ -160,45 +168,43 @@ SOURCES = {
     "rodents": Source(
         package="ratdat",
         item="complete",
-        label=_is("sex", "F"),
-        left_out=("sex", "record_id"),
+        asked="sex",
+        positive=_is("F"),
+        left_out=("record_id",),
         categorical=("plot_id",),
-        kept=_known("sex"),
     ),
-    "salary": Source(package="modeldata", item="stackoverflow", label=_above("Salary", 0.5), left_out=("Salary",)),
+    "salary": Source(package="modeldata", item="stackoverflow", asked="Salary", positive=_above(0.5)),
     "stops": Source(
         package="carData",
         item="MplsStops",
-        label=_is("vehicleSearch", "YES"),
+        asked="vehicleSearch",
+        positive=_is("YES"),
         left_out=STOP_OUTCOMES,
         categorical=("policePrecinct",),
     ),
     "union": Source(
         package="sampleSelection",
         item="nlswork",
-        label=_is("union", 1),
-        left_out=("union",),
+        asked="union",
+        positive=_is(1),
         categorical=("race", "ind_code", "occ_code"),
         group="idcode",
-        kept=_known("union"),
     ),
     "vietnam": Source(
         package="Ecdat",
         item="VietNamI",
-        label=_from("pharvis", 1),
-        left_out=("pharvis",),
+        asked="pharvis",
+        positive=_from(1),
         categorical=("commune",),
     ),
-    "vocab": Source(
-        package="carData", item="GSSvocab", label=_from("vocab", 7), left_out=("vocab",), kept=_known("vocab")
-    ),
-    "wa_churn": Source(package="modeldata", item="wa_churn", label=_is("churn", "Yes"), left_out=("churn",)),
+    "vocab": Source(package="carData", item="GSSvocab", asked="vocab", positive=_from(7)),
+    "wa_churn": Source(package="modeldata", item="wa_churn", asked="churn", positive=_is("Yes")),
     "yrbss": Source(
         package="openintro",
         item="yrbss",
-        label=lambda rows: rows["text_while_driving_30d"] != "0",
-        left_out=("text_while_driving_30d",),
-        kept=lambda rows: rows["text_while_driving_30d"].fillna("did not drive") != "did not drive",
+        asked="text_while_driving_30d",
+        positive=lambda column: column != "0",
+        known=lambda column: column.fillna("did not drive") != "did not drive",
     ),
 }
 
@@ -220,10 +226,9 @@ def main() -> None:
 
 def labelled(rows: pd.DataFrame, source: Source) -> pd.DataFrame:
     """Return rows of a package with their label, in random order unless they come in groups."""
-    rows = rows if source.kept is None else rows.loc[source.kept(rows)]
-    rows = rows.drop(columns="rownames", errors="ignore")
-    label = source.label(rows).astype("int8")
-    rows = rows.drop(columns=list(source.left_out))
+    rows = rows.loc[source.known(rows[source.asked])]
+    label = source.positive(rows[source.asked]).astype("int8")
+    rows = rows.drop(columns=[source.asked, *source.left_out]).drop(columns="rownames", errors="ignore")
     if source.group is not None:
         rows = rows.rename(columns={source.group: "group_id"})
         rows["group_id"] = pd.factorize(rows["group_id"])[0]

@@ -42,7 +42,7 @@ MIN_ROWS_PER_TERM = 70
 
 # Rows times terms times labels that a network's additive partner is fitted to, at most: three seconds on one core,
 # and 150 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. With
-# fewer rows in all than the second one, the validation split would not tell whether it gains.
+# fewer rows in all than the second one, the validation split would not tell what it should count.
 MAX_BLEND_CELLS = 30_000_000
 MIN_SAMPLED_ROWS, MIN_BLEND_ROWS = 20_000, 2_000
 

@@ -83,7 +83,7 @@ class Blender:
         }
         values = {weight: _average_precision(each) for weight, each in found.items()}
         best, alone = max(WEIGHTS, key=lambda weight: values[weight]), _average_precision(scored)
-        if values[best] < alone - ALONE_MARGIN * min(alone, 1 - alone):
+        if values[best] <= alone - ALONE_MARGIN * min(alone, 1 - alone):
             return network, scored
         logger.info(
             "blended with %g of the additive model: validation AP %.4f instead of %.4f", best, values[best], alone

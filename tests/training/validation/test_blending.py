@@ -1,4 +1,4 @@
-"""Networks are blended with an additive model, and score alone where its terms have gone wrong."""
+"""Networks are blended with an additive model; one scores alone if it is right, or the terms have gone wrong."""
 
 import json
 import logging
@@ -87,6 +87,15 @@ def test_columns_keep_terms_and_pairs_that_say_nothing_are_left_out(blended: Pat
 def test_other_models_score_alone(change: dict[str, object], data: Path, tmp_path: Path) -> None:
     saved = SavedModel(Path(train(data, tmp_path / "run", replace(QUICK, **change)).model))  # type: ignore[arg-type]
     assert saved.config.blended is None and "blended" not in (saved.folder / "config.json").read_text()
+
+
+def test_network_that_is_right_about_every_row_scores_alone(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=3000)
+    pq.write_table(pa.table({"x": x, "label": (x > 0).astype(int)}), tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
+    saved = SavedModel(Path(train(tmp_path / "data", tmp_path / "run", replace(QUICK, epochs=6, hidden=(16,))).model))
+    assert saved.metrics["average_precision"] == 1.0 and saved.config.blended is None
 
 
 def test_network_scores_alone_where_the_terms_have_gone_wrong(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
