@@ -41,10 +41,10 @@ MIN_REFIT_PAIRS, MAX_REFIT_PAIRS = 48, 96
 MIN_ROWS_PER_TERM = 70
 
 # Rows times terms times labels that a network's additive partner is fitted to, at most: three seconds on one core,
-# and 150 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. With
-# fewer rows in all than the second one, the validation split would not tell what it should count.
+# and 150 MB. Of more rows it takes the first ones, which are shuffled, but no fewer than the first number below. Of
+# fewer rows in all than the second one, neither the fit nor what it should count can be told.
 MAX_BLEND_CELLS = 30_000_000
-MIN_SAMPLED_ROWS, MIN_BLEND_ROWS = 20_000, 2_000
+MIN_SAMPLED_ROWS, MIN_BLEND_ROWS = 20_000, 100
 
 # Positions of the first and last basis function: those of the paper, and wider ones of broader functions, which fit
 # less noise. The wide grid gained 0.002 of AP, the mean of seven sets with fewer rows of the rarer class than this, and
@@ -148,7 +148,7 @@ def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
 def blend_rows(rows: int, terms: int, labels: int) -> int:
     """Return how many rows an additive model is fitted to that a network is to be blended with; 0: there is none.
 
-    >>> [blend_rows(rows, terms=100, labels=1) for rows in (900, 100_000, 10_000_000)], blend_rows(5_000, 1_000, 12)
+    >>> [blend_rows(rows, terms=100, labels=1) for rows in (90, 100_000, 10_000_000)], blend_rows(5_000, 1_000, 12)
     ([0, 100000, 300000], 0)
     """
     fitted = min(rows, MAX_BLEND_CELLS // (terms * labels))

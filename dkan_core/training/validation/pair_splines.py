@@ -18,8 +18,11 @@ from dkan_core.training.setup.additive_terms import NUMERIC_BINS
 Cuts = tuple[int, ...]
 Float64 = npt.NDArray[np.float64]
 
-# Of a side with fine bins, at most, besides the one of missing values; other sides have a knot in each bin.
-KNOTS = 12
+# Of a side with fine bins, at most, besides the one of missing values; other sides have a knot in each bin. The second
+# number is that of pairs whose effects are sharp.
+KNOTS, MORE_KNOTS = 12, 24
+# Of the squared second differences along both sides, those along one that needs more knots.
+ROUGH_SHARE = 0.25
 
 
 class PairSpline:
@@ -29,6 +32,7 @@ class PairSpline:
         shape: Bins of both sides; the first one is that of missing values.
         cuts: The first code of each bin but the first one, of each side whose codes are those of scores; None: of a
             category. One side at least has them.
+        max_knots: Knots of each such side, if it has fine bins.
 
     >>> spline = PairSpline((33, 3), (tuple(range(1, 257, 8)), None))
     >>> spline.knots
@@ -37,13 +41,33 @@ class PairSpline:
     ((3, 13), (99,))
     """
 
-    def __init__(self, shape: tuple[int, ...], cuts: tuple[Cuts | None, ...]) -> None:
-        self.shape, self._ordered = shape, tuple(each is not None for each in cuts)
-        hats = [hat_functions(each) for each in cuts if each is not None]
+    def __init__(
+        self, shape: tuple[int, ...], cuts: tuple[Cuts | None, ...], max_knots: tuple[int, ...] = (KNOTS, KNOTS)
+    ) -> None:
+        self.shape, self._cuts, self._ordered = shape, cuts, tuple(each is not None for each in cuts)
+        ordered = [each for each in cuts if each is not None]
+        hats = [hat_functions(*each) for each in zip(ordered, max_knots, strict=False)]
         self.knots = tuple(hats_FS.shape[1] for hats_FS in hats)
         self._first_FS = hats[0]
         self._second_GS: Float64 = hats[1] if all(self._ordered) else np.ones((1, 1))
         self._at = self._first_FS.argmax(axis=0), self._second_GS.argmax(axis=0)
+
+    def with_more_knots(self, values_C: Float64) -> "PairSpline | None":
+        """Return one with ``MORE_KNOTS`` on the sides along which the numbers of the cells are rough.
+
+        Returns:
+            None where these sides have no bins for more.
+        """
+        numbers_KST = self.at_knots(values_C).reshape(-1, *self.knots)
+        # The first knot is that of missing values, which has no neighbours.
+        bends = [
+            np.diff(numbers_KST, n=2, axis=axis + 1).take(range(1, size - 2), axis + 1)
+            for axis, size in enumerate(self.knots)
+        ]
+        rough = [np.square(each).sum() for each in bends]
+        max_knots = tuple(MORE_KNOTS if each > ROUGH_SHARE * sum(rough) else KNOTS for each in rough)
+        finer = PairSpline(self.shape, self._cuts, max_knots)
+        return None if finer.knots == self.knots else finer
 
     def project(self, sums_C: Float64) -> Float64:
         """Return the gradient by the knots of one by the cells, ``(K, S)``."""
@@ -88,7 +112,7 @@ def _products(hats_FS: Float64) -> Float64:
 
 
 @functools.cache
-def hat_functions(cuts: Cuts) -> Float64:
+def hat_functions(cuts: Cuts, max_knots: int = KNOTS) -> Float64:
     """Return what each knot counts in each bin, ``(bins, knots)``: 1 in its own one, falling to 0 at its neighbours'.
 
     Knots are as far apart in rank as in score, half and half: rows are many in the middle, but effects change where
@@ -96,6 +120,7 @@ def hat_functions(cuts: Cuts) -> Float64:
 
     Args:
         cuts: The first code of each bin but that of missing values.
+        max_knots: Knots of more than ``NUMERIC_BINS`` bins, at most.
 
     >>> hat_functions((1, 64, 128)).tolist()
     [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
@@ -108,7 +133,7 @@ def hat_functions(cuts: Cuts) -> Float64:
     edges = np.array([*cuts, SCORE_CODES])
     center = (edges[:-1] + edges[1:]) / 2
     place = np.arange(bins) / (bins - 1) + (center - center[0]) / (center[-1] - center[0])
-    at = np.unique(np.abs(place[:, None] - np.linspace(0, 2, KNOTS)).argmin(axis=0))
+    at = np.unique(np.abs(place[:, None] - np.linspace(0, 2, max_knots)).argmin(axis=0))
     hats = np.zeros((bins + 1, len(at) + 1))
     hats[0, 0] = 1
     hats[1:, 1:] = np.stack([np.interp(center, center[at], unit) for unit in np.eye(len(at))], axis=1)

@@ -56,5 +56,20 @@ def test_lines_between_knots_are_straight_over_scores_and_missing_values_apart()
     assert gaps[0] < gaps[len(gaps) // 2], "knots are closer in rank where scores are far apart"
 
 
+def test_more_knots_are_where_a_surface_is_rough() -> None:
+    spline = PairSpline((49, 49), (FINE, FINE))
+    first, second = np.arange(49.0)[:, None], np.arange(49.0)[None, :]
+    waves = {
+        (25, 13): np.sin(first) + second,
+        (13, 25): first + np.sin(second),
+        (25, 25): np.sin(first) + np.sin(second),
+    }
+    for knots, table in waves.items():
+        finer = spline.with_more_knots(table.ravel())
+        assert finer is not None and finer.knots == knots
+    coarse = PairSpline((8, 8), (COARSE, COARSE))
+    assert coarse.with_more_knots(np.random.default_rng(0).normal(size=64)) is None
+
+
 def test_a_side_of_few_bins_has_a_knot_in_each() -> None:
     np.testing.assert_array_equal(hat_functions(tuple(range(1, 256, 16))), np.eye(17))

@@ -11,6 +11,7 @@ from dkan_core.training.validation.penalized_fit import (
     PAIR_DIFFERENCES,
     PenalizedFit,
     curve_roughness,
+    curve_slope,
     pair_roughness,
     penalized_terms,
     side_roughness,
@@ -119,6 +120,54 @@ def test_a_rare_value_of_one_class_draws_no_line_over_codes_without_rows() -> No
     table_C = fit.table_V[terms[0].term.rows]
     assert table_C[129] < table_C[128], "it says what little it can"
     assert np.abs(table_C).max() < 20
+
+
+def test_few_positives_that_one_column_tells_apart_have_finite_log_odds() -> None:
+    shape = AdditiveShape(form="tables")
+    target_N = (np.arange(ROWS) < 20).astype(np.float64)
+    codes_N = np.where(target_N == 1, 255, 1).astype(np.uint16)
+    fit = PenalizedFit(penalized_terms(layout_of(1, (), (), (), shape), shape, {}, [codes_N]), target_N, np.ones(ROWS))
+    fit.fit()
+    positives_N, negatives_N = fit.rows.log_odds_N[:20], fit.rows.log_odds_N[20:]
+    assert 0 < positives_N.min() < 20 and -20 < negatives_N.max() < -5
+
+
+def test_slopes_of_columns_that_say_nothing_vanish() -> None:
+    columns, rows = 60, 600
+    rng = np.random.default_rng(0)
+    codes_TN = rng.integers(1, 256, (columns, rows)).astype(np.uint16)
+    target_N = rng.random(rows) < sigmoid((codes_TN[0] - 128.0) / 40)
+    shape = AdditiveShape(form="tables")
+    terms = penalized_terms(layout_of(columns, (), (), (), shape), shape, {}, [*codes_TN])
+    fit = PenalizedFit(terms, target_N, np.ones(rows))
+    fit.fit()
+    slopes_T = [abs(curve_slope() @ fit.table_V[each.term.rows]) for each in terms]
+    assert slopes_T[0] > 20 * np.median(slopes_T[1:])
+    weights_T = [each.slope_weight for each in terms]
+    assert weights_T[0] < 0.01 and np.median(weights_T) > 0.1
+
+
+def test_only_a_sharp_pair_gets_more_knots() -> None:
+    cuts = tuple(range(1, 256, 4))
+    shape = AdditiveShape(
+        form="tables",
+        pairs=((0, 1), (1, 2)),
+        binned=tuple(FeatureCuts(feature=feature, cuts=cuts) for feature in range(3)),
+    )
+    codes_TN = np.random.default_rng(0).integers(1, 256, (3, ROWS)).astype(np.uint16)
+    bins_TN = np.searchsorted(cuts, codes_TN, side="right")
+    pairs_TN = [(bins_TN[i] * 65 + bins_TN[i + 1]).astype(np.uint16) for i in range(2)]
+    layout = layout_of(3, (), (), (), shape)
+    spot_N = np.hypot(codes_TN[0] - 90.0, codes_TN[1] - 160.0) < 14
+    plane_N = (codes_TN[1] - 128.0) * (codes_TN[2] - 128.0) / 5_000
+    target_N = np.random.default_rng(1).random(ROWS) < sigmoid(6.0 * spot_N + plane_N - 2)
+    fit = PenalizedFit(penalized_terms(layout, shape, {}, [*codes_TN, *pairs_TN]), target_N, np.ones(ROWS))
+    fit.fit()
+    sharp, plane = (each.spline for each in fit.terms[3:])
+    assert sharp is not None and min(sharp.knots) > 20
+    assert plane is not None and max(plane.knots) < 15
+    sums_N = sum(fit.table_V[each.term.rows][each.codes_N] for each in fit.terms)
+    np.testing.assert_allclose(fit.rows.log_odds_N, fit.intercept + sums_N, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
