@@ -186,9 +186,9 @@ def _adapted(weight: float, rank: int, used: float, square: float, least: float,
         least: The weight is no less.
         factor: What the update is multiplied by.
     """
-    tiny = np.finfo(np.float64).tiny
-    change = factor * max(rank / weight - used, tiny) / max(square, tiny)
-    return min(MOST_WEIGHT, max(least, weight * min(MAX_FACTOR, max(1 / MAX_FACTOR, change))))
+    unexplained = factor * max(rank / weight - used, np.finfo(np.float64).tiny)
+    change = unexplained / max(square, unexplained / MAX_FACTOR)
+    return min(MOST_WEIGHT, max(least, weight * max(1 / MAX_FACTOR, change)))
 
 
 def penalized_terms(

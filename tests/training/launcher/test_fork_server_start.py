@@ -25,10 +25,10 @@ sys.meta_path.insert(0, Counting())
 def test_run_of_the_command_imports_torch_once_and_ends_as_one_from_python(prepared: Path, tmp_path: Path) -> None:
     counted = tmp_path / "counted"
     (tmp_path / "sitecustomize.py").write_text(COUNT_IMPORTS.format(counted=str(counted)))
-    words = ["train", str(prepared), "--out", str(tmp_path / "run"), "--epochs=1", "--hidden=4", "--batch-size=64"]
+    words = ["train", str(prepared), "--out", str(tmp_path / "run"), "--epochs=1", "--hidden=4", "--no-blend"]
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     process = subprocess.run(
-        [sys.executable, "-m", "dkan_core", *words, "--device=cpu", "--workers=2"],
+        [sys.executable, "-m", "dkan_core", *words, "--batch-size=64", "--device=cpu", "--workers=2"],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
