@@ -96,16 +96,10 @@ class PenalizedTerm:
         matrix_KSS = self.spline.curvature(curvature_C) if self.spline else _diagonal(self._by_block(curvature_C))
         numbers = np.arange(len(self.ridge_S))
         matrix_KSS[:, numbers, numbers] += self.ridge_S
-        matrix_KSS += self._penalty()
-        self.inverse_KSS = _inverses(matrix_KSS)
-
-    def _penalty(self) -> Float64:
-        """Return the matrix of the penalty, the same for each block, ``(S, S)``."""
-        assert self.roughness_SS is not None, "a diagonal penalty is not computed as a matrix"
-        penalty_SS: Float64 = self.weight * self.roughness_SS
+        matrix_KSS += self.weight * self.roughness_SS
         if self.kind == "curve":
-            penalty_SS += self.slope_weight * np.outer(curve_slope(), curve_slope())
-        return penalty_SS
+            matrix_KSS += self.slope_weight * np.outer(curve_slope(), curve_slope())
+        self.inverse_KSS = _inverses(matrix_KSS)
 
     def _by_block(self, values_C: Float64) -> Float64:
         """Return the codes' numbers by block, ``(K, S)``."""
@@ -121,7 +115,9 @@ class PenalizedTerm:
             return self.inverse_KSS * (gradient_C - self.weight * table_C)
         numbers_KS = self._numbers(table_C)
         gradient_KS = self.spline.project(gradient_C) if self.spline else self._by_block(gradient_C)
-        slope_KS = numbers_KS @ self._penalty() + self.ridge_S * numbers_KS
+        slope_KS = self.weight * (numbers_KS @ self.roughness_SS) + self.ridge_S * numbers_KS
+        if self.kind == "curve":
+            slope_KS += self.slope_weight * np.outer(numbers_KS @ curve_slope(), curve_slope())
         step_KS = (self.inverse_KSS @ (gradient_KS - slope_KS)[:, :, None])[:, :, 0]
         step_C = self.spline.to_cells(step_KS) if self.spline else step_KS.ravel()
         return self.monotone(table_C + step_C) - table_C if self.sign else step_C
