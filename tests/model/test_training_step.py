@@ -69,7 +69,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.usefixtures("variant")
-@pytest.mark.parametrize("shape", [(1, 6, 1, 2), (2, 128, 1, 8), (3, 17, 16, 8), (1, 33, 3, 32), (4, 16, 2, 5)])
+@pytest.mark.parametrize(
+    "shape",
+    # Of the last one, gradients of the members' biases nearly cancel.
+    [(1, 6, 1, 2), (2, 128, 1, 8), (3, 17, 16, 8), (1, 33, 3, 32), (4, 16, 2, 5), (4, 512, 1, 8)],
+)
 def test_step_equals_the_formula_in_float64(shape: tuple[int, int, int, int]) -> None:
     assert verified_native.step_is_right.__wrapped__(*shape)
     assert verified_native.step_is_right.__wrapped__(*shape, bf16=True)
