@@ -16,7 +16,7 @@ from dkan_core import PrepareConfig, TrainConfig, evaluate, prepare, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.evaluation.metrics import macro_average_precision
-from dkan_core.evaluation.prediction import score_split
+from dkan_core.evaluation.prediction import ScoredSplit, score_split
 from dkan_core.model.additive_terms import AdditiveTerms
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.blended import BlendedFastKAN
@@ -98,13 +98,32 @@ def test_network_that_is_right_about_every_row_scores_alone(tmp_path: Path) -> N
     assert saved.metrics["average_precision"] == 1.0 and saved.config.blended is None
 
 
-def test_network_scores_alone_where_the_terms_have_gone_wrong(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("other_rule", ["ALONE_MARGIN", "ALONE_PARTS"])
+def test_network_scores_alone_where_the_terms_have_gone_wrong(
+    other_rule: str, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def wrong(*arguments: Any) -> AdditiveTerms:
         terms = refitted(*arguments)
         return replace(terms, table_VML=-100 * terms.table_VML)
 
     monkeypatch.setattr(blending, "refitted", wrong)
+    # As many parts as rows leave each without both classes, on which nothing is better.
+    monkeypatch.setattr(blending, other_rule, 1000)
     assert architecture(data).blended is None
+
+
+def test_better_on_each_part_is_more_than_better_on_all_rows() -> None:
+    rng = np.random.default_rng(0)
+    labels_NL = rng.integers(2, size=(2000, 1)).astype(np.uint8)
+    good, bad = (
+        ScoredSplit(labels_NL, (scale * labels_NL + rng.normal(size=labels_NL.shape)).astype(np.float32), None)
+        for scale in (3, 1)
+    )
+    assert blending.is_better_on_each_part(good, bad) and not blending.is_better_on_each_part(bad, good)
+    assert not blending.is_better_on_each_part(good, good)
+    last = np.arange(2000)[:, None] % blending.ALONE_PARTS == blending.ALONE_PARTS - 1
+    mixed = replace(good, log_odds_NL=np.where(last, bad.log_odds_NL, good.log_odds_NL))
+    assert not blending.is_better_on_each_part(mixed, bad)
 
 
 def architecture(data: Path) -> ModelConfig:
