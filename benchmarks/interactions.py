@@ -2,7 +2,7 @@
 
     python -m benchmarks.interactions [--rows 400000] [--out build/interactions]
 
-writes two files, in which nothing is to be found column by column:
+writes two files, in which little is to be found column by column:
 
 - ``collisions.parquet``: momenta, angles and tags of five objects. A signal has two heavy particles that decay into two
   of them each; of the background, half has the lighter one. What tells them apart are masses, functions of six columns.
@@ -22,8 +22,9 @@ Float64 = npt.NDArray[np.float64]
 SIGNAL, LIGHT_BACKGROUND = 0.3, 0.5
 # Mass and its spread of the two particles, in units of GeV.
 HEAVY, LIGHT = (125.0, 8.0), (80.0, 6.0)
-# Mean momentum, above 20 GeV, of the four objects of a background, and of what is missing.
-BACKGROUND_MOMENTA, MISSING_MOMENTUM = (55.0, 50.0, 40.0, 40.0), 30.0
+# Mean momentum above the least one: of the four objects of a background, of what is missing, and of particles.
+BACKGROUND_MOMENTA, MISSING_MOMENTUM, PARTICLE_MOMENTUM = (55.0, 50.0, 40.0, 40.0), 30.0, 60.0
+LEAST_MOMENTUM, LEAST_PARTICLE_MOMENTUM = 20.0, 10.0
 WAVES, POSITIVES, STEEPNESS = 400, 0.25, 8.0
 WAVE_NUMBERS = (1.2, 1.2, 0.8, 0.8, 0.5, 0.5, 0.3, 0.3, 0.1, 0.1)
 
@@ -56,7 +57,7 @@ def collisions(rng: np.random.Generator, rows: int) -> dict[str, npt.NDArray[np.
     """Return momentum, direction and tag of the objects of each collision, and whether it is a signal."""
     is_signal_B = rng.random(rows) < SIGNAL
     has_light_B = is_signal_B | (rng.random(rows) < LIGHT_BACKGROUND)
-    single = [_object(rng, rows, momentum, 20.0) for momentum in BACKGROUND_MOMENTA]
+    single = [_object(rng, rows, momentum) for momentum in BACKGROUND_MOMENTA]
     heavy, light = (_decay(rng, rows, *mass) for mass in (HEAVY, LIGHT))
     pairs = (
         [np.where(is_signal_B[:, None], *each) for each in zip(heavy, single[:2], strict=True)],
@@ -64,7 +65,7 @@ def collisions(rng: np.random.Generator, rows: int) -> dict[str, npt.NDArray[np.
     )
     ordered = [each for pair in pairs for each in _by_momentum(*pair)]
     columns: dict[str, npt.NDArray[np.generic]] = {}
-    for index, each_B4 in enumerate([*ordered, _object(rng, rows, MISSING_MOMENTUM, 20.0)]):
+    for index, each_B4 in enumerate([*ordered, _object(rng, rows, MISSING_MOMENTUM)]):
         momentum_B = _momentum(each_B4)
         measured = {
             "momentum": momentum_B * rng.normal(1, 0.05, rows),
@@ -76,7 +77,7 @@ def collisions(rng: np.random.Generator, rows: int) -> dict[str, npt.NDArray[np.
     return {**columns, "label": is_signal_B.astype(np.int8)}
 
 
-def _object(rng: np.random.Generator, rows: int, momentum: float, least: float) -> Float64:
+def _object(rng: np.random.Generator, rows: int, momentum: float, least: float = LEAST_MOMENTUM) -> Float64:
     """Return energy and momentum ``(B, 4)`` of massless objects."""
     momentum_B = least + rng.exponential(momentum, rows)
     eta_B, phi_B = rng.normal(0, 1.2, rows), rng.uniform(-np.pi, np.pi, rows)
@@ -90,7 +91,7 @@ def _decay(rng: np.random.Generator, rows: int, mass: float, spread: float) -> t
     mass_B = rng.normal(mass, spread, rows)
     direction_B3 = rng.normal(size=(rows, 3))
     direction_B3 /= np.linalg.norm(direction_B3, axis=1)[:, None]
-    particle_B3 = _object(rng, rows, 60.0, 10.0)[:, 1:]
+    particle_B3 = _object(rng, rows, PARTICLE_MOMENTUM, LEAST_PARTICLE_MOMENTUM)[:, 1:]
     velocity_B3 = particle_B3 / np.sqrt(mass_B**2 + (particle_B3**2).sum(1))[:, None]
     halves = (np.column_stack([mass_B / 2, sign * mass_B[:, None] / 2 * direction_B3]) for sign in (1, -1))
     first, second = (_boosted(each, velocity_B3) for each in halves)

@@ -158,7 +158,7 @@ def step_is_right(networks: int, inputs: int, outputs: int, centers: int, *, bf1
     exact = case.exact(doubles)
     right = torch.autograd.grad(exact, doubles)
     # The gradient of the shift is the sum of those of the members' biases, which may nearly cancel: their norm counts.
-    pairs = [(value, exact), *zip(found[:-2], right[:-2], strict=True), (_joined(found[-2:]), _joined(right[-2:]))]
+    pairs = [(value, exact), *zip(found[:-1], right[:-1], strict=True), (_joined(found[-2:]), _joined(right[-2:]))]
     return _are_right("step", pairs, BF16_TOLERANCE if bf16 else TOLERANCE)
 
 
