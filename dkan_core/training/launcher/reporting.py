@@ -147,8 +147,11 @@ class Reporter:
 
     def take(self, message: Message) -> None:
         """Show or write what a child process says."""
-        if message.pop("kind") == "warning":
+        kind = message.pop("kind")
+        if kind == "warning":
             logger.warning("%s", message["text"])
+        elif kind == "saved":
+            self._unsaved_step = None
         else:
             self._evaluation(message)
 

@@ -275,7 +275,7 @@ class Supervisor:
         self.fork_server.end()
         for child in self._children():
             for message in child.channel.waiting():
-                if message["kind"] == "evaluation":
+                if message["kind"] in ("evaluation", "saved"):
                     self.reporter.take(message)
         self.checkpoint_writer.write_now()
 

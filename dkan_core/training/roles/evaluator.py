@@ -6,6 +6,7 @@ the run's time is up, does the newest snapshot win and the stale ones are skippe
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -37,6 +38,8 @@ MODEL_FOLDER = "model"
 # evaluations of a run by default: in one that takes less time than this process to start, none is skipped, and the best
 # model is the same each time.
 MAX_BACKLOG = 32
+# Of the time, what saving takes at most between evaluations: in a run of some seconds nearly each is the best so far.
+MAX_SAVING_SHARE = 0.05
 # How often to look for a snapshot that no wake-up has told of: the server may have died before it notified.
 PATIENCE_SECONDS = 0.5
 
@@ -73,7 +76,7 @@ def main(spec: ProcessSpec) -> None:
         evaluator.take(chosen)
         dealt_with = chosen.snapshot.number
         if chosen.snapshot.final:
-            evaluator.save()
+            evaluator.save_last()
         # What is the best but not on disk is to be scored again, should this process die.
         number = dealt_with if evaluator.unsaved is None else evaluator.unsaved.snapshot.number - 1
         memory.evaluated.write(Evaluated(number=number, exhausted=int(evaluator.scorer.early_stopping.exhausted)))
@@ -124,8 +127,10 @@ class Evaluator:
         self.unsaved: StateSnapshot | None = None
         """What ``best`` was made of, while that is not on disk: its slot is not written to before."""
 
+        self._next_save = time.monotonic()
+
     def take(self, each: StateSnapshot) -> None:
-        """Score a snapshot, unless an earlier process has, and save it if it is the best."""
+        """Score a snapshot, unless an earlier process has, and save the best one if it is time for that."""
         snapshot = each.snapshot
         reported = self.history[-1]["step"] if self.history else -1
         if snapshot.step <= reported or self.scorer.early_stopping.exhausted:
@@ -142,7 +147,8 @@ class Evaluator:
             self.unsaved = each
         self.history.append(entry)
         try:
-            self.save()
+            if self._may_save(snapshot):
+                self.save()
         except OutputError as error:
             # Training does not depend on it, and a disk that is full now may have room after the next evaluation.
             text = f"{error}; the best model is kept in memory, training continues, and saving is tried again"
@@ -150,6 +156,21 @@ class Evaluator:
         self.stopwatch.lap("save")
         self.stopwatch.publish()
         self.launcher.send(kind="evaluation", saved=self.unsaved is None, **entry)
+
+    def _may_save(self, newest: Snapshot) -> bool:
+        """Tell whether saving takes little of the time, or what waits for it takes a quarter of the slots."""
+        held = 0 if self.unsaved is None else 1 + newest.number - self.unsaved.snapshot.number
+        return time.monotonic() >= self._next_save or 4 * held >= self.spec.shape.snapshot_slots
+
+    def save_last(self) -> None:
+        """Write the best model of a run that is over, and tell the launcher, unless it is written.
+
+        Raises:
+            OutputError: It cannot be written; an earlier one stays.
+        """
+        if self.unsaved is not None:
+            self.save()
+            self.launcher.send(kind="saved")
 
     def save(self) -> None:
         """Write the best model, unless it is written.
@@ -160,6 +181,9 @@ class Evaluator:
         best = self.best
         if best is None or self.unsaved is None:
             return
+        # Once in a run, and so no part of what saving takes each time.
+        self.finisher.make_ready()
+        began = time.monotonic()
         replica = self.scorer.replica
         replica.load(best.values_P)
         model, architecture, metrics = self.finisher.finish(replica.model, best)
@@ -169,6 +193,8 @@ class Evaluator:
         save_model(folder, model, architecture, self.prepared.preprocessor, metrics)
         self._write_state(self.unsaved, folder)
         self.unsaved = None
+        now = time.monotonic()
+        self._next_save = now + (now - began) / MAX_SAVING_SHARE
 
     def _write_state(self, each: StateSnapshot, model: Path) -> None:
         """Write the state of the best model as a checkpoint, for ``--resume best``; training does not need it."""

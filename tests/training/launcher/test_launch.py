@@ -286,6 +286,15 @@ def test_evaluator_keeps_the_order_until_it_is_far_behind(waiting: int, behind: 
     assert is_behind([Snapshot()] * waiting + [Snapshot(time_is_up=1)])
 
 
+def test_best_models_are_saved_less_often_than_they_come_where_that_is_fast(prepared: Path, tmp_path: Path) -> None:
+    """Saving takes a twentieth of the time, however long an evaluation takes: the last one is saved in any case."""
+    result = train(prepared, tmp_path / "run", replace(SMALL, epochs=8, evaluations_per_epoch=4, learning_rate=1e-3))
+    saves = sum(entry["time"]["evaluator"]["save"] > 0.002 for entry in result.history)
+    best = [entry for entry in result.history if entry["best"]]
+    assert 1 <= saves < len(best)
+    assert SavedModel(Path(result.model)).metrics["step"] == best[-1]["step"]
+
+
 @pytest.mark.gpu
 def test_cuda_run_reaches_the_same_quality(prepared: Path, tmp_path: Path) -> None:
     result = train(prepared, tmp_path / "run", replace(SMALL, epochs=8, device="cuda"))
