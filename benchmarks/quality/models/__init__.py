@@ -90,5 +90,6 @@ MODELS = {
     "tabm": Model("tabm", "fit_tabm", ("tabm", "rtdl_num_embeddings", "torch", "sklearn")),
     "additive": Model("dkan", "fit_additive", ("dkan_core", "torch")),
     "ebm": Model("ebm", "fit_ebm", ("interpret", "pandas")),
+    "ebm-train": Model("ebm", "fit_ebm_on_train", ("interpret", "pandas")),
     "logistic": Model("logistic", "fit_logistic", ("sklearn",)),
 }

@@ -1,5 +1,7 @@
 """Explainable Boosting Machines of InterpretML with the library's defaults: an additive model of boosted trees."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from benchmarks.quality.data import Encoder
@@ -9,15 +11,23 @@ from benchmarks.quality.models.boosting import Frame, Rows, measured, string_fra
 
 def fit_ebm(job: Job) -> Fitted:
     """Fit one model for each label; its bags stop early on rows of train, so valid is only joined to it."""
+    return _fit(job, ("train", "valid"))
+
+
+def fit_ebm_on_train(job: Job) -> Fitted:
+    """Do the same without valid, which other models do not fit either."""
+    return _fit(job, ("train",))
+
+
+def _fit(job: Job, splits: Sequence[str]) -> Fitted:
     from interpret.glassbox import ExplainableBoostingClassifier
 
-    train, valid = job.data.read("train"), job.data.read("valid")
-    encoder = Encoder(job.data, train)
-    x_train, x_valid = string_frame(encoder, train), string_frame(encoder, valid)
-    y_train, y_valid = job.data.labels_NL(train), job.data.labels_NL(valid)
+    encoder = Encoder(job.data, job.data.read("train"))
+    tables = [job.data.read(split) for split in splits]
+    rows = [(string_frame(encoder, table), job.data.labels_NL(table)) for table in tables]
     fitted = []
     for label in range(len(job.data.labels)):
-        x_N, y_N = _joined(measured(x_train, y_train[:, label]), measured(x_valid, y_valid[:, label]))
+        x_N, y_N = _joined([measured(frame, labels_NL[:, label]) for frame, labels_NL in rows])
         model = ExplainableBoostingClassifier(random_state=job.seed, n_jobs=job.threads)
         fitted.append(model.fit(x_N, y_N))
 
@@ -28,9 +38,8 @@ def fit_ebm(job: Job) -> Fitted:
     return Fitted(score=score, rounds=[int(np.mean(model.best_iteration_)) for model in fitted])
 
 
-def _joined(train: Rows, valid: Rows) -> Rows:
+def _joined(parts: Sequence[Rows]) -> Rows:
     import pandas as pd
 
-    frames = [pd.DataFrame(frame) for frame in (train[0], valid[0])]
-    joined: Frame = pd.concat(frames, ignore_index=True)
-    return joined, np.concatenate([train[1], valid[1]])
+    joined: Frame = pd.concat([pd.DataFrame(frame) for frame, _ in parts], ignore_index=True)
+    return joined, np.concatenate([labels_N for _, labels_N in parts])

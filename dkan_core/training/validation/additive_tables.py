@@ -162,19 +162,32 @@ def with_smooth_pairs(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
     """
     if not penalty:
         return terms
-    from scipy.linalg import solve
+    from scipy.linalg import solveh_banded
 
     table_VML = terms.table_VML.copy()
     curved = {term.features[0] for term in terms.layout.curved}
     for pair in terms.layout.pairs:
-        roughness_CC = pair_roughness(pair.shape, [feature in curved for feature in pair.features])
+        ordered = [feature in curved for feature in pair.features]
+        # Neighbours are no further apart: next to each other along the second side, a row of cells along the first.
+        width = pair.shape[1] if ordered[0] else 1
+        roughness = lower_bands(pair_roughness(pair.shape, ordered), width)
         for label, information in enumerate(_information(terms)):
             # So little that only cells without rows notice.
             weight_C = terms.weight_V[pair.rows] * information + 1e-6
-            normal_CC = penalty * roughness_CC + np.diag(weight_C)
+            bands = penalty * roughness
+            bands[0] += weight_C
             pair_CM = table_VML[pair.rows, :, label]
-            table_VML[pair.rows, :, label] = solve(normal_CC, weight_C[:, None] * pair_CM, assume_a="pos")
+            table_VML[pair.rows, :, label] = solveh_banded(bands, weight_C[:, None] * pair_CM, lower=True)
     return replace(terms, table_VML=table_VML)
+
+
+def lower_bands(matrix_CC: Float64, width: int) -> Float64:
+    """Return the diagonal of a symmetric matrix and so many below it, ``(width + 1, C)``, as scipy takes them.
+
+    >>> lower_bands(np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]]), 1).tolist()
+    [[2.0, 2.0, 2.0], [1.0, 1.0, 0.0]]
+    """
+    return np.stack([np.append(np.diag(matrix_CC, -band), np.zeros(band)) for band in range(width + 1)])
 
 
 def whittaker(curves_CM: Float64, weight_C: Float64, penalty: float) -> Float64:
@@ -196,5 +209,4 @@ def whittaker(curves_CM: Float64, weight_C: Float64, penalty: float) -> Float64:
 def _second_differences(size: int) -> Float64:
     """Return the lower bands ``(3, size)`` of the matrix of a curve's squared second differences."""
     differences = np.diff(np.eye(size), n=2, axis=0)
-    gram = differences.T @ differences
-    return np.stack([np.append(np.diag(gram, -band), np.zeros(band)) for band in range(3)])
+    return lower_bands(differences.T @ differences, 2)
