@@ -95,6 +95,8 @@ def reports_config_errors(kind: type[ConfigT]) -> type[ConfigT]:
             raise _config_error(kind, values, error.errors(include_url=False)) from None
         # Pydantic turns 1 into 1.0 where a float is expected; runs and data are known by the text of their settings.
         for name, value in values.items():
+            if isinstance(getattr(self, name), str):
+                continue  # also where a number may stand for it
             if not _is_as_given(value, getattr(self, name)):
                 wanted = _expected(field_types(kind)[name], _metadata(kind, name), "float_type", value)
                 raise ConfigError(f"{name} must be {wanted}, got {value!r}")

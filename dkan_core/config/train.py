@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from dkan_core.config.schema import INITIAL_MODEL, STRICT, Expected, Form, reports_config_errors, setting
@@ -62,9 +62,12 @@ class TrainConfig:
     Members, hidden, epochs, batch_size and learning_rate keep the values that are set.
     """
 
-    pairs: Annotated[str, Field(pattern="^(auto|[0-9]{1,3})$"), Expected("auto or a number from 0 to 999")] = setting(
-        "auto", "Model", advanced=True, form=True
-    )
+    pairs: Annotated[
+        str,
+        BeforeValidator(lambda given: str(given) if type(given) is int else given),
+        Field(pattern="^(auto|[0-9]{1,3})$"),
+        Expected("auto or a number from 0 to 999"),
+    ] = setting("auto", "Model", advanced=True, form=True)
     """Pairs of columns with a term of their own, with model additive; "auto": as many as predict unseen rows."""
 
     monotone: Annotated[

@@ -32,27 +32,27 @@ def apply_edits(terms: AdditiveTerms, preprocessor: Preprocessor, edits: Sequenc
         ConfigError: An edit names a term, label or category that the model does not have, or does not fit its term.
     """
     groups = {group.name: group for group in term_groups(terms.layout, preprocessor)}
+    # A pair may be named from either side.
+    by_name = {CROSS.join(reversed(group.columns)): group for group in groups.values()} | groups
     for number, edit in enumerate(edits, start=1):
         where = f"edit {number} ({edit.action} of {edit.term!r})"
-        if edit.term not in groups:
+        if edit.term not in by_name:
             raise ConfigError(f"{where}: the model has no such term; {_hint(edit.term, [*groups])}")
         labels = terms.config.labels
         if edit.label is not None and edit.label not in labels:
             raise ConfigError(f"{where}: label {edit.label!r} is none of the model's, {', '.join(labels)}")
         chosen = range(len(labels)) if edit.label is None else [labels.index(edit.label)]
-        terms = _applied(terms, preprocessor, edit, groups[edit.term], chosen, where)
+        terms = _applied(terms, preprocessor, edit, by_name[edit.term], chosen, where)
     return purified(terms)
 
 
 def _hint(term: str, names: Sequence[str]) -> str:
-    """Return which term may be meant: the same columns in another order, or one that is spelt alike; else some of them.
+    """Return which term may be meant: one that is spelt alike; else some of them.
 
-    >>> _hint("b x a", ["a", "b", "a x b"]), _hint("agee", ["age", "hours"]), _hint("z", ["age"])
-    ("did you mean 'a x b'?", "did you mean 'age'?", "it has 'age'")
+    >>> _hint("agee", ["age", "hours"]), _hint("z", ["age"])
+    ("did you mean 'age'?", "it has 'age'")
     """
-    turned = [name for name in names if sorted(name.split(CROSS)) == sorted(term.split(CROSS))]
-    close = turned or difflib.get_close_matches(term, names, n=1, cutoff=0.7)
-    if close:
+    if close := difflib.get_close_matches(term, names, n=1, cutoff=0.7):
         return f"did you mean {close[0]!r}?"
     shown = ", ".join(repr(name) for name in names[:20])
     return f"it has {shown}{f' and {len(names) - 20:,} more' * (len(names) > 20)}"

@@ -94,7 +94,7 @@ class Inspection:
         rows = sum(self.rows.values())
         page = render_html(
             "inspection",
-            title=f"{Path(self.where).name or self.where}: inspection",
+            title="Inspection",
             lead=self.where,
             facts=[
                 ("Rows", f"{rows:,}", ", ".join(f"{split} {count:,}" for split, count in self.rows.items())),
@@ -160,14 +160,14 @@ def _column(rows: InspectedRows, name: str, auc: Mapping[str, float], psi: Mappi
     largest_auc, largest_psi = (
         max((known[part] for part in parts if part in known), default=None) for known in (auc, psi)
     )
-    distinct = None if column is None else count_distinct(column)
-    found = [] if column is None else suspicions(column, distinct=distinct or 0, auc=largest_auc, psi=largest_psi)
+    distinct = 0 if column is None else count_distinct(column)
+    found = [] if column is None else suspicions(column, distinct=distinct, auc=largest_auc, psi=largest_psi)
     return ColumnFacts(
         name=name,
         type=rows.types[name],
         becomes=_becomes(rows, name),
         missing=rows.missing[name] / rows.counted if name in rows.missing else None,
-        distinct=distinct,
+        distinct=None if column is None or name in rows.inexact else distinct,
         roc_auc=largest_auc,
         psi=largest_psi,
         suspicions=tuple(found),

@@ -33,6 +33,7 @@ from dkan_core.data.source.roles import assign_roles, is_feature
 from dkan_core.data.source.splits import SplitBatch, read_split_batches
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.explanation.columns import EXACT_KNOTS, source_columns
 from dkan_core.explanation.reading_back import read_back
 from dkan_core.utils.progress import progress
 
@@ -80,6 +81,9 @@ class InspectedRows:
 
     whole: bool
     """Whether the samples hold every row of train and valid."""
+
+    inexact: frozenset[str] = frozenset()
+    """Numbers of prepared data that are only as exact as their scores: how many values they have is not known."""
 
     encoding: Preprocessor
     """That of prepared data, or what ``prepare`` would choose from the sample."""
@@ -156,7 +160,7 @@ class _SeenRows:
         labels, features = self.schema.labels, side_by_side(batch.features())
         for name in labels:
             check_binary(name, batch.rows.column(name), batch.path)
-        stored_NL = label_values(batch.rows, labels) if labels else np.empty((len(batch.rows), 0), np.uint8)
+        stored_NL = label_values(batch.rows, labels) if labels else np.empty((len(batch.split), 0), np.uint8)
         for name in self.missing:
             self.missing[name] += _count_missing(features.column(name))
         for index, name in enumerate(labels):
@@ -238,6 +242,11 @@ def read_prepared(prepared: str | Path) -> InspectedRows:
         roles={**dict.fromkeys(manifest.labels, "label"), **({manifest.weight: "weight"} if manifest.weight else {})},
         samples=samples,
         whole=all(info.rows <= SAMPLE_ROWS for info in manifest.splits.values()),
+        inexact=frozenset(
+            column.name
+            for column in source_columns(encoding)
+            if column.scored is not None and len(column.knots) > EXACT_KNOTS
+        ),
         encoding=encoding,
         labels=manifest.labels,
     )

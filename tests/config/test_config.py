@@ -108,6 +108,10 @@ def test_values_stay_as_given_since_digests_are_of_their_text() -> None:
     assert json.dumps([config.dropout, config.label_weights]) == "[0, [1, 2.0]]"
 
 
+def test_number_of_pairs_may_be_a_number() -> None:
+    assert TrainConfig(model="additive", pairs=3) == TrainConfig(model="additive", pairs="3")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("number", [np.float32(0.5), np.True_, Decimal("0.5"), Fraction(1, 2), True])
 def test_number_that_no_json_file_can_hold_is_refused(number: Any) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"learning_rate must be float | None, got {number!r}")):

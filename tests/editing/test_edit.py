@@ -85,6 +85,13 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
+def test_a_pair_has_two_names(model: Path, tmp_path: Path) -> None:
+    pair = next(name for name in effects(model, ROWS)[0] if " x " in name)
+    first, second = pair.split(" x ")
+    edit(model, [{"term": f"{second} x {first}", "action": "remove"}], tmp_path / "edited")
+    assert np.any(effects(model, ROWS)[0][pair]) and not np.any(effects(tmp_path / "edited", ROWS)[0][pair])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_an_edit_changes_its_term_and_no_other(name: str, model: Path, tmp_path: Path) -> None:
     asked, holds = CASES[name]

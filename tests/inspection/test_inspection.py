@@ -80,6 +80,8 @@ def test_columns_become_what_prepare_makes_of_them(found: Inspection, raw: Path,
     assert kept == {*made.preprocessor.columns}
     again = inspect_data(tmp_path / "out")
     assert {"paid_back", "outcome", "one"} <= {*words(again)}
+    distinct = {column.name: column.distinct for column in again.columns}
+    assert distinct["honest"] is None and distinct["gappy"] == 3 and distinct["outcome"] == 2
     assert again.rows == found.rows and again.classes == found.classes
 
 
@@ -101,6 +103,11 @@ def test_command_shows_a_table_a_page_and_json(
     assert dkan("inspect", raw, monkeypatch=monkeypatch) == 0
     shown = capsys.readouterr().out
     assert "leakage" not in shown and "one: constant" in shown
+
+
+def test_table_of_features_alone_needs_no_label(tmp_path: Path) -> None:
+    write(make_rows().select(["honest", "one"]), tmp_path)
+    assert words(inspect_data(tmp_path)) == {"one": "constant"}
 
 
 def test_what_cannot_be_inspected_is_refused(raw: Path, tmp_path: Path) -> None:

@@ -259,6 +259,8 @@ def test_passes_that_are_wrong_are_replaced(monkeypatch: pytest.MonkeyPatch, cap
 def test_without_the_extension_it_is_recomputed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert native_library(tmp_path / "missing.so") is None
     assert describe_kernel("auto", "cpu").startswith("native (")
+    assert describe_kernel("auto", "cpu,cpu") == describe_kernel("auto", "cpu")
+    assert "right on each GPU" in describe_kernel("auto", "cuda:0,cpu")
     for module in (native, kernels):
         monkeypatch.setattr(module, "native_library", lambda: None)
     layer, x = MemberLayer(2, 6, 1), torch.randn(2, 9, 6)

@@ -55,11 +55,16 @@ def check_kernel(kernel: Kernel, device: str) -> None:
 
 
 def describe_kernel(kernel: Kernel, device: str) -> str:
-    """Return which backend computes on a device, and why that one."""
+    """Return which backend computes on a device, and why that one.
+
+    Args:
+        kernel: What was asked for.
+        device: That of each worker, separated by commas.
+    """
     if kernel in ("eager", "recompute"):
         return kernel
-    if device != "cpu":
-        return "the fastest that is right on this GPU: the logs of the workers, in RUN/logs, say which"
+    if {*device.split(",")} != {"cpu"}:
+        return "the fastest that is right on each GPU: the logs of the workers, in RUN/logs, say which"
     library = native_library()
     return f"recompute: {NOT_BUILT}" if library is None else f"native ({variant_names(library)[0]})"
 

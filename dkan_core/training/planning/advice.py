@@ -22,6 +22,7 @@ FEW_STEPS = 300
 LAUNCH_SHARE = 0.5
 LIMITS = {
     "compute": "the gradient limits it: only more or faster devices help",
+    "update": "the optimizer's step limits it: larger batches need fewer of them",
     "exchange": "the exchange limits it: larger batches, or an average every few steps, help",
     "feed": "reading rows limits it: more cores help, or fewer columns and --numeric-dtype uint8 at prepare",
 }
@@ -132,9 +133,9 @@ def choose(predictions: Sequence[Prediction], most_workers: int) -> Prediction:
     best = max(each.rows_per_second for each in allowed)
     order = [scheme.name for scheme in SCHEMES]
     near = (each for each in allowed if each.rows_per_second >= NEAR * best)
-    # Fewer workers leave devices to others; of the schemes those come first whose result does not depend on the
-    # workers.
-    return min(near, key=lambda each: (each.workers, order.index(each.scheme)))
+    # Fewer workers leave devices to others. One alone has nobody to exchange anything with; of the other schemes those
+    # come first whose result does not depend on the workers.
+    return min(near, key=lambda each: (each.workers, each.scheme != "single", order.index(each.scheme)))
 
 
 def advise(

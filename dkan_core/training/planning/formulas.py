@@ -203,7 +203,7 @@ class Prediction:
 
     steps_per_epoch: int
     bottleneck: str
-    """"compute", "exchange" or "feed"."""
+    """"compute", "exchange", "update" (the optimizer's step) or "feed"."""
 
 
 def predict(
@@ -229,7 +229,8 @@ def predict(
     share = efficiency(compute, beside, interval, rows=rows, feed=feed)
     # Rows are read in parallel with all of it: only what takes longer than that shows.
     busy = compute + beside / interval
-    bottleneck = "feed" if rows / feed > busy else "exchange" if beside / interval > compute else "compute"
+    most_of_rest = "update" if 2 * interval * machine.update(scheme, workers) > beside else "exchange"
+    bottleneck = "feed" if rows / feed > busy else most_of_rest if beside / interval > compute else "compute"
     return Prediction(
         scheme=scheme.name,
         workers=workers,

@@ -176,7 +176,7 @@ def log_choices(asked: TrainConfig, config: ResolvedTrainConfig) -> None:
     logger.info("strategy %s: %s", config.strategy, STRATEGY_REASONS[config.strategy, config.mode])
     logger.info(
         "training: device %s, workers %d, batch size %d, learning rate %.2g, epochs %d",
-        config.device,
+        ", ".join(dict.fromkeys(config.devices)),
         config.workers,
         config.batch_size,
         config.learning_rate,

@@ -235,6 +235,8 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
     ):
         if names:
             logger.warning("init_from %s: %s: %s", place, what, listed_names(names))
+    if found.changed:
+        logger.warning("prepare with `--like %s --extend` to keep their encoding and weights", place)
     logger.info("init_from %s: %d columns keep their weights", place, len(found.kept))
 
 

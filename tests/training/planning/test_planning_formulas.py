@@ -185,6 +185,13 @@ def test_recommended_is_the_simplest_near_the_fastest() -> None:
     heavy = choose(predictions(gpus(size=4e8)), 8)
     assert heavy.scheme != "parameter-server sync"
     assert choose(predictions(cores(update_seconds=1.0)), 8).workers == 1
+    assert choose(predictions(cores()), 1).scheme == "single"
+
+
+def test_optimizer_of_one_worker_is_no_exchange() -> None:
+    assert line(cores(update_seconds=0.02), SINGLE, 1).bottleneck == "update"
+    slow = {scheme.name: Curve({2: 0.1, 4: 0.1}) for scheme in SCHEMES}
+    assert line(cores(exchanges=slow), SYNC, 2).bottleneck == "exchange"
 
 
 def config(epochs: int, batch_size: int) -> ResolvedTrainConfig:
