@@ -86,23 +86,18 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
     # An earlier model that cannot be read is no reason to lose the evaluation of the new one.
     except DataError as error:
         return _not_compared(place, str(error))
-    seen = _overlap(saved, data)
+    seen = known_rows(saved, data)
     if seen:
-        logger.warning(
-            "%s: %s; its metrics may be too good: prepare with --split-by content, --group or --split-column",
-            place,
-            seen,
-        )
+        advice = ": prepare with --split-by content, --group or --split-column" if data.split else ""
+        logger.warning("%s: %s; its metrics may be too good%s", place, seen, advice)
     metrics = compute_metrics(labels_NL, probabilities_NL, data.labels, weight_N)
     return Comparison(model=place, metrics=metrics, overlap=seen, probabilities=probabilities_NL, saved=saved)
 
 
-def _overlap(saved: SavedModel, data: EvaluationData) -> str:
-    """Return why a model may have been trained on some of the rows."""
+def known_rows(saved: SavedModel, data: EvaluationData) -> str:
+    """Return why a model may have been trained on some of the rows; empty where it was not."""
     origin = saved.metrics.get("origin")
-    if origin is None or data.origin is None:
-        return ""
-    return overlap(Origin.model_validate(origin), data.origin)
+    return "" if origin is None else overlap(Origin.model_validate(origin), data.origin)
 
 
 def _not_compared(place: str, why_not: str) -> Comparison:

@@ -16,7 +16,7 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.evaluation import column_summary, curves, leakage
 from dkan_core.evaluation import metrics as metric
-from dkan_core.evaluation.comparison import DIFFERENCE, Comparison, compare
+from dkan_core.evaluation.comparison import DIFFERENCE, Comparison, compare, known_rows
 from dkan_core.evaluation.intervals import add_intervals, difference_to
 from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data, score_rows
 from dkan_core.evaluation.page import read_run_history, render_page
@@ -261,6 +261,9 @@ def _score(saved: SavedModel, data: EvaluationData, kept: int) -> tuple[Evaluati
 def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, sample: Arrays) -> list[str]:
     """Return why the metrics may be higher than those of new rows, and log it."""
     found = [*data.warnings, *leakage.leakage_warnings(saved.preprocessor, sample, evaluation.metrics)]
+    # Whoever asks for a split of prepared data knows which one it is.
+    if not data.split and (known := known_rows(saved, data)):
+        found.append(f"the model may know these rows: {known}")
     for text in found:
         logger.warning("%s", text)
     return found

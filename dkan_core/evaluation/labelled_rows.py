@@ -15,13 +15,13 @@ import pyarrow as pa
 from dkan_core.data.encoding.like import check_features, listed_names
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, PreparedData, manifest_text, open_prepared
-from dkan_core.data.format.origin import Origin, origin_of
+from dkan_core.data.format.origin import Origin, origin_of, raw_origin
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.preparation.steps import encode_rows
-from dkan_core.data.source.columns import column_types, is_number, is_text, open_parquet, read_batches
-from dkan_core.data.source.files import find_parquet
+from dkan_core.data.source.columns import SourceFile, column_types, is_number, is_text, open_parquet, read_batches
+from dkan_core.data.source.files import find_parquet, stamp
 from dkan_core.data.source.positive import with_positive
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.split_hints import describe_split, split_warnings
@@ -62,8 +62,8 @@ class EvaluationData(Protocol):
     warnings: list[str]
     """Why scores on them may be higher than on new rows."""
 
-    origin: Origin | None
-    """Where they came from, and what decided that they are in this split; None where they are in none."""
+    origin: Origin
+    """Where they came from, and what decided that they are in this split, if they are in one."""
 
     def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
         """Yield all rows in order, encoded for a model, with ``labels`` (N, L)."""
@@ -124,7 +124,7 @@ class PreparedRows:
         self.name, self.title = split, f"{split} split"
         self.labels = manifest.labels
         self.split, self.warnings = describe_split(manifest.split_rule), split_warnings(manifest.split_hints)
-        self.origin: Origin | None = origin_of(manifest)
+        self.origin = origin_of(manifest)
         with open_split(folder, manifest, split) as reader:
             self.rows = reader.rows
 
@@ -177,14 +177,17 @@ class RawRows:
     ) -> None:
         self.name = self.title = name
         self.split, self.warnings = "", list[str]()
-        self.origin: Origin | None = None
         self.paths, self.labels, self.rows = paths, list(names), 0
+        files = []
         for path in self.paths:
             parquet = open_parquet(path)
             types = column_types(path, parquet.schema_arrow)
             self.columns = _label_columns(types, names, columns, encoding, path)
             check_features(encoding, types, path, because=TRAINED_WITH)
+            size, modified = stamp(path)
+            files.append(SourceFile(path=path, rows=parquet.metadata.num_rows, bytes=size, modified=modified))
             self.rows += parquet.metadata.num_rows
+        self.origin = raw_origin(files)
         if not self.rows:
             raise DataError(f"{self.name}: no rows in any file")
         pairs = zip(names, self.columns, strict=True)

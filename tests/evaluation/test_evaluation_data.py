@@ -80,6 +80,15 @@ def test_command_takes_several_sources(
     assert metrics["split"] == f"{sources[0]} and 1 more"
 
 
+def test_rows_that_the_model_was_trained_on_are_named(
+    trained: TrainResult, source: Path, raw: Path, tmp_path: Path
+) -> None:
+    known = evaluate(trained.model, source, tmp_path / "known", explain=False)
+    unseen = evaluate(trained.model, raw, tmp_path / "unseen", explain=False)
+    (warning,) = set(known.metrics["warnings"]) - set(unseen.metrics["warnings"])
+    assert warning == "the model may know these rows: it was trained on 1 of the 1 source files of these rows"
+
+
 def test_one_class_alone_has_no_average_precision(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
     rows = pq.read_table(raw)
     pq.write_table(rows.filter(pa.compute.equal(rows["label"], 1)), tmp_path / "ones.parquet")

@@ -1,6 +1,7 @@
 """What a model keeps of where its rows came from: it may have been trained on rows that are in test elsewhere."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -17,7 +18,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 
 class Origin(Schema):
-    """Source files of prepared data, and what decided the split of their rows."""
+    """Source files of prepared data, and what decided the split of their rows; of raw rows, nothing did."""
 
     split_rule: dict[str, str]
     seed: int
@@ -27,8 +28,12 @@ class Origin(Schema):
 
 def origin_of(manifest: PreparedData) -> Origin:
     """Return where prepared data came from."""
-    files = sorted(map(_digest, manifest.sources))[:KEPT_FILES]
-    return Origin(split_rule=manifest.split_rule, seed=manifest.seed, files=files)
+    return Origin(split_rule=manifest.split_rule, seed=manifest.seed, files=_digests(manifest.sources))
+
+
+def raw_origin(files: Sequence[SourceFile]) -> Origin:
+    """Return where raw rows came from."""
+    return Origin(split_rule={}, seed=0, files=_digests(files))
 
 
 def overlap(earlier: Origin, ours: Origin) -> str:
@@ -41,11 +46,18 @@ def overlap(earlier: Origin, ours: Origin) -> str:
     shared = {*earlier.files} & {*ours.files}
     if not shared or earlier == ours:
         return ""
+    theirs = f"it was trained on {len(shared)} of the {len(ours.files)} source files of these rows"
+    if not ours.split_rule:
+        return theirs
     rules = [{**each.split_rule, "seed": each.seed} for each in (earlier, ours)]
     if rules[0] == rules[1] and ours.split_rule["by"] != "row":
         return ""
     why = "by the numbers of rows, which other files change" if rules[0] == rules[1] else "by another rule"
-    return f"it was trained on {len(shared)} of the {len(ours.files)} source files of these rows, split {why}"
+    return f"{theirs}, split {why}"
+
+
+def _digests(files: Sequence[SourceFile]) -> list[str]:
+    return sorted(map(_digest, files))[:KEPT_FILES]
 
 
 def _digest(file: SourceFile) -> str:
