@@ -138,7 +138,7 @@ def _facts(found: Explanation | LabelExplanation) -> list[tuple[str, str, str]]:
     most = _columns_for([importance.effect**2 for importance in found.importance])
     facts.append(("Columns for 90%", f"{most:,}", "of the summed squared effects"))
     if found.average_precision is not None:
-        facts.append(("Average precision", f"{found.average_precision:.4f}", "on these rows"))
+        facts.append(("Average precision", f"{found.average_precision:.4f}", "on these rows, each counted once"))
     return facts
 
 
