@@ -224,7 +224,7 @@ def _whisker(panel: Panel, x: float, point: Point) -> None:
 
 
 def departing_marks(curve: Curve) -> list[Point]:
-    """Return the frequent values whose effect departs from the curve around them."""
+    """Return the frequent values whose effect departs from the curve around them, and those beyond its ends."""
     line = curve.of("curve")
     x, means = np.array([point.value for point in line]), np.array([point.mean for point in line])
     # Nearer marks cannot be told from the curve in the figure (8% of its height), or do not matter (5% in the odds).
@@ -232,5 +232,9 @@ def departing_marks(curve: Curve) -> list[Point]:
     return [
         mark
         for mark in curve.of("mark")
-        if mark.value is not None and abs(mark.mean - float(np.interp(mark.value, x, means))) > limit
+        if mark.value is not None
+        and (
+            abs(mark.mean - float(np.interp(mark.value, x, means))) > limit
+            or not float(min(x, default=0.0)) <= mark.value <= float(max(x, default=0.0))
+        )
     ]

@@ -177,6 +177,10 @@ def _curve_points(column: Column, present: Float64, low: float, high: float, sca
     if len(column.knots) <= EXACT_KNOTS and (not len(frequent) or 2 * len(column.frequent) >= len(column.knots)):
         return np.unique(inside), np.empty(0)
     # Most values are not frequent: points of the curve's own choice, and the frequent values beside it as marks.
+    # One far from the others, such as -999 for unknown, is no end of it.
+    others = inside[~np.isin(inside, frequent)]
+    if len(others):
+        low, high = float(others.min()), float(others.max())
     even = scale.even(low, high, EVEN_POINTS)
     ranks = np.quantile(inside, np.linspace(0, 1, QUANTILE_POINTS), method="nearest")
     points = np.unique(np.concatenate([np.rint(even) if column.whole else even, ranks]))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -179,6 +180,18 @@ def test_curve_is_centred_and_its_points_stand_for_every_row(rows: tuple[Prepare
     assert read.points[1].mean - read.points[0].mean == pytest.approx(5)
     assert sum(point.mean * point.rows for point in read.points) == pytest.approx(0, abs=1e-6)
     assert not departing_marks(read)
+
+
+def test_value_that_stands_for_unknown_is_no_end_of_the_curve(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(2000) < 0.15, -999.0, rng.uniform(10, 200, 2000))
+    pq.write_table(pa.table({"x": x, "y": rng.integers(0, 2, 2000)}), tmp_path / "rows.parquet")
+    config = PrepareConfig(label=("y",), numeric_dtype="float32")
+    manifest = prepare(tmp_path / "rows.parquet", tmp_path / "data", config)
+    arrays = read_rows(tmp_path / "data", manifest, "train", 2000)
+    read = curve(known_answers(arrays, columns_named(manifest, "x"), lambda x: 0 * x), *columns_named(manifest, "x"))
+    assert min(point.value or 0 for point in read.of("curve")) >= 10
+    assert [mark.value for mark in departing_marks(read)] == [-999.0]
 
 
 CPU = torch.device("cpu")
