@@ -67,9 +67,22 @@ sys.settrace(trace)
 """
 
 
-def slow_steps(folder: Path, until: Path, seconds: float = 0.05) -> dict[str, str]:
+SAVE_AT_ONCE = """
+import dkan_core.training.roles.evaluator
+dkan_core.training.roles.evaluator.MAX_SAVING_SHARE = float("inf")
+"""
+
+
+def slow_steps(folder: Path, until: Path, seconds: float = 0.05, *, save_at_once: bool = False) -> dict[str, str]:
     """Return the environment in which every step of a server takes its time until a file is there.
 
     Steps are quicker than a process starts: a run would be over before its last fault.
+
+    Args:
+        folder: For the code that does it.
+        until: The file.
+        seconds: Of a step.
+        save_at_once: Whether the evaluator saves each better model, however much of the time that takes.
     """
-    return inject(folder, WAIT_IN_EVERY_STEP.replace("DONE", repr(str(until))).replace("SECONDS", str(seconds)))
+    body = WAIT_IN_EVERY_STEP.replace("DONE", repr(str(until))).replace("SECONDS", str(seconds))
+    return inject(folder, body + SAVE_AT_ONCE * save_at_once)
