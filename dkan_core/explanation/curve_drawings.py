@@ -233,8 +233,5 @@ def departing_marks(curve: Curve) -> list[Point]:
         mark
         for mark in curve.of("mark")
         if mark.value is not None
-        and (
-            abs(mark.mean - float(np.interp(mark.value, x, means))) > limit
-            or not float(min(x, default=0.0)) <= mark.value <= float(max(x, default=0.0))
-        )
+        and abs(mark.mean - float(np.interp(mark.value, x, means, left=np.inf, right=np.inf))) > limit
     ]

@@ -22,8 +22,8 @@ def fit_ebm_on_train(job: Job) -> Fitted:
 def _fit(job: Job, splits: Sequence[str]) -> Fitted:
     from interpret.glassbox import ExplainableBoostingClassifier
 
-    encoder = Encoder(job.data, job.data.read("train"))
     tables = [job.data.read(split) for split in splits]
+    encoder = Encoder(job.data, tables[0])
     rows = [(string_frame(encoder, table), job.data.labels_NL(table)) for table in tables]
     fitted = []
     for label in range(len(job.data.labels)):

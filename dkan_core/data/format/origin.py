@@ -46,14 +46,14 @@ def overlap(earlier: Origin, ours: Origin) -> str:
     shared = {*earlier.files} & {*ours.files}
     if not shared or earlier == ours:
         return ""
-    theirs = f"it was trained on {len(shared)} of the {len(ours.files)} source files of these rows"
+    found = f"it was trained on {len(shared)} of the {len(ours.files)} source files of these rows"
     if not ours.split_rule:
-        return theirs
+        return found
     rules = [{**each.split_rule, "seed": each.seed} for each in (earlier, ours)]
     if rules[0] == rules[1] and ours.split_rule["by"] != "row":
         return ""
     why = "by the numbers of rows, which other files change" if rules[0] == rules[1] else "by another rule"
-    return f"{theirs}, split {why}"
+    return f"{found}, split {why}"
 
 
 def _digests(files: Sequence[SourceFile]) -> list[str]:
