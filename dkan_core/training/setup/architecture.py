@@ -9,7 +9,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
-from dkan_core.training.setup.sizing import refit_pairs
+from dkan_core.training.setup.sizing import fitted_pairs
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +49,12 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
     columns = len(encoding.numeric) + len(encoding.coded)
     sample = search_sample(reader, columns=columns, labels=len(prepared.labels))
     # Those that say next to nothing are left out when the tables are fitted anew.
-    refitted_pairs = refit_pairs(config, columns, reader.rows, len(prepared.labels))
-    one_hot_groups, shape = choose_additive(encoding, sample, config, refitted_pairs)
+    searched = fitted_pairs(config, columns, reader.rows, len(prepared.labels))
+    one_hot_groups, shape = choose_additive(encoding, sample, config, searched)
     names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]
     pairs = [" x ".join(names[feature] for feature in pair) for pair in shape.pairs]
     logger.info("pairs to learn: %s", ", ".join(pairs) or "none")
-    if refitted_pairs is not None:
+    if searched is not None:
         terms = len(encoding.numeric) + len(one_hot_groups) + len(pairs)
         logger.info("after the gradients, all %d terms are fitted anew by penalized likelihood", terms)
     return ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, additive=shape)

@@ -32,10 +32,10 @@ ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
 
 # Rows times terms times labels up to which the tables of an additive model are fitted anew, by penalized likelihood:
 # about a minute on one core, and 400 MB. A step of a term costs as much as so many rows, however few there are.
-MAX_REFIT_CELLS, MIN_REFIT_ROWS = 100_000_000, 25_000
+MAX_FITTED_CELLS, MIN_FITTED_ROWS = 100_000_000, 25_000
 # Pairs of such tables with ``pairs="auto"``, as many as these cells allow: the penalty draws those that are noise to
 # nothing.
-MIN_REFIT_PAIRS, MAX_REFIT_PAIRS = 48, 96
+MIN_FITTED_PAIRS, MAX_FITTED_PAIRS = 48, 96
 # Rows for each term from which on validation preferred that fit to gradients in every run that was tried. With four
 # rows a term (fingerprints of 1,024 bits) gradients may be better by far.
 MIN_ROWS_PER_TERM = 70
@@ -101,16 +101,16 @@ def network_size(config: TrainConfig, rows: int) -> tuple[int, tuple[int, ...]]:
     return config.members or members, (width,) if config.hidden is None else config.hidden
 
 
-def can_refit(rows: int, terms: int, labels: int) -> bool:
+def can_fit_tables(rows: int, terms: int, labels: int) -> bool:
     """Tell whether the tables of an additive model of so many terms are fitted anew.
 
-    >>> can_refit(2_000_000, 40, 1), can_refit(2_000_000, 40, 12), can_refit(5_000, 1_000, 12)
+    >>> can_fit_tables(2_000_000, 40, 1), can_fit_tables(2_000_000, 40, 12), can_fit_tables(5_000, 1_000, 12)
     (True, False, False)
     """
-    return max(rows, MIN_REFIT_ROWS) * terms * labels <= MAX_REFIT_CELLS
+    return max(rows, MIN_FITTED_ROWS) * terms * labels <= MAX_FITTED_CELLS
 
 
-def refit_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> int | None:
+def fitted_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> int | None:
     """Return how many pairs a run from scratch has whose tables are fitted anew; None: they are not.
 
     Args:
@@ -120,16 +120,16 @@ def refit_pairs(config: TrainConfig, columns: int, rows: int, labels: int) -> in
         labels: How many there are.
 
     >>> auto = TrainConfig(model="additive")
-    >>> [refit_pairs(auto, columns=28, rows=rows, labels=1) for rows in (10_000, 1_000_000, 2_000_000)]
+    >>> [fitted_pairs(auto, columns=28, rows=rows, labels=1) for rows in (10_000, 1_000_000, 2_000_000)]
     [96, 72, None]
     """
     if config.model != "additive" or config.init_from is not None:
         return None
     if config.pairs != "auto":
         pairs = int(config.pairs)
-        return pairs if can_refit(rows, columns + pairs, labels) else None
-    fitting = MAX_REFIT_CELLS // (max(rows, MIN_REFIT_ROWS) * labels) - columns
-    return min(fitting, MAX_REFIT_PAIRS) if fitting >= MIN_REFIT_PAIRS else None
+        return pairs if can_fit_tables(rows, columns + pairs, labels) else None
+    fitting = MAX_FITTED_CELLS // (max(rows, MIN_FITTED_ROWS) * labels) - columns
+    return min(fitting, MAX_FITTED_PAIRS) if fitting >= MIN_FITTED_PAIRS else None
 
 
 def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
@@ -141,7 +141,7 @@ def needs_no_gradients(config: TrainConfig, prepared: PreparedData) -> bool:
     """
     encoding, rows, labels = prepared.preprocessor, prepared.splits["train"].rows, len(prepared.labels)
     columns = len(encoding.numeric) + len(encoding.coded)
-    pairs = refit_pairs(config, columns, rows, labels)
+    pairs = fitted_pairs(config, columns, rows, labels)
     return pairs is not None and rows >= MIN_ROWS_PER_TERM * (columns + pairs)
 
 

@@ -19,10 +19,10 @@ from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import AdditiveTerms, Float64, calibrated, purified, trained_terms
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.calibration import sigmoid
-from dkan_core.training.setup.sizing import can_refit
+from dkan_core.training.setup.sizing import can_fit_tables
 from dkan_core.training.validation.early_stopping import describe_best
+from dkan_core.training.validation.fitted_tables import fitted_terms
 from dkan_core.training.validation.penalized_fit import pair_roughness
-from dkan_core.training.validation.refitting import refitted
 
 Facts = Mapping[str, Any]
 
@@ -72,7 +72,7 @@ class TableMaker:
 
     def __post_init__(self) -> None:
         self._count_V: Float64 | None = None
-        self._refitted: AdditiveTerms | None = None
+        self._fitted: AdditiveTerms | None = None
 
     def tables(self, model: AdditiveFastKAN, config: TrainConfig) -> AdditiveTerms:
         """Return a trained model's terms, smooth, or those of a penalized fit, whichever are better on validation.
@@ -81,14 +81,14 @@ class TableMaker:
         """
         if self._count_V is None:
             self._count_V = count_codes(model, self.train)
-            if self.from_scratch and can_refit(self.train.rows, len(model.layout.terms), len(model.config.labels)):
-                self._refitted = refitted(model, self.train, config)
+            if self.from_scratch and can_fit_tables(self.train.rows, len(model.layout.terms), len(model.config.labels)):
+                self._fitted = fitted_terms(model, self.train, config)
         # Purified before: what a pair says of one feature alone is that curve's, and not to be shrunk.
         terms = purified(trained_terms(model, self._count_V))
         terms = self._best([smoothed(terms, penalty) for penalty in CURVE_PENALTIES])
         if terms.layout.pairs:
             terms = self._best([with_smooth_pairs(terms, penalty) for penalty in PAIR_PENALTIES])
-        return terms if self._refitted is None else self._best([terms, self._refitted])
+        return terms if self._fitted is None else self._best([terms, self._fitted])
 
     def _best(self, candidates: Sequence[AdditiveTerms]) -> AdditiveTerms:
         """Return the terms with the least log loss on validation."""

@@ -24,8 +24,8 @@ from dkan_core.model.blended import BlendedFastKAN, weighted_mean
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.feature_crosses import search_sample
-from dkan_core.training.setup.sizing import MAX_REFIT_PAIRS, blend_rows
-from dkan_core.training.validation.refitting import refitted
+from dkan_core.training.setup.sizing import MAX_FITTED_PAIRS, blend_rows
+from dkan_core.training.validation.fitted_tables import fitted_terms
 
 # To choose from by validation AP: more of them would fit its noise.
 WEIGHTS = (0.2, 0.4, 0.6, 0.8)
@@ -105,10 +105,10 @@ class Blender:
         if not columns:
             return None
         train = self.open_train()
-        rows = blend_rows(train.rows, columns + MAX_REFIT_PAIRS, labels)
+        rows = blend_rows(train.rows, columns + MAX_FITTED_PAIRS, labels)
         if not rows:
             return None
-        terms = refitted(self._untrained(train, columns), FirstRows(train, rows), self.config)
+        terms = fitted_terms(self._untrained(train, columns), FirstRows(train, rows), self.config)
         logger.info("an additive model of %d terms is fitted to %d rows", len(terms.layout.terms), rows)
         model = terms.to_model()
         # Ids are the network's alone.
@@ -119,7 +119,7 @@ class Blender:
     def _untrained(self, train: RowReader, columns: int) -> AdditiveFastKAN:
         """Return an additive model of all columns and the pairs that say most."""
         sample = search_sample(FirstRows(train, SEARCHED_ROWS), columns=columns, labels=len(self.prepared.labels))
-        groups, shape = choose_additive(self.prepared.preprocessor, sample, self.config, MAX_REFIT_PAIRS)
+        groups, shape = choose_additive(self.prepared.preprocessor, sample, self.config, MAX_FITTED_PAIRS)
         coded, tables = tuple(index for (index,) in groups), shape.model_copy(update=TABLES)
         return AdditiveFastKAN(
             blended_config(ModelConfig.for_data(self.prepared, self.config), coded=coded, additive=tables)

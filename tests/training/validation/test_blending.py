@@ -25,7 +25,7 @@ from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup import sizing
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.validation import blending
-from dkan_core.training.validation.refitting import refitted
+from dkan_core.training.validation.fitted_tables import fitted_terms
 from tests.additive_data import make_rows, prepare_rows
 
 QUICK = TrainConfig(device="cpu", workers=1, epochs=1, hidden=(4,), members=2, batch_size=128)
@@ -103,10 +103,10 @@ def test_network_scores_alone_where_the_terms_have_gone_wrong(
     other_rule: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(*arguments: Any) -> AdditiveTerms:
-        terms = refitted(*arguments)
+        terms = fitted_terms(*arguments)
         return replace(terms, table_VML=-100 * terms.table_VML)
 
-    monkeypatch.setattr(blending, "refitted", wrong)
+    monkeypatch.setattr(blending, "fitted_terms", wrong)
     # As many parts as rows leave each without both classes, on which nothing is better.
     monkeypatch.setattr(blending, other_rule, 1000)
     assert architecture(data).blended is None
@@ -137,7 +137,7 @@ def test_of_many_rows_the_first_ones_are_taken(
     data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     encoding = read_manifest(data).preprocessor
-    terms = len(encoding.numeric) + len(encoding.coded) + sizing.MAX_REFIT_PAIRS
+    terms = len(encoding.numeric) + len(encoding.coded) + sizing.MAX_FITTED_PAIRS
     monkeypatch.setattr(sizing, "MIN_SAMPLED_ROWS", 500)
     monkeypatch.setattr(sizing, "MAX_BLEND_CELLS", 600 * 2 * terms)
     with caplog.at_level(logging.INFO):

@@ -57,7 +57,7 @@ class _Rows:
         return np.concatenate([np.bincount(codes_N, self.weight_N, term.size) for term, codes_N in parts])
 
 
-def refitted(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig) -> AdditiveTerms:
+def fitted_terms(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig) -> AdditiveTerms:
     """Return the terms of a penalized fit: purified, not calibrated. What the model has learned does not matter.
 
     The mean of the members is the fit of all rows; they differ as fits of the rows that each one sees do. Of monotone

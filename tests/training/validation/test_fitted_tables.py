@@ -20,9 +20,9 @@ from dkan_core.model.additive_terms import AdditiveTerms
 from dkan_core.model.architecture import additive_shape
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
-from dkan_core.training.setup.sizing import MAX_REFIT_CELLS
+from dkan_core.training.setup.sizing import MAX_FITTED_CELLS
 from dkan_core.training.validation.additive_tables import TableMaker
-from dkan_core.training.validation.refitting import FINE_BINS, MIN_PAIR_EFFECT, refitted, without_idle_pairs
+from dkan_core.training.validation.fitted_tables import FINE_BINS, MIN_PAIR_EFFECT, fitted_terms, without_idle_pairs
 from tests.additive_data import QUICK, prepare_rows
 
 
@@ -38,9 +38,9 @@ class Setting:
     def untrained(self, config: ResolvedTrainConfig) -> AdditiveFastKAN:
         return AdditiveFastKAN(choose_architecture(self.train, self.prepared, config))
 
-    def refitted(self, config: ResolvedTrainConfig) -> AdditiveTerms:
+    def fitted_terms(self, config: ResolvedTrainConfig) -> AdditiveTerms:
         model = self.untrained(config)
-        return refitted(model, self.train, config)
+        return fitted_terms(model, self.train, config)
 
     def loss(self, terms: AdditiveTerms) -> float:
         scored = score_split(terms.to_model(), self.valid, torch.device("cpu"))
@@ -49,7 +49,7 @@ class Setting:
 
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
-    folder: Path = prepare_rows(tmp_path_factory.mktemp("refitting"))
+    folder: Path = prepare_rows(tmp_path_factory.mktemp("fitted_tables"))
     prepared = read_manifest(folder)
     with ExitStack() as opened:
         train, valid = (opened.enter_context(open_split(folder, prepared, split)) for split in ("train", "valid"))
@@ -58,7 +58,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
 
 def test_the_pair_that_is_there_is_kept_and_most_others_are_left_out(setting: Setting) -> None:
     config = setting.config()
-    tried, terms = setting.untrained(config).layout.pairs, setting.refitted(config)
+    tried, terms = setting.untrained(config).layout.pairs, setting.fitted_terms(config)
     encoding = setting.prepared.preprocessor
     names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]
     kept = [{names[feature] for feature in pair} for pair in additive_shape(terms.config).pairs]
@@ -69,7 +69,7 @@ def test_the_pair_that_is_there_is_kept_and_most_others_are_left_out(setting: Se
 
 def test_pairs_have_fine_bins_of_continuous_numbers_only(setting: Setting) -> None:
     config = setting.config(pairs="10")
-    tried, terms = additive_shape(setting.untrained(config).config), setting.refitted(config)
+    tried, terms = additive_shape(setting.untrained(config).config), setting.fitted_terms(config)
     encoding = setting.prepared.preprocessor
     names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]
     fine = {names[each.feature] for each in additive_shape(terms.config).binned if len(each.cuts) == FINE_BINS}
@@ -80,17 +80,17 @@ def test_pairs_have_fine_bins_of_continuous_numbers_only(setting: Setting) -> No
 
 def test_it_is_the_same_each_time_and_members_differ_around_it(setting: Setting) -> None:
     config = setting.config(pairs="3")
-    first, second = setting.refitted(config), setting.refitted(config)
+    first, second = setting.fitted_terms(config), setting.fitted_terms(config)
     np.testing.assert_array_equal(first.table_VML, second.table_VML)
     np.testing.assert_array_equal(first.intercept_L, second.intercept_L)
     assert len(first.layout.pairs) == 3, "as many as were asked for"
     assert first.table_VML.std(axis=1).max() > 0.01
-    everywhere = setting.refitted(replace(config, dropout=0.0))
+    everywhere = setting.fitted_terms(replace(config, dropout=0.0))
     np.testing.assert_allclose(first.mean_VL, everywhere.mean_VL, rtol=0, atol=1e-9)
 
 
 def test_a_monotone_curve_is_monotone_for_every_member(setting: Setting) -> None:
-    terms = setting.refitted(setting.config(monotone=("noise:+",)))
+    terms = setting.fitted_terms(setting.config(monotone=("noise:+",)))
     names = [feature.name for feature in setting.prepared.preprocessor.numeric]
     (curve,) = [term for term in terms.layout.curved if term.features == (names.index("noise"),)]
     assert np.diff(terms.table_VML[curve.rows][1:], axis=0).min() >= -1e-12
@@ -98,13 +98,13 @@ def test_a_monotone_curve_is_monotone_for_every_member(setting: Setting) -> None
 
 def test_positive_rows_count_as_often_as_pos_weight_says(setting: Setting) -> None:
     config = setting.config(pairs="1", pos_weight=4.0)
-    heavy, plain = setting.refitted(config), setting.refitted(replace(config, pos_weight=1.0))
+    heavy, plain = setting.fitted_terms(config), setting.fitted_terms(replace(config, pos_weight=1.0))
     assert (heavy.intercept_L > plain.intercept_L + 1).all(), "pos_weight raises the odds"
 
 
 def test_the_better_one_on_validation_counts(setting: Setting) -> None:
     config = setting.config()
-    model, terms = setting.untrained(config), setting.refitted(config)
+    model, terms = setting.untrained(config), setting.fitted_terms(config)
     fresh = TableMaker(setting.train, setting.valid, from_scratch=True).tables(model, config)
     np.testing.assert_array_equal(fresh.table_VML, terms.table_VML)
     # What has been learned before is not to be forgotten.
@@ -123,13 +123,13 @@ def test_gradients_take_one_epoch_where_what_they_learn_is_forgotten(
     assert usual > 1
     assert resolve_for(replace(asked, init_from="model"), prepared).epochs == usual
     assert resolve_for(replace(asked, pairs="48"), prepared).epochs == usual, "few rows a term"
-    monkeypatch.setattr("dkan_core.training.setup.sizing.MAX_REFIT_CELLS", setting.train.rows)
+    monkeypatch.setattr("dkan_core.training.setup.sizing.MAX_FITTED_CELLS", setting.train.rows)
     assert resolve_for(asked, prepared).epochs == usual
 
 
 def test_more_cells_than_are_fitted_anew_are_left_as_trained(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert setting.train.rows < MAX_REFIT_CELLS
-    monkeypatch.setattr("dkan_core.training.setup.sizing.MAX_REFIT_CELLS", setting.train.rows)
+    assert setting.train.rows < MAX_FITTED_CELLS
+    monkeypatch.setattr("dkan_core.training.setup.sizing.MAX_FITTED_CELLS", setting.train.rows)
     config = setting.config()
     model = setting.untrained(config)
     assert len(model.layout.pairs) < 5, "only those that pay on unseen rows"
@@ -138,7 +138,7 @@ def test_more_cells_than_are_fitted_anew_are_left_as_trained(setting: Setting, m
 
 
 def test_leaving_out_idle_pairs_changes_nothing_else(setting: Setting) -> None:
-    terms = setting.refitted(setting.config(pairs="4"))
+    terms = setting.fitted_terms(setting.config(pairs="4"))
     idle, *others = terms.layout.pairs
     table_VML = terms.table_VML.copy()
     table_VML[idle.rows] = 0.5 * MIN_PAIR_EFFECT
