@@ -212,6 +212,9 @@ class TrainConfig:
     schedule: Literal["cosine", "constant", "exponential"] = setting("cosine", "Training", advanced=True)
     """Learning rate after warmup: half a cosine down to 0, constant, or multiplied by gamma in each epoch."""
 
+    schedule_epochs: Annotated[int | None, Field(ge=1, le=10**6)] = setting(None, "Training", advanced=True)
+    """Epochs that the schedule of the learning rate is for; a run takes the first of them. Default: epochs."""
+
     gamma: Annotated[float, Field(ge=1e-6, le=1)] = setting(0.9, "Training", advanced=True)
     """Factor applied to the learning rate per epoch, with schedule exponential."""
 
@@ -220,6 +223,14 @@ class TrainConfig:
 
     patience: Annotated[int, Field(ge=1, le=10**9)] = setting(5, "Training", form=True)
     """Stop after this many evaluations without a better validation AP; may be raised when resuming."""
+
+    # It gained 0.003 of AP, the mean of nine sets, each of them better.
+    refit: bool = setting(False, "Training", form=True)
+    """Train once more, on the train and valid splits together, with all that was chosen on valid.
+
+    The second training takes as many epochs as the best model of the first. Metrics stay those of the first model,
+    which had not seen valid.
+    """
 
     ema_decay: Annotated[float | None, Field(ge=0, le=1 - 1e-9)] = setting(None, "Training", advanced=True)
     """Decay per epoch of a moving average of the parameters over evaluations, evaluated beside them; 0 disables it.
@@ -283,6 +294,8 @@ class TrainConfig:
                 f"batch_size {self.batch_size} and batch_size_per_worker {self.batch_size_per_worker} "
                 "exclude each other; set only one"
             )
+        if self.schedule_epochs is not None and (self.epochs or 0) > self.schedule_epochs:
+            raise ConfigError(f"schedule_epochs must be at least epochs, {self.epochs}, got {self.schedule_epochs}")
         if self.init_from is None:
             needing = {"freeze": ", ".join(self.freeze), "init_optimizer": self.init_optimizer.removeprefix("fresh")}
             for name, value in needing.items():

@@ -18,7 +18,14 @@ from dkan_core.editing.apply import apply_edits
 from dkan_core.editing.edits import Edit, read_edits
 from dkan_core.errors import DataError, OutputError
 from dkan_core.evaluation.metrics import NOT_MEASURED
-from dkan_core.evaluation.prediction import ScoredSplit, best_device, check_match, score_split, to_probability
+from dkan_core.evaluation.prediction import (
+    ScoredSplit,
+    best_device,
+    check_match,
+    known_split,
+    score_split,
+    to_probability,
+)
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_terms import terms_of
 from dkan_core.model.base import TabularModel
@@ -103,7 +110,9 @@ def edit(
         scored = [_score(module, saved, data, split) for module in (saved.module, edited)]
         before, after = (_measures(each, saved.config.labels) for each in scored)
         metrics |= {"edits_split": split, "edits_before": before, "edits_after": after}
-        if split == "valid":
+        if known := known_split(saved, split):
+            logger.warning("%s", known)
+        elif split == "valid":
             metrics |= _description(scored[1], saved.config.labels)
     # Says which classes a classifier has; edits change nothing of that.
     also = {ESTIMATOR: json.loads(saved.files.read(ESTIMATOR))} if ESTIMATOR in saved.files.files else None

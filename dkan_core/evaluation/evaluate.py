@@ -20,7 +20,7 @@ from dkan_core.evaluation.comparison import DIFFERENCE, Comparison, compare, kno
 from dkan_core.evaluation.intervals import add_intervals, difference_to
 from dkan_core.evaluation.labelled_rows import EvaluationData, RowCollector, open_evaluation_data, score_rows
 from dkan_core.evaluation.page import read_run_history, render_page
-from dkan_core.evaluation.prediction import probability_column
+from dkan_core.evaluation.prediction import known_split, probability_column
 from dkan_core.evaluation.slices import TOP_COLUMNS, find_columns, slice_metrics
 from dkan_core.evaluation.worst_errors import ERRORS, find_worst_errors
 from dkan_core.explanation.columns import Column
@@ -264,6 +264,8 @@ def _warnings(saved: SavedModel, data: EvaluationData, evaluation: Evaluation, s
     # Whoever asks for a split of prepared data knows which one it is.
     if not data.split and (known := known_rows(saved, data)):
         found.append(f"the model may know these rows: {known}")
+    if data.split and (known := known_split(saved, data.name)):
+        found.append(known)
     for text in found:
         logger.warning("%s", text)
     return found

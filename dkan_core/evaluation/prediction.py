@@ -23,6 +23,7 @@ from dkan_core.data.source.folders import FOLDER_TEXT
 from dkan_core.errors import DataError
 from dkan_core.model.base import TabularModel
 from dkan_core.model.calibration import sigmoid
+from dkan_core.model.model_folder import REFIT_ROWS
 from dkan_core.model.saved_model import SavedModel
 
 # Bounds the memory of scoring; batches of more rows were no faster.
@@ -229,6 +230,17 @@ def check_match(saved: SavedModel, manifest: PreparedData, prepared: str | Path)
             f"{prepared}: is encoded differently from the model's training data; prepare its source with "
             "`dkan prepare ... --like MODEL`, or evaluate on the raw Parquet with `dkan evaluate MODEL RAW.parquet`"
         )
+
+
+def known_split(saved: SavedModel, split: str) -> str:
+    """Return why a model knows a split that other models do not; empty where it does not.
+
+    Args:
+        saved: The model.
+        split: Of the data that it was trained on.
+    """
+    known = split == "valid" and REFIT_ROWS in saved.metrics
+    return "the model knows these rows: it was trained on train and valid together (refit)" if known else ""
 
 
 def probability_column(label: str) -> str:

@@ -12,7 +12,7 @@ from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.errors import ConfigError, DataError, redact
-from dkan_core.evaluation.prediction import check_match
+from dkan_core.evaluation.prediction import check_match, known_split
 from dkan_core.explanation.against import compare_explanations
 from dkan_core.explanation.curve_drawings import draw_curve
 from dkan_core.explanation.drawings import MAX_BARS, Drawing, draw_importance
@@ -88,6 +88,8 @@ def explain(
             saved = SavedModel(model_folder)
         with open_prepared(prepared, split) as (data, manifest):
             check_match(saved, manifest, prepared)
+            if known := known_split(saved, split):
+                logger.warning("%s", known)
             if label is not None and label not in manifest.labels:
                 raise ConfigError(f"label must be one of {', '.join(manifest.labels)}, got {label!r}")
             arrays = read_rows(data, manifest, split, rows)

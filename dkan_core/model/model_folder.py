@@ -27,6 +27,9 @@ WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES, ESTIMATOR = (
 # What ``train`` writes; ``FastKANClassifier.save`` adds ``estimator.json``.
 MODEL_FILES = (WEIGHTS, CONFIG, PREPROCESSOR, METRICS, CARD, HASHES)
 
+# Of ``metrics.json``: how many rows train and valid have together, where a second training took place on both.
+REFIT_ROWS = "refit_rows"
+
 # Of ``files.json``, and with it of the whole folder.
 FORMAT_VERSION = 1
 

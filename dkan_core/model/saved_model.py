@@ -161,6 +161,12 @@ class LabelMetrics(_Metrics):
     threshold: Share
     """Operating threshold: the one with the best F1 on validation."""
 
+    calibration_scale: float | None = None
+    """By which log-odds were multiplied when they were calibrated; None where an earlier dkan wrote this."""
+
+    calibration_shift: float | None = None
+    """What was added to them then."""
+
     scores: ScoreCounts | None = None
     """None where an earlier dkan wrote this."""
 
@@ -171,6 +177,10 @@ class ModelMetrics(_Metrics):
     average_precision: Share
     epoch: Annotated[float, Field(ge=0)]
     labels: dict[str, LabelMetrics]
+    refit_rows: Annotated[int, Field(ge=2)] | None = None
+    """Rows of train and valid together, on which a second training took place (``TrainConfig.refit``); the metrics are
+    those of the first, on the valid split, which it had not seen."""
+
     origin: Origin | None = None
     """Of the data that it was trained on; None where an earlier dkan wrote this, or the rows came from no files."""
 

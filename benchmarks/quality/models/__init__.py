@@ -89,6 +89,8 @@ MODELS = {
     "xgboost": Model("boosting", "fit_xgboost", ("xgboost", "pandas")),
     "tabm": Model("tabm", "fit_tabm", ("tabm", "rtdl_num_embeddings", "torch", "sklearn")),
     "additive": Model("dkan", "fit_additive", ("dkan_core", "torch")),
+    "dkan-refit": Model("dkan", "fit_dkan_twice", ("dkan_core", "torch")),
+    "additive-refit": Model("dkan", "fit_additive_twice", ("dkan_core", "torch")),
     "ebm": Model("ebm", "fit_ebm", ("interpret", "pandas")),
     "ebm-train": Model("ebm", "fit_ebm_on_train", ("interpret", "pandas")),
     "logistic": Model("logistic", "fit_logistic", ("sklearn",)),

@@ -31,6 +31,16 @@ def fit_additive(job: Job) -> Fitted:
     return _fit(job, TrainConfig(model="additive"))
 
 
+def fit_dkan_twice(job: Job) -> Fitted:
+    """Fit with default settings, and then once more on train and valid together."""
+    return _fit(job, TrainConfig(refit=True))
+
+
+def fit_additive_twice(job: Job) -> Fitted:
+    """Fit an additive model, and then once more on train and valid together."""
+    return _fit(job, TrainConfig(model="additive", refit=True))
+
+
 def _fit(job: Job, config: TrainConfig) -> Fitted:
     start_of_a_process = job.budget.used()  # next to nothing but imports until here
     prepared, run = job.scratch / "prepared", job.scratch / "run"

@@ -30,6 +30,7 @@ def train_fastkan(
     pos_weight: float = 1.0,
     label_weights: str = "",
     patience: int = 5,
+    refit: bool = False,
     max_seconds: float = 0.0,
     seed: int = 0,
     # End of settings.
@@ -75,6 +76,9 @@ def train_fastkan(
         label_weights: Weight of each label in the loss, in the order of the labels; separate several by commas. Empty:
             equal weights.
         patience: Stop after this many evaluations without a better validation AP; may be raised when resuming.
+        refit: Train once more, on the train and valid splits together, with all that was chosen on valid. The second
+            training takes as many epochs as the best model of the first. Metrics stay those of the first model, which
+            had not seen valid.
         max_seconds: Stop after this many seconds of training and keep the best model. 0: no limit.
         seed: Seed of initialization, batch order and dropout.
         num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 takes what there is.

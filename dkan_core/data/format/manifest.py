@@ -133,6 +133,11 @@ class PreparedData(_Manifest):
             "sources": [source.model_dump() for source in self.sources],
         }
 
+    def with_valid_in_train(self) -> "PreparedData":
+        """Return the same data with the rows of valid at the end of train as well; its fingerprint is another."""
+        splits = {**self.splits, "train": self.splits["train"].joined(self.splits["valid"])}
+        return PreparedData(**{**{name: getattr(self, name) for name in type(self).model_fields}, "splits": splits})
+
     def __repr__(self) -> str:
         rows = ", ".join(f"{name} {split.rows:,}" for name, split in self.splits.items())
         return f"PreparedData({rows} rows; {len(self.preprocessor.columns)} columns; labels {', '.join(self.labels)})"

@@ -24,6 +24,14 @@ class SplitInfo(Schema):
     shards: list[Shard]
     """Its files; none for rows in memory."""
 
+    def joined(self, other: "SplitInfo") -> "SplitInfo":
+        """Return both splits as one, the other's rows after these."""
+        classes = {
+            label: {name: count + other.classes[label][name] for name, count in counts.items()}
+            for label, counts in self.classes.items()
+        }
+        return SplitInfo(rows=self.rows + other.rows, classes=classes, shards=[*self.shards, *other.shards])
+
     @property
     def bytes(self) -> int:
         """Of all its files."""

@@ -73,6 +73,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         label_weights: Weight of each label in the loss, in the order of the labels. Default: equal weights.
         warmup_fraction: Fraction of all steps over which the learning rate rises to its peak. Default: 0.05.
         patience: Stop after this many evaluations without a better validation AP. Default: 5.
+        refit: Train once more, on the train and valid splits together, with all that was chosen on valid. The metrics
+            stay those of the first model, and training takes twice the time. Default: False.
         max_seconds: Stop after this many seconds of training and keep the best model. Default: no limit.
         validation_fraction: Fraction of the rows to hold out, stratified, if ``fit`` gets no ``eval_set``.
         class_weight: Weight of each class, a dict or "balanced" (inversely to their rows), by which the weights of rows
@@ -129,6 +131,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         label_weights: tuple[float, ...] | None = None,
         warmup_fraction: float | None = None,
         patience: int | None = None,
+        refit: bool | None = None,
         max_seconds: float | None = None,
         validation_fraction: float = 0.1,
         class_weight: "dict[Any, float] | Literal['balanced'] | None" = None,
@@ -158,6 +161,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         self.label_weights = label_weights
         self.warmup_fraction = warmup_fraction
         self.patience = patience
+        self.refit = refit
         self.max_seconds = max_seconds
         self.validation_fraction = validation_fraction
         self.class_weight = class_weight
@@ -238,7 +242,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         initial = None if is_first else read_initial(self)
         # What the first call left out stays out, whatever later rows hold there.
         table = table if is_first else table.select(self.preprocessor_.columns)
-        settings = {**self.get_params(), "epochs": 1, "blend": False}
+        settings = {**self.get_params(), "epochs": 1, "blend": False, "refit": False}
         return self._fit(table, y, names, sample_weight, eval_set, initial, settings)
 
     def _fit(

@@ -1,14 +1,15 @@
 """The training of a classifier on arrays in memory, and what it starts from: another classifier, or a model folder."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import save
 from sklearn.utils.validation import check_is_fitted
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
@@ -19,6 +20,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.roles.in_process import SingleResult, train_single
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, check_transfer, settings_from
+from dkan_core.training.setup.refit import Choices
 from dkan_core.utils.storage.remote import local_copy
 
 
@@ -105,4 +107,30 @@ def train_on_arrays(
         check_transfer(initial, prepared, "X", "init_model")
     resolved = resolve_for(config, prepared, from_scratch=initial is None)
     result = train_single(ArraysReader(train), ArraysReader(valid), prepared, resolved, initial, on_evaluation)
+    if config.refit:
+        result = _refit(result, train, valid, prepared, resolved, initial)
     return result, prepared.fingerprint
+
+
+def _refit(
+    first: SingleResult,
+    train: Arrays,
+    valid: Arrays,
+    prepared: PreparedData,
+    config: ResolvedTrainConfig,
+    initial: InitialModel | None,
+) -> SingleResult:
+    """Train once more, on all rows; the history stays that of the first training."""
+    choices = Choices.of(first.metrics, first.history)
+    # Rows of an eval_set have no weights of their own.
+    others = {"weight": np.ones(len(valid["labels"]), np.float32), **valid}
+    joined = {name: np.concatenate([array, others[name]]) for name, array in train.items()}
+    second = train_single(
+        ArraysReader(joined),
+        ArraysReader(valid),
+        prepared.with_valid_in_train(),
+        choices.settings(config),
+        initial,
+        choices=choices,
+    )
+    return replace(second, history=first.history)

@@ -27,7 +27,7 @@ BEST_FILE = "best.safetensors"
 # The newest, and the one before it in case the newest turns out to be damaged.
 KEPT_FILES = 2
 
-LATER_SETTINGS = ("init_optimizer", "freeze", "lr_multipliers")
+LATER_SETTINGS = ("init_optimizer", "freeze", "lr_multipliers", "schedule_epochs")
 # Over 3.5 s: a bucket that hiccups is worth that, and the next checkpoint comes anyway.
 RETRIES = RetryPolicy(first_pause=0.5, attempts=4)
 

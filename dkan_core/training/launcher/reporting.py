@@ -103,6 +103,7 @@ class Reporter:
         times: Knows where the processes' time goes.
         tracker: Told of progress and evaluations.
         history: Evaluations before a resumption.
+        shows_scores: Whether average precisions are worth a look: those of rows that are trained on are not.
     """
 
     def __init__(
@@ -113,8 +114,11 @@ class Reporter:
         times: TimeReader,
         tracker: Tracker,
         history: Sequence[dict[str, Any]] = (),
+        *,
+        shows_scores: bool = True,
     ) -> None:
         self._times = times
+        self._shows_scores = shows_scores
         self.history: list[dict[str, Any]] = []
         self._folder = folder
         self._config = config
@@ -126,8 +130,9 @@ class Reporter:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        last = "AP {task.fields[last]}  " if is_wide() else ""
-        values = "{task.fields[speed]}  loss {task.fields[loss]}  " + last + "best AP {task.fields[best]}"
+        values = "{task.fields[speed]}  loss {task.fields[loss]}"
+        if self._shows_scores:
+            values += ("  AP {task.fields[last]}" if is_wide() else "") + "  best AP {task.fields[best]}"
         times = [TimeElapsedColumn(), *([TimeRemainingColumn()] if is_wide() else [])]
         self._bar = self._stack.enter_context(make_progress(TextColumn(values), *times))
         self._task = self._bar.add_task("training", total=None, speed="starting", loss="-", last="-", best="-")
@@ -205,14 +210,13 @@ class Reporter:
         # There the progress bar shows it.
         if not on_terminal():
             logger.info(
-                "epoch %.2f/%d  step %d  %.0f rows/s  loss %.4f  AP %.4f  best %.4f",
+                "epoch %.2f/%d  step %d  %.0f rows/s  loss %.4f%s",
                 entry["epoch"],
                 self._config.epochs,
                 entry["step"],
                 entry["rows_per_second"],
                 entry["loss"],
-                last,
-                best,
+                f"  AP {last:.4f}  best {best:.4f}" if self._shows_scores else "",
             )
             logger.info("time: %s", breakdown.describe(entry["time"]))
 

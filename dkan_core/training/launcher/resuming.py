@@ -33,8 +33,9 @@ PLACE_SETTINGS = (
     "exchange_timeout",
     "debug_distributed",
     "resume",
+    "refit",
 )
-"""Where and how long a run computes: none of it changes its course."""
+"""Where and how long a run computes, and what follows: none of it changes its course."""
 
 EXTENDING_SETTINGS = ("epochs", "patience", "evaluations_per_epoch")
 """When a run ends and what it looks at: what was done stays as it is, and only what follows may be another."""

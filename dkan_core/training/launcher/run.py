@@ -30,6 +30,7 @@ from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.placement import Placement
+from dkan_core.training.setup.refit import Choices
 from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.parameter_store import initialize_store, save_restore_point
@@ -69,6 +70,7 @@ def open_run(
     checkpoint: Checkpoint | None = None,
     ranks: Ranks | None = None,
     initial: InitialModel | None = None,
+    choices: Choices | None = None,
 ) -> Iterator["Run"]:
     """Yield a run that is ready to be executed: its memory filled, its wake-ups and its rendezvous made.
 
@@ -81,6 +83,7 @@ def open_run(
         checkpoint: To resume from.
         ranks: The other launchers, under torchrun.
         initial: Model to start from, where there is no checkpoint. Default: an untrained one.
+        choices: Those of an earlier training, of which this is a refit.
 
     Raises:
         ConfigError: The run needs more memory than there is.
@@ -110,6 +113,7 @@ def open_run(
             best=str(best_path(folder, checkpoints)),
             shape=memory.shape,
             memory=memory.handle,
+            choices=choices,
             rendezvous=rendezvous,
             wakeups={name: os.pipe() for name in process_names(config, ranks=1 if ranks else None)},
         )
@@ -198,7 +202,8 @@ class Run:
         folder = Path(self.template.run)
         schedule = Schedule.from_config(config, self.template.train_rows)
         times = TimeReader(self.memory, has_server=config.strategy == "parameter-server")
-        with Reporter(folder, config, schedule, times, tracker, self.history) as reporter:
+        is_refit = self.template.choices is not None
+        with Reporter(folder, config, schedule, times, tracker, self.history, shows_scores=not is_refit) as reporter:
             checkpoint_writer = CheckpointWriter(
                 self.memory,
                 reporter,

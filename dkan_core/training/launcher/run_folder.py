@@ -26,11 +26,16 @@ from dkan_core.utils.storage.remote import replace_remote
 
 METRICS = "metrics.json"
 SETTINGS = "config.toml"
-WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, RECORD, SETTINGS, METRICS)
+# The folder of a second training, which goes with its end.
+REFIT = "refit"
+# Values of ``resume`` by which a run resumes in its own folder.
+OWN_CHECKPOINTS = ("auto", "best")
+WRITTEN = (MODEL_FOLDER, HISTORY, LOGS, TENSORBOARD, RECORD, REFIT, SETTINGS, METRICS)
 OUTPUTS = (CHECKPOINTS, *WRITTEN)
 OWN_NAMES = {
     LOGS: r"(server|evaluator|train|(worker|rank|member)-\d+)\.log",
     TENSORBOARD: EVENTS,
+    REFIT: f"{MODEL_FOLDER}|{HISTORY}|{LOGS}|{CHECKPOINTS}",
     MODEL_FOLDER: "|".join(map(re.escape, {*MODEL_FILES, *(name for file in MODEL_FILES for name in leftovers(file))})),
 }
 """What a folder of a run may hold, as patterns."""

@@ -30,10 +30,12 @@ from dkan_core.training.launcher.checkpoints import (
     save_checkpoint,
 )
 from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.launcher.refit import refit
 from dkan_core.training.launcher.resuming import check_architecture, ending_of, has_no_time_left
 from dkan_core.training.launcher.run import LOGS, Outcome, Run, open_run
 from dkan_core.training.launcher.run_folder import (
     METRICS,
+    OWN_CHECKPOINTS,
     SETTINGS,
     check_replaceable,
     check_run_folder,
@@ -54,9 +56,6 @@ from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.staging import output_lock
 
 LEDGER_FACTS = ("units_done", "rows", "refused", "backoffs", "late", "reassigned")
-
-# Values of ``resume`` by which a run resumes in its own folder.
-OWN_CHECKPOINTS = ("auto", "best")
 
 # By what ended a run: how to continue it.
 HOW_TO_CONTINUE = {
@@ -149,6 +148,10 @@ def train(
                         outcome = _take_over(folder, checkpoint, ending, ranks, is_fitted=fitted)
                     else:
                         outcome = _execute(ready_run, end, tracker)
+                    if resolved.refit and _may_refit(ENDINGS[outcome.ledger.ended]):
+                        outcome = refit(
+                            data, manifest, folder, resolved, checkpoints=where, first=outcome, initial=initial
+                        )
                     metrics = _write_metrics(folder, resolved, outcome)
                     end.reason = ENDINGS[outcome.ledger.ended]
                     end.history = outcome.history
@@ -213,6 +216,13 @@ def _execute(ready_run: AbstractContextManager[Run], end: Ending, tracker: Track
     # The fork server first: it imports torch while the run is made ready.
     with ForkServer() as fork_server, ready_run as execution:
         return execution.execute(fork_server, end, tracker)
+
+
+def _may_refit(ending: str) -> bool:
+    """Tell whether a first training has ended so that a second may follow; say so where its time is up."""
+    if ending == "time":
+        logger.warning("no refit: --max-seconds is used up; the model is that of the train split alone")
+    return ending in ("epochs", "patience")
 
 
 def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None, *, is_fitted: bool) -> Outcome:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.origin import origin_of
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import OutputError
@@ -23,7 +22,7 @@ from dkan_core.training.communication.messages import Channel, inherited
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.launcher.checkpoints import read_model, write_checkpoint
 from dkan_core.training.roles.heartbeat import Heartbeat
-from dkan_core.training.roles.startup import use_device
+from dkan_core.training.roles.startup import read_data, use_device
 from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.process_spec import ProcessSpec
@@ -108,11 +107,12 @@ class Evaluator:
         self.spec = spec
         self.launcher = launcher
         self.stopwatch = stopwatch
-        self.prepared = read_manifest(folder)
+        self.prepared = read_data(spec)
         self.architecture = ModelConfig.from_dict(spec.model)
         early_stopping = EarlyStopping(spec.config.patience)
-        # An earlier evaluator may have died: patience counts over both.
-        early_stopping.replay(entry["average_precision"] for entry in spec.history)
+        if spec.choices is None:
+            # An earlier evaluator may have died: patience counts over both.
+            early_stopping.replay(entry["average_precision"] for entry in spec.history)
         self.history = list(spec.history)
         reader = open_split(folder, self.prepared, "valid")
         self.scorer = Scorer(Replica.from_architecture(spec.model, device, spec.config.kernel), reader, early_stopping)
@@ -122,6 +122,7 @@ class Evaluator:
             self.prepared,
             spec.config,
             spec.config.init_from is None,
+            spec.choices,
         )
         self.best: Best | None = None
         self.unsaved: StateSnapshot | None = None
@@ -135,11 +136,17 @@ class Evaluator:
         reported = self.history[-1]["step"] if self.history else -1
         if snapshot.step <= reported or self.scorer.early_stopping.exhausted:
             return
+        choices = self.spec.choices
+        if choices is not None and not snapshot.final:
+            # A refit's model is its last: by validation, whose rows it is trained on, nothing can be chosen.
+            return
         if not each.is_whole:
             logger.warning("the snapshot of step %d is damaged and is skipped", snapshot.step)
             return
         plain = asdict(snapshot)
         values_VP = scored_values(each.state_KP, self.spec.shape)
+        if choices is not None:
+            values_VP = choices.parameters(values_VP)
         entry, best = self.scorer.score_parameters(values_VP, {name: plain[name] for name in FACTS})
         self.stopwatch.lap("score")
         if best is not None:
@@ -187,8 +194,9 @@ class Evaluator:
         replica = self.scorer.replica
         replica.load(best.values_P)
         model, architecture, metrics = self.finisher.finish(replica.model, best)
-        metrics["data"] = self.prepared.fingerprint
-        metrics["origin"] = origin_of(self.prepared).model_dump()
+        # A refit's are those of the first training, whose splits were apart.
+        metrics.setdefault("data", self.prepared.fingerprint)
+        metrics.setdefault("origin", origin_of(self.prepared).model_dump())
         folder = Path(self.spec.run) / MODEL_FOLDER
         save_model(folder, model, architecture, self.prepared.preprocessor, metrics)
         self._write_state(self.unsaved, folder)

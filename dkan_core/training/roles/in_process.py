@@ -29,6 +29,7 @@ from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
+from dkan_core.training.setup.refit import Choices
 from dkan_core.training.state.ledger import Ledger
 from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
 from dkan_core.training.state.shared_memory import Evaluated, MemoryShape, create_memory
@@ -66,6 +67,7 @@ def train_single(
     config: ResolvedTrainConfig,
     initial: InitialModel | None = None,
     on_evaluation: Callable[[Mapping[str, Any]], None] | None = None,
+    choices: Choices | None = None,
 ) -> SingleResult:
     """Train in this process and return the best model; torch's random state is left as it was.
 
@@ -76,6 +78,7 @@ def train_single(
         config: Resolved settings for one worker.
         initial: Model to start from. Default: an untrained one.
         on_evaluation: Called with each entry of the history. Default: nothing is.
+        choices: Those of an earlier training, of which this is a refit; the model is the last one then.
 
     Raises:
         TrainingError: The loss is not finite, whatever the learning rate.
@@ -83,7 +86,7 @@ def train_single(
     assert config.workers == 1, f"one process trains, not {config.workers}"
     # An estimator must not change the random numbers of its caller's program.
     with torch.random.fork_rng(devices=[]):
-        return _Single(train, valid, prepared, config, initial, on_evaluation).run()
+        return _Single(train, valid, prepared, config, initial, on_evaluation, choices).run()
 
 
 class _Single:
@@ -97,8 +100,9 @@ class _Single:
         config: ResolvedTrainConfig,
         initial: InitialModel | None,
         on_evaluation: Callable[[Mapping[str, Any]], None] | None,
+        choices: Choices | None,
     ) -> None:
-        self.on_evaluation = on_evaluation
+        self.on_evaluation, self.choices = on_evaluation, choices
         # Whatever strategy the settings name: there is nobody to exchange anything with.
         config = replace(config, strategy="single", mode="sync", sync_interval=1)
         self.config = config
@@ -132,8 +136,13 @@ class _Single:
         early_stopping = self.scorer.early_stopping
         if early_stopping.exhausted:
             return True
+        if self.choices is not None and not ledger.ended:
+            return True
         facts = ledger.facts(self.store.rules.schedule.steps_per_epoch)
-        entry, best = self.scorer.score_parameters(self.store.state_KP[::3], facts)
+        values_VP = self.store.state_KP[::3]
+        if self.choices is not None:
+            values_VP = self.choices.parameters(values_VP)
+        entry, best = self.scorer.score_parameters(values_VP, facts)
         self.best = best or self.best
         self.history.append(entry)
         if self.on_evaluation is not None:
@@ -152,7 +161,8 @@ class _Single:
         """Return the best model in memory of its own."""
         assert self.best is not None, "no evaluation gave an average precision"
         self.replica.load(self.best.values_P)
-        finisher = Finisher(lambda: self.train, self.scorer.reader, self.prepared, self.config, self.from_scratch)
+        valid, from_scratch = self.scorer.reader, self.from_scratch
+        finisher = Finisher(lambda: self.train, valid, self.prepared, self.config, from_scratch, self.choices)
         model, architecture, metrics = finisher.finish(self.replica.model, self.best)
         return SingleResult(
             model=model,

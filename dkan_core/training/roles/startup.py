@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.format.manifest import PreparedData, read_manifest
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.tiers import place_on_host
@@ -89,8 +89,17 @@ def open_train_split(spec: ProcessSpec) -> ShardReader:
     Raises:
         DataError: The manifest or a shard is missing or damaged.
     """
-    folder = Path(spec.prepared)
-    return open_split(folder, read_manifest(folder), "train")
+    return open_split(Path(spec.prepared), read_data(spec), "train")
+
+
+def read_data(spec: ProcessSpec) -> PreparedData:
+    """Return the manifest of a run's data: in a refit, the rows of valid are in train as well.
+
+    Raises:
+        DataError: It is missing or damaged.
+    """
+    manifest = read_manifest(Path(spec.prepared))
+    return manifest if spec.choices is None else manifest.with_valid_in_train()
 
 
 def peak_memory_of(device: torch.device) -> Callable[[], int]:

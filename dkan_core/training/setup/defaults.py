@@ -130,6 +130,8 @@ def resolve(
     """
     _check_label_weights(config, labels)
     _check_extras(config)
+    if config.refit and torchrun is not None:
+        raise ConfigError("refit: under torchrun there is no second training; leave it out, or train on one node")
     devices = worker_devices(config) if torchrun is None else rank_devices(config, torchrun)
     for device in devices:
         check_kernel(config.kernel, device)

@@ -8,6 +8,7 @@ from typing import Any, Self
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
+from dkan_core.training.setup.refit import Choices
 from dkan_core.training.state.adamw import Decayed, Rate
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory
 
@@ -59,6 +60,9 @@ class ProcessSpec:
     rendezvous: Rendezvous | None = None
     """Where the ranks find each other; None where there is only one rank, or a server."""
 
+    choices: Choices | None = None
+    """Those of an earlier training, where this one is a refit."""
+
     history: tuple[dict[str, Any], ...] = field(default=())
     """Evaluations that an earlier evaluator has reported; of the evaluator's spec alone."""
 
@@ -105,6 +109,7 @@ class ProcessSpec:
         plain["config"] = ResolvedTrainConfig(**settings)
         plain["shape"] = MemoryShape(**plain["shape"])
         plain["rendezvous"] = Rendezvous(**plain["rendezvous"]) if plain["rendezvous"] else None
+        plain["choices"] = Choices(**plain["choices"]) if plain["choices"] else None
         plain["wakeups"] = {name: tuple(pair) for name, pair in plain["wakeups"].items()}
         for name in ("decayed", "rates"):
             plain[name] = tuple(map(tuple, plain[name]))

@@ -14,6 +14,9 @@ class Schedule:
     """How many steps there are, the learning rate of each, and when to evaluate."""
 
     steps: int
+    schedule_steps: int
+    """Those that the learning rate's schedule is for: as many, or more."""
+
     steps_per_epoch: int
     evaluations_per_epoch: int
     peak_learning_rate: float
@@ -30,6 +33,7 @@ class Schedule:
         per_epoch = steps_per_epoch(rows, config.batch_size)
         return cls(
             steps=config.epochs * per_epoch,
+            schedule_steps=(config.schedule_epochs or config.epochs) * per_epoch,
             steps_per_epoch=per_epoch,
             evaluations_per_epoch=min(config.evaluations_per_epoch, per_epoch),
             peak_learning_rate=config.learning_rate,
@@ -48,19 +52,19 @@ class Schedule:
         return step // self.checkpoint_steps if self.checkpoint_steps else self.evaluations_due(step)
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step t, counted from 0; T are the steps, E those of an epoch, W the warm-up's.
+        """Return the learning rate of a step t, counted from 0, where T steps are ``schedule_steps`` and E an epoch.
 
-        W is ``max(1, round(T * warmup_fraction))``, and up to it the rate is that below times (t + 1) / W:
+        The warm-up W is ``max(1, round(T * warmup_fraction))``, and up to it the rate is that below times (t + 1) / W:
 
         - cosine: ``peak * (1 + cos(pi * (t - W) / (T - W))) / 2``, and in the warm-up ``peak``
         - constant: ``peak``
         - exponential: ``peak * gamma ** (t / E)``
 
         Only the cosine and the warm-up depend on T: where a resumed run has more epochs, they are those of T as it
-        is then, whatever T was before.
+        is then, whatever T was before; with ``schedule_epochs`` it stays.
         """
         # At least one step, also where a fraction of few steps rounds to none.
-        warmup = max(1, round(self.steps * self.warmup_fraction))
+        warmup = max(1, round(self.schedule_steps * self.warmup_fraction))
         rise = min(1.0, (step + 1) / warmup)
         if self.shape == "exponential":
             return self.peak_learning_rate * rise * math.pow(self.gamma, step / self.steps_per_epoch)
@@ -68,7 +72,8 @@ class Schedule:
             return self.peak_learning_rate * (step + 1) / warmup
         if self.shape == "constant":
             return self.peak_learning_rate
-        return self.peak_learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, self.steps - warmup)))
+        falling = max(1, self.schedule_steps - warmup)
+        return self.peak_learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup) / falling))
 
 
 def plan_work(config: ResolvedTrainConfig, rows: int) -> WorkPlan:

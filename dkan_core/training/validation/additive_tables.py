@@ -4,7 +4,7 @@ Shape suffixes: N rows, T terms, V rows of the table, C codes of a curve, M memb
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,15 +16,19 @@ from dkan_core.data.loading.loader import FirstRows, RowReader, all_batches
 from dkan_core.evaluation.metrics import mean_log_loss
 from dkan_core.evaluation.prediction import score_split
 from dkan_core.model.additive import AdditiveFastKAN
-from dkan_core.model.additive_terms import AdditiveTerms, Float64, calibrated, purified, trained_terms
-from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified, trained_terms
 from dkan_core.model.calibration import sigmoid
 from dkan_core.training.setup.sizing import can_fit_tables
-from dkan_core.training.validation.early_stopping import describe_best
 from dkan_core.training.validation.fitted_tables import fitted_terms
 from dkan_core.training.validation.penalized_fit import pair_roughness
 
-Facts = Mapping[str, Any]
+FITTED, SMOOTHED = "fitted", "smoothed"
+
+TableChoice = dict[str, Any]
+"""Which tables a model has, as its metrics say: ``tables``, and where they are smoothed ``curve_penalty`` and, with
+pairs, ``pair_penalty``."""
+
+TABLE_CHOICES = ("tables", "curve_penalty", "pair_penalty")
 
 # Rows that tell how the training data are distributed: the first ones, which ``prepare`` has shuffled. A share of one
 # in a thousand is then known to 3%.
@@ -56,6 +60,12 @@ def count_codes(model: AdditiveFastKAN, reader: RowReader) -> Float64:
     return count_V
 
 
+@dataclass(frozen=True)
+class _Found:
+    place: int
+    terms: AdditiveTerms
+
+
 @dataclass
 class TableMaker:
     """Makes the final model of trained ones; the training data are counted once.
@@ -74,48 +84,51 @@ class TableMaker:
         self._count_V: Float64 | None = None
         self._fitted: AdditiveTerms | None = None
 
-    def tables(self, model: AdditiveFastKAN, config: TrainConfig) -> AdditiveTerms:
+    def tables(self, model: AdditiveFastKAN, config: TrainConfig) -> tuple[AdditiveTerms, TableChoice]:
         """Return a trained model's terms, smooth, or those of a penalized fit, whichever are better on validation.
 
         They are neither purified nor calibrated. The fit is the same for all models of a run, and made once.
         """
+        fitted = self._fitted_terms(model, config)
+        # Purified before: what a pair says of one feature alone is that curve's, and not to be shrunk.
+        terms = purified(trained_terms(model, self._counted(model)))
+        curves = self._best([smoothed(terms, penalty) for penalty in CURVE_PENALTIES])
+        choice: TableChoice = {"tables": SMOOTHED, "curve_penalty": CURVE_PENALTIES[curves.place]}
+        terms = curves.terms
+        if terms.layout.pairs:
+            pairs = self._best([with_smooth_pairs(terms, penalty) for penalty in PAIR_PENALTIES])
+            choice |= {"pair_penalty": PAIR_PENALTIES[pairs.place]}
+            terms = pairs.terms
+        if fitted is not None and self._best([terms, fitted]).place:
+            return fitted, {"tables": FITTED}
+        return terms, choice
+
+    def tables_by(self, model: AdditiveFastKAN, config: TrainConfig, choice: TableChoice) -> AdditiveTerms:
+        """Return the terms that an earlier choice asks for."""
+        if choice["tables"] == FITTED:
+            return fitted_terms(model, self.train, config)
+        terms = purified(trained_terms(model, self._counted(model)))
+        return with_smooth_pairs(smoothed(terms, choice["curve_penalty"]), choice.get("pair_penalty") or 0.0)
+
+    def _counted(self, model: AdditiveFastKAN) -> Float64:
         if self._count_V is None:
             self._count_V = count_codes(model, self.train)
-            if self.from_scratch and can_fit_tables(self.train.rows, len(model.layout.terms), len(model.config.labels)):
-                self._fitted = fitted_terms(model, self.train, config)
-        # Purified before: what a pair says of one feature alone is that curve's, and not to be shrunk.
-        terms = purified(trained_terms(model, self._count_V))
-        terms = self._best([smoothed(terms, penalty) for penalty in CURVE_PENALTIES])
-        if terms.layout.pairs:
-            terms = self._best([with_smooth_pairs(terms, penalty) for penalty in PAIR_PENALTIES])
-        return terms if self._fitted is None else self._best([terms, self._fitted])
+        return self._count_V
 
-    def _best(self, candidates: Sequence[AdditiveTerms]) -> AdditiveTerms:
+    def _fitted_terms(self, model: AdditiveFastKAN, config: TrainConfig) -> AdditiveTerms | None:
+        terms, labels = len(model.layout.terms), len(model.config.labels)
+        if self._fitted is None and self.from_scratch and can_fit_tables(self.train.rows, terms, labels):
+            self._fitted = fitted_terms(model, self.train, config)
+        return self._fitted
+
+    def _best(self, candidates: Sequence[AdditiveTerms]) -> _Found:
         """Return the terms with the least log loss on validation."""
         few = FirstRows(self.valid, COMPARED_ROWS)
         scored = (score_split(each.to_model(), few, torch.device("cpu")) for each in candidates)
         losses = [mean_log_loss(each.labels_NL, each.log_odds_NL.astype(np.float64), each.weight_N) for each in scored]
         # The least of numbers that hold a NaN is a NaN.
-        return candidates[int(np.argmin(np.nan_to_num(losses, nan=np.inf)))]
-
-    def finish(
-        self, model: AdditiveFastKAN, names: Sequence[str], config: TrainConfig, facts: Facts
-    ) -> tuple[AdditiveFastKAN, ModelConfig, dict[str, Any]]:
-        """Return the model of the tables, calibrated, and what a model folder says about it.
-
-        Args:
-            model: The best model, of the form "curves".
-            names: The labels.
-            config: Settings of the run.
-            facts: Its epoch and step.
-        """
-        cpu = AdditiveFastKAN(model.config)
-        cpu.load_state_dict(model.state_dict())
-        terms = purified(self.tables(cpu, config))
-        scored = score_split(terms.to_model(), self.valid, torch.device("cpu"))
-        (scale_L, shift_L), metrics = describe_best(scored, names, config, epoch=facts["epoch"], step=facts["step"])
-        final = calibrated(terms, scale_L.astype(np.float64), shift_L.astype(np.float64)).to_model()
-        return final, final.config, metrics
+        place = int(np.argmin(np.nan_to_num(losses, nan=np.inf)))
+        return _Found(place, candidates[place])
 
 
 def smoothed(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:

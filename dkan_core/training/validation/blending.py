@@ -69,6 +69,17 @@ class Blender:
         """Fit the additive model."""
         _ = self._partner
 
+    def blend_by(self, network: TabularFastKAN, weight: float) -> TabularFastKAN:
+        """Return a blend in which the additive model counts so much; the network alone where there is no such model."""
+        partner = self._partner
+        if partner is None:
+            return network
+        config = partner.model.config
+        coded = tuple(index for (index,) in config.one_hot_groups)
+        return BlendedFastKAN.of(
+            network, partner.model, Blend(weight=weight, coded=coded, additive=additive_shape(config))
+        )
+
     def blend(self, network: TabularFastKAN, scored: ScoredSplit) -> tuple[TabularFastKAN, ScoredSplit]:
         """Return the blend with the best validation AP, or a network that is better by itself, and how it scores.
 
@@ -92,10 +103,7 @@ class Blender:
         logger.info(
             "blended with %g of the additive model: validation AP %.4f instead of %.4f", best, values[best], alone
         )
-        config = partner.model.config
-        coded = tuple(index for (index,) in config.one_hot_groups)
-        blend = Blend(weight=best, coded=coded, additive=additive_shape(config))
-        return BlendedFastKAN.of(network, partner.model, blend), found[best]
+        return self.blend_by(network, best), found[best]
 
     @functools.cached_property
     def _partner(self) -> _Partner | None:

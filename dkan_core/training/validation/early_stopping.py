@@ -12,6 +12,7 @@ from dkan_core.data.encoding.histograms import count_up_to, quantile_knots
 from dkan_core.evaluation.metrics import best_f1_threshold, compute_metrics
 from dkan_core.evaluation.prediction import ScoredSplit, to_probability
 from dkan_core.model.calibration import Calibration, fit_calibration
+from dkan_core.training.setup.refit import CALIBRATION
 
 
 class EarlyStopping:
@@ -62,6 +63,8 @@ def describe_best(
     shift_L = shift_L - scale_L * prior
     probabilities_NL = to_probability(scored.log_odds_NL * scale_L + shift_L)
     metrics = describe_probabilities(labels_NL, probabilities_NL, names, scored.weight_N)
+    for name, *pair in zip(names, scale_L.tolist(), shift_L.tolist(), strict=True):
+        metrics["labels"][name] |= zip(CALIBRATION, pair, strict=True)
     # By the digest of its weights: a model keeps that wherever it is copied.
     provenance = {} if config.init_from is None else {"init_from": config.init_from}
     return (scale_L, shift_L), {**metrics, "split": "valid", "epoch": epoch, "step": step, **provenance}

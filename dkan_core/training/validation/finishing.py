@@ -5,19 +5,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import RowReader
+from dkan_core.evaluation.prediction import ScoredSplit, score_split
 from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.additive_terms import calibrated, purified
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
+from dkan_core.model.calibration import Calibration
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.validation.additive_tables import TableMaker
+from dkan_core.training.setup.refit import Choices
+from dkan_core.training.validation.additive_tables import TABLE_CHOICES, TableMaker
 from dkan_core.training.validation.blending import Blender
 from dkan_core.training.validation.early_stopping import describe_best
 from dkan_core.training.validation.scorer import Best
+
+Described = tuple[Calibration, dict[str, Any]]
+"""A calibration, and what a model folder says about its model."""
 
 FinishedModel = tuple[TabularModel, ModelConfig, dict[str, Any]]
 """A model on the CPU, in eval mode; its architecture; and what a model folder says about it."""
@@ -33,6 +41,7 @@ class Finisher:
         prepared: The manifest of both.
         config: Settings of the run.
         from_scratch: Whether training started from an untrained model.
+        choices: Those of an earlier training, where this one is a refit. Default: they are made on validation.
     """
 
     open_train: Callable[[], RowReader]
@@ -40,6 +49,7 @@ class Finisher:
     prepared: PreparedData
     config: ResolvedTrainConfig
     from_scratch: bool
+    choices: Choices | None = None
 
     def make_ready(self) -> None:
         """Fit what networks are blended with, if anything: it needs no model, and the first ``finish`` waits for it."""
@@ -53,22 +63,50 @@ class Finisher:
             model: The model, with the best parameters.
             best: How it scores, and how far the run was.
         """
-        names = self.prepared.labels
         if isinstance(model, AdditiveFastKAN):
-            return self._tables.finish(model, names, self.config, best.facts)
+            return self._finish_additive(model, best)
         assert isinstance(model, TabularFastKAN) and model.config.blended is None, "there is no other model"
         with torch.random.fork_rng(devices=[]):
-            final, scored = TabularFastKAN(model.config), best.scored
+            final = TabularFastKAN(model.config)
         final.load_state_dict(model.state_dict())
-        if self._blends:
-            final, scored = self._blender.blend(final.eval(), scored)
-        calibration, metrics = describe_best(
-            scored, names, self.config, epoch=best.facts["epoch"], step=best.facts["step"]
-        )
+        if self.choices is not None:
+            weight = self.choices.metrics.get("blend")
+            final = final if weight is None else self._blender.blend_by(final.eval(), weight)
+            calibration, metrics = self._as_chosen(self.choices, best)
+        else:
+            scored = best.scored
+            if self._blends:
+                final, scored = self._blender.blend(final.eval(), scored)
+            calibration, metrics = self._describe(scored, best)
+            if final.config.blended is not None:
+                metrics["blend"] = final.config.blended.weight
         final.calibrate(*calibration)
-        if final.config.blended is not None:
-            metrics["blend"] = final.config.blended.weight
         return final.eval(), final.config, metrics
+
+    def _finish_additive(self, model: AdditiveFastKAN, best: Best) -> FinishedModel:
+        """Return the model of the tables."""
+        cpu = AdditiveFastKAN(model.config)
+        cpu.load_state_dict(model.state_dict())
+        if self.choices is not None:
+            found = {name: self.choices.metrics.get(name) for name in TABLE_CHOICES}
+            terms = purified(self._tables.tables_by(cpu, self.config, found))
+            calibration, metrics = self._as_chosen(self.choices, best)
+        else:
+            learned, choice = self._tables.tables(cpu, self.config)
+            terms = purified(learned)
+            calibration, metrics = self._describe(score_split(terms.to_model(), self.valid, torch.device("cpu")), best)
+            metrics |= choice
+        scale_L, shift_L = calibration
+        final = calibrated(terms, scale_L.astype(np.float64), shift_L.astype(np.float64)).to_model()
+        return final, final.config, metrics
+
+    def _describe(self, scored: ScoredSplit, best: Best) -> Described:
+        epoch, step = best.facts["epoch"], best.facts["step"]
+        return describe_best(scored, self.prepared.labels, self.config, epoch=epoch, step=step)
+
+    def _as_chosen(self, choices: Choices, best: Best) -> Described:
+        rows = self.prepared.splits["train"].rows
+        return choices.calibration, choices.describe(rows=rows, epoch=best.facts["epoch"], step=best.facts["step"])
 
     @property
     def _blends(self) -> bool:

@@ -46,6 +46,13 @@ def test_more_epochs_change_no_rate_after_the_warmup_but_those_of_the_cosine(sch
     assert (short[10:] == long[10:100]) is same
 
 
+@pytest.mark.parametrize("schedule", SHAPES)
+def test_first_epochs_of_a_longer_schedule_have_its_rates(schedule: str) -> None:
+    assert rates(3, schedule=schedule, schedule_epochs=10) == rates(10, schedule=schedule)[:30]
+    with pytest.raises(ConfigError, match="schedule_epochs must be at least epochs, 3, got 2"):
+        TrainConfig(epochs=3, schedule_epochs=2)
+
+
 @pytest.mark.parametrize("settings", [{"schedule": "linear"}, {"gamma": 0.0}, {"gamma": 1.5}])
 def test_unknown_schedule_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):

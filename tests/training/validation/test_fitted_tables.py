@@ -105,10 +105,14 @@ def test_positive_rows_count_as_often_as_pos_weight_says(setting: Setting) -> No
 def test_the_better_one_on_validation_counts(setting: Setting) -> None:
     config = setting.config()
     model, terms = setting.untrained(config), setting.fitted_terms(config)
-    fresh = TableMaker(setting.train, setting.valid, from_scratch=True).tables(model, config)
+    fresh, choice = TableMaker(setting.train, setting.valid, from_scratch=True).tables(model, config)
+    assert choice == {"tables": "fitted"}
     np.testing.assert_array_equal(fresh.table_VML, terms.table_VML)
     # What has been learned before is not to be forgotten.
-    continued = TableMaker(setting.train, setting.valid, from_scratch=False).tables(model, config)
+    maker = TableMaker(setting.train, setting.valid, from_scratch=False)
+    continued, choice = maker.tables(model, config)
+    assert choice["tables"] == "smoothed"
+    np.testing.assert_array_equal(maker.tables_by(model, config, choice).table_VML, continued.table_VML)
     assert np.abs(continued.table_VML).max() == 0
     assert setting.loss(fresh) < setting.loss(continued) - 0.05
 
@@ -133,7 +137,7 @@ def test_more_cells_than_are_fitted_anew_are_left_as_trained(setting: Setting, m
     config = setting.config()
     model = setting.untrained(config)
     assert len(model.layout.pairs) < 5, "only those that pay on unseen rows"
-    terms = TableMaker(setting.train, setting.valid, from_scratch=True).tables(model, config)
+    terms, _ = TableMaker(setting.train, setting.valid, from_scratch=True).tables(model, config)
     assert np.abs(terms.table_VML).max() == 0
 
 

@@ -1,0 +1,102 @@
+"""The second training of a run, whose model takes the place of the first one's (``training.setup.refit`` says why).
+
+It is a run of its own inside the first one's folder, with checkpoints of its own, so that it survives what a run does.
+"""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.format.manifest import PreparedData
+from dkan_core.errors import ConfigError
+from dkan_core.model.model_folder import MODEL_FILES, read_files
+from dkan_core.model.saved_model import SavedModel, write_model_files
+from dkan_core.tracking.tracker import Trackers
+from dkan_core.training.launcher.checkpoints import clear_checkpoints, find_checkpoint
+from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.launcher.resuming import ending_of
+from dkan_core.training.launcher.run import Outcome, open_run
+from dkan_core.training.launcher.run_folder import OWN_CHECKPOINTS, REFIT, make_ready
+from dkan_core.training.launcher.run_log import Ending
+from dkan_core.training.roles.evaluator import MODEL_FOLDER
+from dkan_core.training.setup.initial_model import InitialModel
+from dkan_core.training.setup.refit import Choices
+from dkan_core.training.state.checkpoint_file import Checkpoint
+from dkan_core.training.state.ledger import ENDINGS
+from dkan_core.utils.storage.files import remove
+
+logger = logging.getLogger(__name__)
+
+
+def refit(
+    data: Path,
+    manifest: PreparedData,
+    folder: Path,
+    config: ResolvedTrainConfig,
+    *,
+    checkpoints: str,
+    first: Outcome,
+    initial: InitialModel | None = None,
+) -> Outcome:
+    """Train once more, on train and valid together, and put that model in the place of the run's.
+
+    Args:
+        data: Prepared folder.
+        manifest: What is in it.
+        folder: Of the run, which holds the first training's model.
+        config: Resolved settings of the first training.
+        checkpoints: Folder or URI of the run's.
+        first: What the first training ended with.
+        initial: Model to start from, as the first training did. Default: an untrained one.
+
+    Returns:
+        What the run ended with: the first training, unless the second was interrupted. Its model stays then.
+
+    Raises:
+        ConfigError: The first training's model is of an earlier version; or it started from a model that is gone.
+    """
+    choices = Choices.of(SavedModel(folder / MODEL_FOLDER).metrics, first.history)
+    config, joined, place = choices.settings(config), manifest.with_valid_in_train(), folder / REFIT
+    rows, own_checkpoints = joined.splits["train"].rows, f"{checkpoints}/{REFIT}"
+    checkpoint = _checkpoint(own_checkpoints, config, joined)
+    if checkpoint is None and config.init_from is not None and initial is None:
+        raise ConfigError("refit: the model of init_from is gone, from which the second training starts, too")
+    logger.info("refit: training on train and valid together, %s rows, for %d epochs", f"{rows:,}", config.epochs)
+    make_ready(place, checkpoint)
+    if checkpoint is None or ending_of(checkpoint, config, rows) != "epochs":
+        ready_run = open_run(
+            data,
+            joined,
+            place,
+            config,
+            checkpoints=own_checkpoints,
+            checkpoint=checkpoint,
+            initial=initial,
+            choices=choices,
+        )
+        # The end that is logged and tracked is that of the whole run.
+        ending = Ending(str(place), place / MODEL_FOLDER, "", "")
+        with ForkServer() as fork_server, ready_run as execution:
+            done = execution.execute(fork_server, ending, Trackers([]))
+        if ENDINGS[done.ledger.ended] == "interrupt":
+            logger.warning("refit: interrupted; the model is that of the train split alone")
+            return replace(first, ledger=replace(first.ledger, ended=done.ledger.ended))
+    write_model_files(folder / MODEL_FOLDER, read_files(place / MODEL_FOLDER, MODEL_FILES))
+    remove(place)
+    logger.info("refit: the model is that of train and valid together; its metrics are those of train alone, on valid")
+    return first
+
+
+def _checkpoint(folder: str, config: ResolvedTrainConfig, joined: PreparedData) -> Checkpoint | None:
+    """Return the checkpoint that the second training resumes from, if there is one of just this course."""
+    if config.resume in OWN_CHECKPOINTS:
+        try:
+            config = replace(config, resume="auto")
+            checkpoint = find_checkpoint(folder, config, joined.fingerprint, joined.splits["train"].rows)
+            if checkpoint is None or checkpoint.settings["epochs"] == config.epochs:
+                return checkpoint
+        except ConfigError as error:
+            logger.info("refit: it starts over: %s", error)
+    clear_checkpoints(folder, allowed=True)
+    return None

@@ -1,0 +1,82 @@
+"""What a refit takes from the training before it (``TrainConfig.refit``).
+
+It is known as refit in scikit-learn's searches and AutoGluon: once validation has decided all it is asked for, its rows
+are too good to be left out. A second training takes the same course over the rows of train and valid together. Nothing
+can be measured on valid then, so that each choice is that of the first training, and so are the metrics.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from dkan_core.config import ResolvedTrainConfig
+from dkan_core.errors import ConfigError
+from dkan_core.model.calibration import Calibration
+from dkan_core.model.model_folder import REFIT_ROWS
+from dkan_core.training.state.adamw import Float32
+
+CALIBRATION = ("calibration_scale", "calibration_shift")
+"""What metrics call a label's calibration: its log-odds are multiplied by the first, then the second is added."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What was chosen on the validation split."""
+
+    metrics: dict[str, Any]
+    """What the folder of the first model says about it, its choices included."""
+
+    averaged: bool
+    """Whether it had the moving average of the parameters."""
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> Self:
+        """Return the choices of a training.
+
+        Args:
+            metrics: Of its best model.
+            history: Its evaluations.
+
+        Raises:
+            ConfigError: An earlier version has written the metrics, without the choices.
+        """
+        if any(name not in label for name in CALIBRATION for label in metrics["labels"].values()):
+            raise ConfigError("refit: an earlier dkan trained the model and kept no record of its choices; train anew")
+        best = next(entry for entry in history if entry["step"] == metrics["step"])
+        raw, average = (best.get(f"average_precision_{name}", 0.0) for name in ("raw", "ema"))
+        return cls(metrics=dict(metrics), averaged=average > raw)
+
+    @property
+    def calibration(self) -> Calibration:
+        """The scale and shift of each label's log-odds."""
+        labels = self.metrics["labels"].values()
+        scale_L, shift_L = (np.array([each[name] for each in labels], np.float32) for name in CALIBRATION)
+        return scale_L, shift_L
+
+    def parameters(self, values_VP: Float32) -> Float32:
+        """Return the parameters that the first model had of a training's own and their moving average, ``(1, P)``."""
+        return values_VP[-1:] if self.averaged else values_VP[:1]
+
+    def settings(self, config: ResolvedTrainConfig) -> ResolvedTrainConfig:
+        """Return the settings of the second training, given those of the first: as many epochs as were best, in whole.
+
+        The learning rate takes the course that it took, towards the epochs of the first.
+        """
+        return replace(
+            config,
+            epochs=min(config.epochs, max(1, round(self.metrics["epoch"]))),
+            schedule_epochs=config.schedule_epochs or config.epochs,
+            max_seconds=None,
+        )
+
+    def describe(self, *, rows: int, epoch: float, step: int) -> dict[str, Any]:
+        """Return what the folder of the second model says: the metrics of the first, and how the second came about.
+
+        Args:
+            rows: Of train and valid.
+            epoch: Passes over them.
+            step: Steps that this took.
+        """
+        return {**self.metrics, "epoch": epoch, "step": step, REFIT_ROWS: rows}

@@ -1,0 +1,196 @@
+"""The second training of a run, on train and valid together: docs/guides/train.md."""
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from sklearn.datasets import load_breast_cancer
+
+from dkan_core import ConfigError, FastKANClassifier, TrainConfig, edit, evaluate, train
+from dkan_core.data.format.manifest import read_manifest
+from dkan_core.data.loading.loader import open_split
+from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.blended import BlendedFastKAN
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.communication.rendezvous import TorchRun
+from dkan_core.training.roles.in_process import train_single
+from dkan_core.training.setup.defaults import resolve_for
+from dkan_core.training.setup.refit import CALIBRATION, Choices
+from tests.additive_data import prepare_rows
+from tests.training.faults import slow_steps
+from tests.training.processes import Background, wait_until
+from tests.training.runs import CONFIG
+
+# The best epoch is not the last: a second training of all epochs would be another.
+SMALL = TrainConfig(model="auto", members=2, hidden=(8,), epochs=4, learning_rate=0.05, device="cpu", workers=1)
+TWICE = replace(CONFIG, epochs=2, refit=True)
+
+
+def weights(model: str | Path) -> bytes:
+    return (Path(model) / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("model", ["auto", "additive"])
+def test_model_is_of_all_rows_and_what_validation_chose_stays(
+    rows: Path, tmp_path: Path, model: Literal["auto", "additive"]
+) -> None:
+    config = replace(SMALL, model=model, hidden=() if model == "additive" else SMALL.hidden)
+    first = train(rows, tmp_path / "first", config)
+    both = train(rows, tmp_path / "both", replace(config, refit=True))
+    splits = read_manifest(rows).splits
+    assert both.metrics["refit_rows"] == splits["train"].rows + splits["valid"].rows
+    assert both.metrics["data"] == first.metrics["data"] and both.metrics["labels"] == first.metrics["labels"]
+    assert both.average_precision == first.average_precision and both.history[-1]["step"] == first.history[-1]["step"]
+    assert both.metrics["epoch"] == first.metrics["epoch"] and both.metrics["step"] > first.metrics["step"]
+    assert weights(both.model) != weights(first.model)
+    assert "second training, on train and valid together" in (Path(both.model) / "README.md").read_text()
+    assert not (tmp_path / "both" / "refit").exists()
+    earlier, later = SavedModel(Path(first.model)), SavedModel(Path(both.model))
+    if model == "additive":
+        assert isinstance(later.module, AdditiveFastKAN) and both.metrics["tables"] == first.metrics["tables"]
+    else:
+        assert isinstance(later.module, BlendedFastKAN) and both.metrics["blend"] == first.metrics["blend"]
+        for name in CALIBRATION:
+            assert getattr(later.module, name).tolist() == getattr(earlier.module, name).tolist()
+
+
+def test_second_training_is_that_of_one_process_on_the_joined_rows(rows: Path, tmp_path: Path) -> None:
+    both = train(rows, tmp_path / "run", replace(SMALL, refit=True))
+    first = train(rows, tmp_path / "first", SMALL)
+    manifest = read_manifest(rows)
+    choices = Choices.of(first.metrics, first.history)
+    config, joined = choices.settings(resolve_for(SMALL, manifest)), manifest.with_valid_in_train()
+    with open_split(rows, joined, "train") as train_rows, open_split(rows, joined, "valid") as valid_rows:
+        alone = train_single(train_rows, valid_rows, joined, config, choices=choices)
+    assert config.epochs == round(first.metrics["epoch"]) and config.schedule_epochs == SMALL.epochs
+    found = load_file(Path(both.model) / "model.safetensors")
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        name: tensor.tolist() for name, tensor in alone.model.state_dict().items()
+    }
+
+
+def test_choices_are_those_of_the_best_evaluation(rows: Path) -> None:
+    labels = {"label": dict(zip(CALIBRATION, (1.5, -0.25), strict=True))}
+    metrics = {"step": 20, "epoch": 2.4, "labels": labels}
+    history = [
+        {"step": 10, "average_precision_raw": 0.2, "average_precision_ema": 0.1},
+        {"step": 20, "average_precision_raw": 0.3, "average_precision_ema": 0.4},
+    ]
+    choices = Choices.of(metrics, history)
+    assert choices.averaged and not Choices.of({**metrics, "step": 10}, history).averaged
+    assert [each.tolist() for each in choices.calibration] == [[1.5], [-0.25]]
+    config = resolve_for(replace(SMALL, max_seconds=9.0), read_manifest(rows))
+    second = choices.settings(config)
+    assert (second.epochs, second.schedule_epochs, second.max_seconds) == (2, 4, None)
+    assert Choices.of({**metrics, "epoch": 0.2}, history).settings(config).epochs == 1
+    with pytest.raises(ConfigError, match="an earlier dkan"):
+        Choices.of({**metrics, "labels": {"label": {}}}, history)
+
+
+def test_smoothed_tables_are_smoothed_as_before(tmp_path: Path) -> None:
+    """A run that starts from a model has no fit."""
+    rows = prepare_rows(tmp_path)
+    config = TrainConfig(model="additive", members=2, epochs=1, device="cpu", workers=1)
+    begun = train(rows, tmp_path / "begun", config)
+    again = train(rows, tmp_path / "again", replace(config, init_from=begun.model, refit=True))
+    assert again.metrics["tables"] == "smoothed" and again.metrics["refit_rows"]
+    assert {"curve_penalty", "pair_penalty"} <= again.metrics.keys()
+
+
+def test_finished_run_gets_its_second_training_by_resuming(rows: Path, tmp_path: Path) -> None:
+    expected = weights(train(rows, tmp_path / "at_once", replace(SMALL, refit=True)).model)
+    train(rows, tmp_path / "run", SMALL)
+    resumed = replace(SMALL, refit=True, resume="auto")
+    assert weights(train(rows, tmp_path / "run", resumed).model) == expected
+    # Both trainings are over: their ends are taken from checkpoints.
+    assert weights(train(rows, tmp_path / "run", resumed).model) == expected
+    assert len((tmp_path / "run" / "logs" / "train.log").read_text().split("nothing to train")) == 3
+    # Without the setting it is the first model again.
+    assert weights(train(rows, tmp_path / "run", replace(SMALL, resume="auto")).model) != expected
+
+
+def test_more_epochs_begin_the_second_training_anew(rows: Path, tmp_path: Path) -> None:
+    config = replace(SMALL, epochs=1, refit=True)
+    train(rows, tmp_path / "run", config)
+    train(rows, tmp_path / "run", replace(config, epochs=2, resume="auto"))
+    log = (tmp_path / "run" / "logs" / "train.log").read_text()
+    assert "refit: it starts over" in log and "was trained with schedule_epochs 1, not 2" in log
+
+
+@pytest.mark.slow
+def test_killed_second_training_goes_on_to_the_same_bits(
+    rows: Path, start: Callable[..., Background], tmp_path: Path
+) -> None:
+    expected = weights(train(rows, tmp_path / "calm", TWICE).model)
+    background = start(TWICE, **slow_steps(tmp_path, until=tmp_path / "never", seconds=0.01))
+    first = background.run / "model"
+    kept = background.run / "checkpoints" / "refit"
+    wait_until(lambda: kept.exists() and any(each.name.startswith("step-") for each in kept.iterdir()))
+    assert "refit_rows" not in SavedModel(first).metrics, "complete meanwhile, and the first one"
+    os.kill(background.process.pid, signal.SIGKILL)
+    background.wait()
+    assert not (background.run / "metrics.json").exists() and (background.run / "refit").exists()
+    code, output = start(replace(TWICE, resume="auto")).wait()
+    assert code == 0 and "nothing to train" in output and "resuming from step" in output, output
+    assert weights(first) == expected and not (background.run / "refit").exists()
+
+
+@pytest.mark.slow
+def test_interrupted_second_training_leaves_the_first_model(
+    rows: Path, start: Callable[..., Background], tmp_path: Path
+) -> None:
+    background = start(TWICE, **slow_steps(tmp_path, until=tmp_path / "never", seconds=0.01))
+    wait_until(lambda: (background.run / "refit" / "logs").exists() and bool(background.children()))
+    os.kill(background.process.pid, signal.SIGINT)
+    code, output = background.wait()
+    assert code == 130 and "refit: interrupted" in output, output
+    assert "refit_rows" not in SavedModel(background.run / "model").metrics
+    assert json.loads((background.run / "metrics.json").read_text())["training"]["ended"] == "interrupt"
+
+
+def test_no_second_training_once_the_time_is_up(rows: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        result = train(rows, tmp_path / "run", replace(CONFIG, max_seconds=0.05, refit=True))
+    assert result.metrics["training"]["ended"] == "time" and "refit_rows" not in result.metrics
+    assert "no refit: --max-seconds is used up" in caplog.text
+
+
+def test_rows_of_valid_are_known_to_the_model(rows: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = TrainConfig(model="additive", members=2, epochs=1, device="cpu", workers=1, refit=True)
+    result = train(rows, tmp_path / "run", config)
+    for split, warned in (("valid", True), ("test", False)):
+        caplog.clear()
+        evaluate(result.model, rows, tmp_path / split, split=split)
+        assert ("it was trained on train and valid together" in caplog.text) is warned
+    caplog.clear()
+    edit(result.model, [{"action": "scale", "term": "x0", "factor": 0.5}], tmp_path / "edited", data=rows)
+    assert "it was trained on train and valid together" in caplog.text
+    edited = SavedModel(tmp_path / "edited").metrics
+    assert edited["average_precision"] == result.average_precision and edited["edits_split"] == "valid"
+
+
+def test_torchrun_is_refused(rows: Path) -> None:
+    place = TorchRun(rank=0, size=2, local_rank=0, local_size=2, host="node", port=1, agent_has_store=True, attempt="0")
+    with pytest.raises(ConfigError, match="refit: under torchrun there is no second training"):
+        resolve_for(replace(CONFIG, refit=True), read_manifest(rows), place)
+
+
+def test_classifier_is_trained_on_its_held_out_rows_as_well() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    settings: dict[str, Any] = {"hidden": (8,), "members": 2, "epochs": 3, "random_state": 0, "n_jobs": 1}
+    first, both = (FastKANClassifier(**settings, refit=refit).fit(X, y) for refit in (False, True))
+    assert both.metrics_["refit_rows"] == len(X) and len(both.history_) == len(first.history_) == 3
+    assert both.validation_average_precision_ == first.validation_average_precision_
+    assert (both.predict_proba(X) != first.predict_proba(X)).any()
+    # An eval_set has no weights of its own, and partial_fit no second training.
+    weighted = FastKANClassifier(**settings, refit=True).fit(X, y, np.full(len(X), 2.0), eval_set=(X[:100], y[:100]))
+    assert weighted.metrics_["refit_rows"] == len(X) + 100
+    assert "refit_rows" not in FastKANClassifier(**settings, refit=True).partial_fit(X, y).metrics_
