@@ -112,7 +112,7 @@ def stage(source: Path, root: Path, label_patterns: Sequence[str]) -> DataSet:
     Raises:
         DataError: The file has no label, a label other than 0, 1 and null, or one without both classes in a split.
     """
-    _, types, _ = read_sources([str(source)])
+    types = read_sources([str(source)]).types
     labels = tuple(name for name in types if any(fnmatch.fnmatchcase(name, pattern) for pattern in label_patterns))
     if not labels:
         raise DataError(f"{source}: no column is called {' or '.join(label_patterns)}; name the labels with --label")

@@ -105,7 +105,8 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
     Raises:
         DataError: The sources are not what was expected; the message names file and column.
     """
-    files, types, footers = read_sources(sources)
+    found = read_sources(sources)
+    files, types, footers = found.files, found.types, found.footers
     where, shown = describe_files(files), {name: str(kind) for name, kind in types.items()}
     roles = {name: role for name, role in _roles(config).items() if name in shown}
     ids = [name for name, kind in types.items() if name not in roles and is_sparse(kind)]
@@ -115,7 +116,9 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
     # Where no label is named, roles are given as if there were one.
     schema = assign_roles({**kept, **({} if labels else {UNLABELLED[0]: pa.int8()})}, config, where)
     folders = {name: shown[name] for name in folder_values(files[0].path) if name in shown}
-    task = PreparationTask(config=config, files=files, schema=replace(schema, labels=labels, folders=folders))
+    task = PreparationTask(
+        config=config, files=files, schema=replace(schema, labels=labels, folders=folders, common=found.common)
+    )
     task = with_time_bounds(task, whole_files(files, footers))
     seen = _SeenRows(task)
     with progress("reading", task.rows, "rows") as advance:

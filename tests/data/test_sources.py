@@ -1,5 +1,6 @@
 """The source files of ``prepare``: which are taken, in whatever order, and what happens when they change."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,38 @@ def test_files_may_store_the_same_strings_in_different_types(tmp_path: Path) -> 
     assert mixed.fingerprint == plain.fingerprint
 
 
+def test_numbers_may_differ_in_type_between_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As pandas writes them: integers of which one is missing are floats, and a column without a value has no type."""
+    table = make_rows()
+    count = pa.array(np.arange(ROWS) % 50, pa.float64())
+    x, city, y = (table.schema.get_field_index(name) for name in ("x", "city", "y"))
+    table = table.set_column(x, "x", count)
+    parts = [table.slice(index * 750, 750) for index in range(4)]
+    plain = [*parts[:3], parts[3].set_column(city, "city", pa.nulls(750, pa.string()))]
+    mixed = [
+        parts[0]
+        .set_column(x, "x", parts[0]["x"].cast(pa.int32()))
+        .set_column(y, "y", parts[0]["y"].cast(pa.float32())),
+        parts[1].set_column(x, "x", parts[1]["x"].cast(pa.int64())),
+        parts[2],
+        parts[3].set_column(city, "city", pa.nulls(750)),
+    ]
+    caplog.set_level(logging.INFO)
+    made = []
+    for name, given in {"mixed": mixed, "plain": plain}.items():
+        (tmp_path / name).mkdir()
+        for index, part in enumerate(given):
+            pq.write_table(part, tmp_path / name / f"part-{index}.parquet")
+        made.append(prepare(tmp_path / name, tmp_path / f"{name}-out", CONFIG))
+    assert made[0].splits == made[1].splits and made[0].preprocessor == made[1].preprocessor
+    assert "column 'x' differs in type between files, and is read as double" in caplog.text
+    in_stages = prepare(tmp_path / "mixed", tmp_path / "staged", CONFIG, workers=2)
+    assert in_stages.fingerprint == made[0].fingerprint
+    pq.write_table(mixed[2].set_column(x, "x", pa.array(["a"] * 750)), tmp_path / "mixed" / "part-2.parquet")
+    with pytest.raises(DataError, match=r"part-2\.parquet: column 'x' is string; .*; write all files with one type"):
+        prepare(tmp_path / "mixed", tmp_path / "refused", CONFIG)
+
+
 @pytest.mark.parametrize("same_stamp", [False, True])
 @pytest.mark.parametrize("moment", ["collect_statistics", "spill_rows"])
 def test_source_that_is_replaced_meanwhile_is_an_error(
@@ -152,3 +185,10 @@ def test_what_reading_holds_in_memory_does_not_grow_with_the_file(
     held = [pa.total_allocated_bytes() - before for _ in columns.read_batches(source, ["text", "number"])]
     # A run of two groups has 320 kB of numbers; of all groups 6.4 MB would be held.
     assert len(held) > 10 and max(held) < 1.5e6
+
+
+def test_column_without_a_type_is_read(tmp_path: Path) -> None:
+    """New rows may have no value at all where the model knows categories."""
+    pq.write_table(pa.table({"city": pa.nulls(5), "x": np.ones(5)}), tmp_path / "rows.parquet")
+    (batch,) = columns.read_batches(str(tmp_path / "rows.parquet"), ["city", "x"])
+    assert batch.num_rows == 5 and batch["city"].null_count == 5

@@ -94,7 +94,9 @@ class PreparationPlan:
 
 def _plain(roles: PrepareConfig | Schema) -> dict[str, Any]:
     """Return the fields; those of later versions only where they hold something: other plans stay what they were."""
-    return {name: value for name, value in asdict(roles).items() if name not in ("positive", "sparse") or value}
+    return {
+        name: value for name, value in asdict(roles).items() if name not in ("positive", "sparse", "common") or value
+    }
 
 
 def _plain_fragment(fragment: Fragment) -> dict[str, Any]:

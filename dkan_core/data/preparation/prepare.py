@@ -113,7 +113,8 @@ def find_task(
     reference = None if config.like is None else read_reference(config.like)
     if reference is not None:
         config = reference.complete(config)
-    files, types, footers = read_sources([str(source) for source in chosen])
+    found = read_sources([str(source) for source in chosen])
+    files, types, footers = found.files, found.types, found.footers
     where = describe_files(files)
     hints = {}
     if config.splits_at_random:
@@ -122,11 +123,11 @@ def find_task(
     folders = {name: str(types[name]) for name in in_folders}
     task = partial(PreparationTask, config=config, files=files, grouped=config.has_groups, hints=hints)
     if reference is None:
-        schema = replace(assign_roles(types, config, where), folders=folders)
+        schema = replace(assign_roles(types, config, where), folders=folders, common=found.common)
         return task(schema=schema), footers
     known = {name: kind for name, kind in reference.preprocessor.folder_types.items() if name in folders}
     types |= dict.fromkeys(known, FOLDER_TEXT)
-    schema = replace(reference.assign_roles(types, config, where), folders={**folders, **known})
+    schema = replace(reference.assign_roles(types, config, where), folders={**folders, **known}, common=found.common)
     return task(schema=schema, encoding=reference.preprocessor), footers
 
 
@@ -144,7 +145,8 @@ def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> Pr
     if column is None:
         return task
     with progress("reading times", task.rows, "rows") as advance:
-        bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, task.schema.folders)
+        schema = task.schema
+        bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, schema.folders, schema.common)
     logger.info("split by %s: %s", column, ", ".join(f"{name} {value}" for name, value in bounds.describe().items()))
     return replace(task, bounds=bounds)
 

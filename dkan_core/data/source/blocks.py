@@ -20,6 +20,7 @@ from dkan_core.data.source.columns import (
     plain_schema,
     read_batches,
     whole_groups,
+    with_common,
 )
 from dkan_core.data.source.folders import add_folder_columns
 from dkan_core.utils.resources import available_cores
@@ -51,6 +52,7 @@ def read_blocks(
     footer: str | None = None,
     *,
     folder_types: Mapping[str, str] | None = None,
+    common: Mapping[str, str] | None = None,
 ) -> Iterator[RowBlocks]:
     """Yield a file's rows in order, at most some 160 MB at a time.
 
@@ -61,15 +63,16 @@ def read_blocks(
         groups: The first row group to read, and the one past the last. Default: all.
         footer: What ``footer_digest`` gave before. Default: any.
         folder_types: What columns in the names of folders are read as. Default: text.
+        common: What columns are read as whose type is another in other files, as ``Sources`` has them.
 
     Raises:
         DataError: The file is truncated or a page is damaged, or it is another one than before.
     """
     parquet, wanted = open_groups(path, groups, footer)
-    types, every = column_types(path, parquet.schema_arrow), [*dict.fromkeys([*columns, *others])]
+    types, every = with_common(column_types(path, parquet.schema_arrow), common), [*dict.fromkeys([*columns, *others])]
     # From a bucket each read is a request: fewer and longer ones are faster.
     if is_remote(path) or not are_small(parquet.metadata, wanted, plain_schema(types, every)):
-        for batch in read_batches(path, every, None, groups, footer, folder_types=folder_types):
+        for batch in read_batches(path, every, None, groups, footer, folder_types=folder_types, common=common):
             yield RowBlocks(batch.num_rows, batch.select(columns), partial(_one_block, batch.select(others)))
         return
     parquet = open_parquet(path, whole_groups=True, metadata=parquet.metadata)
@@ -90,7 +93,7 @@ class _File:
     path: str
     parquet: pq.ParquetFile
     types: Mapping[str, pa.DataType]
-    """Of its columns, as of ``column_types``."""
+    """That each column is read as."""
 
     folder_types: Mapping[str, str]
 

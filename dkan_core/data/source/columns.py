@@ -5,6 +5,7 @@ import io
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any
@@ -49,6 +50,23 @@ class SourceFile(schemas.Schema):
 
     modified: str
     """Modification stamp of the file system."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The source files, and what is in them."""
+
+    files: list[SourceFile]
+    """Sorted by path."""
+
+    types: dict[str, pa.DataType]
+    """Of each column, in the order of the first file."""
+
+    common: dict[str, str]
+    """The columns whose type differs between files, with an alias of the type that holds all."""
+
+    footers: list["Footer"]
+    """Of each file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +122,13 @@ def footer_digest(parquet: pq.ParquetFile) -> str:
     return hashlib.sha256(content.getvalue()).hexdigest()
 
 
-def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa.DataType], list[Footer]]:
-    """Read every footer and check that all files have the same columns.
-
-    Returns:
-        The files sorted by path, the type of each column in the order of the first file, and each file's footer.
+def read_sources(sources: Sequence[str]) -> Sources:
+    """Read every footer and check that all files have the same columns, of types that one type can hold.
 
     Raises:
         DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
     """
-    files, footers, reference, reference_path = [], [], {}, ""
+    files, footers, reference, reference_path, differing = [], [], {}, "", set[str]()
     found = find_partitioned(sources)
     for path, folders in found.items():
         parquet = open_parquet(path)
@@ -121,7 +136,11 @@ def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa
         types = {name: kind for name, kind in types.items() if kind != FOLDER_TEXT or name in folders}
         if not reference_path:
             reference, reference_path = types, path
-        _check_same(path, types, reference_path, reference)
+        _check_names(path, types, reference_path, reference)
+        for name, kind in types.items():
+            if kind != reference[name]:
+                differing.add(name)
+                reference[name] = _common_type(name, kind, reference[name], path, reference_path)
         size, modified = stamp(path)
         metadata = parquet.metadata
         files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
@@ -133,7 +152,10 @@ def read_sources(sources: Sequence[str]) -> tuple[list[SourceFile], dict[str, pa
     for name in (name for name, kind in reference.items() if kind == FOLDER_TEXT):
         reference[name] = pa.type_for_alias(infer_type(folder_values(path)[name] for path in found))
         logger.info("column %r is in the names of folders, and read as %s", name, reference[name])
-    return files, reference, footers
+    common = {name: str(reference[name]) for name in reference if name in differing}
+    for name, kind in common.items():
+        logger.info("column %r differs in type between files, and is read as %s", name, kind)
+    return Sources(files=files, types=reference, common=common, footers=footers)
 
 
 def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
@@ -150,6 +172,11 @@ def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
         **{field.name: _plain_type(field.type) for field in schema},
         **{name: kind for name, kind in in_folders.items() if name not in schema.names},
     }
+
+
+def with_common(types: dict[str, pa.DataType], common: Mapping[str, str] | None) -> dict[str, pa.DataType]:
+    """Return a file's types with those of columns that are read as another, as ``Sources.common`` has them."""
+    return {**types, **{name: _by_alias(alias) for name, alias in (common or {}).items()}}
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
@@ -185,15 +212,37 @@ def is_sparse(kind: pa.DataType) -> bool:
     return is_id_list(kind) or bool(pa.types.is_fixed_size_binary(kind))
 
 
-def _check_same(path: str, types: dict[str, pa.DataType], first: str, expected: dict[str, pa.DataType]) -> None:
+def _check_names(path: str, types: dict[str, pa.DataType], first: str, expected: dict[str, pa.DataType]) -> None:
     for name in expected:
         if name not in types:
             raise DataError(f"{path}: column {name!r} is missing; {first} has it")
-    for name, kind in types.items():
+    for name in types:
         if name not in expected:
             raise DataError(f"{path}: column {name!r} is extra; {first} does not have it")
-        if kind != expected[name]:
-            raise DataError(f"{path}: column {name!r} is {kind}; in {first} it is {expected[name]}")
+
+
+def _common_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, first: str) -> pa.DataType:
+    """Return the type that holds a column's values in both of two files.
+
+    Writers choose a type by the values at hand: integers of which one is missing are floats to pandas, and a column
+    without any value has no type.
+
+    Raises:
+        DataError: There is none.
+    """
+    if FOLDER_TEXT not in (kind, earlier):
+        with suppress(pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
+            schemas = [pa.schema([(name, each)]) for each in (earlier, kind)]
+            common = pa.unify_schemas(schemas, promote_options="permissive").field(name).type
+            numeric = is_number(earlier) and is_number(kind)
+            if (numeric or pa.types.is_null(earlier) or pa.types.is_null(kind)) and _by_alias(str(common)) == common:
+                return common
+    raise DataError(f"{path}: column {name!r} is {kind}; in {first} it is {earlier}; write all files with one type")
+
+
+def _by_alias(alias: str) -> pa.DataType:
+    kind: pa.DataType = pa.type_for_alias(alias)
+    return kind
 
 
 def read_batches(
@@ -204,6 +253,7 @@ def read_batches(
     footer: str | None = None,
     *,
     folder_types: Mapping[str, str] | None = None,
+    common: Mapping[str, str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in order, some 64 MB at a time, each column as its plain type.
 
@@ -214,12 +264,13 @@ def read_batches(
         groups: The first row group to read, and the one past the last. Default: all.
         footer: What ``footer_digest`` gave before. Default: any.
         folder_types: What columns in the names of folders are read as. Default: text.
+        common: What columns are read as whose type is another in other files, as ``Sources`` has them.
 
     Raises:
         DataError: The file is truncated or a page is damaged, or it is another one than before.
     """
     parquet, wanted = open_groups(path, groups, footer)
-    plain = plain_schema(column_types(path, parquet.schema_arrow), columns)
+    plain = plain_schema(with_common(column_types(path, parquet.schema_arrow), common), columns)
     own = plain.names
     if are_small(parquet.metadata, wanted, plain):
         parquet = open_parquet(path, whole_groups=True, metadata=parquet.metadata)
@@ -264,7 +315,8 @@ def are_small(metadata: pq.FileMetaData, groups: Sequence[int], plain: pa.Schema
     """Tell whether each row group may be read at once: of strings and lists, it is not known how long they are."""
     if any(is_text(kind) or is_id_list(kind) for kind in plain.types):
         return False
-    row_bits = sum(field.type.bit_width for field in plain)
+    # A column without any value has no type, and no width.
+    row_bits = sum(field.type.bit_width for field in plain if not pa.types.is_null(field.type))
     rows = max((metadata.row_group(index).num_rows for index in groups), default=0)
     return bool(rows * row_bits // 8 <= WHOLE_GROUP_BYTES)
 

@@ -46,6 +46,9 @@ class Schema:
     folders: dict[str, str] = field(default_factory=dict)
     """Types of the columns that are in the names of folders, as ``pyarrow.type_for_alias`` knows them."""
 
+    common: dict[str, str] = field(default_factory=dict)
+    """Types of the columns whose type differs between files, as ``pyarrow.type_for_alias`` knows them."""
+
     @property
     def columns(self) -> list[str]:
         """Every column to read."""

@@ -70,6 +70,7 @@ def read_split_batches(
             fragment.groups,
             fragment.footer,
             folder_types=schema.folders,
+            common=schema.common,
         ):
             row_ids = np.arange(first, first + batch.count, dtype=np.uint64)
             first += batch.count

@@ -124,6 +124,7 @@ def find_time_bounds(
     percent: tuple[int, int, int],
     on_rows: Callable[[int], None],
     folder_types: Mapping[str, str],
+    common: Mapping[str, str],
 ) -> TimeBounds:
     """Read a column of all rows and return where valid and test begin, as near to the shares as equal values allow.
 
@@ -133,6 +134,7 @@ def find_time_bounds(
         percent: Of rows in train, valid and test.
         on_rows: Called with the number of rows after each batch.
         folder_types: What columns in the names of folders are read as.
+        common: What columns are read as whose type differs between files.
 
     Raises:
         DataError: A value is missing, or there are fewer different values than splits.
@@ -140,7 +142,13 @@ def find_time_bounds(
     values, kind = ValueCounts(), pa.null()
     for fragment in fragments:
         for batch in read_batches(
-            fragment.path, [column], on_rows, fragment.groups, fragment.footer, folder_types=folder_types
+            fragment.path,
+            [column],
+            on_rows,
+            fragment.groups,
+            fragment.footer,
+            folder_types=folder_types,
+            common=common,
         ):
             kind = batch.column(0).type
             values.add(time_keys(batch.column(0), column, fragment.path))
