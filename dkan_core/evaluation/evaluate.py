@@ -1,7 +1,7 @@
 """``evaluate``: metrics, report and optional predictions of a model on a prepared split or on raw Parquet."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -204,10 +204,18 @@ def evaluate(
         write_json(folder / METRICS, evaluation.metrics)
     found = learned.to_dict() if learned else None
     log_evaluation(model, evaluation.metrics, saved.metrics.get("step", 0), report, found)
-    precision = evaluation.metrics["average_precision"]
-    shown = "unknown" if precision is None else f"{precision:.4f}"
-    logger.info("%s average precision %s; report in %s/%s", rows.name, shown, out, REPORT)
+    logger.info("%s average precision %s; report in %s/%s", rows.name, _describe(evaluation.metrics), out, REPORT)
     return evaluation
+
+
+def _describe(metrics: Mapping[str, Any]) -> str:
+    """Return the average precision in words, beside that of the earlier model if there is one."""
+    precision, before = metrics["average_precision"], metrics.get("previous_average_precision")
+    if precision is None or before is None:
+        return "unknown" if precision is None else f"{precision:.4f}"
+    interval = (metrics.get(DIFFERENCE) or {}).get("average_precision")
+    certainty = f", 95%: {interval[0]:+.4f} to {interval[1]:+.4f}" if interval else ""
+    return f"{precision:.4f}, of the earlier model {before:.4f} ({precision - before:+.4f}{certainty})"
 
 
 def _options(split: str | None, labels: Sequence[str], previous: str | Path | None, slices: Sequence[str]) -> list[str]:

@@ -49,7 +49,8 @@ def settle_tier(config: ResolvedTrainConfig, size: int) -> ResolvedTrainConfig:
         size: Bytes of the train split.
     """
     tier, free = choose_host_tier(config, size), available_memory()
-    facts = f"{size / 1e9:.2f} GB, {config.workers} workers, {free / 1e9:.1f} GB of memory free"
+    workers = "1 worker" if config.workers == 1 else f"{config.workers} workers"
+    facts = f"{size / 1e9:.2f} GB, {workers}, {free / 1e9:.1f} GB of memory free"
     if config.may_hold_rows and config.data_in in ("auto", "device"):
         logger.info("rows on the GPU, where they fit, otherwise %s: %s", WORDS[tier], facts)
         return config

@@ -88,7 +88,8 @@ def _list_source(source: str) -> list[str]:
         kept = [name for name in names if _is_parquet(fs, name)]
     skipped = sorted(set(names).difference(kept))
     if skipped:
-        logger.warning("%s: %d files are not taken for Parquet, such as %s", source, len(skipped), skipped[0])
+        count = f"{len(skipped)} files are" if len(skipped) > 1 else "1 file is"
+        logger.warning("%s: %s not taken for Parquet, such as %s", source, count, skipped[0])
     return [fs.unstrip_protocol(name) if is_remote(source) else name for name in kept]
 
 

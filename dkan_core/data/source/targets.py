@@ -55,7 +55,14 @@ def encode_labels(y: Any, classes: Array) -> npt.NDArray[np.uint8]:
         # The larger of the two is the positive class, as in scikit-learn.
         ones_N = np.asarray(y == classes[-1])
         return ones_N.astype(np.uint8)[:, None]
-    values_NL = check_array(y, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
+    try:
+        values_NL = check_array(y, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
+    except (TypeError, ValueError) as error:
+        # Of text NumPy says that it is no float, and not what to do.
+        raise ValueError(
+            f"Of several labels each must be 0, 1 or NaN (not measured): {error}. Compare each column with the value "
+            "that counts as 1, such as (y == 'yes').astype(float)"
+        ) from error
     if values_NL.shape[1] != len(classes):
         raise ValueError(f"y has {values_NL.shape[1]} labels; expected {len(classes)}")
     measured_NL = ~np.isnan(values_NL)

@@ -11,6 +11,9 @@ from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
 from dkan_core.training.setup.sizing import fitted_pairs
 
+# In a line of the log: there may be a hundred.
+SHOWN_PAIRS = 12
+
 logger = logging.getLogger(__name__)
 
 
@@ -53,7 +56,8 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
     one_hot_groups, shape = choose_additive(encoding, sample, config, searched)
     names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]
     pairs = [" x ".join(names[feature] for feature in pair) for pair in shape.pairs]
-    logger.info("pairs to learn: %s", ", ".join(pairs) or "none")
+    more = f" and {len(pairs) - SHOWN_PAIRS} more" if len(pairs) > SHOWN_PAIRS else ""
+    logger.info("pairs to learn: %s%s", ", ".join(pairs[:SHOWN_PAIRS]) or "none", more)
     if searched is not None:
         terms = len(encoding.numeric) + len(one_hot_groups) + len(pairs)
         logger.info("after the gradients, all %d terms are fitted anew by penalized likelihood", terms)
