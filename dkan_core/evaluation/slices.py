@@ -15,6 +15,7 @@ from dkan_core.evaluation.intervals import KEYS, around, metric_intervals
 from dkan_core.evaluation.labelled_rows import EvaluationData
 from dkan_core.evaluation.metrics import NOT_MEASURED, Array, compute_metrics
 from dkan_core.explanation.columns import Column, read_codes, read_values, source_columns
+from dkan_core.explanation.grid import even_scale
 from dkan_core.model.saved_model import SavedModel
 
 # The most frequent levels of a category; ranges of equal count of a number.
@@ -87,7 +88,7 @@ def _read(saved: SavedModel, data: EvaluationData, columns: Sequence[Column]) ->
 
 
 def _levels(column: Column, values_N: Array) -> Levels:
-    return _categories(column, values_N) if column.kind == "category" else _ranges(values_N)
+    return _categories(column, values_N) if column.kind == "category" else _ranges(column, values_N)
 
 
 def _categories(column: Column, codes_N: Array) -> Levels:
@@ -102,7 +103,7 @@ def _categories(column: Column, codes_N: Array) -> Levels:
     return [*levels, ("others", ~np.isin(codes_N, frequent))]
 
 
-def _ranges(values_N: Array) -> Levels:
+def _ranges(column: Column, values_N: Array) -> Levels:
     """Return ranges of about equal count, and the missing values as a level of their own."""
     missing_N = np.isnan(values_N)
     present = np.sort(values_N[~missing_N])
@@ -112,7 +113,8 @@ def _ranges(values_N: Array) -> Levels:
     for place, low in enumerate(edges):
         rows_N = (place_N == place) & ~missing_N
         high = values_N[rows_N].max()
-        levels.append((f"{low:g}" if low == high else f"{low:g} to {high:g}", rows_N))
+        first, last = (even_scale(column).written(end) if column.is_time else f"{end:g}" for end in (low, high))
+        levels.append((first if low == high else f"{first} to {last}", rows_N))
     return [*levels, (MISSING_LEVEL, missing_N)]
 
 

@@ -92,6 +92,20 @@ class Column:
         return np.asarray(self.coded.vocabulary if self.scored and self.coded else [], dtype=np.float64)
 
     @property
+    def is_time(self) -> bool:
+        """Tell whether a numeric column holds seconds since 1970, read of dates or times."""
+        return self._part == "seconds"
+
+    @property
+    def is_weekday(self) -> bool:
+        """Tell whether a numeric column holds weekdays, of which 0 is Monday."""
+        return self._part == "weekday"
+
+    @property
+    def _part(self) -> str | None:
+        return self.scored.time.part if self.scored is not None and self.scored.time is not None else None
+
+    @property
     def whole(self) -> bool:
         """Tell whether a numeric column holds whole numbers alone."""
         return bool(np.all(self.knots == np.rint(self.knots)))

@@ -20,7 +20,7 @@ from dkan_core.explanation.drawings import (
     short,
     zero_line,
 )
-from dkan_core.explanation.grid import Scale
+from dkan_core.explanation.scales import Scale
 from dkan_core.report.evaluation import FEW_ROWS
 from dkan_core.report.figures.axes import Axis, Box, Panel, even_axis, fit
 from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas, steps, text_width

@@ -17,6 +17,7 @@ from dkan_core.explanation.contributions import bin_values
 from dkan_core.explanation.formulas import Formula, find_formula
 from dkan_core.explanation.grid import Grid, Role, histogram, make_grid
 from dkan_core.explanation.response import Answers, affordable_rows, respond_by_member
+from dkan_core.explanation.scales import ScaleKind
 
 # Shows what most rows do. Quartiles would hide that a tenth of the rows go another way, and the extremes show
 # two rows.
@@ -65,7 +66,7 @@ class Curve:
     name: str
     kind: str
     shape: Literal["curve", "levels"]
-    scale: Literal["linear", "log", "asinh"]
+    scale: ScaleKind
     scale_width: float
     points: list[Point]
     density: dict[str, list[float]]
@@ -162,7 +163,8 @@ def describe_curve(read: ReadCurve, error_P: Float64 | None = None, counts: Sequ
     """
     grid = read.grid
     formula = None
-    if grid.column.scored is not None:
+    # A formula of seconds since 1970 would tell nobody anything.
+    if grid.column.scored is not None and not grid.column.is_time:
         formula = find_formula(grid.values_P, read.mean_P, _training_weights(grid, counts), error_P)
     return Curve(
         name=grid.column.name,

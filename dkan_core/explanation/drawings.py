@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dkan_core.explanation.grid import Scale, written
 from dkan_core.explanation.importance import Importance
+from dkan_core.explanation.scales import Scale, time_ticks, written
 from dkan_core.report.figures.axes import Axis, Box, Panel, even_axis, even_ticks, tick_texts, widened
 from dkan_core.report.figures.canvas import (
     ACCENT,
@@ -140,6 +140,8 @@ def scaled_axis(scale: Scale, values: Sequence[float], label: str, *, room: floa
     low, high = min(values), max(values)
     first, last = scale.forward(np.array([low, high])).tolist()
     ends = scale.inverse(np.array(widened(first, last, room))).tolist()
+    if scale.kind == "time":
+        return Axis(low=ends[0], high=ends[1], ticks=time_ticks(*ends), label=label)
     if scale.kind == "linear":
         ticks = even_ticks(*ends, whole=all(value == round(value) for value in values))
     else:

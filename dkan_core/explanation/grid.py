@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.explanation.columns import EXACT_KNOTS, Cells, Column, encode_values, read_codes, read_values
+from dkan_core.explanation.scales import WEEKDAYS, Scale
 
 # As many bars with names as are legible in a figure of 3.7 inches; a month of the year fits.
 MAX_LEVELS = 12
@@ -26,41 +27,6 @@ TAIL = 0.005
 LONG_TAIL = 20.0
 
 Role = Literal["curve", "mark", "level", "missing"]
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How an axis shows values: evenly, by their logarithm, or, around zero, by their inverse hyperbolic sine."""
-
-    kind: Literal["linear", "log", "asinh"] = "linear"
-    width: float = 1.0
-
-    def forward(self, values: Float64) -> Float64:
-        """Return where values lie on the axis."""
-        if self.kind == "linear":
-            return values
-        found: Float64 = np.log(values) if self.kind == "log" else np.arcsinh(values / self.width)
-        return found
-
-    def inverse(self, places: Float64) -> Float64:
-        """Return the values at places on the axis."""
-        if self.kind == "linear":
-            return places
-        found: Float64 = np.exp(places) if self.kind == "log" else np.sinh(places) * self.width
-        return found
-
-    def even(self, low: float, high: float, count: int) -> Float64:
-        """Return values from ``low`` to ``high`` that lie evenly on the axis.
-
-        Args:
-            low: The first value.
-            high: The last value.
-            count: How many values.
-        """
-        first, last = self.forward(np.array([low, high]))
-        values = self.inverse(np.linspace(first, last, count))
-        values[[0, -1]] = low, high
-        return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,13 +108,13 @@ def _category_grid(column: Column, arrays: Arrays) -> Grid:
 def _numeric_grid(column: Column, values_N: Float64) -> Grid:
     present = np.sort(values_N[~np.isnan(values_N)])
     distinct = np.unique(present)
-    scale, marks = Scale(), np.empty(0)
+    scale, marks = even_scale(column), np.empty(0)
     # So few values are a list rather than a scale: nothing lies between them.
     if len(distinct) <= MAX_LEVELS:
         points, role = distinct, "level"
     else:
         low, high = shown_range(present)
-        scale = choose_scale(present, low)
+        scale = choose_scale(column, present, low)
         points, marks, role = *_curve_points(column, present, low, high, scale), "curve"
     values_P = np.concatenate([points, marks])
     roles_P = [role] * len(points) + ["mark"] * len(marks)
@@ -162,7 +128,7 @@ def _numeric_grid(column: Column, values_N: Float64) -> Grid:
         shape="levels" if role == "level" else "curve",
         scale=scale,
         values_P=values_P,
-        names_P=["missing" if np.isnan(value) else written(value) for value in values_P],
+        names_P=["missing" if np.isnan(value) else written_value(column, value) for value in values_P],
         roles_P=roles_P,  # type: ignore[arg-type]
         cells=encode_values(column, values_P),
         point_N=point_N,
@@ -207,8 +173,20 @@ def shown_range(present: Float64) -> tuple[float, float]:
     return float(min(low for low, _ in ends)), float(max(high for _, high in ends))
 
 
-def choose_scale(present: Float64, low: float) -> Scale:
-    """Return a linear scale, or one that shows a long tail: logarithmic above zero, else like it on both sides."""
+def even_scale(column: Column) -> Scale:
+    """Return the scale on which equal steps of a numeric column are equally long."""
+    return Scale("time" if column.is_time else "linear")
+
+
+def written_value(column: Column, value: float) -> str:
+    """Write a value of a numeric column as a person would: dates and weekdays as such."""
+    return WEEKDAYS[int(value)] if column.is_weekday else even_scale(column).written(value)
+
+
+def choose_scale(column: Column, present: Float64, low: float) -> Scale:
+    """Return an even scale, or one that shows a long tail: logarithmic above zero, else like it on both sides."""
+    if column.is_time:
+        return even_scale(column)
     sizes = np.abs(present[present != 0])
     if not len(sizes) or np.quantile(sizes, 1 - TAIL) <= LONG_TAIL * np.quantile(sizes, 0.25):
         return Scale()
@@ -223,17 +201,6 @@ def _points_of(points: Float64, marks: Float64, scale: Scale, values_N: Float64)
         point_N[values_N == mark] = place
     point_N[np.isnan(values_N)] = -1
     return point_N
-
-
-def written(value: float) -> str:
-    """Write a number as a person would.
-
-    >>> written(2013.0), written(15024.0), written(0.12345), written(1234567.8)
-    ('2013', '15,024', '0.123', '1,234,568')
-    """
-    if value == round(value) and abs(value) < 10_000:
-        return f"{int(value)}"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def histogram(grid: Grid, bins: int = 40) -> dict[str, list[float]]:

@@ -10,7 +10,6 @@ import numpy as np
 from dkan_core.data.encoding.preprocessor import Float64
 from dkan_core.evaluation.metrics import Array
 from dkan_core.explanation.drawings import Drawing, percent, scaled_axis, short
-from dkan_core.explanation.grid import written
 from dkan_core.explanation.interactions import PairAxis, PairMap
 from dkan_core.report.figures.axes import Axis, Box, Panel, even_ticks, tick_texts
 from dkan_core.report.figures.canvas import ACCENT, MUTED, POINTS_PER_INCH, WARM, Canvas
@@ -72,7 +71,8 @@ def _in_words(side: PairAxis, place: int) -> str:
     """Name a bin: the value that stands for it, and what it reaches from and to."""
     if not side.edges:
         return side.names[place]
-    return f"{side.names[place]} ({written(side.edges[place])} to {written(side.edges[place + 1])})"
+    low, high = (side.on_axis.written(edge) for edge in side.edges[place : place + 2])
+    return f"{side.names[place]} ({low} to {high})"
 
 
 def with_error(effect: float, error: float | None) -> str:

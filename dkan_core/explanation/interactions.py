@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +15,9 @@ from dkan_core.data.encoding.preprocessor import FIRST_CODE, Float64
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.metrics import Array
 from dkan_core.explanation.columns import Cells, Column, Settings, encode_values, read_codes, read_values
-from dkan_core.explanation.grid import MAX_LEVELS, Scale, choose_scale, shown_range, written
+from dkan_core.explanation.grid import MAX_LEVELS, choose_scale, even_scale, shown_range, written_value
 from dkan_core.explanation.response import Answers, affordable_rows, respond, respond_by_member
+from dkan_core.explanation.scales import Scale, ScaleKind
 
 # What float32 leaves, in log-odds, of a pair whose columns only add up.
 ROUNDING = 1e-5
@@ -48,7 +48,7 @@ class PairAxis:
     edges: list[float]
     """Ends of the bins of a number; empty for levels."""
 
-    scale: Literal["linear", "log", "asinh"]
+    scale: ScaleKind
     scale_width: float
 
     @property
@@ -238,12 +238,12 @@ def _cut_category(column: Column, codes_N: npt.NDArray[np.int64], bins: int) -> 
 def _cut_number(column: Column, values_N: Float64, bins: int, even: bool) -> _Bins:
     present = np.sort(values_N[~np.isnan(values_N)])
     distinct = np.unique(present)
-    scale, edges = Scale(), np.empty(0)
+    scale, edges = even_scale(column), np.empty(0)
     if len(distinct) <= min(bins, MAX_LEVELS):
         stand_ins = distinct
     elif even:
         low, high = shown_range(present)
-        scale = choose_scale(present, low)
+        scale = choose_scale(column, present, low)
         edges = scale.even(low, high, bins + 1)
         stand_ins = np.array([_stand_in(present, *ends, column.whole) for ends in itertools.pairwise(edges)])
     else:
@@ -251,7 +251,7 @@ def _cut_number(column: Column, values_N: Float64, bins: int, even: bool) -> _Bi
     between = edges[1:-1] if len(edges) else (stand_ins[1:] + stand_ins[:-1]) / 2
     bin_N = np.searchsorted(between, values_N, side="right").astype(np.int64)
     bin_N[np.isnan(values_N)] = -1
-    names = [written(value) for value in stand_ins]
+    names = [written_value(column, value) for value in stand_ins]
     return _Bins(
         column=column,
         cells=encode_values(column, stand_ins),

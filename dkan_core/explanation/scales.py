@@ -1,0 +1,109 @@
+"""How numbers and times lie on an axis, and how a person writes them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.data.encoding.preprocessor import Float64
+
+ScaleKind = Literal["linear", "log", "asinh", "time"]
+"""Even; by the logarithm; around zero, by the inverse hyperbolic sine; even, of seconds since 1970."""
+
+WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+# Steps of an axis of times, as NumPy's units and how many of them, and the characters of an ISO date that tell them.
+TIME_STEPS = (
+    *(("m", count, 16) for count in (1, 5, 15, 30)),
+    *(("h", count, 16) for count in (1, 3, 6, 12)),
+    *(("D", count, 10) for count in (1, 2, 7, 14)),
+    *(("M", count, 7) for count in (1, 3, 6)),
+    *(("Y", count, 4) for count in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)),
+)
+MOST_TIMES = 6
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How an axis shows values."""
+
+    kind: ScaleKind = "linear"
+    width: float = 1.0
+
+    def forward(self, values: Float64) -> Float64:
+        """Return where values lie on the axis."""
+        if self.kind in ("linear", "time"):
+            return values
+        found: Float64 = np.log(values) if self.kind == "log" else np.arcsinh(values / self.width)
+        return found
+
+    def inverse(self, places: Float64) -> Float64:
+        """Return the values at places on the axis."""
+        if self.kind in ("linear", "time"):
+            return places
+        found: Float64 = np.exp(places) if self.kind == "log" else np.sinh(places) * self.width
+        return found
+
+    def even(self, low: float, high: float, count: int) -> Float64:
+        """Return values from ``low`` to ``high`` that lie evenly on the axis.
+
+        Args:
+            low: The first value.
+            high: The last value.
+            count: How many values.
+        """
+        first, last = self.forward(np.array([low, high]))
+        values = self.inverse(np.linspace(first, last, count))
+        values[[0, -1]] = low, high
+        return values
+
+    def written(self, value: float) -> str:
+        """Write a value as a person would."""
+        return written_time(value) if self.kind == "time" else written(value)
+
+
+def written(value: float) -> str:
+    """Write a number as a person would.
+
+    >>> written(2013.0), written(15024.0), written(0.12345), written(1234567.8)
+    ('2013', '15,024', '0.123', '1,234,568')
+    """
+    if value == round(value) and abs(value) < 10_000:
+        return f"{int(value)}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
+
+
+def written_time(seconds: float) -> str:
+    """Write seconds since 1970 as a date, with the time of the day where that is not midnight.
+
+    >>> written_time(1357084800.0), written_time(1357133430.7)
+    ('2013-01-02', '2013-01-02 13:30')
+    """
+    text = str(np.datetime64(int(seconds // 60), "m"))
+    return text.removesuffix("T00:00").replace("T", " ")
+
+
+def time_ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Return times between two, at most ``MOST_TIMES``, at the beginnings of years, months, days, hours or minutes.
+
+    >>> [text for _, text in time_ticks(1357084800.0, 1388534400.0)]
+    ['2013-04', '2013-07', '2013-10', '2014-01']
+    """
+    for unit, count, shown in TIME_STEPS:
+        found = _multiples(low, high, unit, count)
+        if len(found) <= MOST_TIMES:
+            texts = [text[:shown].replace("T", " ") for text in np.datetime_as_string(found, "m").tolist()]
+            return list(zip(found.astype(np.float64).tolist(), texts, strict=True))
+    return []
+
+
+def _multiples(low: float, high: float, unit: str, count: int) -> npt.NDArray[np.datetime64]:
+    """Return the multiples of a step between two times; of too many the first ones."""
+    # Years are counted from 1970, which is no multiple of ten.
+    offset = 1970 if unit == "Y" else 0
+    start = np.array(int(low), "datetime64[s]").astype(f"datetime64[{unit}]").astype(np.int64) + offset
+    places = (start // count + np.arange(MOST_TIMES + 2)) * count - offset
+    times: npt.NDArray[np.datetime64] = places.astype(f"datetime64[{unit}]").astype("datetime64[s]")
+    seconds = times.astype(np.int64)
+    return times[(seconds >= low) & (seconds <= high)]

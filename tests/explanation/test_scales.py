@@ -1,0 +1,59 @@
+"""Axes of numbers and times, and how values are written."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dkan_core import PrepareConfig, TrainConfig, evaluate, explain, prepare, train
+from dkan_core.explanation.scales import MOST_TIMES, time_ticks
+
+BEGIN = 1_357_084_800
+"""2013-01-02."""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "texts"),
+    [
+        (100, ["2013-01-02 00:00", "2013-01-02 00:01"]),
+        (86_400, ["2013-01-02 00:00", "2013-01-02 06:00", "2013-01-02 12:00", "2013-01-02 18:00", "2013-01-03 00:00"]),
+        (3 * 86_400, ["2013-01-02", "2013-01-03", "2013-01-04", "2013-01-05"]),
+        (400 * 86_400, ["2013-04", "2013-07", "2013-10", "2014-01"]),
+        (3_000 * 86_400, ["2014", "2016", "2018", "2020"]),
+    ],
+)
+def test_times_have_ticks_at_round_ones(seconds: int, texts: list[str]) -> None:
+    assert [text for _, text in time_ticks(BEGIN, BEGIN + seconds)] == texts
+
+
+@pytest.mark.parametrize("power", np.linspace(1.5, 11, 20))
+@pytest.mark.parametrize("low", [-6e10, -12_345.6, 0.0, BEGIN + 0.5])
+def test_times_of_any_range_have_some_ticks_inside(low: float, power: float) -> None:
+    high = low + 10.0**power
+    ticks = time_ticks(low, high)
+    assert len(ticks) <= MOST_TIMES and all(low <= tick <= high for tick, _ in ticks)
+    assert len({text for _, text in ticks}) == len(ticks)
+    assert ticks or power < 2, "a range of two minutes has one"
+
+
+def test_dates_and_weekdays_are_written_as_such(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    days = rng.integers(15_000, 15_900, 1500).astype(np.int32)
+    y = (np.sin(days / 60) + ((days + 3) % 7 > 4) + rng.normal(size=1500) > 1).astype(np.int8)
+    table = pa.table({"when": pa.array(days).cast(pa.date32()), "x": rng.normal(size=1500), "y": y})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("y",)))
+    run = train(tmp_path / "data", tmp_path / "run", TrainConfig(hidden=(8,), members=1, epochs=2, device="cpu"))
+    found = explain(run.model, tmp_path / "data", tmp_path / "learned").labels["y"]
+    curves = {curve.name: curve for curve in found.curves}
+    assert curves["when"].scale == "time" and curves["when"].formula is None
+    assert all(
+        np.datetime64(point.name[:10]) == np.datetime64(int(point.value or 0), "s").astype("datetime64[D]")
+        for point in curves["when"].points
+    )
+    assert [point.name for point in curves["when.weekday"].points] == ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
+    assert ">2012-01</text>" in (tmp_path / "learned" / "curves" / "when.svg").read_text()
+    slices = evaluate(run.model, tmp_path / "data", tmp_path / "eval", slices=("when",)).metrics["slices"]["columns"]
+    assert slices["when"][0]["level"].startswith("2011-01-")
