@@ -35,6 +35,7 @@ UNAVAILABLE = re.compile(r"s3://|cuda|^dkan serve |edits\.toml")
 """What a command needs that a test has not: a bucket, a GPU, somebody who ends it (as tests/serving does) or who
 writes edits (tests/editing)."""
 NOTHING_TO_RUN = {
+    "guides/boosted-trees.md",
     "guides/ci.md",
     "guides/cluster.md",
     "guides/docker.md",
@@ -44,8 +45,8 @@ NOTHING_TO_RUN = {
     "guides/serve.md",
     "guides/sparse.md",
 }
-"""Guides whose every command needs a server, a container engine, several nodes, or rows that the flights are not (as
-tests/evaluation/test_sparse_columns.py has them)."""
+"""Guides without a command, or whose every one needs a server, a container engine, several nodes, or rows that the
+flights are not (as tests/evaluation/test_sparse_columns.py has them)."""
 NEEDED_FIRST = {"guides/evaluate.md": "guides/train.md"}
 """A page, and the one whose commands leave what its own take."""
 RESULTS = {
@@ -251,6 +252,15 @@ def test_python_code_runs_as_a_script(page: str, index: int, folder: Path) -> No
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(PRINTED[page, index], done.stdout), done.stdout
     assert all((folder / name).stat().st_size for name in LEFT.get((page, index), []))
+
+
+def test_alerts_of_the_guide_are_counted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    (code,) = blocks("guides/boosted-trees.md", "python")
+    exec(compile(code, "guides/boosted-trees.md", "exec"), {})
+    assert re.search(r"^\d+ alerts by F1; \d+ by cost$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_batch_scoring_of_the_guide_runs(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The child processes of a run as their launcher sees them."""
 
+import functools
 import logging
 import os
 import select
@@ -7,8 +8,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -52,6 +53,13 @@ def pause_before_restart(deaths: int) -> float:
     [0.0, 0.1, 0.2, 0.4, 30.0]
     """
     return 0.0 if deaths < 2 else min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(deaths - 2, 20))
+
+
+@contextmanager
+def one_fork_server() -> Iterator[Callable[[], "ForkServer"]]:
+    """Yield what starts a fork server when it is first called, and returns that one from then on."""
+    with ExitStack() as stack:
+        yield functools.cache(lambda: stack.enter_context(ForkServer()))
 
 
 class ForkServer:

@@ -4,6 +4,7 @@ It is a run of its own inside the first one's folder, with checkpoints of its ow
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def refit(
     *,
     checkpoints: str,
     first: Outcome,
+    fork_server: Callable[[], ForkServer],
     initial: InitialModel | None = None,
 ) -> Outcome:
     """Train once more, on train and valid together, and put that model in the place of the run's.
@@ -48,6 +50,7 @@ def refit(
         config: Resolved settings of the first training.
         checkpoints: Folder or URI of the run's.
         first: What the first training ended with.
+        fork_server: Returns the one of the run.
         initial: Model to start from, as the first training did. Default: an untrained one.
 
     Returns:
@@ -77,14 +80,14 @@ def refit(
         )
         # The end that is logged and tracked is that of the whole run.
         ending = Ending(str(place), place / MODEL_FOLDER, "", "")
-        with ForkServer() as fork_server, ready_run as execution:
-            done = execution.execute(fork_server, ending, Trackers([]))
+        with ready_run as execution:
+            done = execution.execute(fork_server(), ending, Trackers([]))
         if ENDINGS[done.ledger.ended] == "interrupt":
             logger.warning("refit: interrupted; the model is that of the train split alone")
             return replace(first, ledger=replace(first.ledger, ended=done.ledger.ended))
     write_model_files(folder / MODEL_FOLDER, read_files(place / MODEL_FOLDER, MODEL_FILES))
     remove(place)
-    logger.info("refit: the model is that of train and valid together; its metrics are those of train alone, on valid")
+    logger.info("refit: the model is that of train and valid together; its metrics stay those of the first")
     return first
 
 

@@ -6,6 +6,7 @@ No process of a run imports the caller's script, so a script needs no ``__main__
 import json
 import logging
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from dkan_core.training.launcher.checkpoints import (
     resume_options,
     save_checkpoint,
 )
-from dkan_core.training.launcher.child_processes import ForkServer
+from dkan_core.training.launcher.child_processes import ForkServer, one_fork_server
 from dkan_core.training.launcher.refit import refit
 from dkan_core.training.launcher.resuming import check_architecture, ending_of, has_no_time_left
 from dkan_core.training.launcher.run import LOGS, Outcome, Run, open_run
@@ -142,15 +143,25 @@ def train(
             )
             with follow_run(_tracked_run(run, folder, where, resolved, manifest, checkpoint)) as tracker:
                 fitted = needs_no_gradients(resolved, manifest)
-                with Ending(str(run), folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
+                with (
+                    Ending(str(run), folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end,
+                    one_fork_server() as fork_server,
+                ):
                     ending = "" if checkpoint is None else ending_of(checkpoint, resolved, rows)
                     if checkpoint is not None and ending:
                         outcome = _take_over(folder, checkpoint, ending, ranks, is_fitted=fitted)
                     else:
-                        outcome = _execute(ready_run, end, tracker)
+                        outcome = _execute(ready_run, fork_server, end, tracker)
                     if resolved.refit and _may_refit(ENDINGS[outcome.ledger.ended]):
                         outcome = refit(
-                            data, manifest, folder, resolved, checkpoints=where, first=outcome, initial=initial
+                            data,
+                            manifest,
+                            folder,
+                            resolved,
+                            checkpoints=where,
+                            first=outcome,
+                            fork_server=fork_server,
+                            initial=initial,
                         )
                     metrics = _write_metrics(folder, resolved, outcome)
                     end.reason = ENDINGS[outcome.ledger.ended]
@@ -212,10 +223,13 @@ def _tracked_run(
     )
 
 
-def _execute(ready_run: AbstractContextManager[Run], end: Ending, tracker: Tracker) -> Outcome:
+def _execute(
+    ready_run: AbstractContextManager[Run], fork_server: Callable[[], ForkServer], end: Ending, tracker: Tracker
+) -> Outcome:
     # The fork server first: it imports torch while the run is made ready.
-    with ForkServer() as fork_server, ready_run as execution:
-        return execution.execute(fork_server, end, tracker)
+    started = fork_server()
+    with ready_run as execution:
+        return execution.execute(started, end, tracker)
 
 
 def _may_refit(ending: str) -> bool:
