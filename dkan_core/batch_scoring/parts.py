@@ -15,6 +15,7 @@ from dkan_core.batch_scoring.plan import PlannedFile, ScoredFile, ScoringPlan, o
 from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.preparation.steps import label_values
 from dkan_core.data.source.files import find_parquet, listed, stamp, whole_second
+from dkan_core.data.source.positive import with_nulls
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure
@@ -125,9 +126,10 @@ def _counted(
     for batch, found_NL in scored_batches(saved, path, [*columns, *labels], device, on_rows):
         found.counts.merge(count_rows(batch, found_NL, saved.config.labels, reference, path))
         if labels:
+            labelled = with_nulls(batch, labels)
             for name in labels:
-                check_binary(name, batch.column(name), path)
-            found.labels.append(label_values(batch, labels))
+                check_binary(name, labelled.column(name), path)
+            found.labels.append(label_values(labelled, labels))
             found.probabilities.append(found_NL)
         yield batch, found_NL
 

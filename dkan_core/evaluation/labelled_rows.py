@@ -22,7 +22,7 @@ from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.preparation.steps import encode_rows
 from dkan_core.data.source.columns import SourceFile, column_types, is_number, is_text, open_parquet, read_batches
 from dkan_core.data.source.files import find_parquet, stamp
-from dkan_core.data.source.positive import with_positive
+from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.split_hints import describe_split, split_warnings
 from dkan_core.errors import ConfigError, DataError
@@ -200,7 +200,7 @@ class RawRows:
         for path in self.paths:
             check_features(encoding, column_types(path, open_parquet(path).schema_arrow), path, because=TRAINED_WITH)
             for rows in read_batches(path, needed, folder_types=encoding.folder_types):
-                batch = with_positive(rows, self._positive, path)
+                batch = with_positive(with_nulls(rows, self.columns), self._positive, path)
                 for name in self.columns:
                     check_binary(name, batch.column(name), path)
                 yield encode_rows(batch, encoding, schema, path)

@@ -1,11 +1,25 @@
-"""Labels that are not 0 and 1: one value of the column counts as 1, every other one as 0."""
+"""Labels that are not 0, 1 and null: one value of a column counts as 1, every other one as 0, and NaN as null."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dkan_core.errors import DataError
+
+
+def with_nulls(rows: pa.RecordBatch, labels: Sequence[str]) -> pa.RecordBatch:
+    """Return rows whose labels are null where they are NaN, as pandas has what was not measured.
+
+    >>> with_nulls(pa.record_batch({"late": [1.0, float("nan"), None]}), ["late"]).to_pydict()
+    {'late': [1.0, None, None]}
+    """
+    for name in labels:
+        place = rows.schema.get_field_index(name)
+        column = rows.column(place)
+        if pa.types.is_floating(column.type):
+            rows = rows.set_column(place, name, pc.if_else(pc.is_nan(column), None, column))
+    return rows
 
 
 def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str) -> pa.RecordBatch:
@@ -32,9 +46,5 @@ def with_positive(rows: pa.RecordBatch, positive: Mapping[str, str], where: str)
             raise DataError(
                 f"{where}: label column {name!r} is {column.type}, which cannot hold the positive value {text!r}"
             ) from None
-        is_positive = pc.equal(column, value)
-        if pa.types.is_floating(column.type):
-            # Not measured, as null.
-            is_positive = pc.if_else(pc.is_nan(column), None, is_positive)
-        rows = rows.set_column(place, name, is_positive.cast(pa.uint8()))
+        rows = rows.set_column(place, name, pc.equal(column, value).cast(pa.uint8()))
     return rows

@@ -17,7 +17,7 @@ from dkan_core.data.source.blocks import read_blocks
 from dkan_core.data.source.columns import source_changed
 from dkan_core.data.source.files import stamp
 from dkan_core.data.source.groups import group_keys
-from dkan_core.data.source.positive import with_positive
+from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError
@@ -76,7 +76,7 @@ def read_split_batches(
             first += batch.count
             split = assign_splits(batch.rows, row_ids, config, fragment.path, bounds)
             features = partial(_features_of, batch.rows, schema) if by_content else batch.blocks
-            labelled = with_positive(batch.rows, schema.positive, fragment.path)
+            labelled = with_positive(with_nulls(batch.rows, schema.labels), schema.positive, fragment.path)
             yield SplitBatch(fragment.path, labelled, row_ids, split, features)
             on_rows(batch.count)
         # Here as in the other pass: statistics of one file and rows of another would make a false manifest.
