@@ -45,11 +45,11 @@ CASES: dict[str, Case] = {
         None,
         r"'label' .*0, 1 or null; .*'yes' 400 times",
     ),
-    "label with NaN": (
-        with_column("label", [0.0, 1.0, float("nan"), 1.0] * 100),
+    "label with infinity": (
+        with_column("label", [0.0, 1.0, float("inf"), 1.0] * 100),
         LABEL,
         None,
-        r"'label'.*nan 200 times",
+        r"'label'.*inf 200 times",
     ),
     "label of lists": (
         with_column("label", LISTS),
