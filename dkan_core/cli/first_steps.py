@@ -49,6 +49,7 @@ def label_candidates(sources: Sequence[str]) -> list[str]:
     from dkan_core.data.source.files import find_parquet
 
     path = find_parquet(sources)[0]
+    shown = path.rstrip("/").rpartition("/")[2]
     types = column_types(path, open_parquet(path).schema_arrow)
     names = [name for name, kind in types.items() if is_number(kind) or is_text(kind) or pa.types.is_boolean(kind)]
     found: list[str] = []
@@ -61,7 +62,7 @@ def label_candidates(sources: Sequence[str]) -> list[str]:
                 continue
             values = column.cast(pa.float64(), safe=False).drop_null()
             if set(pc.unique(values).to_pylist()) == {0.0, 1.0}:
-                found.append(f"{name} ({pc.mean(values).as_py():.1%} are 1)")
+                found.append(f"{name} ({pc.mean(values).as_py():.1%} are 1 in {shown})")
         break
     found += texts
     more = [f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []

@@ -15,7 +15,7 @@ from dkan_core.evaluation.intervals import KEYS, around, metric_intervals
 from dkan_core.evaluation.labelled_rows import EvaluationData
 from dkan_core.evaluation.metrics import NOT_MEASURED, Array, compute_metrics
 from dkan_core.explanation.columns import Column, read_codes, read_values, source_columns
-from dkan_core.explanation.grid import even_scale
+from dkan_core.explanation.grid import written_value
 from dkan_core.model.saved_model import SavedModel
 
 # The most frequent levels of a category; ranges of equal count of a number.
@@ -113,7 +113,8 @@ def _ranges(column: Column, values_N: Array) -> Levels:
     for place, low in enumerate(edges):
         rows_N = (place_N == place) & ~missing_N
         high = values_N[rows_N].max()
-        first, last = (even_scale(column).written(end) if column.is_time else f"{end:g}" for end in (low, high))
+        is_time = column.is_time or column.is_weekday
+        first, last = (written_value(column, end) if is_time else f"{end:g}" for end in (low, high))
         levels.append((first if low == high else f"{first} to {last}", rows_N))
     return [*levels, (MISSING_LEVEL, missing_N)]
 

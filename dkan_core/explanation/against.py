@@ -22,6 +22,7 @@ from dkan_core.evaluation.prediction import best_device, log_odds, torch_threads
 from dkan_core.explanation.columns import Column, refuse_sparse, source_columns
 from dkan_core.explanation.contributions import explainer_of
 from dkan_core.explanation.curves import Curve
+from dkan_core.explanation.grid import written_value
 from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.labels import Explanation
 from dkan_core.explanation.learned import Effort, LabelExplanation, read_label
@@ -240,6 +241,7 @@ def _reasons(
     """Return for each row the columns whose contribution changed the most."""
     if any(saved.preprocessor.counts is None for saved, _ in both):
         return []
+    columns = {column.name: column for column in source_columns(both[0][0].preprocessor)}
     added: list[dict[str, float]] = [{} for _ in chosen]
     for sign, (saved, arrays) in zip((1, -1), both, strict=True):
         place = [saved.config.labels.index(label)]
@@ -254,16 +256,18 @@ def _reasons(
                 row[name] = row.get(name, 0.0) + sign * value
     return [
         [
-            ContributionShift(column=name, value=_written(values, name, place), log_odds=change)
+            ContributionShift(column=name, value=_written(values, columns.get(name), place), log_odds=change)
             for name, change in sorted(row.items(), key=lambda item: -abs(item[1]))[:CHANGED_REASONS]
         ]
         for place, row in enumerate(added)
     ]
 
 
-def _written(values: pa.Table, name: str, place: int) -> str:
+def _written(values: pa.Table, column: Column | None, place: int) -> str:
     """Return a row's value as a person would write it; a pair's or one that the rows do not have is left open."""
-    if name not in values.column_names:
+    if column is None:
         return ""
-    value = values[name][place].as_py()
+    value = values[column.name][place].as_py()
+    if value is not None and (column.is_time or column.is_weekday):
+        return written_value(column, value)
     return "missing" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

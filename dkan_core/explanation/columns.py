@@ -34,6 +34,8 @@ from dkan_core.evaluation.metrics import Array
 # Where the model has no weights for single values, only so few are drawn apart: more marks would hide the smooth curve
 # that the model did learn.
 FEW_VALUES = 16
+# In seconds.
+DAY = 86_400
 # A column with no more distinct values is read back value by value. Above, two values may share a storage step (254 of
 # them span all scores), and a column is read between its knots.
 EXACT_KNOTS = 100
@@ -100,6 +102,11 @@ class Column:
     def is_weekday(self) -> bool:
         """Tell whether a numeric column holds weekdays, of which 0 is Monday."""
         return self._part == "weekday"
+
+    def rounded(self, values: Float64) -> Float64:
+        """Return the nearest values that rows may have: whole numbers, or days, where the column holds no others."""
+        step = DAY if self.is_time and np.all(self.knots % DAY == 0) else 1.0 if self.whole else 0.0
+        return np.rint(values / step) * step if step else values
 
     @property
     def _part(self) -> str | None:
@@ -222,7 +229,7 @@ def read_values(column: Column, arrays: Arrays) -> Float64:
         first, last = np.diff(scores, prepend=-np.inf) > 0, np.diff(scores, append=np.inf) > 0
         kept = np.where(scores < 0, last, first)
         values_N = np.interp(scores_N, scores[kept], column.knots[kept])
-        values_N = np.rint(values_N) if column.whole else values_N
+        values_N = column.rounded(values_N)
     if len(column.coded_values):
         codes_N = arrays["categorical"][:, column.code_index]
         known_N = codes_N >= FIRST_CODE

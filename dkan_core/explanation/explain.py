@@ -89,7 +89,7 @@ def explain(
         with open_prepared(prepared, split) as (data, manifest):
             check_match(saved, manifest, prepared)
             if known := known_split(saved, split):
-                logger.warning("%s", known)
+                logger.warning("%s; read the test split: --split test", known)
             if label is not None and label not in manifest.labels:
                 raise ConfigError(f"label must be one of {', '.join(manifest.labels)}, got {label!r}")
             arrays = read_rows(data, manifest, split, rows)

@@ -3,6 +3,7 @@
 Shape suffixes: N rows, P points, K bins.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +56,14 @@ class Grid:
         """Return how many rows each point stands for."""
         return np.bincount(self.point_N[self.point_N >= 0], minlength=len(self.roles_P)).astype(np.int64)
 
+    @property
+    def within_curve_P(self) -> npt.NDArray[np.bool_]:
+        """Return which points lie between the ends of the curve, marks beside it included."""
+        curve = self.values_P[[role in ("curve", "level") for role in self.roles_P]]
+        low, high = (curve.min(), curve.max()) if len(curve) else (0.0, 0.0)
+        inside_P: npt.NDArray[np.bool_] = (self.values_P >= low) & (self.values_P <= high)
+        return inside_P
+
     def points_of(self, values_N: Float64) -> npt.NDArray[np.int64]:
         """Return the point that stands for each value of a numeric column; -1 for a value that is missing."""
         marks = np.array([role == "mark" for role in self.roles_P], dtype=bool)
@@ -94,15 +103,18 @@ def _category_grid(column: Column, arrays: Arrays) -> Grid:
         shape="levels",
         scale=Scale(),
         values_P=np.full(len(chosen), np.nan),
-        names_P=[
-            "missing" if code == MISSING else str(vocabulary[code - FIRST_CODE]) if code >= FIRST_CODE else "(rare)"
-            for code in chosen
-        ],
+        names_P=[_level_name(code, vocabulary) for code in chosen],
         roles_P=["missing" if code == MISSING else "level" for code in chosen],
         cells=Cells(None, np.array(chosen, dtype=np.int32)),
         point_N=point_of[codes_N],
         row_values_N=np.empty(0),
     )
+
+
+def _level_name(code: int, vocabulary: Sequence[object]) -> str:
+    if code < FIRST_CODE:
+        return "missing" if code == MISSING else "(rare)"
+    return str(vocabulary[code - FIRST_CODE]) or "(empty)"
 
 
 def _numeric_grid(column: Column, values_N: Float64) -> Grid:
@@ -113,9 +125,11 @@ def _numeric_grid(column: Column, values_N: Float64) -> Grid:
     if len(distinct) <= MAX_LEVELS:
         points, role = distinct, "level"
     else:
-        low, high = shown_range(present)
-        scale = choose_scale(column, present, low)
-        points, marks, role = *_curve_points(column, present, low, high, scale), "curve"
+        # Rows after the time of training are all at its end, where the curve that was learned is not.
+        spread = np.sort(np.concatenate([present, column.knots])) if column.is_time else present
+        low, high = shown_range(spread)
+        scale = choose_scale(column, spread, low)
+        points, marks, role = *_curve_points(column, spread, low, high, scale), "curve"
     values_P = np.concatenate([points, marks])
     roles_P = [role] * len(points) + ["mark"] * len(marks)
     point_N = _points_of(points, marks, scale, values_N)
@@ -149,7 +163,7 @@ def _curve_points(column: Column, present: Float64, low: float, high: float, sca
         low, high = float(others.min()), float(others.max())
     even = scale.even(low, high, EVEN_POINTS)
     ranks = np.quantile(inside, np.linspace(0, 1, QUANTILE_POINTS), method="nearest")
-    points = np.unique(np.concatenate([np.rint(even) if column.whole else even, ranks]))
+    points = np.unique(np.concatenate([column.rounded(even), ranks]))
     counts = np.array([np.count_nonzero(inside == value) for value in frequent])
     marks = np.sort(frequent[np.argsort(-counts, kind="stable")][:MAX_MARKS][: np.count_nonzero(counts)])
     uncoded = points[~np.isin(points, column.frequent)]

@@ -245,7 +245,7 @@ def _cut_number(column: Column, values_N: Float64, bins: int, even: bool) -> _Bi
         low, high = shown_range(present)
         scale = choose_scale(column, present, low)
         edges = scale.even(low, high, bins + 1)
-        stand_ins = np.array([_stand_in(present, *ends, column.whole) for ends in itertools.pairwise(edges)])
+        stand_ins = np.array([_stand_in(present, *ends, column) for ends in itertools.pairwise(edges)])
     else:
         stand_ins = np.unique(np.quantile(present, _ranks(bins), method="nearest"))
     between = edges[1:-1] if len(edges) else (stand_ins[1:] + stand_ins[:-1]) / 2
@@ -271,11 +271,11 @@ def _ranks(bins: int) -> list[float]:
     return [normal.cdf(score) for score in scores / scores.std()]
 
 
-def _stand_in(present: Float64, low: float, high: float, whole: bool) -> float:
+def _stand_in(present: Float64, low: float, high: float, column: Column) -> float:
     """Return the median of the sorted values in a bin, or its middle where it has none."""
     # A value that rows have, rather than the middle: between the values of the data, what the model says is a guess.
     start, stop = np.searchsorted(present, [low, high])
     if start < stop:
         return float(present[(start + stop) // 2])
     middle = (low + high) / 2
-    return float(np.rint(middle)) if whole else middle
+    return float(column.rounded(np.array(middle)))

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from dkan_core.data.source.columns import is_number
 from dkan_core.explanation.additive import CROSS, AdditiveExplainer
-from dkan_core.explanation.columns import listed_columns
+from dkan_core.explanation.columns import listed_columns, source_columns
 from dkan_core.explanation.contributions import explainer_of
+from dkan_core.explanation.grid import written_value
 from dkan_core.explanation.ids import row_texts
 from dkan_core.model.saved_model import SavedModel
 
@@ -50,6 +52,8 @@ class ReasonFinder:
         places = [saved.config.labels.index(name) for name in self.labels]
         self._explainer = explainer_of(saved.module, saved.preprocessor, device, places)
         self._listed = listed_columns(saved.preprocessor)
+        columns = source_columns(saved.preprocessor)
+        self._times = {column.name: column for column in columns if column.is_time or column.is_weekday}
         self._names = pa.array([CROSS.join(columns) for columns in self._explainer.sources])
 
     def of_label(self, label: str) -> Self:
@@ -105,10 +109,19 @@ class ReasonFinder:
 
     def _texts(self, rows: pa.RecordBatch | pa.Table, columns: Sequence[str], where: str) -> pa.Array:
         """Return the values of a column as text, or those of a pair with a cross between them."""
-        texts = [_text(self._preprocessor.column_of(rows, name, where)) for name in columns]
+        texts = [self._text_of(rows, name, where) for name in columns]
         if len(texts) == 1:
             return texts[0]
         return pc.binary_join_element_wise(*(text.fill_null("missing") for text in texts), CROSS)
+
+    def _text_of(self, rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.Array:
+        """Return a column's values as text: weekdays by their names, and times, which prepared rows have in seconds."""
+        values = self._preprocessor.column_of(rows, name, where)
+        column = self._times.get(name)
+        if column is None or not is_number(values.type):
+            return _text(values)
+        texts = (None if value is None else written_value(column, value) for value in values.to_pylist())
+        return pa.array(texts, pa.string())
 
     def _strongest(self, found_NF: npt.NDArray[np.float32], texts: Sequence[pa.Array], count: int) -> pa.ListArray:
         # Stable: of equal contributions the earlier column is first, on every machine.

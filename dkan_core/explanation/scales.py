@@ -21,7 +21,8 @@ TIME_STEPS = (
     *(("M", count, 7) for count in (1, 3, 6)),
     *(("Y", count, 4) for count in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)),
 )
-MOST_TIMES = 6
+# How many of so many characters have room below a figure.
+MOST_TIMES = {16: 3, 10: 4, 7: 6, 4: 8}
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,14 @@ def written_time(seconds: float) -> str:
 
 
 def time_ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Return times between two, at most ``MOST_TIMES``, at the beginnings of years, months, days, hours or minutes.
+    """Return times between two at beginnings of years, months, days, hours or minutes, as many as there is room for.
 
     >>> [text for _, text in time_ticks(1357084800.0, 1388534400.0)]
     ['2013-04', '2013-07', '2013-10', '2014-01']
     """
     for unit, count, shown in TIME_STEPS:
         found = _multiples(low, high, unit, count)
-        if len(found) <= MOST_TIMES:
+        if len(found) <= MOST_TIMES[shown]:
             texts = [text[:shown].replace("T", " ") for text in np.datetime_as_string(found, "m").tolist()]
             return list(zip(found.astype(np.float64).tolist(), texts, strict=True))
     return []
@@ -103,7 +104,7 @@ def _multiples(low: float, high: float, unit: str, count: int) -> npt.NDArray[np
     # Years are counted from 1970, which is no multiple of ten.
     offset = 1970 if unit == "Y" else 0
     start = np.array(int(low), "datetime64[s]").astype(f"datetime64[{unit}]").astype(np.int64) + offset
-    places = (start // count + np.arange(MOST_TIMES + 2)) * count - offset
+    places = (start // count + np.arange(max(MOST_TIMES.values()) + 2)) * count - offset
     times: npt.NDArray[np.datetime64] = places.astype(f"datetime64[{unit}]").astype("datetime64[s]")
     seconds = times.astype(np.int64)
     return times[(seconds >= low) & (seconds <= high)]

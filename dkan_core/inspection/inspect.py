@@ -194,5 +194,6 @@ def _becomes(rows: InspectedRows, name: str) -> str:
         rest = f"others share {coded.buckets} by hash" if coded.buckets else "those that occur once are unseen"
         return f"codes of {len(coded.vocabulary):,} value{'s'[: len(coded.vocabulary) != 1]}; {rest}"
     if coded is not None and coded.vocabulary:
-        return f"normal score, and codes of {len(coded.vocabulary):,} frequent values"
+        values = f"{len(coded.vocabulary):,} frequent value{'s'[: len(coded.vocabulary) != 1]}"
+        return f"normal score, and codes of {values}"
     return "normal score" if coded is None else "normal score, and a code for missing"

@@ -94,7 +94,7 @@ CASES: dict[str, Case] = {
         second(lambda t: put(t, "y", LISTS)),
         LABEL,
         None,
-        r"b\.parquet: column 'y' is extra; .*a\.parquet",
+        r"a\.parquet: column 'y' is missing; .*b\.parquet has it: write it to all files",
     ),
     "other type": (
         second(lambda t: put(t, "x", ["1"] * ROWS)),

@@ -101,7 +101,7 @@ def test_new_rows_are_read_as_those_of_the_model(raw: tuple[Path, pa.Table], tmp
 def test_files_with_and_without_a_folder_of_that_name_are_refused(tmp_path: Path) -> None:
     partitioned(tmp_path / "raw")
     pq.write_table(make_rows(100).drop(["row"]), tmp_path / "raw" / "a.parquet")
-    with pytest.raises(DataError, match="column 'year' is extra"):
+    with pytest.raises(DataError, match="column 'year' is missing"):
         prepare(tmp_path / "raw", tmp_path / "out", PrepareConfig(label=("y",)))
 
 

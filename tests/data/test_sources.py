@@ -192,3 +192,31 @@ def test_column_without_a_type_is_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"city": pa.nulls(5), "x": np.ones(5)}), tmp_path / "rows.parquet")
     (batch,) = columns.read_batches(str(tmp_path / "rows.parquet"), ["city", "x"])
     assert batch.num_rows == 5 and batch["city"].null_count == 5
+
+
+def test_index_of_a_pandas_frame_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    table = make_rows().append_column("__index_level_0__", pa.array(np.arange(ROWS)))
+    made = prepare(write(table, tmp_path / "raw")[0], tmp_path / "out", CONFIG)
+    assert "__index_level_0__" not in made.preprocessor.columns
+    assert "column '__index_level_0__' is the index of a pandas frame" in caplog.text
+
+
+def test_times_may_differ_in_unit_between_files(tmp_path: Path) -> None:
+    seconds = np.arange(ROWS) * 3600 + 1_357_084_800
+    (tmp_path / "raw").mkdir()
+    for index, kind in enumerate((pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC"))):
+        part = slice(index * 1500, (index + 1) * 1500)
+        when = pa.array(seconds[part], pa.timestamp("s", "UTC")).cast(kind)
+        rows = make_rows().slice(part.start, 1500).append_column("when", when)
+        pq.write_table(rows, tmp_path / "raw" / f"part-{index}.parquet")
+    made = prepare(tmp_path / "raw", tmp_path / "out", CONFIG)
+    (feature,) = (each for each in made.preprocessor.numeric if each.name == "when")
+    assert feature.knots[0] >= seconds[0] and feature.knots[-1] <= seconds[-1]
+
+
+def test_few_rows_of_a_class_in_valid_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    prepare(write(make_rows(), tmp_path / "raw"), tmp_path / "enough", CONFIG)
+    assert "rarer class" not in caplog.text
+    prepare(write(make_rows(200), tmp_path / "few"), tmp_path / "out", CONFIG)
+    assert "valid has few rows of the rarer class (y " in caplog.text

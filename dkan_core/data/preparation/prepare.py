@@ -29,6 +29,9 @@ from dkan_core.utils.storage.staging import finish_interrupted, staged_folder
 # less than parts would cost all those that are not killed.
 RESUMABLE_VALUES = 5_000_000_000
 
+# Of the rarer class, below which a warning is given: one row more or less is seen in average precision.
+FEW_VALID_ROWS = 20
+
 logger = logging.getLogger(__name__)
 
 
@@ -147,6 +150,10 @@ def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> Pr
     with progress("reading times", task.rows, "rows") as advance:
         schema = task.schema
         bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, schema.folders, schema.common)
+    text = (
+        "%s decides the split and is no feature; a copy under another name gives the model its month, weekday and hour"
+    )
+    logger.info(text, column)
     logger.info("split by %s: %s", column, ", ".join(f"{name} {value}" for name, value in bounds.describe().items()))
     return replace(task, bounds=bounds)
 
@@ -160,5 +167,19 @@ def log_prepared(out: str | Path, prepared: PreparedData) -> None:
         logger.info(text, label, value, f"{ones:,}", f"{zeros:,}")
     rows = ", ".join(f"{name} {split.rows:,}" for name, split in prepared.splits.items())
     logger.info("prepared %s: %s rows", out, rows)
-    for text in split_warnings(prepared.split_hints):
+    for text in [*split_warnings(prepared.split_hints), *_few_rows(prepared)]:
         logger.warning("%s", text)
+
+
+def _few_rows(prepared: PreparedData) -> list[str]:
+    """Return for which labels valid has so few rows of a class that what is chosen on it is chance."""
+    counts = {label: min(each["0"], each["1"]) for label, each in prepared.splits["valid"].classes.items()}
+    few = {label: count for label, count in counts.items() if count < FEW_VALID_ROWS}
+    if not few:
+        return []
+    shown = ", ".join(f"{label} {count}" for label, count in list(few.items())[:5])
+    more = f" and {len(few) - 5} more labels" if len(few) > 5 else ""
+    return [
+        f"valid has few rows of the rarer class ({shown}{more}): what is chosen there is partly chance; a larger share "
+        "for it, as with --split 60/20/20, helps"
+    ]

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +33,9 @@ WHOLE_GROUP_BYTES = 160 << 20
 # Of consecutive row groups in a file, as it has them: what is fetched from a bucket at once.
 RUN_BYTES = 160 << 20
 
+
+# What pandas calls an index without a name when it writes it: numbers of rows, which say nothing of other rows.
+UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
 logger = logging.getLogger(__name__)
 
@@ -129,11 +133,14 @@ def read_sources(sources: Sequence[str]) -> Sources:
         DataError: A file is missing, broken or empty of columns, or differs from the first in a column.
     """
     files, footers, reference, reference_path, differing = [], [], {}, "", set[str]()
+    unnamed: set[str] = set()
     found = find_partitioned(sources)
     for path, folders in found.items():
         parquet = open_parquet(path)
         types = column_types(path, parquet.schema_arrow)
         types = {name: kind for name, kind in types.items() if kind != FOLDER_TEXT or name in folders}
+        unnamed.update(name for name in types if UNNAMED_INDEX.fullmatch(name))
+        types = {name: kind for name, kind in types.items() if name not in unnamed}
         if not reference_path:
             reference, reference_path = types, path
         _check_names(path, types, reference_path, reference)
@@ -152,6 +159,8 @@ def read_sources(sources: Sequence[str]) -> Sources:
     for name in (name for name, kind in reference.items() if kind == FOLDER_TEXT):
         reference[name] = pa.type_for_alias(infer_type(folder_values(path)[name] for path in found))
         logger.info("column %r is in the names of folders, and read as %s", name, reference[name])
+    for name in sorted(unnamed):
+        logger.info("column %r is the index of a pandas frame, without a name, and is left out", name)
     common = {name: str(reference[name]) for name in reference if name in differing}
     for name, kind in common.items():
         logger.info("column %r differs in type between files, and is read as %s", name, kind)
@@ -215,10 +224,16 @@ def is_sparse(kind: pa.DataType) -> bool:
 def _check_names(path: str, types: dict[str, pa.DataType], first: str, expected: dict[str, pa.DataType]) -> None:
     for name in expected:
         if name not in types:
-            raise DataError(f"{path}: column {name!r} is missing; {first} has it")
+            raise _lacking(name, path, first)
     for name in types:
         if name not in expected:
-            raise DataError(f"{path}: column {name!r} is extra; {first} does not have it")
+            raise _lacking(name, first, path)
+
+
+def _lacking(name: str, path: str, other: str) -> DataError:
+    return DataError(
+        f"{path}: column {name!r} is missing; {other} has it: write it to all files, with nulls where it has no values"
+    )
 
 
 def _common_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, first: str) -> pa.DataType:
@@ -234,14 +249,18 @@ def _common_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, 
         with suppress(pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
             schemas = [pa.schema([(name, each)]) for each in (earlier, kind)]
             common = pa.unify_schemas(schemas, promote_options="permissive").field(name).type
-            numeric = is_number(earlier) and is_number(kind)
-            if (numeric or pa.types.is_null(earlier) or pa.types.is_null(kind)) and _by_alias(str(common)) == common:
+            fitting = (is_number, pa.types.is_timestamp)
+            alike = any(fits(earlier) and fits(kind) for fits in fitting)
+            alike = alike or pa.types.is_null(earlier) or pa.types.is_null(kind)
+            if alike and _by_alias(str(common)) == common:
                 return common
     raise DataError(f"{path}: column {name!r} is {kind}; in {first} it is {earlier}; write all files with one type")
 
 
 def _by_alias(alias: str) -> pa.DataType:
-    kind: pa.DataType = pa.type_for_alias(alias)
+    """Return the type that ``str`` writes so: pyarrow knows no alias with a time zone."""
+    zoned = re.fullmatch(r"timestamp\[(\w+), tz=(.+)\]", alias)
+    kind: pa.DataType = pa.timestamp(zoned[1], zoned[2]) if zoned else pa.type_for_alias(alias)
     return kind
 
 

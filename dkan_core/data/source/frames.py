@@ -1,5 +1,6 @@
 """Rows in memory, as scikit-learn's users hold them, to a table with the columns that Parquet files would give."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ def column_names(frame: Any) -> list[Any]:
 
 
 def to_table(rows: Any, names: Sequence[str], where: str = "X") -> pa.Table:
-    """Return rows as a table with columns of plain types; a column without any value is one of numbers.
+    """Return rows as a table with columns of plain types; a column without any value has none.
 
     Args:
         rows: A frame, or an array (N, F).
@@ -33,11 +34,24 @@ def to_table(rows: Any, names: Sequence[str], where: str = "X") -> pa.Table:
     try:
         table = frame_table(rows, names) if is_frame(rows) else _array_table(rows).rename_columns(list(names))
     except pa.ArrowException as error:
-        # The wording is scikit-learn's own.
-        raise TypeError(f"{where}: each column's argument must be a string or a number throughout ({error})") from error
-    types = column_types(where, table.schema)
-    plain = {name: pa.float64() if pa.types.is_null(kind) else kind for name, kind in types.items()}
-    return table.cast(pa.schema(list(plain.items())))
+        # The wording is scikit-learn's own. pyarrow knows the column by its number alone.
+        reason = str(error.args[0] if error.args else error)
+        place = re.search(r"column (\d+) with type", str(error))
+        column = f"column {names[int(place[1])]!r}: " if place else ""
+        raise TypeError(
+            f"{where}: {column}each column's argument must be a string or a number throughout ({reason})"
+        ) from error
+    return table.cast(pa.schema(list(column_types(where, table.schema).items())))
+
+
+def nulls_as_numbers(table: pa.Table) -> pa.Table:
+    """Return rows to train on: a column without any value counts as one of numbers.
+
+    >>> nulls_as_numbers(pa.table({"x": pa.nulls(2)})).schema.types
+    [DataType(double)]
+    """
+    kinds = [pa.float64() if pa.types.is_null(kind) else kind for kind in table.schema.types]
+    return table.cast(pa.schema(list(zip(table.schema.names, kinds, strict=True))))
 
 
 def frame_table(frame: Any, names: Sequence[str]) -> pa.Table:

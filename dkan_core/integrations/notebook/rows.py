@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from dkan_core.data.source.frames import column_names, is_frame, to_table
+from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 
@@ -159,7 +159,7 @@ def _joined(features: Sequence[Any], names: Sequence[str], where: str) -> pa.Tab
         return _table(np.concatenate(features), names, where)
     tables = [_table(part, names, where) for part in features]
     try:
-        return pa.concat_tables(tables, promote_options="permissive")
+        return nulls_as_numbers(pa.concat_tables(tables, promote_options="permissive"))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(f"{where}: a feature is of several types ({error})") from error
 

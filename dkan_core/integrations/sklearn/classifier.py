@@ -28,7 +28,7 @@ from dkan_core.integrations.sklearn.explaining import ExplainingMixin
 from dkan_core.integrations.sklearn.parameters import plain_parameters, thread_count, train_config
 from dkan_core.integrations.sklearn.persistence import describe_classifier, read_classifier, write_classifier
 from dkan_core.integrations.sklearn.predicting import PredictingMixin, check_threshold
-from dkan_core.integrations.sklearn.rows import fit_encoding, hold_out_rows, read_features
+from dkan_core.integrations.sklearn.rows import EvalSet, fit_encoding, hold_out_rows, one_pair, read_features
 from dkan_core.integrations.sklearn.training import Initial, print_evaluation, read_initial, train_on_arrays
 
 Array = npt.NDArray[Any]
@@ -187,7 +187,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         X: Any,
         y: Any,
         sample_weight: Any = None,
-        eval_set: tuple[Any, Any] | None = None,
+        eval_set: EvalSet | None = None,
         init_model: "str | Path | FastKANClassifier | None" = None,
     ) -> Self:
         """Train.
@@ -197,7 +197,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
             y: The class of each row; or 0, 1 or NaN (not measured) for each of several labels.
             sample_weight: Weight of each row in the loss and in the calibration of probabilities; a row of weight 0
                 counts as left out everywhere. The encoding and the validation metrics do not look at weights.
-            eval_set: Rows and labels ``(X, y)`` to validate on; by default a part of the rows is held out.
+            eval_set: Rows and labels ``(X, y)`` to validate on, or a list of that one pair, as LightGBM has it; by
+                default a part of the rows is held out.
             init_model: Fitted classifier, or path or URI of a model folder, whose encoding, architecture and weights to
                 start from. Columns and labels may have been added; all of its columns must be there.
 
@@ -216,7 +217,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         y: Any,
         classes: Any = None,
         sample_weight: Any = None,
-        eval_set: tuple[Any, Any] | None = None,
+        eval_set: EvalSet | None = None,
     ) -> Self:
         """Train on further rows for one epoch, from the model as it is; the first call also chooses the encoding.
 
@@ -252,7 +253,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         y: Any,
         names: list[str],
         sample_weight: Any,
-        eval_set: tuple[Any, Any] | None,
+        eval_set: EvalSet | None,
         initial: Initial | None,
         parameters: dict[str, Any],
     ) -> Self:
@@ -272,8 +273,9 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
             valid_table, valid = table.take(held_out), labelled(labels_NL, weight_N, held_out)
         else:
             train = random.permutation(rows)
-            valid_table = read_features(self, eval_set[0], fitting=False)
-            valid = {"labels": encode_labels(eval_set[1], self.classes_)}
+            valid_X, valid_y = one_pair(eval_set)
+            valid_table = read_features(self, valid_X, fitting=False)
+            valid = {"labels": encode_labels(valid_y, self.classes_)}
             check_consistent_length(valid_table, valid["labels"])
             check_classes(valid["labels"], "eval_set")
             # Probabilities are calibrated on these rows, and are to be those of the weighted ones.

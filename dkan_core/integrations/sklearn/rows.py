@@ -4,7 +4,7 @@ Shape suffixes: N rows, L labels.
 """
 
 import warnings
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.preparation.statistics import sample_rows
 from dkan_core.data.source.columns import column_types
-from dkan_core.data.source.frames import column_names, is_frame, to_table
+from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table
 from dkan_core.data.source.roles import feature_columns
 from dkan_core.data.source.splits import hold_out
 from dkan_core.data.source.targets import check_classes
@@ -30,6 +30,10 @@ SPARSE_COLUMN = "columns"
 """What a sparse matrix is called among the columns of a model's encoding."""
 
 Int64 = npt.NDArray[np.int64]
+
+
+EvalSet: TypeAlias = tuple[Any, Any] | list[tuple[Any, Any]]
+"""Rows and labels, or a list of the one pair of them."""
 
 
 def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Table:
@@ -55,7 +59,20 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Tabl
         # NaN and infinity are missing values here.
         X = validate_data(estimator, X, reset=fitting, dtype=None, ensure_all_finite=False)
     numbered = [f"x{index}" for index in range(estimator.n_features_in_)]
-    return to_table(X, getattr(estimator, "feature_names_in_", numbered))
+    table = to_table(X, getattr(estimator, "feature_names_in_", numbered))
+    return nulls_as_numbers(table) if fitting else table
+
+
+def one_pair(eval_set: EvalSet) -> tuple[Any, Any]:
+    """Return the rows and the labels to validate on.
+
+    Raises:
+        ValueError: There are several pairs, or something else.
+    """
+    pairs = eval_set if isinstance(eval_set, list) else [eval_set]
+    if len(pairs) != 1 or len(pairs[0]) != 2:
+        raise ValueError(f"eval_set must be one pair (X, y), or a list of one; got {len(pairs)} of them")
+    return pairs[0]
 
 
 def _ids_of_ones(X: csr_matrix) -> pa.Table:

@@ -162,7 +162,8 @@ def resume_options(config: TrainConfig, folder: str) -> str:
     >>> resume_options(TrainConfig(checkpoint_uri="s3://bucket/{run}"), "s3://bucket/0123")
     '--resume auto --checkpoint-uri s3://bucket/0123'
     """
-    return f"--resume auto --checkpoint-uri {folder}" if "{run}" in (config.checkpoint_uri or "") else "--resume auto"
+    place = f" --checkpoint-uri {folder}" if "{run}" in (config.checkpoint_uri or "") else ""
+    return f"--resume auto{place}{' --refit' if config.refit else ''}"
 
 
 def source_of(resume: str, where: str) -> str:

@@ -113,8 +113,11 @@ def test_finished_run_gets_its_second_training_by_resuming(rows: Path, tmp_path:
     # Both trainings are over: their ends are taken from checkpoints.
     assert weights(train(rows, tmp_path / "run", resumed).model) == expected
     assert len((tmp_path / "run" / "logs" / "train.log").read_text().split("nothing to train")) == 3
-    # Without the setting it is the first model again.
+    # Without the setting it is the first model again, and that is said.
     assert weights(train(rows, tmp_path / "run", replace(SMALL, resume="auto")).model) != expected
+    log = (tmp_path / "run" / "logs" / "train.log").read_text()
+    assert "continue with --resume auto --refit" in log
+    assert "the run had --refit: without it, its model becomes that of the train split alone" in log
 
 
 def test_more_epochs_begin_the_second_training_anew(rows: Path, tmp_path: Path) -> None:
