@@ -100,7 +100,8 @@ class _File:
 
 def _in_blocks(file: _File, names: Sequence[str], rows: int) -> list[Sequence[str]]:
     """Cut columns into blocks of about equal bytes."""
-    widest = max((field.type.bit_width for field in plain_schema(file.types, names)), default=8)
+    kinds = [kind for kind in plain_schema(file.types, names).types if not pa.types.is_null(kind)]
+    widest = max((kind.bit_width for kind in kinds), default=8)
     size = max(1, BLOCK_BYTES * available_cores() * 8 // (rows * widest))
     return [names[start : start + size] for start in range(0, len(names), size)]
 

@@ -252,6 +252,8 @@ def _common_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, 
             fitting = (is_number, pa.types.is_timestamp)
             alike = any(fits(earlier) and fits(kind) for fits in fitting)
             alike = alike or pa.types.is_null(earlier) or pa.types.is_null(kind)
+            # Decimals become features as floats, whatever their digits.
+            common = pa.float64() if pa.types.is_decimal(common) else common
             if alike and _by_alias(str(common)) == common:
                 return common
     raise DataError(f"{path}: column {name!r} is {kind}; in {first} it is {earlier}; write all files with one type")
@@ -378,13 +380,31 @@ def next_batch(batches: Iterator[pa.RecordBatch], plain: pa.Schema, path: str) -
             if batch is not None and batch.schema.names != plain.names:
                 batch = batch.select(plain.names)
             if batch is not None and batch.schema.types != plain.types:
-                batch = batch.cast(plain)
+                batch = _as_types(batch, plain, path)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: cannot be read to the end ({_first_line(error)})") from error
     for name, column in zip(plain.names, batch.columns if batch is not None else (), strict=False):
         if is_text(column.type):
             _check_text(column, name, path)
     return batch
+
+
+def _as_types(batch: pa.RecordBatch, plain: pa.Schema, path: str) -> pa.RecordBatch:
+    """Return columns as other types.
+
+    Raises:
+        DataError: A number in a column cannot be held by the type that it is read as.
+    """
+    columns = []
+    for field, column in zip(plain, batch.columns, strict=True):
+        try:
+            columns.append(column.cast(field.type))
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"{path}: column {field.name!r} is {column.type} and read as {field.type}, which does not hold all of "
+                f"its values ({_first_line(error)}); write all files with one type"
+            ) from error
+    return pa.record_batch(columns, schema=plain)
 
 
 def _check_text(column: pa.Array, name: str, path: str) -> None:

@@ -18,6 +18,8 @@ def with_nulls(rows: pa.RecordBatch, labels: Sequence[str]) -> pa.RecordBatch:
         place = rows.schema.get_field_index(name)
         column = rows.column(place)
         if pa.types.is_floating(column.type):
+            # Arrow counts no values of 16 bits.
+            column = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
             rows = rows.set_column(place, name, pc.if_else(pc.is_nan(column), None, column))
     return rows
 

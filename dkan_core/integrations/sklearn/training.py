@@ -20,7 +20,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.roles.in_process import SingleResult, train_single
 from dkan_core.training.setup.defaults import resolve_for
 from dkan_core.training.setup.initial_model import InitialModel, check_transfer, settings_from
-from dkan_core.training.setup.refit import Choices
+from dkan_core.training.setup.refit_choices import Choices, may_refit
 from dkan_core.utils.storage.remote import local_copy
 
 
@@ -107,7 +107,7 @@ def train_on_arrays(
         check_transfer(initial, prepared, "X", "init_model")
     resolved = resolve_for(config, prepared, from_scratch=initial is None)
     result = train_single(ArraysReader(train), ArraysReader(valid), prepared, resolved, initial, on_evaluation)
-    if config.refit:
+    if config.refit and may_refit(result.ended):
         result = _refit(result, train, valid, prepared, resolved, initial)
     return result, prepared.fingerprint
 
@@ -122,8 +122,11 @@ def _refit(
 ) -> SingleResult:
     """Train once more, on all rows; the history stays that of the first training."""
     choices = Choices.of(first.metrics, first.history)
-    # Rows of an eval_set have no weights of their own.
-    others = {"weight": np.ones(len(valid["labels"]), np.float32), **valid}
+    others = dict(valid)
+    if "weight" in train:
+        # Rows of an eval_set have no weights of their own, or those of their classes alone: one mean for both.
+        weight_N = valid.get("weight", np.ones(len(valid["labels"]), np.float32))
+        others["weight"] = (weight_N * (train["weight"].mean() / weight_N.mean())).astype(np.float32)
     joined = {name: np.concatenate([array, others[name]]) for name, array in train.items()}
     second = train_single(
         ArraysReader(joined),

@@ -1,4 +1,4 @@
-"""The second training of a run, whose model takes the place of the first one's (``training.setup.refit`` says why).
+"""The second training of a run, whose model takes the place of the first one's: see ``training.setup.refit_choices``.
 
 It is a run of its own inside the first one's folder, with checkpoints of its own, so that it survives what a run does.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
-from dkan_core.errors import ConfigError
+from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.model_folder import MODEL_FILES, read_files
 from dkan_core.model.saved_model import SavedModel, write_model_files
 from dkan_core.tracking.tracker import Trackers
@@ -22,10 +22,11 @@ from dkan_core.training.launcher.run_folder import OWN_CHECKPOINTS, REFIT, make_
 from dkan_core.training.launcher.run_log import Ending
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.initial_model import InitialModel
-from dkan_core.training.setup.refit import Choices
+from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.utils.storage.files import remove
+from dkan_core.utils.storage.outputs import entries
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +62,10 @@ def refit(
     """
     choices = Choices.of(SavedModel(folder / MODEL_FOLDER).metrics, first.history)
     config, joined, place = choices.settings(config), manifest.with_valid_in_train(), folder / REFIT
-    rows, own_checkpoints = joined.splits["train"].rows, f"{checkpoints}/{REFIT}"
+    rows, own_checkpoints = joined.splits["train"].rows, f"{checkpoints}/{REFIT}/{choices.digest}"
     checkpoint = _checkpoint(own_checkpoints, config, joined)
+    if checkpoint is None:
+        _clear(f"{checkpoints}/{REFIT}")
     if checkpoint is None and config.init_from is not None and initial is None:
         raise ConfigError("refit: the model of init_from is gone, from which the second training starts, too")
     logger.info("refit: training on train and valid together, %s rows, for %d epochs", f"{rows:,}", config.epochs)
@@ -92,14 +95,18 @@ def refit(
 
 
 def _checkpoint(folder: str, config: ResolvedTrainConfig, joined: PreparedData) -> Checkpoint | None:
-    """Return the checkpoint that the second training resumes from, if there is one of just this course."""
-    if config.resume in OWN_CHECKPOINTS:
-        try:
-            config = replace(config, resume="auto")
-            checkpoint = find_checkpoint(folder, config, joined.fingerprint, joined.splits["train"].rows)
-            if checkpoint is None or checkpoint.settings["epochs"] == config.epochs:
-                return checkpoint
-        except ConfigError as error:
-            logger.info("refit: it starts over: %s", error)
-    clear_checkpoints(folder, allowed=True)
-    return None
+    """Return the checkpoint that the second training resumes from, if there is one that can be used."""
+    if config.resume not in OWN_CHECKPOINTS:
+        return None
+    try:
+        config = replace(config, resume="auto")
+        return find_checkpoint(folder, config, joined.fingerprint, joined.splits["train"].rows)
+    except (ConfigError, DataError) as error:
+        logger.warning("refit: it starts over: %s", error)
+        return None
+
+
+def _clear(folder: str) -> None:
+    """Remove the checkpoints of all second trainings: of this one none can be used, others had other choices."""
+    for name in entries(folder):
+        clear_checkpoints(f"{folder}/{name}", allowed=True)

@@ -148,8 +148,6 @@ def log_changes(before: Mapping[str, Any], config: ResolvedTrainConfig) -> None:
     for name in EXTENDING_SETTINGS:
         if name in before and before[name] != getattr(config, name):
             logger.info("%s: %s from here on, %s before", name, getattr(config, name), before[name])
-    if before.get("refit") and not config.refit:
-        logger.warning("the run had --refit: without it, its model becomes that of the train split alone")
 
 
 def ending_of(checkpoint: Checkpoint, config: ResolvedTrainConfig, rows: int) -> str:

@@ -30,7 +30,7 @@ from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.placement import Placement
-from dkan_core.training.setup.refit import Choices
+from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.state.checkpoint_file import Checkpoint, run_facts
 from dkan_core.training.state.ledger import Ledger, add_to_digest
 from dkan_core.training.state.parameter_store import initialize_store, save_restore_point

@@ -116,12 +116,18 @@ def local_run_folder(run: str | Path) -> Iterator[Path]:
         replace_remote(Path(folder), str(run), WRITTEN)
 
 
-def make_ready(folder: Path, checkpoint: Checkpoint | None) -> None:
+def make_ready(folder: Path, checkpoint: Checkpoint | None, *, keep_refit: bool = False) -> None:
     """Make the folders of a run, without what an earlier one has left; one that is resumed keeps its logs.
 
     ``check_run_folder`` has seen that what is removed is a run's.
+
+    Args:
+        folder: Of the run.
+        checkpoint: That it resumes from, if there is one.
+        keep_refit: Whether a second training may go on.
     """
-    gone = (METRICS,) if checkpoint is not None else tuple(reversed(WRITTEN))
+    resumed = (METRICS,) if keep_refit else (METRICS, REFIT)
+    gone = resumed if checkpoint is not None else tuple(reversed(WRITTEN))
     for name in gone:
         remove(folder / name)
     for name in WRITTEN:

@@ -18,6 +18,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.tiers import open_data, settle_tier
 from dkan_core.errors import DkanError, TrainingError
+from dkan_core.model.model_folder import REFIT_ROWS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.tracking.choice import follow_run
 from dkan_core.tracking.tracker import RunEnd, TrackedRun, Tracker
@@ -48,11 +49,12 @@ from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.setup.defaults import log_choices, resolve_for
 from dkan_core.training.setup.initial_model import take_initial
+from dkan_core.training.setup.refit_choices import may_refit
 from dkan_core.training.setup.sizing import needs_no_gradients
 from dkan_core.training.state.checkpoint_file import Checkpoint
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.schedule import Schedule
-from dkan_core.utils.storage.files import write_atomic, write_json
+from dkan_core.utils.storage.files import read_if_there, write_atomic, write_json
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.staging import output_lock
 
@@ -133,7 +135,7 @@ def train(
             # Before anything is written: a rank whose data is damaged ends the run of all.
             ranks.wait_until_ready()
         with local_run_folder(run) as folder:
-            make_ready(folder, checkpoint)
+            make_ready(folder, checkpoint, keep_refit=resolved.refit)
             write_atomic(folder / SETTINGS, settings_text(config, resolved))
             write_log(folder / LOGS / LOG)
             source = checkpoint.source if checkpoint else ""
@@ -152,7 +154,8 @@ def train(
                         outcome = _take_over(folder, checkpoint, ending, ranks, is_fitted=fitted)
                     else:
                         outcome = _execute(ready_run, fork_server, end, tracker)
-                    if resolved.refit and _may_refit(ENDINGS[outcome.ledger.ended]):
+                    metrics = _write_metrics(folder, resolved, outcome)
+                    if resolved.refit and may_refit(ENDINGS[outcome.ledger.ended]):
                         outcome = refit(
                             data,
                             manifest,
@@ -163,7 +166,7 @@ def train(
                             fork_server=fork_server,
                             initial=initial,
                         )
-                    metrics = _write_metrics(folder, resolved, outcome)
+                        metrics = _write_metrics(folder, resolved, outcome)
                     end.reason = ENDINGS[outcome.ledger.ended]
                     end.history = outcome.history
                 is_interrupted = end.reason == "interrupt"
@@ -191,6 +194,8 @@ def _starting_point(
     checkpoint = find_checkpoint(where, config, manifest.fingerprint, manifest.splits["train"].rows)
     if checkpoint is not None:
         check_architecture(checkpoint, manifest, config)
+        if not config.refit and f'"{REFIT_ROWS}"' in (read_if_there(f"{run}/{METRICS}") or ""):
+            logger.warning("the run had --refit: without it, its model becomes that of the train split alone")
         if config.resume == "best":
             # What came after it is gone from here on, also for a run that is stopped before it writes another.
             save_checkpoint(where, checkpoint)
@@ -230,13 +235,6 @@ def _execute(
     started = fork_server()
     with ready_run as execution:
         return execution.execute(started, end, tracker)
-
-
-def _may_refit(ending: str) -> bool:
-    """Tell whether a first training has ended so that a second may follow; say so where its time is up."""
-    if ending == "time":
-        logger.warning("no refit: --max-seconds is used up; the model is that of the train split alone")
-    return ending in ("epochs", "patience")
 
 
 def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None, *, is_fitted: bool) -> Outcome:

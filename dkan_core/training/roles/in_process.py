@@ -29,8 +29,8 @@ from dkan_core.training.roles.stopwatch import Stopwatch
 from dkan_core.training.roles.training_loop import TrainingLoop
 from dkan_core.training.setup.initial_model import InitialModel, initial_model, starting_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
-from dkan_core.training.setup.refit import Choices
-from dkan_core.training.state.ledger import Ledger
+from dkan_core.training.setup.refit_choices import Choices
+from dkan_core.training.state.ledger import ENDINGS, Ledger
 from dkan_core.training.state.parameter_store import ParameterStore, Rules, initialize_store
 from dkan_core.training.state.shared_memory import Evaluated, MemoryShape, create_memory
 from dkan_core.training.validation.early_stopping import EarlyStopping
@@ -55,6 +55,9 @@ class SingleResult:
 
     history: list[dict[str, Any]]
     """One entry per evaluation."""
+
+    ended: str
+    """Why it ended: one of ``ENDINGS``."""
 
     refused: int
     """Updates that were not applied because something in them was not finite."""
@@ -169,5 +172,6 @@ class _Single:
             architecture=architecture,
             metrics=metrics,
             history=self.history,
+            ended=ENDINGS[self.store.ledger.ended],
             refused=self.store.ledger.refused,
         )

@@ -142,6 +142,7 @@ def resolve(
     _check_slices(config.slice_weights, workers, batch_size)
     members, hidden = network_size(config, rows)
     grid_min, grid_max = grid_range(config, rows / 2 if rarer_rows is None else rarer_rows)
+    epochs = epoch_count(config, rows, batch_size, needs_gradients=needs_gradients)
     resolved = {
         "members": members,
         "hidden": hidden,
@@ -157,7 +158,7 @@ def resolve(
         "batch_size_per_worker": None,
         "learning_rate": _learning_rate(config, batch_size),
         "ema_decay": _ema_decay(config),
-        "epochs": epoch_count(config, rows, batch_size, needs_gradients=needs_gradients),
+        "epochs": min(epochs, config.schedule_epochs or epochs),
     }
     found = ResolvedTrainConfig(**{**vars(config), **resolved})
     check_division(found, torchrun)

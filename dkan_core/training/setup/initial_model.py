@@ -19,7 +19,7 @@ from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.blended import BlendedFastKAN
-from dkan_core.model.model_folder import CONFIG, WEIGHTS
+from dkan_core.model.model_folder import CONFIG, REFIT_ROWS, WEIGHTS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.gradient import flatten, untrained_model
@@ -99,6 +99,8 @@ def take_initial(
     initial = InitialModel.of(saved.module, saved.preprocessor)
     check_transfer(initial, manifest, str(prepared), config.init_from)
     if config.init_optimizer == "kept":
+        if REFIT_ROWS in saved.metrics:
+            raise ConfigError("init_optimizer kept: the model is of a refit, whose optimizer is not kept; leave it out")
         initial = replace(initial, moments_2P=_kept_moments(initial, manifest, place))
     learning_rate_factors(
         initial.module, config, manifest.splits["train"].rows

@@ -8,7 +8,7 @@ from typing import Any, Self
 from dkan_core.config.resolved import ResolvedTrainConfig
 from dkan_core.training.communication.rendezvous import Rendezvous
 from dkan_core.training.communication.wakeup import Wakeup
-from dkan_core.training.setup.refit import Choices
+from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.state.adamw import Decayed, Rate
 from dkan_core.training.state.shared_memory import MemoryShape, SharedMemory
 

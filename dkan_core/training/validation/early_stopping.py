@@ -12,7 +12,7 @@ from dkan_core.data.encoding.histograms import count_up_to, quantile_knots
 from dkan_core.evaluation.metrics import best_f1_threshold, compute_metrics
 from dkan_core.evaluation.prediction import ScoredSplit, to_probability
 from dkan_core.model.calibration import Calibration, fit_calibration
-from dkan_core.training.setup.refit import CALIBRATION
+from dkan_core.training.setup.refit_choices import CALIBRATION
 
 
 class EarlyStopping:

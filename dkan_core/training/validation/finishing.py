@@ -18,7 +18,7 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.calibration import Calibration
 from dkan_core.model.tabular import TabularFastKAN
-from dkan_core.training.setup.refit import Choices
+from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.validation.additive_tables import TABLE_CHOICES, TableMaker
 from dkan_core.training.validation.blending import Blender
 from dkan_core.training.validation.early_stopping import describe_best
@@ -106,7 +106,7 @@ class Finisher:
 
     def _as_chosen(self, choices: Choices, best: Best) -> Described:
         rows = self.prepared.splits["train"].rows
-        return choices.calibration, choices.describe(rows=rows, epoch=best.facts["epoch"], step=best.facts["step"])
+        return choices.calibration, choices.describe(rows=rows, epochs=best.facts["epoch"])
 
     @property
     def _blends(self) -> bool:

@@ -23,7 +23,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.roles.in_process import train_single
 from dkan_core.training.setup.defaults import resolve_for
-from dkan_core.training.setup.refit import CALIBRATION, Choices
+from dkan_core.training.setup.refit_choices import CALIBRATION, Choices
 from tests.additive_data import prepare_rows
 from tests.training.faults import slow_steps
 from tests.training.processes import Background, wait_until
@@ -49,7 +49,7 @@ def test_model_is_of_all_rows_and_what_validation_chose_stays(
     assert both.metrics["refit_rows"] == splits["train"].rows + splits["valid"].rows
     assert both.metrics["data"] == first.metrics["data"] and both.metrics["labels"] == first.metrics["labels"]
     assert both.average_precision == first.average_precision and both.history[-1]["step"] == first.history[-1]["step"]
-    assert both.metrics["epoch"] == first.metrics["epoch"] and both.metrics["step"] > first.metrics["step"]
+    assert both.metrics["step"] == first.metrics["step"] and both.metrics["refit_epochs"] == first.metrics["epoch"]
     assert weights(both.model) != weights(first.model)
     assert "second training, on train and valid together" in (Path(both.model) / "README.md").read_text()
     assert not (tmp_path / "both" / "refit").exists()
@@ -120,12 +120,41 @@ def test_finished_run_gets_its_second_training_by_resuming(rows: Path, tmp_path:
     assert "the run had --refit: without it, its model becomes that of the train split alone" in log
 
 
-def test_more_epochs_begin_the_second_training_anew(rows: Path, tmp_path: Path) -> None:
+def test_other_choices_begin_the_second_training_anew(rows: Path, tmp_path: Path) -> None:
+    """Also where they ask for as many epochs: metrics, thresholds and calibration are of those choices."""
     config = replace(SMALL, epochs=1, refit=True)
     train(rows, tmp_path / "run", config)
-    train(rows, tmp_path / "run", replace(config, epochs=2, resume="auto"))
-    log = (tmp_path / "run" / "logs" / "train.log").read_text()
-    assert "refit: it starts over" in log and "was trained with schedule_epochs 1, not 2" in log
+    other = replace(config, refit=False, evaluations_per_epoch=8, learning_rate=0.2)
+    first = train(rows, tmp_path / "run", other, overwrite=True)
+    kept = tmp_path / "run" / "checkpoints" / "refit"
+    (before,) = kept.iterdir()
+    again = train(rows, tmp_path / "run", replace(other, refit=True, resume="auto"))
+    assert again.metrics["refit_rows"] and again.metrics["labels"] == first.metrics["labels"]
+    assert len([each for each in kept.iterdir() if any(each.iterdir())]) == 1 and not any(before.iterdir())
+
+
+def test_damaged_checkpoints_of_the_second_training_start_it_over(rows: Path, tmp_path: Path) -> None:
+    config = replace(SMALL, epochs=1, refit=True)
+    expected = weights(train(rows, tmp_path / "run", config).model)
+    for path in (tmp_path / "run" / "checkpoints" / "refit").rglob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-100])
+    again = train(rows, tmp_path / "run", replace(config, resume="auto"))
+    assert weights(again.model) == expected
+    assert "refit: it starts over" in (tmp_path / "run" / "logs" / "train.log").read_text()
+
+
+def test_failing_second_training_leaves_a_finished_run(rows: Path, tmp_path: Path) -> None:
+    base = train(rows, tmp_path / "base", replace(SMALL, epochs=1))
+    config = replace(SMALL, epochs=1, init_from=base.model)
+    first = train(rows, tmp_path / "run", config)
+    (tmp_path / "base").rename(tmp_path / "moved")
+    with pytest.raises(ConfigError, match="refit: the model of init_from is gone"):
+        train(rows, tmp_path / "run", replace(config, resume="auto", refit=True))
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["average_precision"] == first.average_precision
+    model = train(rows, tmp_path / "both", replace(SMALL, epochs=1, refit=True)).model
+    with pytest.raises(ConfigError, match="init_optimizer kept: the model is of a refit"):
+        train(rows, tmp_path / "more", replace(SMALL, epochs=1, init_from=model, init_optimizer="kept"))
 
 
 @pytest.mark.slow
@@ -136,11 +165,11 @@ def test_killed_second_training_goes_on_to_the_same_bits(
     background = start(TWICE, **slow_steps(tmp_path, until=tmp_path / "never", seconds=0.01))
     first = background.run / "model"
     kept = background.run / "checkpoints" / "refit"
-    wait_until(lambda: kept.exists() and any(each.name.startswith("step-") for each in kept.iterdir()))
+    wait_until(lambda: kept.exists() and any(each.name.startswith("step-") for each in kept.rglob("*")))
     assert "refit_rows" not in SavedModel(first).metrics, "complete meanwhile, and the first one"
     os.kill(background.process.pid, signal.SIGKILL)
     background.wait()
-    assert not (background.run / "metrics.json").exists() and (background.run / "refit").exists()
+    assert "refit_rows" not in (background.run / "metrics.json").read_text() and (background.run / "refit").exists()
     code, output = start(replace(TWICE, resume="auto")).wait()
     assert code == 0 and "nothing to train" in output and "resuming from step" in output, output
     assert weights(first) == expected and not (background.run / "refit").exists()
@@ -163,7 +192,7 @@ def test_no_second_training_once_the_time_is_up(rows: Path, tmp_path: Path, capl
     with caplog.at_level(logging.WARNING):
         result = train(rows, tmp_path / "run", replace(CONFIG, max_seconds=0.05, refit=True))
     assert result.metrics["training"]["ended"] == "time" and "refit_rows" not in result.metrics
-    assert "no refit: --max-seconds is used up" in caplog.text
+    assert "no refit: max_seconds is used up" in caplog.text
 
 
 def test_rows_of_valid_are_known_to_the_model(rows: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -197,3 +226,7 @@ def test_classifier_is_trained_on_its_held_out_rows_as_well() -> None:
     weighted = FastKANClassifier(**settings, refit=True).fit(X, y, np.full(len(X), 2.0), eval_set=(X[:100], y[:100]))
     assert weighted.metrics_["refit_rows"] == len(X) + 100
     assert "refit_rows" not in FastKANClassifier(**settings, refit=True).partial_fit(X, y).metrics_
+    # The scale of the weights does not matter, and once the time is up there is none either.
+    light = FastKANClassifier(**settings, refit=True).fit(X, y, np.full(len(X), 1e-4), eval_set=(X[:100], y[:100]))
+    np.testing.assert_allclose(light.predict_proba(X), weighted.predict_proba(X), atol=2e-3)
+    assert "refit_rows" not in FastKANClassifier(**settings, refit=True, max_seconds=1e-3).fit(X, y).metrics_

@@ -213,3 +213,8 @@ def test_capped_learning_rate_is_said(rate: float | None, said: bool, caplog: py
     log_choices(TrainConfig(learning_rate=rate), config)
     expected = "learning rate capped: sqrt scaling to batches of 8192 rows would give 0.016; the limit is 0.01"
     assert (expected in caplog.text) == said
+
+
+def test_a_shorter_schedule_bounds_the_epochs_that_follow_from_the_data() -> None:
+    assert resolve(TrainConfig(schedule_epochs=2), 10_000).epochs == 2
+    assert resolve(TrainConfig(), 10_000).epochs == resolve(TrainConfig(schedule_epochs=10**6), 10_000).epochs > 2

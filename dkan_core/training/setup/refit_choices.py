@@ -5,6 +5,9 @@ are too good to be left out. A second training takes the same course over the ro
 can be measured on valid then, so that each choice is that of the first training, and so are the metrics.
 """
 
+import hashlib
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -16,6 +19,8 @@ from dkan_core.errors import ConfigError
 from dkan_core.model.calibration import Calibration
 from dkan_core.model.model_folder import REFIT_ROWS
 from dkan_core.training.state.adamw import Float32
+
+logger = logging.getLogger(__name__)
 
 CALIBRATION = ("calibration_scale", "calibration_shift")
 """What metrics call a label's calibration: its log-odds are multiplied by the first, then the second is added."""
@@ -42,11 +47,16 @@ class Choices:
         Raises:
             ConfigError: An earlier version has written the metrics, without the choices.
         """
-        if any(name not in label for name in CALIBRATION for label in metrics["labels"].values()):
+        best = next((entry for entry in history if entry["step"] == metrics["step"]), None)
+        if best is None or any(name not in label for name in CALIBRATION for label in metrics["labels"].values()):
             raise ConfigError("refit: an earlier dkan trained the model and kept no record of its choices; train anew")
-        best = next(entry for entry in history if entry["step"] == metrics["step"])
         raw, average = (best.get(f"average_precision_{name}", 0.0) for name in ("raw", "ema"))
         return cls(metrics=dict(metrics), averaged=average > raw)
+
+    @property
+    def digest(self) -> str:
+        """Of all choices: a second training with others is another one."""
+        return hashlib.sha256(json.dumps([self.metrics, self.averaged], sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def calibration(self) -> Calibration:
@@ -71,12 +81,22 @@ class Choices:
             max_seconds=None,
         )
 
-    def describe(self, *, rows: int, epoch: float, step: int) -> dict[str, Any]:
+    def describe(self, *, rows: int, epochs: float) -> dict[str, Any]:
         """Return what the folder of the second model says: the metrics of the first, and how the second came about.
 
         Args:
             rows: Of train and valid.
-            epoch: Passes over them.
-            step: Steps that this took.
+            epochs: Passes over them.
         """
-        return {**self.metrics, "epoch": epoch, "step": step, REFIT_ROWS: rows}
+        return {**self.metrics, REFIT_ROWS: rows, "refit_epochs": epochs}
+
+
+def may_refit(ending: str) -> bool:
+    """Tell whether a first training has ended so that a second may follow; say so where its time is up.
+
+    Args:
+        ending: One of ``ENDINGS``.
+    """
+    if ending == "time":
+        logger.warning("no refit: max_seconds is used up; the model is that of the train split alone")
+    return ending in ("epochs", "patience")
