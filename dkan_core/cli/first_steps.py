@@ -45,7 +45,8 @@ def label_candidates(sources: Sequence[str]) -> list[str]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from dkan_core.data.source.columns import column_types, is_number, is_text, open_parquet, read_batches
+    from dkan_core.data.source.column_types import column_types, is_number, is_text
+    from dkan_core.data.source.columns import open_parquet, read_batches
     from dkan_core.data.source.files import find_parquet
 
     path = find_parquet(sources)[0]

@@ -20,7 +20,8 @@ from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.preparation.steps import encode_rows
-from dkan_core.data.source.columns import SourceFile, column_types, is_number, is_text, open_parquet, read_batches
+from dkan_core.data.source.column_types import column_types, is_number, is_text
+from dkan_core.data.source.columns import SourceFile, open_parquet, read_batches
 from dkan_core.data.source.files import find_parquet, stamp
 from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.data.source.roles import Schema

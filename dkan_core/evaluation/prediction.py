@@ -18,7 +18,8 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.prefetching import prefetched
-from dkan_core.data.source.columns import column_types, open_parquet, read_batches
+from dkan_core.data.source.column_types import column_types
+from dkan_core.data.source.columns import open_parquet, read_batches
 from dkan_core.data.source.folders import FOLDER_TEXT
 from dkan_core.errors import DataError
 from dkan_core.model.base import TabularModel

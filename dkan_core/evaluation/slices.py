@@ -113,8 +113,7 @@ def _ranges(column: Column, values_N: Array) -> Levels:
     for place, low in enumerate(edges):
         rows_N = (place_N == place) & ~missing_N
         high = values_N[rows_N].max()
-        is_time = column.is_time or column.is_weekday
-        first, last = (written_value(column, end) if is_time else f"{end:g}" for end in (low, high))
+        first, last = (written_value(column, end) if column.is_calendar else f"{end:g}" for end in (low, high))
         levels.append((first if low == high else f"{first} to {last}", rows_N))
     return [*levels, (MISSING_LEVEL, missing_N)]
 

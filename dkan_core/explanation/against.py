@@ -268,6 +268,6 @@ def _written(values: pa.Table, column: Column | None, place: int) -> str:
     if column is None:
         return ""
     value = values[column.name][place].as_py()
-    if value is not None and (column.is_time or column.is_weekday):
+    if value is not None and column.is_calendar:
         return written_value(column, value)
     return "missing" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

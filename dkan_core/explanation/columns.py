@@ -103,6 +103,11 @@ class Column:
         """Tell whether a numeric column holds weekdays, of which 0 is Monday."""
         return self._part == "weekday"
 
+    @property
+    def is_calendar(self) -> bool:
+        """Tell whether a person writes the values of a numeric column as dates or weekdays."""
+        return self.is_time or self.is_weekday
+
     def rounded(self, values: Float64) -> Float64:
         """Return the nearest values that rows may have: whole numbers, or days, where the column holds no others."""
         step = DAY if self.is_time and np.all(self.knots % DAY == 0) else 1.0 if self.whole else 0.0

@@ -164,7 +164,7 @@ def describe_curve(read: ReadCurve, error_P: Float64 | None = None, counts: Sequ
     grid = read.grid
     formula = None
     # A formula of seconds since 1970, or of Mondays, would tell nobody anything.
-    if grid.column.scored is not None and not (grid.column.is_time or grid.column.is_weekday):
+    if grid.column.scored is not None and not grid.column.is_calendar:
         # What lies far from the curve, such as -999 for unknown, is not on it.
         weights_P = np.where(grid.within_curve_P, _training_weights(grid, counts), 0.0)
         formula = find_formula(grid.values_P, read.mean_P, weights_P, error_P)

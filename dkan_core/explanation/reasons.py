@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from dkan_core.data.source.columns import is_number
+from dkan_core.data.source.column_types import is_number
 from dkan_core.explanation.additive import CROSS, AdditiveExplainer
 from dkan_core.explanation.columns import listed_columns, source_columns
 from dkan_core.explanation.contributions import explainer_of
@@ -53,7 +53,7 @@ class ReasonFinder:
         self._explainer = explainer_of(saved.module, saved.preprocessor, device, places)
         self._listed = listed_columns(saved.preprocessor)
         columns = source_columns(saved.preprocessor)
-        self._times = {column.name: column for column in columns if column.is_time or column.is_weekday}
+        self._times = {column.name: column for column in columns if column.is_calendar}
         self._names = pa.array([CROSS.join(columns) for columns in self._explainer.sources])
 
     def of_label(self, label: str) -> Self:

@@ -27,7 +27,8 @@ from dkan_core.data.preparation.sampling import BottomK
 from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.preparation.steps import PreparationTask, describe_files, label_values
 from dkan_core.data.source.blocks import side_by_side
-from dkan_core.data.source.columns import is_number, is_sparse, read_sources
+from dkan_core.data.source.column_types import is_number, is_sparse
+from dkan_core.data.source.columns import read_sources
 from dkan_core.data.source.folders import folder_values
 from dkan_core.data.source.roles import assign_roles, is_feature
 from dkan_core.data.source.splits import SplitBatch, read_split_batches

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dkan_core.data.encoding.like import check_features
 from dkan_core.data.encoding.preprocessor import Preprocessor
-from dkan_core.data.source.columns import column_types, is_number, is_text
+from dkan_core.data.source.column_types import column_types, is_number, is_text
 from dkan_core.data.source.times import expected
 from dkan_core.errors import DataError
 from dkan_core.evaluation.prediction import TRAINED_WITH

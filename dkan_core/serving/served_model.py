@@ -12,7 +12,7 @@ from kserve import InferOutput, InferRequest, InferResponse, Model
 from kserve.errors import InvalidInput
 from kserve.protocol.infer_type import to_http_parameters
 
-from dkan_core.data.source.columns import is_number
+from dkan_core.data.source.column_types import is_number
 from dkan_core.errors import DataError
 from dkan_core.serving.batching import MicroBatcher, Probabilities
 from dkan_core.serving.facts import current_request

@@ -17,7 +17,7 @@ from dkan_core.data.encoding import distinct, fitting
 from dkan_core.data.encoding.distinct import distinct_values
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor, normal_scores
-from dkan_core.data.source.columns import is_number
+from dkan_core.data.source.column_types import is_number
 from tests.native import needs_native
 
 STEP = 6 / 254

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, manifest_text, parse_manifest
-from dkan_core.data.source.columns import is_number, is_text
+from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.folders import FOLDER_TEXT
 from dkan_core.data.source.roles import Schema, check_roles, feature_columns, special_columns
 from dkan_core.data.source.times import expected, fits_zone, is_duration

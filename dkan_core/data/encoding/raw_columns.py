@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dkan_core.data.hashing import value_keys
-from dkan_core.data.source.columns import is_number, is_text
+from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.times import TimePart, in_seconds, is_duration, read_part
 from dkan_core.errors import DataError
 

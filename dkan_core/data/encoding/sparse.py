@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, model_validator
 from dkan_core.data.encoding.features import Feature
 from dkan_core.data.encoding.raw_columns import column_named
 from dkan_core.data.hashing import splitmix64
-from dkan_core.data.source.columns import is_id_list
+from dkan_core.data.source.column_types import is_id_list
 from dkan_core.errors import DataError
 
 EMPTY = 0

@@ -11,16 +11,15 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dkan_core.data.source.column_types import column_types, with_common
 from dkan_core.data.source.columns import (
     are_small,
-    column_types,
     next_batch,
     open_groups,
     open_parquet,
     plain_schema,
     read_batches,
     whole_groups,
-    with_common,
 )
 from dkan_core.data.source.folders import add_folder_columns
 from dkan_core.utils.resources import available_cores

@@ -4,9 +4,7 @@ import hashlib
 import io
 import logging
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any
@@ -15,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
+from dkan_core.data.source.column_types import column_types, common_type, is_id_list, is_text, with_common
 from dkan_core.data.source.files import find_partitioned, stamp
 from dkan_core.data.source.folders import FOLDER_TEXT, add_folder_columns, folder_values, infer_type
 from dkan_core.errors import DataError
@@ -147,7 +146,7 @@ def read_sources(sources: Sequence[str]) -> Sources:
         for name, kind in types.items():
             if kind != reference[name]:
                 differing.add(name)
-                reference[name] = _common_type(name, kind, reference[name], path, reference_path)
+                reference[name] = common_type(name, kind, reference[name], path, reference_path)
         size, modified = stamp(path)
         metadata = parquet.metadata
         files.append(SourceFile(path=path, rows=metadata.num_rows, bytes=size, modified=modified))
@@ -167,60 +166,6 @@ def read_sources(sources: Sequence[str]) -> Sources:
     return Sources(files=files, types=reference, common=common, footers=footers)
 
 
-def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
-    """Return the type that each column's values are read as, with those in the names of folders.
-
-    Raises:
-        DataError: Two columns have the same name.
-    """
-    name, count = Counter(schema.names).most_common(1)[0] if schema.names else ("", 0)
-    if count > 1:
-        raise DataError(f"{path}: column {name!r} occurs {count} times; expected each name once")
-    in_folders = dict.fromkeys(folder_values(path), FOLDER_TEXT)
-    return {
-        **{field.name: _plain_type(field.type) for field in schema},
-        **{name: kind for name, kind in in_folders.items() if name not in schema.names},
-    }
-
-
-def with_common(types: dict[str, pa.DataType], common: Mapping[str, str] | None) -> dict[str, pa.DataType]:
-    """Return a file's types with those of columns that are read as another, as ``Sources.common`` has them."""
-    return {**types, **{name: _by_alias(alias) for name, alias in (common or {}).items()}}
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that values of ``kind`` are read as: dictionaries, large strings and views are strings."""
-    if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
-    # Arrow can neither count nor hash the narrow decimals.
-    if pa.types.is_decimal(kind) and kind.bit_width < 128:
-        return pa.decimal128(kind.precision, kind.scale)
-    if is_id_list(kind):
-        return pa.large_list(pa.int64())
-    return pa.string() if is_text(kind) else kind
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type holds strings."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type holds integers, floats or decimals."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
-
-
-def is_id_list(kind: pa.DataType) -> bool:
-    """Tell whether a column of this type holds a list of integers in each row."""
-    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(fits(kind) for fits in kinds) and bool(pa.types.is_integer(kind.value_type))
-
-
-def is_sparse(kind: pa.DataType) -> bool:
-    """Tell whether each row of a column of this type names some of many ids: in a list, or as the ones of a vector."""
-    return is_id_list(kind) or bool(pa.types.is_fixed_size_binary(kind))
-
-
 def _check_names(path: str, types: dict[str, pa.DataType], first: str, expected: dict[str, pa.DataType]) -> None:
     for name in expected:
         if name not in types:
@@ -234,36 +179,6 @@ def _lacking(name: str, path: str, other: str) -> DataError:
     return DataError(
         f"{path}: column {name!r} is missing; {other} has it: write it to all files, with nulls where it has no values"
     )
-
-
-def _common_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, first: str) -> pa.DataType:
-    """Return the type that holds a column's values in both of two files.
-
-    Writers choose a type by the values at hand: integers of which one is missing are floats to pandas, and a column
-    without any value has no type.
-
-    Raises:
-        DataError: There is none.
-    """
-    if FOLDER_TEXT not in (kind, earlier):
-        with suppress(pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
-            schemas = [pa.schema([(name, each)]) for each in (earlier, kind)]
-            common = pa.unify_schemas(schemas, promote_options="permissive").field(name).type
-            fitting = (is_number, pa.types.is_timestamp)
-            alike = any(fits(earlier) and fits(kind) for fits in fitting)
-            alike = alike or pa.types.is_null(earlier) or pa.types.is_null(kind)
-            # Decimals become features as floats, whatever their digits.
-            common = pa.float64() if pa.types.is_decimal(common) else common
-            if alike and _by_alias(str(common)) == common:
-                return common
-    raise DataError(f"{path}: column {name!r} is {kind}; in {first} it is {earlier}; write all files with one type")
-
-
-def _by_alias(alias: str) -> pa.DataType:
-    """Return the type that ``str`` writes so: pyarrow knows no alias with a time zone."""
-    zoned = re.fullmatch(r"timestamp\[(\w+), tz=(.+)\]", alias)
-    kind: pa.DataType = pa.timestamp(zoned[1], zoned[2]) if zoned else pa.type_for_alias(alias)
-    return kind
 
 
 def read_batches(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dkan_core.data.source.columns import column_types
+from dkan_core.data.source.column_types import column_types
 
 
 def is_frame(rows: Any) -> bool:

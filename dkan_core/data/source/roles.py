@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from dkan_core.config.prepare import PrepareConfig
-from dkan_core.data.source.columns import is_number, is_sparse, is_text
+from dkan_core.data.source.column_types import is_number, is_sparse, is_text
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.errors import DataError
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dkan_core.data.source.columns import is_number, is_text, read_batches
+from dkan_core.data.source.column_types import is_number, is_text
+from dkan_core.data.source.columns import read_batches
 
 TIMES = re.compile(
     r"date|datetime|timestamp|time|ts|year|month|year_?month|quarter"

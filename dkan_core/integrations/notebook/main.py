@@ -17,7 +17,7 @@ from dkan_core.config import PrepareConfig, TrainConfig
 from dkan_core.data.encoding.fitting import MIN_CATEGORY_ROWS
 from dkan_core.data.encoding.raw_columns import numbers
 from dkan_core.data.preparation.prepare import prepare
-from dkan_core.data.source.columns import is_number
+from dkan_core.data.source.column_types import is_number
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED, macro_average_precision
 from dkan_core.evaluation.prediction import best_device

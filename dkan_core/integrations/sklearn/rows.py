@@ -20,7 +20,7 @@ from dkan_core.data.encoding.like import check_features
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.preparation.statistics import sample_rows
-from dkan_core.data.source.columns import column_types
+from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table
 from dkan_core.data.source.roles import feature_columns
 from dkan_core.data.source.splits import hold_out

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
-from sklearn.datasets import load_breast_cancer
 from sklearn.impute import SimpleImputer
 from sklearn.metrics import average_precision_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -389,25 +388,3 @@ def test_every_class_is_held_out_by_its_share() -> None:
         for value in (0, 1):
             count = np.count_nonzero(labels[:, label] == value)
             assert np.count_nonzero(labels[held_out, label] == value) == pytest.approx(0.2 * count, rel=0.35, abs=1)
-
-
-def test_row_without_a_category_is_scored() -> None:
-    """A frame of one row has no type for a column that is None there."""
-    rng = np.random.default_rng(0)
-    X = pd.DataFrame({"x": rng.normal(size=400), "promo": rng.choice(["a", "b"], 400)})
-    model = FastKANClassifier(hidden=(4,), epochs=1, random_state=0, n_jobs=1).fit(X, X["x"] > 0)
-    row = X.head(1).assign(promo=None)
-    assert model.predict_proba(row).shape == (1, 2)
-    with pytest.raises(TypeError, match="X: column 'promo': each column's argument must be a string or a number"):
-        model.predict_proba(X.head(2).assign(promo=["a", 1]))
-
-
-def test_eval_set_may_be_a_list_of_one_pair() -> None:
-    """As LightGBM and XGBoost take it."""
-    X, y = load_breast_cancer(return_X_y=True)
-    settings: dict[str, Any] = {"hidden": (4,), "epochs": 1, "random_state": 0, "n_jobs": 1}
-    pair = (X[:100], y[:100])
-    first, second = (FastKANClassifier(**settings).fit(X[100:], y[100:], eval_set=given) for given in (pair, [pair]))
-    assert first.validation_average_precision_ == second.validation_average_precision_
-    with pytest.raises(ValueError, match="eval_set must be one pair"):
-        FastKANClassifier(**settings).fit(X, y, eval_set=[pair, pair])
