@@ -53,7 +53,7 @@ class ReasonFinder:
         self._explainer = explainer_of(saved.module, saved.preprocessor, device, places)
         self._listed = listed_columns(saved.preprocessor)
         columns = source_columns(saved.preprocessor)
-        self._times = {column.name: column for column in columns if column.is_calendar}
+        self._calendar = {column.name: column for column in columns if column.is_calendar}
         self._names = pa.array([CROSS.join(columns) for columns in self._explainer.sources])
 
     def of_label(self, label: str) -> Self:
@@ -117,7 +117,7 @@ class ReasonFinder:
     def _text_of(self, rows: pa.RecordBatch | pa.Table, name: str, where: str) -> pa.Array:
         """Return a column's values as text: weekdays by their names, and times, which prepared rows have in seconds."""
         values = self._preprocessor.column_of(rows, name, where)
-        column = self._times.get(name)
+        column = self._calendar.get(name)
         if column is None or not is_number(values.type):
             return _text(values)
         texts = (None if value is None else written_value(column, value) for value in values.to_pylist())
