@@ -61,7 +61,7 @@ def inject(folder: Path, body: str) -> dict[str, str]:
 WAIT_IN_EVERY_STEP = """
 import time
 def trace(frame, event, arg):
-    if event == "call" and frame.f_code.co_name == "apply_updates" and not os.path.exists(DONE):
+    if event == "call" and frame.f_code.co_name == FUNCTION and not os.path.exists(DONE):
         time.sleep(SECONDS)
 sys.settrace(trace)
 """
@@ -73,8 +73,10 @@ dkan_core.training.roles.evaluator.MAX_SAVING_SHARE = float("inf")
 """
 
 
-def slow_steps(folder: Path, until: Path, seconds: float = 0.05, *, save_at_once: bool = False) -> dict[str, str]:
-    """Return the environment in which every step of a server takes its time until a file is there.
+def slow_steps(
+    folder: Path, until: Path, seconds: float = 0.05, *, within: str = "apply_updates", save_at_once: bool = False
+) -> dict[str, str]:
+    """Return the environment in which every step takes its time until a file is there.
 
     Steps are quicker than a process starts: a run would be over before its last fault.
 
@@ -82,7 +84,10 @@ def slow_steps(folder: Path, until: Path, seconds: float = 0.05, *, save_at_once
         folder: For the code that does it.
         until: The file.
         seconds: Of a step.
+        within: The function that takes the time: one of the server's, or of a worker's.
         save_at_once: Whether the evaluator saves each better model, however much of the time that takes.
     """
-    body = WAIT_IN_EVERY_STEP.replace("DONE", repr(str(until))).replace("SECONDS", str(seconds))
+    body = WAIT_IN_EVERY_STEP
+    for name, value in {"DONE": str(until), "SECONDS": seconds, "FUNCTION": within}.items():
+        body = body.replace(name, repr(value))
     return inject(folder, body + SAVE_AT_ONCE * save_at_once)

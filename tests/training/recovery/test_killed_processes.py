@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,28 +85,28 @@ def test_all_killed_at_once_and_then_the_process_that_they_are_forked_from(
     check_nothing_lost(background.run, train_rows, CONFIG, expected)
 
 
-def wait_for_reassignment(ledger: Record[Ledger]) -> None:
-    """Wait until a work unit has been taken from a worker and given to another."""
-    before = ledger.read().reassigned
-    wait_until(lambda: ledger.read().reassigned > before)
+def wait_for_reassignment(ledger: Record[Ledger], before: Ledger) -> None:
+    """Wait until more work units than before have been taken from a worker and given to another."""
+    wait_until(lambda: ledger.read().reassigned > before.reassigned)
 
 
 def test_stopped_worker_loses_its_work_unit_and_its_late_push_is_refused(
-    start: Callable[..., Background], expected: npt.NDArray[np.float32], train_rows: int
+    start: Callable[..., Background], tmp_path: Path, expected: npt.NDArray[np.float32], train_rows: int
 ) -> None:
-    background = start()
+    done = tmp_path / "done"
+    background = start(**slow_steps(tmp_path, until=done, within="compute_gradient"))
     with ledger_of(background) as ledger:
-        wait_for_step(ledger, 51)
-        # One that is stopped before it has seen its work unit has nothing to push: then it is stopped again.
-        while not ledger.read().late and ledger.read().step < STEPS - 100:
+        wait_for_step(ledger, 2)
+        # It is stopped again if it has just pushed, or has not seen its work unit yet: then nothing of it comes late.
+        while not ledger.read().late:
+            before = ledger.read()
             pid = background.kill("worker-1", signal.SIGSTOP)
-            while not is_busy(background, 1):
-                os.kill(pid, signal.SIGCONT)
-                time.sleep(0.001)
-                os.kill(pid, signal.SIGSTOP)
-            wait_for_reassignment(ledger)
+            if is_busy(background, 1):
+                wait_for_reassignment(ledger, before)
             os.kill(pid, signal.SIGCONT)
-            time.sleep(0.05)
+            wait_for_step(ledger, before.step + 3)
+        assert not ledger.read().ended, "the push came too late to count"
+        done.touch()
     assert background.wait()[0] == 0
     check_nothing_lost(background.run, train_rows, CONFIG, expected)
     found = facts(background.run)
