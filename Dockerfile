@@ -51,6 +51,12 @@ RUN uv build --wheel --build-constraints requirements-build.txt --require-hashes
     && uv pip install --python /opt/dkan/bin/python --prefix /own --no-deps --require-hashes --requirement /tmp/kfp.txt
 
 FROM ${BASE}
+ARG VARIANT=gpu
+# Triton compiles what launches its kernels when they are first used.
+# hadolint ignore=DL3008
+RUN if [ "${VARIANT}" = gpu ] && ! command -v gcc; then \
+        apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*; \
+    fi
 # Two layers: a change of the code builds, pushes and pulls only the small one anew.
 COPY --from=dependencies /opt/dkan /opt/dkan
 COPY --from=build /own /opt/dkan
@@ -66,7 +72,6 @@ CMD ["dkan", "--help"]
 # Last: another revision then copies nothing anew.
 ARG VERSION=0.2.0
 ARG REVISION=unknown
-ARG VARIANT=gpu
 LABEL org.opencontainers.image.title="dkan" \
       org.opencontainers.image.description="Train FastKAN on huge tabular data, as a Kubeflow Pipelines bundle" \
       org.opencontainers.image.version="${VERSION}" \

@@ -123,7 +123,7 @@ class TrainConfig:
     """Factor of a part's learning rate, as PART=FACTOR; the longest of the names that a tensor begins with counts."""
 
     strategy: Strategy = setting("auto", "Distribution", form=True)
-    """How workers synchronize; "auto" is single with one worker, allreduce under torchrun, else parameter-server."""
+    """How workers synchronize; "auto": single with one, allreduce on GPUs or under torchrun, else parameter-server."""
 
     tensor_parallel_size: Annotated[int | None, Field(ge=2, le=1024)] = setting(None, "Distribution", advanced=True)
     """Workers that divide one copy of the model among them, with strategy hybrid. Default: 2."""

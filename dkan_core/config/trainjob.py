@@ -53,7 +53,8 @@ class NodesConfig:
     memory_per_node: Quantity = ""
     """Memory of each node, such as 64Gi; empty: none requested."""
 
-    shm_size: Quantity = ""
+    # NCCL takes 9 MB for each pair of GPUs that cannot read each other's memory.
+    shm_size: Quantity = "2Gi"
     """Size of /dev/shm on each node, such as 8Gi, for NCCL; empty: the cluster's default, usually 64 MB."""
 
     namespace: Name = ""

@@ -74,6 +74,12 @@ def test_versions_are_those_of_the_lock(image: Image) -> None:
     assert not {name: version for name, version in versions.items() if version not in locked[name]}
 
 
+def test_gpu_variant_has_the_compiler_that_triton_calls(image: Image) -> None:
+    if image.variant == "gpu":
+        code = "from triton.runtime.build import _find_compiler; print(_find_compiler('c'))"
+        assert python(image, code)
+
+
 def test_cpu_variant_holds_no_cuda(image: Image) -> None:
     if image.variant != "cpu":
         pytest.skip("there is no index of CPU builds of torch here")

@@ -18,7 +18,7 @@ from tests.image.engine import docker, docker_output
 
 pytestmark = [pytest.mark.image, pytest.mark.timeout(BUILD_SECONDS + 300)]
 USER = "54321:54321"
-HARDENED = "--read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges --memory 4g --network none"
+HARDENED = "--read-only --tmpfs /tmp:exec --cap-drop ALL --security-opt no-new-privileges --memory 4g --network none"
 PLAIN = ("--model", "fastkan", "--hidden", "16", "--batch-size", "64")
 
 

@@ -102,6 +102,22 @@ def test_fastest_that_is_right_is_taken(
     assert "compile does not run" not in caplog.text, "nothing is compiled for what takes no time"
 
 
+def test_candidate_that_needs_too_much_memory_for_all_rows_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def greedy(x: Tensor, weight: Tensor, centers: Tensor, width: float) -> Tensor:
+        if len(x) > 40:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return RIGHT(x, weight, centers, width)
+
+    measure = choice.pass_seconds
+    set_candidates(monkeypatch, {"fused": (0, greedy), "recompute": (0, RIGHT)})
+    monkeypatch.setattr(choice, "pass_seconds", measure)
+    monkeypatch.setattr(choice, "CHECKED_ROWS", 30)
+    assert best() == "recompute"
+    assert "kernel fused of radial_linear runs out of memory on cpu" in caplog.text
+
+
 def test_choice_is_kept_for_other_processes(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

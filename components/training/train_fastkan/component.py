@@ -65,7 +65,7 @@ def train_fastkan(
         blend: Average the network of model auto with an additive model of the same rows; validation AP chooses the
             weight.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
-        strategy: How workers synchronize; "auto" is single with one worker, allreduce under torchrun, else
+        strategy: How workers synchronize; "auto": single with one, allreduce on GPUs or under torchrun, else
             parameter-server. One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single, tensor-parallel,
             hybrid, pipeline.
         epochs: Maximum passes over the train split; may be raised when resuming. 0: from the number of rows.

@@ -43,7 +43,7 @@ def train_fastkan_nodes(
     workers_per_node: int = 1,
     cpu_per_node: str = "",
     memory_per_node: str = "",
-    shm_size: str = "",
+    shm_size: str = "2Gi",
     namespace: str = "",
     runtime: str = "torch-distributed",
     timeout_seconds: int = 86400,
@@ -86,7 +86,7 @@ def train_fastkan_nodes(
         blend: Average the network of model auto with an additive model of the same rows; validation AP chooses the
             weight.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
-        strategy: How workers synchronize; "auto" is single with one worker, allreduce under torchrun, else
+        strategy: How workers synchronize; "auto": single with one, allreduce on GPUs or under torchrun, else
             parameter-server. One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single, tensor-parallel,
             hybrid, pipeline.
         epochs: Maximum passes over the train split; may be raised when resuming. 0: from the number of rows.

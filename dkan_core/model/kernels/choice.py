@@ -253,7 +253,12 @@ def _times(case: Case, operation: Operation, operands: Operands) -> dict[Name, f
             break
         worth = any(case.gradients) and min(seconds.values(), default=0.0) > WORTH_COMPILING
         if (name != "compile" or worth) and is_right(name, operation, operands):
-            seconds[name] = pass_seconds(name, operation, operands)
+            # Right for some rows, it may need too much memory for all of them.
+            try:
+                seconds[name] = pass_seconds(name, operation, operands)
+            except torch.OutOfMemoryError:
+                logger.warning("kernel %s of %s runs out of memory on %s", name, operation.name, operands.device)
+                torch.cuda.empty_cache()
     return seconds
 
 

@@ -149,12 +149,15 @@ def _backward(
     half = B.to(tl.int64) * O
     left = tl.minimum(stretch * TB, B - begin).to(tl.int32)
     sum_IO = tl.zeros((TI, TO), dtype=tl.float32)
+    rows = tl.arange(0, TB)
     for first in range(0, left, TB):
-        rows = first + tl.arange(0, TB)
-        byte_IB = tl.load(stored + rows[None, :] * I + inputs, (rows[None, :] < left) & (inputs < I), 0)
+        byte_IB = tl.load(stored + rows[None, :] * I + inputs, (rows[None, :] < left - first) & (inputs < I), 0)
         value_IB = _silu(byte_IB, step, limit) if IS_SILU else _gaussian(byte_IB, center, scale, step, limit)
-        mask = (rows[:, None] < left) & (outputs < O)
+        mask = (rows[:, None] < left - first) & (outputs < O)
         sum_IO = _add_product(value_IB, grad + rows[:, None] * O + outputs, half, mask, sum_IO, HALVES, False)
+        # Not by an offset from the beginning of the part, which 32 bits might not hold.
+        stored += TB * I
+        grad += TB * O
     grad_weight += (part * FUNCTIONS + function).to(tl.int64) * O * I
     tl.store(grad_weight + outputs * I + inputs, sum_IO, (inputs < I) & (outputs < O))
 

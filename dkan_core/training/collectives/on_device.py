@@ -12,6 +12,7 @@ Shape suffixes: P trainable parameters, N numbers of a buffer.
 
 import os
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -70,6 +71,10 @@ class DeviceExchange(StepExchange):
     def all_reduce(self, buffer_N: Tensor) -> None:
         """Do the same where the process group is."""
         self.process_group.all_reduce(buffer_N)
+
+    def wait_for_peers(self, record_activity: Callable[[], None]) -> None:
+        """Wait until all ranks are ready to take steps, however long it takes them."""
+        self.process_group.wait_for_all("steps", record_activity)
 
     def all_agree(self, agreed: bool) -> bool:
         """Tell whether all ranks say yes: they launch their sums in the same way."""

@@ -8,7 +8,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -23,6 +24,12 @@ from dkan_core.training.communication.rendezvous import PEER_LOST, Rendezvous
 from dkan_core.training.roles.stopwatch import Stopwatch
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+MEETING_SECONDS = 1800.0
+"""How long ranks wait for each other to be ready: as long as the launcher tries to start one."""
+
+POLL_SECONDS = 0.1
+"""How often they look."""
 
 logger = logging.getLogger(__name__)
 
@@ -119,10 +126,10 @@ class ProcessGroup:
         with self.exit_on_peer_loss():
             # Without one of its own torch.distributed waits 30 minutes for a rank whose node is gone.
             patience = timedelta(seconds=timeout)
-            store = PrefixStore(
+            self._store = PrefixStore(
                 rendezvous.prefix, open_tcp_store(rendezvous.host, rendezvous.port, timeout, is_master=False)
             )
-            dist.init_process_group(rendezvous.backend, store=store, rank=rank, world_size=size, timeout=patience)
+            dist.init_process_group(rendezvous.backend, store=self._store, rank=rank, world_size=size, timeout=patience)
 
     @contextmanager
     def exit_on_peer_loss(self) -> Iterator[None]:
@@ -147,6 +154,22 @@ class ProcessGroup:
         self.stopwatch.lap("compute")
         yield
         self.stopwatch.lap("exchange")
+
+    def wait_for_all(self, place: str, record_activity: Callable[[], None]) -> None:
+        """Wait until every rank has come to a place, which may take some of them minutes longer than others.
+
+        Args:
+            place: Its name; each rank comes there once.
+            record_activity: Called again and again: whoever waits is not stuck, and who is waited for may be.
+        """
+        deadline = time.monotonic() + MEETING_SECONDS
+        with self.exit_on_peer_loss():
+            self._store.set(f"{place}/{self.rank}", "")
+            while not self._store.check([f"{place}/{rank}" for rank in range(self.size)]):
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"other ranks have not come to {place!r} for {MEETING_SECONDS:g} s")
+                record_activity()
+                time.sleep(POLL_SECONDS)
 
     def all_reduce(self, buffer_N: Tensor) -> None:
         """Put the sum over all ranks in the place of each one's numbers."""

@@ -60,7 +60,7 @@ class DeviceSteps(LocalSteps):
         super().__init__(replica, batches, rules, on_step)
         self.device = replica.device
         self.exchange = exchange or Alone(replica, rules.config)
-        self.resident = rows_on_device(batches.reader, rules.config, self.device)
+        self.resident = rows_on_device(batches.reader, rules.config, self.device, on_step)
         if self.resident is None:
             place_on_host(batches.reader, rules.config)
         parameters = replica.values_P.numel()
@@ -132,6 +132,8 @@ class DeviceSteps(LocalSteps):
         why_not = self.exchange.why_not_captured
         if not why_not and self.resident is None:
             why_not = "batches are sent to the device"
+        # Their rows may come from slower disks, and their kernels be compiled, where ours were there.
+        self.exchange.wait_for_peers(self.on_step)
         self._takes_graph = self.exchange.all_agree(not why_not)
         if not self._takes_graph:
             reason = why_not or "another rank's cannot be"

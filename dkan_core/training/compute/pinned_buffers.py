@@ -17,7 +17,13 @@ def copies_to(device: torch.device) -> DeviceCopies | None:
         # Behind the copies, which are in the same stream: when it is reached they have ended.
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(device))
-        return event.synchronize
+
+        def wait() -> None:
+            # The loader's thread has a current device of its own: on the first GPU, a call would open a context there.
+            with torch.cuda.device(device):
+                event.synchronize()
+
+        return wait
 
     return DeviceCopies(pin=pinned, begun=begun)
 

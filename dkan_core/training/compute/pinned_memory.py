@@ -1,6 +1,7 @@
 """Memory of the host that a GPU may read and write by itself, at the speed of the link and beside the host's work."""
 
 import logging
+from contextlib import suppress
 
 import torch
 
@@ -31,5 +32,12 @@ def pin(arrays: list[Float32], device: torch.device) -> bool:
         if code:
             # Such as by a limit on locked memory: it costs speed alone.
             logger.warning("%.1f MB cannot be pinned (CUDA error %d): copies take longer", array.nbytes / 1e6, code)
+            _forget_error(device)
             return False
     return True
+
+
+def _forget_error(device: torch.device) -> None:
+    """Clear the error that CUDA keeps for this thread, which torch would find after its next kernel, and raise."""
+    with suppress(RuntimeError):
+        torch.ones(1, device=device)

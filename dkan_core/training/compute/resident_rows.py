@@ -6,6 +6,7 @@ Shape suffixes: N rows of the split, B rows of a batch.
 """
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -37,13 +38,16 @@ def may_lie_on_device(config: ResolvedTrainConfig, device: torch.device) -> bool
     return takes_steps and device.type == "cuda" and config.data_in in ("auto", "device")
 
 
-def rows_on_device(reader: RowReader, config: ResolvedTrainConfig, device: torch.device) -> "ResidentRows | None":
+def rows_on_device(
+    reader: RowReader, config: ResolvedTrainConfig, device: torch.device, on_chunk: Callable[[], None] = lambda: None
+) -> "ResidentRows | None":
     """Copy all rows of a split to a device; return None where they do not fit there.
 
     Args:
         reader: The split.
         config: Resolved settings.
         device: Where the rows are to lie.
+        on_chunk: Called whenever some more of them are there.
 
     Raises:
         ConfigError: They do not fit, and no other place is wanted.
@@ -54,7 +58,7 @@ def rows_on_device(reader: RowReader, config: ResolvedTrainConfig, device: torch
     if fits_device(reader, device):
         # Processes that share a device count its free memory at the same moment, and all take it.
         try:
-            return ResidentRows(reader, config, device)
+            return ResidentRows(reader, config, device, on_chunk)
         except torch.cuda.OutOfMemoryError:
             logger.warning("%s ran out of memory while %.1f GB of rows were copied there", device, size)
         torch.cuda.empty_cache()
@@ -79,15 +83,22 @@ class ResidentRows:
         reader: The split.
         config: Resolved settings.
         device: Where the rows are to lie.
+        on_chunk: Called whenever some more of them are there.
     """
 
-    def __init__(self, reader: RowReader, config: ResolvedTrainConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        reader: RowReader,
+        config: ResolvedTrainConfig,
+        device: torch.device,
+        on_chunk: Callable[[], None] = lambda: None,
+    ) -> None:
         self.reader = reader
         self.seed = config.seed
         self.keep_keys = config.bags_rows
         self.device = device
         self.rows = reader.rows
-        self.arrays = _upload(reader, device)
+        self.arrays = _upload(reader, device, on_chunk)
         self.order_N = torch.empty(self.rows, dtype=torch.int64, device=device)
         self._epoch = -1
 
@@ -117,7 +128,7 @@ class ResidentRows:
         return {**batch, "dropout_key": key_B}
 
 
-def _upload(reader: RowReader, device: torch.device) -> dict[str, Tensor]:
+def _upload(reader: RowReader, device: torch.device, on_chunk: Callable[[], None]) -> dict[str, Tensor]:
     """Copy all rows to a device, in their stored order."""
     arrays: dict[str, Tensor] = {}
     chunk = max(1, CHUNK_BYTES // max(1, reader.row_bytes))
@@ -129,4 +140,5 @@ def _upload(reader: RowReader, device: torch.device) -> dict[str, Tensor]:
                     dtype = torch.from_numpy(rows[:0]).dtype
                     arrays[name] = torch.empty((reader.rows, *rows.shape[1:]), dtype=dtype, device=device)
                 arrays[name][start:stop].copy_(torch.from_numpy(rows))
+            on_chunk()
     return arrays

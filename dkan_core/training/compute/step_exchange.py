@@ -1,5 +1,7 @@
 """What a step on a device has to do with other processes: the interface, and what it is where there are none."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -60,6 +62,13 @@ class StepExchange:
         Args:
             state_3P: Changed in place.
             rows: What this process's count.
+        """
+
+    def wait_for_peers(self, record_activity: Callable[[], None]) -> None:
+        """Wait until all processes are ready to take steps, however long it takes them.
+
+        Args:
+            record_activity: Called again and again meanwhile.
         """
 
     def all_agree(self, agreed: bool) -> bool:

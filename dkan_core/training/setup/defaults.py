@@ -10,6 +10,7 @@ from dkan_core.data.loading.order import slice_of
 from dkan_core.errors import ConfigError
 from dkan_core.model.kernels import check_kernel, describe_kernel
 from dkan_core.tracking.mlflow.client import check_mlflow
+from dkan_core.training.communication.process_group import backend_for_devices
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.setup.model_division import check_columns, check_division, tensor_parallel_size
 from dkan_core.training.setup.monotone import parse_monotone
@@ -263,11 +264,18 @@ def _ema_decay(config: TrainConfig) -> float:
     return 0.0 if config.model == "additive" else EMA_DECAY
 
 
+def _default_strategy(config: TrainConfig, devices: Sequence[str]) -> ResolvedStrategy:
+    if config.mode != "sync":
+        return "parameter-server"
+    if len(devices) == 1:
+        return "single"
+    # Where each worker has a GPU of its own, sums between GPUs spare each step the way through the host.
+    return "parameter-server" if backend_for_devices(devices) == "gloo" else "allreduce"
+
+
 def _strategy(config: TrainConfig, devices: Sequence[str], torchrun: TorchRun | None) -> ResolvedStrategy:
     if torchrun is None:
-        is_alone = len(devices) == 1 and config.mode == "sync"
-        default: ResolvedStrategy = "single" if is_alone else "parameter-server"
-        return default if config.strategy == "auto" else config.strategy
+        return _default_strategy(config, devices) if config.strategy == "auto" else config.strategy
     if config.strategy in ("parameter-server", "single"):
         raise ConfigError(
             f"strategy {config.strategy}: torchrun has started {torchrun.size} ranks; choose allreduce, ring, ddp or "

@@ -1,6 +1,9 @@
 """Which device each process of a run computes on, and with how many threads."""
 
+import logging
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -8,6 +11,11 @@ from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.errors import ConfigError
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.utils.resources import available_cores
+
+NVIDIA_DRIVER = Path("/dev/nvidiactl")
+"""Where there is an NVIDIA driver and, in a container, a GPU was asked for."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -108,9 +116,16 @@ def _visible_gpus() -> int:
 
 def _device_kind(config: TrainConfig, gpus: int) -> str:
     """Return what the setting names, or for "auto" CUDA if there is any."""
-    if config.device == "auto":
-        return "cuda" if gpus else "cpu"
-    return config.device
+    if config.device != "auto":
+        return config.device
+    if not gpus and NVIDIA_DRIVER.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+        needs = f"it needs a driver for CUDA {torch.version.cuda}" if torch.version.cuda else "it is a build for CPUs"
+        logger.warning(
+            "device auto: training on the CPU, although there is an NVIDIA driver: torch %s finds no GPU (%s, and "
+            "nvidia-smi shows what is there)",
+            *(torch.__version__, needs),
+        )
+    return "cuda" if gpus else "cpu"
 
 
 def _check_visible(name: str, device: str, gpus: int) -> None:

@@ -1,5 +1,6 @@
 """When a step becomes a graph, when it does not and why, and when the graph is given up."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,6 +78,9 @@ class Peer(ProcessGroup):
 
     def all_reduce(self, buffer_N: torch.Tensor) -> None:
         buffer_N += buffer_N.clone() if self.agrees else 1
+
+    def wait_for_all(self, place: str, record_activity: Callable[[], None]) -> None:
+        assert place == "steps"
 
 
 @pytest.mark.parametrize(

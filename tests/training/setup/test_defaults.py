@@ -1,6 +1,7 @@
 """What is left open is chosen by rule; what the machine cannot do is refused."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from dkan_core import ConfigError, TrainConfig, build_config
 from dkan_core.config import ResolvedTrainConfig
+from dkan_core.training.setup import placement
 from dkan_core.training.setup.defaults import log_choices, resolve
 from dkan_core.training.setup.placement import Placement
 from dkan_core.training.setup.sizing import QUALITIES
@@ -192,6 +194,34 @@ def test_slice_weights_must_give_every_worker_rows(weights: tuple[float, ...], m
 def test_label_weights_must_be_as_many_as_labels() -> None:
     with pytest.raises(ConfigError, match="label_weights: 3 numbers; the data has 2 labels"):
         resolve(TrainConfig(device="cpu", label_weights=(1, 1, 1)), 100, labels=2)
+
+
+@pytest.mark.parametrize(
+    ("devices", "mode", "strategy"),
+    [
+        ("cuda:0", "sync", "single"),
+        ("cuda:0,cuda:1", "sync", "allreduce"),
+        ("cuda:0,cuda:1", "average", "parameter-server"),
+        ("cuda:0,cuda:0", "sync", "parameter-server"),
+        ("cpu,cpu", "sync", "parameter-server"),
+    ],
+)
+def test_strategy_follows_from_the_devices(
+    devices: str, mode: Literal["sync", "average"], strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "_visible_gpus", lambda: 2)
+    assert resolve(TrainConfig(device=devices, mode=mode), 10_000).strategy == strategy
+
+
+@pytest.mark.parametrize("visible", ["", "0"])
+def test_driver_without_a_gpu_that_torch_can_use_is_said(
+    visible: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(placement, "_visible_gpus", lambda: 0)
+    monkeypatch.setattr(placement, "NVIDIA_DRIVER", tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert resolve(TrainConfig(), 10_000).device == "cpu"
+    assert ("training on the CPU, although there is an NVIDIA driver" in caplog.text) == bool(visible)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
