@@ -72,7 +72,7 @@ class Settings:
     """Size of the training step's /dev/shm, which counts against its memory limit."""
 
     retries: int = 3
-    """How often a training step whose pod died is started again; it resumes from its last checkpoint."""
+    """How often a training step whose process failed is started again; it resumes from its last checkpoint."""
 
     backoff: str = "30s"
     """Pause before the first retry; each later one is twice as long."""
@@ -168,7 +168,7 @@ def place_training(task: PipelineTask, values: Values, settings: Settings) -> Pi
 
 
 def retry(task: PipelineTask, settings: Settings) -> PipelineTask:
-    """Have a step that resumes where it stopped started again when its pod is lost."""
+    """Have a step that resumes where it stopped started again when its process fails."""
     return task.set_retry(
         settings.retries,
         backoff_duration=settings.backoff,

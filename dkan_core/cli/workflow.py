@@ -72,9 +72,9 @@ def prepare(
         int | None,
         option(
             "--workers",
-            help="Parts of the rows to work on at once, so that the same command continues if it is killed; 0 takes "
-            "all rows in one go, which costs less. The result is the same, and all cores are used. Default: 1 from 5 "
-            "billion values on, 20 GB as float32; else 0.",
+            help="Number of parts to prepare at once. With 1 or more, the same command continues if it is killed; 0 "
+            "prepares all rows in one pass, which costs less. The result is the same, and all cores are used. "
+            "Default: 1 from 5 billion values on, 20 GB as float32; else 0.",
             group="Output",
         ),
     ] = None,
@@ -337,7 +337,7 @@ def predict(
         int,
         option(
             "--reasons",
-            help="How many of the columns that moved a row's score the most to add, with value and log-odds; 0: none.",
+            help="Number of columns to report per row, the strongest first, with value and log-odds; 0: none.",
             group="Output",
         ),
     ] = 0,

@@ -255,7 +255,7 @@ class TrainConfig:
     """Seconds that a worker waits for the others before giving up, with a strategy that has no server."""
 
     debug_distributed: bool = setting(False, "Distribution")
-    """Record and check what ranks exchange, with a strategy that has no server; where one times out, RUN/logs tells."""
+    """Record and check what ranks exchange, with a strategy that has no server; RUN/logs has the details."""
 
     checkpoint_steps: Annotated[int | None, Field(ge=1, le=10**12)] = setting(None, "Output", advanced=True)
     """Steps between two checkpoints. Default: one at an evaluation, unless writing takes over 5% of the time."""

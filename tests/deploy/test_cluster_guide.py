@@ -62,3 +62,5 @@ def test_calls_fit_the_sdk_and_the_form(
     form = inputs_of(package_of("single-node"))
     needed = {name for name, field in form.items() if not field.get("isOptional")}
     assert needed <= set(made.kwargs[values]) <= set(form)
+    # What the SDK asks for, and its signature does not tell.
+    assert ("pipeline_id" in made.kwargs) == ("version_id" in made.kwargs)

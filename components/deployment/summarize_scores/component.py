@@ -24,7 +24,7 @@ def summarize_scores(
 
     Returns:
         average_precision: Mean over the labels; 0 without label columns.
-        max_psi: Largest population stability index of a column or score; 0 if the model has no distribution.
+        max_psi: Largest population stability index of a column or score; 0: no limit, as a model without one needs.
     """
     from dkan_core import summarize_scoring
 

@@ -123,7 +123,9 @@ def _check_new(task: PreparationTask, earlier: PreparedData) -> None:
     known = {identity(file) for file in earlier.sources}
     for file in task.files:
         if identity(file) in known:
-            raise DataError(f"{file.path}: its rows are already there; twice, they could be in train and in test")
+            raise DataError(
+                f"{file.path}: its rows are already there; adding them again could put a row in both train and test"
+            )
 
 
 def _remove_leftovers(place: SharedFolder, earlier: PreparedData) -> None:
