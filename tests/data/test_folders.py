@@ -56,6 +56,8 @@ def test_folders_give_what_columns_give(raw: tuple[Path, pa.Table], tmp_path: Pa
     )
     shards = contents(tmp_path / "out") | {"manifest.json": b""}
     assert shards == contents(tmp_path / "whole") | {"manifest.json": b""}
+    prepare(folder / "year=*", tmp_path / "matched", config)
+    assert contents(tmp_path / "matched") | {"manifest.json": b""} == shards
     prepare(folder / "year=*/*/*/*.parquet", tmp_path / "parts", config, workers=2)
     assert contents(tmp_path / "parts") | {"manifest.json": b""} == shards
 

@@ -13,6 +13,7 @@ import pytest
 from dkan_core import DataError, PrepareConfig, prepare, save_pointer
 from dkan_core.data.preparation import prepare as preparation
 from dkan_core.data.source import columns
+from dkan_core.data.source.files import find_parquet
 from tests.data.tables import CONFIG, ROWS, contents, make_rows, replace_unnoticed, write
 
 
@@ -39,6 +40,19 @@ def test_hidden_files_and_folders_are_no_sources(tmp_path: Path) -> None:
         (tmp_path / "raw" / name).write_text("no rows")
     made = prepare(tmp_path / "raw", tmp_path / "out", CONFIG)
     assert [source.path for source in made.sources] == [str(path) for path in paths]
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_glob_of_folders_takes_the_files_in_them(tmp_path: Path, place: str) -> None:
+    """Spark and Dask write a table as a folder, whose name may end as that of a file."""
+    names = ("a.parquet/part-0.parquet", "a.parquet/_temporary/0.parquet", "b.parquet/deep/part-0.parquet", "c.parquet")
+    root = str(tmp_path) if place == "disk" else "memory://globbed"
+    fs, _ = fsspec.core.url_to_fs(root)
+    for name in names:
+        fs.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
+        fs.pipe_file(f"{root}/{name}", b"PAR1")
+    found = find_parquet([f"{root}/*.parquet"])
+    assert [path.replace(":///", "://").removeprefix(f"{root}/") for path in found] == [names[0], *names[2:]]
 
 
 def test_what_is_left_out_of_a_folder_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -76,13 +76,12 @@ def _list_source(source: str) -> list[str]:
     with readable(source):
         fs.invalidate_cache()  # others may have written there since this process looked
         if fs.isdir(path):
-            names = fs.find(path) if is_remote(source) else _walk(path)
-            names = [name for name in names if not _is_hidden(name.removeprefix(path))]
+            names = _files_below(fs, path, source)
         elif fs.exists(path):
             refuse_text(source)
             return [fs.unstrip_protocol(path) if is_remote(source) else path]
         elif any(mark in path for mark in "*?["):
-            names = [name for name in fs.glob(path) if not _is_hidden(Path(name).name)]
+            names = _matches(fs, path, source)
         else:
             raise DataError(f"{source}: no such file or folder")
         kept = [name for name in names if _is_parquet(fs, name)]
@@ -91,6 +90,23 @@ def _list_source(source: str) -> list[str]:
         count = f"{len(skipped)} files are" if len(skipped) > 1 else "1 file is"
         logger.warning("%s: %s not taken for Parquet, such as %s", source, count, skipped[0])
     return [fs.unstrip_protocol(name) if is_remote(source) else name for name in kept]
+
+
+def _matches(fs: Any, path: str, source: str) -> list[str]:
+    """List the files that a glob matches, and those in the folders that it matches."""
+    names: dict[str, None] = {}
+    for name, info in fs.glob(path, detail=True).items():
+        if _is_hidden(PurePosixPath(name).name):
+            continue
+        # Of a local link nothing but the file system knows what is behind it.
+        is_folder = info["type"] != "file" and fs.isdir(name)
+        names |= dict.fromkeys(_files_below(fs, name.rstrip("/"), source) if is_folder else [name])
+    return list(names)
+
+
+def _files_below(fs: Any, folder: str, source: str) -> list[str]:
+    names = fs.find(folder) if is_remote(source) else _walk(folder)
+    return [name for name in names if not _is_hidden(name.removeprefix(folder))]
 
 
 def _walk(folder: str) -> list[str]:
