@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from dkan_core.data.encoding.like import check_features
 from dkan_core.data.source.column_types import column_types
-from dkan_core.data.source.frames import column_names, frame_table
+from dkan_core.data.source.frames import cast_columns, column_names, frame_table
 from dkan_core.errors import DataError
 from dkan_core.evaluation.prediction import (
     SCORING_ROWS,
@@ -64,14 +64,16 @@ def _read(saved: SavedModel, frame: Any, columns: Sequence[str]) -> pa.Table:
             raise DataError(f"{FRAME}: column {name!r} is missing; it was to be passed through")
     read = [name for name in saved.preprocessor.columns if name in there]
     try:
-        table = frame_table(_select(frame, read), read)
+        table = frame_table(_select(frame, read), read, FRAME)
         # Of a column without any value nobody knows what it would hold: pandas says that it is one of numbers.
         for place, name in enumerate(read):
             if table[name].null_count == len(table):
                 table = table.set_column(place, name, pa.nulls(len(table)))
         types = column_types(FRAME, table.schema)
         check_features(saved.preprocessor, types, FRAME, because=TRAINED_WITH)
-        return table.cast(pa.schema(list(types.items())))
+        return cast_columns(table, types, FRAME)
+    except TypeError as error:
+        raise DataError(str(error)) from error
     except pa.ArrowException as error:
         raise DataError(f"{FRAME}: a column holds values of several types ({error})") from error
 

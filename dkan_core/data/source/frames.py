@@ -1,7 +1,6 @@
 """Rows in memory, as scikit-learn's users hold them, to a table with the columns that Parquet files would give."""
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,19 +28,41 @@ def to_table(rows: Any, names: Sequence[str], where: str = "X") -> pa.Table:
         where: The rows, as messages should call them.
 
     Raises:
-        TypeError: A column holds values of several types.
+        TypeError: A column holds values of several types, or of one that is no plain type.
     """
     try:
-        table = frame_table(rows, names) if is_frame(rows) else _array_table(rows).rename_columns(list(names))
+        table = frame_table(rows, names, where) if is_frame(rows) else _array_table(rows, names, where)
     except pa.ArrowException as error:
-        # The wording is scikit-learn's own. pyarrow knows the column by its number alone.
-        reason = str(error.args[0] if error.args else error)
-        place = re.search(r"column (\d+) with type", str(error))
-        column = f"column {names[int(place[1])]!r}: " if place else ""
-        raise TypeError(
-            f"{where}: {column}each column's argument must be a string or a number throughout ({reason})"
-        ) from error
-    return table.cast(pa.schema(list(column_types(where, table.schema).items())))
+        raise TypeError(f"{where}: {_mixed(error)}") from error
+    return cast_columns(table, column_types(where, table.schema), where)
+
+
+def _mixed(error: Exception) -> str:
+    # The wording is scikit-learn's own.
+    reason = error.args[0] if error.args else error
+    return f"each column's argument must be a string or a number throughout ({reason})"
+
+
+def cast_columns(table: pa.Table, types: Mapping[str, pa.DataType], where: str) -> pa.Table:
+    """Return a table whose columns have other types.
+
+    Raises:
+        TypeError: A column cannot be cast; ``where`` is what the message calls the rows.
+    """
+    return pa.table({name: _cast(table[name], kind, name, where) for name, kind in types.items()})
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str, where: str) -> pa.ChunkedArray:
+    # What polars makes of Categorical and Enum, of which Arrow can take no values.
+    if pa.types.is_dictionary(column.type) and pa.types.is_string_view(column.type.value_type):
+        column = column.cast(pa.dictionary(column.type.index_type, pa.large_string(), column.type.ordered))
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        if "interval" in str(kind):
+            hint = "holds intervals, as of pandas.cut; make them text with .astype(str)"
+            raise TypeError(f"{where}: column {name!r} {hint}") from error
+        raise TypeError(f"{where}: column {name!r} is {column.type}; expected numbers or text ({error})") from error
 
 
 def nulls_as_numbers(table: pa.Table) -> pa.Table:
@@ -54,26 +75,39 @@ def nulls_as_numbers(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(list(zip(table.schema.names, kinds, strict=True))))
 
 
-def frame_table(frame: Any, names: Sequence[str]) -> pa.Table:
+def frame_table(frame: Any, names: Sequence[str], where: str) -> pa.Table:
     """Return a frame as a table, with the types that its columns have.
 
     Args:
         frame: pandas, polars or Arrow.
         names: What the columns are to be called.
+        where: The rows, as messages should call them.
 
     Raises:
-        pa.ArrowException: A column holds values of several types.
+        TypeError: A column of pandas holds values of several types, or is sparse.
+        pa.ArrowException: A column of another frame does.
     """
     if not hasattr(frame, "iloc"):
         return pa.table(frame).rename_columns(list(names))
-    # pandas itself is not imported here: whoever holds a frame has it. Arrow wants names that are strings.
-    renamed = frame.set_axis([str(index) for index in range(frame.shape[1])], axis=1)
-    return pa.Table.from_pandas(renamed, preserve_index=False).rename_columns(list(names))
+    columns = [_array(frame.iloc[:, index], name, where) for index, name in enumerate(names)]
+    return pa.Table.from_arrays(columns, names=list(names))
 
 
-def _array_table(rows: np.ndarray[Any, Any]) -> pa.Table:
+def _array_table(rows: np.ndarray[Any, Any], names: Sequence[str], where: str) -> pa.Table:
     # As numbers, like every other array; a frame's booleans are categories.
     if rows.dtype.kind == "b":
         rows = rows.astype(np.uint8)
-    columns = [pa.array(rows[:, index], from_pandas=True) for index in range(rows.shape[1])]
-    return pa.Table.from_arrays(columns, names=[str(index) for index in range(len(columns))])
+    columns = [_array(rows[:, index], name, where) for index, name in enumerate(names)]
+    return pa.Table.from_arrays(columns, names=list(names))
+
+
+def _array(values: Any, name: str, where: str) -> pa.Array | pa.ChunkedArray:
+    """Return a column of pandas or NumPy; pandas itself is not imported here: whoever holds a frame has it."""
+    if hasattr(values, "sparse"):
+        raise TypeError(
+            f"{where}: column {name!r} is sparse; make it dense with .sparse.to_dense(), or give fit a scipy matrix"
+        )
+    try:
+        return pa.array(values, from_pandas=True)
+    except pa.ArrowException as error:
+        raise TypeError(f"{where}: column {name!r}: {_mixed(error)}") from error

@@ -4,10 +4,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.datasets import load_breast_cancer
 
 from dkan_core import FastKANClassifier
+from dkan_core.data.source.frames import to_table
 
 
 def test_row_without_a_category_is_scored() -> None:
@@ -19,6 +21,23 @@ def test_row_without_a_category_is_scored() -> None:
     assert model.predict_proba(row).shape == (1, 2)
     with pytest.raises(TypeError, match="X: column 'promo': each column's argument must be a string or a number"):
         model.predict_proba(X.head(2).assign(promo=["a", 1]))
+
+
+def test_column_that_cannot_be_read_is_named() -> None:
+    names = ["x", "u"]
+    frame = pd.DataFrame({"x": [1.0, 2.0]})
+    with pytest.raises(TypeError, match=r"X: column 'u' holds intervals, .*\.astype\(str\)"):
+        to_table(frame.assign(u=pd.cut(frame["x"], 2)), names)
+    with pytest.raises(TypeError, match=r"X: column 'u' is sparse; .*\.sparse\.to_dense\(\)"):
+        to_table(frame.assign(u=pd.arrays.SparseArray([0.0, 1.0])), names)
+    with pytest.raises(TypeError, match="X: column 'u': each column's argument must be a string or a number"):
+        to_table(np.array([[1, 1], [2, "a"]], dtype=object), names)
+
+
+def test_categories_of_polars_are_text() -> None:
+    codes = pa.array([1, None, 0], pa.uint32())
+    column = pa.DictionaryArray.from_arrays(codes, pa.array(["a", "b"], pa.string_view()))
+    assert to_table(pa.table({"c": column}), ["c"])["c"].to_pylist() == ["b", None, "a"]
 
 
 def test_eval_set_may_be_a_list_of_one_pair() -> None:
