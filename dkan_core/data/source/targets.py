@@ -22,8 +22,9 @@ Array = npt.NDArray[Any]
 def find_classes(y: Any) -> tuple[Array, list[str]]:
     """Return the classes, of several labels their indices, and the names of the labels."""
     if is_multilabel(y):
-        count = np.asarray(y).shape[1]
-        names = [str(name) for name in getattr(y, "columns", [f"label_{n}" for n in range(count)])]
+        count = _dense(y).shape[1]
+        given = getattr(y, "columns", [""] * count)
+        names = [str(name) or f"label_{n}" for n, name in enumerate(given)]
         if len(set(names)) < count:
             raise ValueError(f"labels must have names of their own, got {names}")
         return np.arange(count), names
@@ -36,13 +37,18 @@ def find_classes(y: Any) -> tuple[Array, list[str]]:
             f"Only binary classification is supported. The type of the target is {kind}. Give fit one column of 0 and "
             "1 per class, such as pandas.get_dummies(y): each is a label."
         )
-    return np.unique(y), [name if isinstance(name, str) else "label"]
+    return np.unique(y), [name if isinstance(name, str) and name else "label"]
 
 
 def is_multilabel(y: Any) -> bool:
     """Tell whether there are several labels: two dimensions, and more than one column."""
     shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
     return len(shape) == 2 and shape[1] > 1
+
+
+def _dense(y: Any) -> Any:
+    """Return labels as rows of values: those of scipy are sparse."""
+    return y.toarray() if hasattr(y, "toarray") else y if hasattr(y, "shape") else np.asarray(y)
 
 
 def encode_labels(y: Any, classes: Array) -> npt.NDArray[np.uint8]:
@@ -56,7 +62,7 @@ def encode_labels(y: Any, classes: Array) -> npt.NDArray[np.uint8]:
         ones_N = np.asarray(y == classes[-1])
         return ones_N.astype(np.uint8)[:, None]
     try:
-        values_NL = check_array(y, dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
+        values_NL = check_array(_dense(y), dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
     except (TypeError, ValueError) as error:
         # Of text NumPy says that it is no float, and not what to do.
         raise ValueError(

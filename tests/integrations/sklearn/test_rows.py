@@ -6,10 +6,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from scipy.sparse import csr_matrix
 from sklearn.datasets import load_breast_cancer
 
 from dkan_core import FastKANClassifier
 from dkan_core.data.source.frames import to_table
+from dkan_core.data.source.targets import encode_labels, find_classes
 
 
 def test_row_without_a_category_is_scored() -> None:
@@ -38,6 +40,15 @@ def test_categories_of_polars_are_text() -> None:
     codes = pa.array([1, None, 0], pa.uint32())
     column = pa.DictionaryArray.from_arrays(codes, pa.array(["a", "b"], pa.string_view()))
     assert to_table(pa.table({"c": column}), ["c"])["c"].to_pylist() == ["b", None, "a"]
+
+
+def test_labels_may_have_no_name_and_be_sparse() -> None:
+    assert find_classes(pd.Series([0, 1], name=""))[1] == ["label"]
+    assert find_classes(pd.DataFrame([[0, 1], [1, 0]], columns=["late", ""]))[1] == ["late", "label_1"]
+    sparse = csr_matrix([[0, 1], [1, 0], [1, 1]])
+    classes, names = find_classes(sparse)
+    assert names == ["label_0", "label_1"]
+    assert np.array_equal(encode_labels(sparse, classes), sparse.toarray())
 
 
 def test_eval_set_may_be_a_list_of_one_pair() -> None:
