@@ -103,12 +103,13 @@ def _changed(edit: Edit, cells: TermCells, effect_C: Float64, chosen_C: Mask | N
 def _isotonic(effect_C: Float64, cells: TermCells, *, rising: bool) -> Float64:
     from sklearn.isotonic import IsotonicRegression
 
-    order = cells.order()
+    # Values of one code are neighbours in no order, a frequent one and those about it: they share a level.
+    some_C = cells.code_C > 0
     # So little that only values without rows notice.
-    weight_C = cells.weight_C[order] + 1e-9
+    weight_C = cells.weight_C[some_C] + 1e-9
     found_C = effect_C.copy()
     regression = IsotonicRegression(increasing=rising)
-    found_C[order] = regression.fit_transform(np.arange(len(order)), effect_C[order], sample_weight=weight_C)
+    found_C[some_C] = regression.fit_transform(cells.code_C[some_C], effect_C[some_C], sample_weight=weight_C)
     return found_C
 
 

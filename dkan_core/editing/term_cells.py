@@ -64,11 +64,6 @@ class TermCells:
             other_C = self.other_C[part]
             table_V[self.own_C[part]] = effect_C[part] - np.where(other_C == NONE, 0.0, table_V[other_C])
 
-    def order(self) -> Int64:
-        """Return the cells with a value, from low to high."""
-        rising = np.lexsort((np.nan_to_num(self.value_C, nan=-np.inf), self.code_C))
-        return rising[self.code_C[rising] > 0]
-
 
 def cells_of(group: TermGroup, terms: AdditiveTerms, preprocessor: Preprocessor) -> TermCells:
     """Return the values of a term.

@@ -102,6 +102,15 @@ def test_an_edit_changes_its_term_and_no_other(name: str, model: Path, tmp_path:
         np.testing.assert_allclose(after[term], before[term], rtol=0, atol=1e-6)
 
 
+def test_a_monotone_column_is_so_on_both_sides_of_a_frequent_value(model: Path, tmp_path: Path) -> None:
+    edit(model, [{"term": "count", "action": "monotone", "direction": "-"}], tmp_path / "edited")
+    grid = np.sort(np.concatenate([np.arange(6) + step for step in (-0.3, -1e-3, 0, 1e-3, 0.3)]))
+    rows = pa.table({name: ROWS[name].take([0] * len(grid)) for name in ROWS.column_names})
+    rows = rows.set_column(rows.column_names.index("count"), "count", pa.array(grid))
+    before, after = (effects(each, rows)[0]["count"] for each in (model, tmp_path / "edited"))
+    assert (np.diff(before, axis=0) > 0.1).any() and (np.diff(after, axis=0) <= 1e-6).all()
+
+
 def test_scaling_one_label_leaves_the_other_and_the_band_follows(model: Path, tmp_path: Path) -> None:
     edit(model, [{"term": "x", "action": "scale", "factor": 0.5, "label": "other"}], tmp_path / "edited")
     (before, _), (after, _) = (effects(each, ROWS) for each in (model, tmp_path / "edited"))
