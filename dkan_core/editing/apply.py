@@ -3,7 +3,6 @@
 Shape suffixes: C cells of a term, V rows of the table, M members, L labels.
 """
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,9 +11,10 @@ import numpy.typing as npt
 
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
 from dkan_core.editing.edits import Edit
+from dkan_core.editing.lookup import find_term
 from dkan_core.editing.term_cells import TermCells, cells_of, codes_of_values, score_rows
 from dkan_core.errors import ConfigError
-from dkan_core.explanation.additive import CROSS, TermGroup, term_groups
+from dkan_core.explanation.additive import TermGroup, term_groups
 from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified
 
 Mask = npt.NDArray[np.bool_]
@@ -31,31 +31,16 @@ def apply_edits(terms: AdditiveTerms, preprocessor: Preprocessor, edits: Sequenc
     Raises:
         ConfigError: An edit names a term, label or category that the model does not have, or does not fit its term.
     """
-    groups = {group.name: group for group in term_groups(terms.layout, preprocessor)}
-    # A pair may be named from either side.
-    by_name = {CROSS.join(reversed(group.columns)): group for group in groups.values()} | groups
+    groups = term_groups(terms.layout, preprocessor)
     for number, edit in enumerate(edits, start=1):
         where = f"edit {number} ({edit.action} of {edit.term!r})"
-        if edit.term not in by_name:
-            raise ConfigError(f"{where}: the model has no such term; {_hint(edit.term, [*groups])}")
+        group = find_term(edit.term, groups, where)
         labels = terms.config.labels
         if edit.label is not None and edit.label not in labels:
             raise ConfigError(f"{where}: label {edit.label!r} is none of the model's, {', '.join(labels)}")
         chosen = range(len(labels)) if edit.label is None else [labels.index(edit.label)]
-        terms = _applied(terms, preprocessor, edit, by_name[edit.term], chosen, where)
+        terms = _applied(terms, preprocessor, edit, group, chosen, where)
     return purified(terms)
-
-
-def _hint(term: str, names: Sequence[str]) -> str:
-    """Return which term may be meant: one that is spelt alike; else some of them.
-
-    >>> _hint("agee", ["age", "hours"]), _hint("z", ["age"])
-    ("did you mean 'age'?", "it has 'age'")
-    """
-    if close := difflib.get_close_matches(term, names, n=1, cutoff=0.7):
-        return f"did you mean {close[0]!r}?"
-    shown = ", ".join(repr(name) for name in names[:20])
-    return f"it has {shown}{f' and {len(names) - 20:,} more' * (len(names) > 20)}"
 
 
 def _applied(

@@ -85,10 +85,11 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
 }
 
 
-def test_a_pair_has_two_names(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cross", ["x", "×"])
+def test_a_pair_has_two_names(cross: str, model: Path, tmp_path: Path) -> None:
     pair = next(name for name in effects(model, ROWS)[0] if " x " in name)
     first, second = pair.split(" x ")
-    edit(model, [{"term": f"{second} x {first}", "action": "remove"}], tmp_path / "edited")
+    edit(model, [{"term": f"{second} {cross} {first}", "action": "remove"}], tmp_path / "edited")
     assert np.any(effects(model, ROWS)[0][pair]) and not np.any(effects(tmp_path / "edited", ROWS)[0][pair])
 
 
@@ -192,8 +193,10 @@ def test_a_model_does_not_replace_itself(where: str, named: str, model: Path, tm
     [
         (
             '[[edit]]\nterm = "age"\naction = "remove"',
-            "edit 1 .remove of 'age'.: the model has no such term; it has 'x'",
+            "edit 1 .remove of 'age'.: the model has no such term; expected one of 'x'",
         ),
+        ('[[edit]]\nterm = "NOISE"\naction = "remove"', "did you mean 'noise'"),
+        ('[[edit]]\nterm = "q × r"\naction = "remove"', "the model has no such term; expected one of '[^' ]+ x "),
         ('[[edit]]\nterm = "noisy"\naction = "remove"', "did you mean 'noise'"),
         ('[[edit]]\nterm = "x"\naction = "delete"', r"edit 1: action: Input should be 'monotone', 'clip'"),
         (

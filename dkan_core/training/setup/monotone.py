@@ -5,6 +5,7 @@ from typing import Literal
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import ConfigError
+from dkan_core.utils.hints import hint
 
 SIGNS: dict[str, Literal[-1, 1]] = {"+": 1, "-": -1}
 
@@ -20,8 +21,9 @@ def parse_monotone(settings: Sequence[str], preprocessor: Preprocessor) -> tuple
     for text in settings:
         name, _, sign = text.rpartition(":")
         if name not in numeric:
-            shown = ", ".join(sorted(numeric)[:20]) or "none"
-            raise ConfigError(f"monotone: {name!r} is no numeric column of the data; those are {shown}")
+            raise ConfigError(
+                f"monotone: {name!r} is no numeric column of the data; {hint(name, numeric, sorted(numeric))}"
+            )
         if numeric[name] in found:
             raise ConfigError(f"monotone: column {name!r} is named twice")
         found[numeric[name]] = SIGNS[sign]
