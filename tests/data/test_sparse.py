@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 
@@ -55,6 +56,21 @@ def test_every_row_has_the_codes_of_its_ids(kind: Any) -> None:
     assert feature.counts == ones_NV[:, feature.ids].sum(axis=0).tolist() and feature.sample_rows == len(ones_NV)
     found_NV = dense(sparse_codes(pa.table({"tags": column}), [feature], "rows"), len(feature.ids))
     np.testing.assert_array_equal(found_NV, ones_NV[:, feature.ids])
+
+
+@pytest.mark.parametrize("make", [as_lists, as_bits])
+def test_files_without_any_id_have_no_type(make: Any, tmp_path: Path) -> None:
+    """As writers leave it where every row of a file is null."""
+    table = list_table(make_ones(400)).drop(["tags"])
+    ids = make(make_ones(400))
+    for folder, missing in (("typed", pa.nulls(200, ids.type)), ("untyped", pa.nulls(200))):
+        (tmp_path / folder).mkdir()
+        for index, part in enumerate((ids.slice(0, 200), missing)):
+            rows = table.slice(index * 200, 200).append_column("tags", part)
+            pq.write_table(rows, tmp_path / folder / f"{index}.parquet")
+    config = PrepareConfig(label=("y",), drop=("row",))
+    wanted, found = (prepare(tmp_path / name, tmp_path / f"{name}-out", config) for name in ("typed", "untyped"))
+    assert found.splits == wanted.splits and found.preprocessor == wanted.preprocessor
 
 
 def test_an_id_counts_once_and_what_is_missing_counts_for_nothing() -> None:

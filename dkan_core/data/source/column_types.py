@@ -10,6 +10,9 @@ import pyarrow as pa
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.errors import DataError
 
+# What lists of integers are read as.
+ID_LIST = pa.large_list(pa.int64())
+
 
 def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
     """Return the type that each column's values are read as, with those in the names of folders.
@@ -40,7 +43,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
     if is_id_list(kind):
-        return pa.large_list(pa.int64())
+        return ID_LIST
     return pa.string() if is_text(kind) else kind
 
 
@@ -89,7 +92,11 @@ def common_type(name: str, kind: pa.DataType, earlier: pa.DataType, path: str, f
 
 
 def _by_alias(alias: str) -> pa.DataType:
-    """Return the type that ``str`` writes so: pyarrow knows no alias with a time zone."""
+    """Return the type that ``str`` writes so: pyarrow knows no alias with a time zone, of lists or of bit vectors."""
+    if alias == str(ID_LIST):
+        return ID_LIST
+    if bits := re.fullmatch(r"fixed_size_binary\[(\d+)\]", alias):
+        return pa.binary(int(bits[1]))
     zoned = re.fullmatch(r"timestamp\[(\w+), tz=(.+)\]", alias)
     kind: pa.DataType = pa.timestamp(zoned[1], zoned[2]) if zoned else pa.type_for_alias(alias)
     return kind
