@@ -3,8 +3,8 @@
 import json
 import logging
 import math
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
@@ -170,6 +170,23 @@ def ending_of(checkpoint: Checkpoint, config: ResolvedTrainConfig, rows: int) ->
     if early_stopping.exhausted:
         return "patience"
     return "time" if ENDINGS[ledger.ended] == "time" and has_no_time_left(checkpoint, config) else ""
+
+
+def with_ending(ledger: Ledger, config: ResolvedTrainConfig, history: Sequence[Mapping[str, Any]]) -> Ledger:
+    """Return the last ledger of a run with the reason that a resumed run would give, as ``ending_of`` does.
+
+    Patience may run out while the last steps are taken: their state is scored no more, and more epochs do not help.
+
+    Args:
+        ledger: As training left it.
+        config: Resolved settings.
+        history: The run's evaluations.
+    """
+    early_stopping = EarlyStopping(config.patience)
+    early_stopping.replay(entry["average_precision"] for entry in history)
+    if ENDINGS[ledger.ended] == "epochs" and early_stopping.exhausted and history[-1]["step"] < ledger.step:
+        return replace(ledger, ended=ENDINGS.index("patience"))
+    return ledger
 
 
 def has_no_time_left(checkpoint: Checkpoint, config: ResolvedTrainConfig) -> bool:

@@ -22,7 +22,7 @@ from dkan_core.training.launcher.checkpoint_writer import CheckpointWriter
 from dkan_core.training.launcher.checkpoints import best_path
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.reporting import Reporter, TimeReader
-from dkan_core.training.launcher.resuming import check_architecture, waiting_snapshots
+from dkan_core.training.launcher.resuming import check_architecture, waiting_snapshots, with_ending
 from dkan_core.training.launcher.run_log import Ending
 from dkan_core.training.launcher.supervisor import Supervisor, process_names
 from dkan_core.training.launcher.torchrun import Ranks
@@ -226,7 +226,7 @@ class Run:
             # A run that was stopped early has work units left; what it did is checked when it is resumed.
             if ledger.step == schedule.steps:
                 check_all_done(ledger, config, self.template.train_rows)
-            return Outcome(reporter.history, ledger, supervisor.replaced)
+            return Outcome(reporter.history, with_ending(ledger, config, reporter.history), supervisor.replaced)
 
 
 def check_all_done(ledger: Ledger, config: ResolvedTrainConfig, rows: int) -> None:

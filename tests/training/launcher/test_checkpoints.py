@@ -20,7 +20,7 @@ from dkan_core.training.launcher.checkpoints import (
     read_model,
     save_checkpoint,
 )
-from dkan_core.training.launcher.resuming import ending_of, waiting_snapshots
+from dkan_core.training.launcher.resuming import ending_of, waiting_snapshots, with_ending
 from dkan_core.training.state.ledger import ENDINGS
 from dkan_core.training.state.schedule import Schedule
 from tests.training.launcher.made_checkpoints import CONFIG, DATA, ROWS, checkpoint_of, evaluation, waiting_at
@@ -64,6 +64,16 @@ def test_patience_is_counted_from_the_history() -> None:
     stopped = checkpoint_of(45, history=history, pending=[])
     endings = [ending_of(stopped, replace(CONFIG, patience=patience), ROWS) for patience in (1, 2, 3)]
     assert endings == ["patience", "patience", ""]
+
+
+@pytest.mark.parametrize(("last_score", "ending"), [(1990, "patience"), (2000, "epochs")])
+def test_patience_that_runs_out_in_the_last_epoch_is_what_ended_the_run(last_score: int, ending: str) -> None:
+    history = [evaluation(step, value) for step, value in ((1980, 0.7), (last_score, 0.6))]
+    ledger = replace(checkpoint_of(5).ledger, step=2000, ended=ENDINGS.index("epochs"))
+    config = replace(CONFIG, patience=1)
+    assert ENDINGS[with_ending(ledger, config, history).ended] == ending
+    pending = [] if ending == "epochs" else [waiting_at(2000)]
+    assert ending_of(checkpoint_of(5, ledger=ledger, history=history, pending=pending), config, ROWS) == ending
 
 
 @pytest.mark.parametrize(("last", "waiting"), [(45, [30, 40]), (50, [30, 40, 50])])
