@@ -4,7 +4,7 @@ Shape suffixes: C cells of a term, V rows of the table, M members, L labels.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,37 @@ from dkan_core.editing.lookup import find_term
 from dkan_core.editing.term_cells import TermCells, cells_of, codes_of_values, score_rows
 from dkan_core.errors import ConfigError
 from dkan_core.explanation.additive import TermGroup, term_groups
-from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified
+from dkan_core.model.additive_terms import AdditiveTerms, Float64, centered, purified
 
 Mask = npt.NDArray[np.bool_]
 
+LARGEST = 1e30
+"""Of a term's log-odds: the sums of many such ones fit float32, in which models are stored and score."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedEdit:
+    """An edit with what it names in a model."""
+
+    edit: Edit
+    group: TermGroup
+    labels: Sequence[int]
+    """Places of the labels to change."""
+
+    where: str
+    """What messages call it."""
+
+    @property
+    def of_pair(self) -> bool:
+        """Whether its term is a pair of columns."""
+        return len(self.group.columns) > 1
+
 
 def apply_edits(terms: AdditiveTerms, preprocessor: Preprocessor, edits: Sequence[Edit]) -> AdditiveTerms:
-    """Return terms after some edits, purified again: means go to the intercept, and no answer changes by that.
+    """Return terms after some edits, those of pairs before those of columns.
+
+    What an edited pair says of one column alone moves to that column's curve. The edits of columns come after it and
+    so hold in the result. At the end means go to the intercept, which changes no answer.
 
     Args:
         terms: Those of a model.
@@ -29,44 +53,57 @@ def apply_edits(terms: AdditiveTerms, preprocessor: Preprocessor, edits: Sequenc
         edits: What to change, in this order.
 
     Raises:
-        ConfigError: An edit names a term, label or category that the model does not have, or does not fit its term.
+        ConfigError: An edit names a term, label or category that the model does not have, does not fit its term, or
+            makes log-odds too large.
     """
     groups = term_groups(terms.layout, preprocessor)
-    for number, edit in enumerate(edits, start=1):
-        where = f"edit {number} ({edit.action} of {edit.term!r})"
-        group = find_term(edit.term, groups, where)
-        labels = terms.config.labels
-        if edit.label is not None and edit.label not in labels:
-            raise ConfigError(f"{where}: label {edit.label!r} is none of the model's, {', '.join(labels)}")
-        chosen = range(len(labels)) if edit.label is None else [labels.index(edit.label)]
-        terms = _applied(terms, preprocessor, edit, group, chosen, where)
-    return purified(terms)
+    asked = [_resolved(number, edit, groups, terms.config.labels) for number, edit in enumerate(edits, start=1)]
+    for of_pairs in (True, False):
+        for each in asked:
+            if each.of_pair == of_pairs:
+                terms = _applied(terms, preprocessor, each)
+        terms = purified(terms) if of_pairs else centered(terms)
+    return terms
 
 
-def _applied(
-    terms: AdditiveTerms,
-    preprocessor: Preprocessor,
-    edit: Edit,
-    group: TermGroup,
-    labels: Sequence[int],
-    where: str,
-) -> AdditiveTerms:
+def _resolved(number: int, edit: Edit, groups: Sequence[TermGroup], labels: Sequence[str]) -> ResolvedEdit:
+    """Return an edit with the term and the labels that it names."""
+    where = f"edit {number} ({edit.action} of {edit.term!r})"
+    group = find_term(edit.term, groups, where)
+    if edit.label is not None and edit.label not in labels:
+        raise ConfigError(f"{where}: label {edit.label!r} is none of the model's, {', '.join(labels)}")
+    chosen = range(len(labels)) if edit.label is None else [labels.index(edit.label)]
+    return ResolvedEdit(edit=edit, group=group, labels=chosen, where=where)
+
+
+def _applied(terms: AdditiveTerms, preprocessor: Preprocessor, asked: ResolvedEdit) -> AdditiveTerms:
+    edit, where = asked.edit, asked.where
     table_VML = terms.table_VML.copy()
-    rows = np.concatenate([np.r_[terms.layout.terms[place].rows] for place in group.places])
     if edit.action in ("remove", "scale"):
+        rows = np.concatenate([np.r_[terms.layout.terms[place].rows] for place in asked.group.places])
         factor = 0.0 if edit.factor is None else edit.factor
-        for label in labels:
-            table_VML[rows, :, label] *= factor
-        return replace(terms, table_VML=table_VML)
-    cells = cells_of(group, terms, preprocessor)
-    chosen_C = _range(edit, cells, group, terms, preprocessor, where) if edit.action == "flatten" else None
-    for label in labels:
+        with np.errstate(over="ignore"):
+            for label in asked.labels:
+                table_VML[rows, :, label] *= factor
+        return _checked(replace(terms, table_VML=table_VML), asked)
+    cells = cells_of(asked.group, terms, preprocessor)
+    chosen_C = _range(edit, cells, asked.group, terms, preprocessor, where) if edit.action == "flatten" else None
+    for label in asked.labels:
         before_V = terms.mean_VL[:, label]
         after_V = before_V.copy()
         cells.put(after_V, _changed(edit, cells, cells.effects(before_V), chosen_C, where))
         # What members disagree on stays as it is: an edit says nothing of how certain a curve is.
         table_VML[:, :, label] += (after_V - before_V)[:, None]
-    return replace(terms, table_VML=table_VML)
+    return _checked(replace(terms, table_VML=table_VML), asked)
+
+
+def _checked(terms: AdditiveTerms, asked: ResolvedEdit) -> AdditiveTerms:
+    """Return edited terms, whose log-odds must not be too large for a model."""
+    if np.abs(terms.table_VML).max() <= LARGEST:
+        return terms
+    told = {name: getattr(asked.edit, name) for name in ("factor", "low", "high")}
+    shown = ", ".join(f"{name} {value:g}" for name, value in told.items() if value is not None)
+    raise ConfigError(f"{asked.where}: {shown} gives too large log-odds; expected none beyond {LARGEST:g}")
 
 
 def _changed(edit: Edit, cells: TermCells, effect_C: Float64, chosen_C: Mask | None, where: str) -> Float64:

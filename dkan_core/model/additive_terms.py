@@ -97,14 +97,20 @@ def _by_member(model: AdditiveFastKAN) -> Float64:
 
 def purified(terms: AdditiveTerms) -> AdditiveTerms:
     """Return the same model with no main effect in a pair and with terms whose mean over the training data is 0."""
-    layout, table_VML, intercept_L = terms.layout, terms.table_VML.copy(), terms.intercept_L.copy()
+    layout, table_VML = terms.layout, terms.table_VML.copy()
     mains = {term.features[0]: term for term in layout.mains}
     bins = bins_of_rows(additive_shape(terms.config), layout)
     for pair in layout.pairs:
         for feature, effect in zip(pair.features, _take_main_effects(pair, table_VML, terms.weight_V), strict=True):
             main = mains[feature]
             table_VML[main.rows] += effect[bins[main.rows]]
-    for term in layout.terms:
+    return centered(replace(terms, table_VML=table_VML))
+
+
+def centered(terms: AdditiveTerms) -> AdditiveTerms:
+    """Return the same model with terms whose mean over the training data is 0: the intercept takes the means."""
+    table_VML, intercept_L = terms.table_VML.copy(), terms.intercept_L.copy()
+    for term in terms.layout.terms:
         mean_ML = _weighted_mean(table_VML[term.rows], terms.weight_V[term.rows])
         table_VML[term.rows] -= mean_ML
         intercept_L += mean_ML.mean(axis=0)

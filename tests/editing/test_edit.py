@@ -112,6 +112,16 @@ def test_a_monotone_column_is_so_on_both_sides_of_a_frequent_value(model: Path, 
     assert (np.diff(before, axis=0) > 0.1).any() and (np.diff(after, axis=0) <= 1e-6).all()
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+def test_edits_of_columns_hold_beside_an_edit_of_their_pair(first: bool, model: Path, tmp_path: Path) -> None:
+    pair = next(name for name in effects(model, ROWS)[0] if " x " in name)
+    columns: list[dict[str, Any]] = [{"term": name, "action": "remove"} for name in pair.split(" x ")]
+    clip: list[dict[str, Any]] = [{"term": pair, "action": "clip", "high": 0.2}]
+    edit(model, columns + clip if first else clip + columns, tmp_path / "edited")
+    after = effects(tmp_path / "edited", ROWS)[0]
+    assert np.any(after[pair]) and not any(np.any(after[each["term"]]) for each in columns)
+
+
 def test_scaling_one_label_leaves_the_other_and_the_band_follows(model: Path, tmp_path: Path) -> None:
     edit(model, [{"term": "x", "action": "scale", "factor": 0.5, "label": "other"}], tmp_path / "edited")
     (before, _), (after, _) = (effects(each, ROWS) for each in (model, tmp_path / "edited"))
@@ -212,6 +222,11 @@ def test_a_model_does_not_replace_itself(where: str, named: str, model: Path, tm
         ('[[edit]]\nterm = "kind"\naction = "monotone"\ndirection = "+"', "only a numeric column can be monotone"),
         ('[[edit]]\nterm = "kind"\naction = "flatten"\nvalues = ["q"]', "'q' is no category"),
         ('[[edit]]\nterm = "x"\naction = "remove"\nlabel = "no"', "label 'no' is none of the model's, label, other"),
+        (
+            '[[edit]]\nterm = "x"\naction = "scale"\nfactor = 1e300',
+            "edit 1 .scale of 'x'.: factor 1e.300 gives too large",
+        ),
+        ('[[edit]]\nterm = "kind"\naction = "clip"\nlow = 1e39', "edit 1 .clip of 'kind'.: low 1e.39 gives too large"),
         ("[[edit", "is not valid TOML"),
         ("x = " + "[" * 100_000, "is nested too deeply to be read"),
         ("", "it is empty"),
