@@ -3,7 +3,8 @@
 Shape suffixes: C cells of a term, V rows of the table, M members, L labels.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,8 @@ from dkan_core.editing.term_cells import TermCells, cells_of, codes_of_values, s
 from dkan_core.errors import ConfigError
 from dkan_core.explanation.additive import TermGroup, term_groups
 from dkan_core.model.additive_terms import AdditiveTerms, Float64, centered, purified
+
+logger = logging.getLogger(__name__)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -63,7 +66,22 @@ def apply_edits(terms: AdditiveTerms, preprocessor: Preprocessor, edits: Sequenc
             if each.of_pair == of_pairs:
                 terms = _applied(terms, preprocessor, each)
         terms = purified(terms) if of_pairs else centered(terms)
+    settled = [each for each in asked if each.edit.action in ("monotone", "remove") and not each.of_pair]
+    for each in settled:
+        parts = {*preprocessor.calendar_of(each.edit.term)} - {other.edit.term for other in settled}
+        if left := [group.name for group in groups if _is_left(group, each, parts, terms)]:
+            logger.warning("%s: these terms still use the column: %s", each.where, ", ".join(left))
     return terms
+
+
+def _is_left(group: TermGroup, asked: ResolvedEdit, parts: Set[str], terms: AdditiveTerms) -> bool:
+    """Tell whether a term is a pair with an edited column, or a part of its calendar, and adds anything."""
+    uses = group.name in parts or (len(group.columns) > 1 and asked.edit.term in group.columns)
+    return uses and bool(terms.table_VML[_rows(group, terms)][:, :, [*asked.labels]].any())
+
+
+def _rows(group: TermGroup, terms: AdditiveTerms) -> npt.NDArray[np.int64]:
+    return np.concatenate([np.r_[terms.layout.terms[place].rows] for place in group.places])
 
 
 def _resolved(number: int, edit: Edit, groups: Sequence[TermGroup], labels: Sequence[str]) -> ResolvedEdit:
@@ -80,7 +98,7 @@ def _applied(terms: AdditiveTerms, preprocessor: Preprocessor, asked: ResolvedEd
     edit, where = asked.edit, asked.where
     table_VML = terms.table_VML.copy()
     if edit.action in ("remove", "scale"):
-        rows = np.concatenate([np.r_[terms.layout.terms[place].rows] for place in asked.group.places])
+        rows = _rows(asked.group, terms)
         factor = 0.0 if edit.factor is None else edit.factor
         with np.errstate(over="ignore"):
             for label in asked.labels:

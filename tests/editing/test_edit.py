@@ -122,6 +122,31 @@ def test_edits_of_columns_hold_beside_an_edit_of_their_pair(first: bool, model: 
     assert np.any(after[pair]) and not any(np.any(after[each["term"]]) for each in columns)
 
 
+def test_pairs_that_still_use_an_edited_column_are_named(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = next(name for name in effects(model, ROWS)[0] if " x " in name)
+    column = {"term": pair.split(" x ")[0], "action": "remove"}
+    edit(model, [column], tmp_path / "edited")
+    assert re.search(rf"edit 1 .remove of .*: these terms still use the column: .*{pair}", caplog.text)
+    caplog.clear()
+    edit(model, [column, {"term": pair, "action": "remove"}], tmp_path / "both")
+    assert pair not in caplog.text
+
+
+def test_parts_of_the_calendar_that_stay_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(
+        {"at": pandas.Timestamp("2024-01-01") + pandas.to_timedelta(rng.integers(0, 9000, 400), "h")}
+    )
+    found = FastKANClassifier(model="additive", pairs="0", monotone=("at:+",), members=2, epochs=1, random_state=0)
+    found.fit(frame, rng.integers(0, 2, 400))
+    assert "monotone: log-odds may still rise and fall along 'at', by at.month" in caplog.text
+    caplog.clear()
+    found.edit([{"term": "at", "action": "remove"}])
+    assert "edit 1 (remove of 'at'): these terms still use the column: at.month" in caplog.text
+
+
 def test_scaling_one_label_leaves_the_other_and_the_band_follows(model: Path, tmp_path: Path) -> None:
     edit(model, [{"term": "x", "action": "scale", "factor": 0.5, "label": "other"}], tmp_path / "edited")
     (before, _), (after, _) = (effects(each, ROWS) for each in (model, tmp_path / "edited"))

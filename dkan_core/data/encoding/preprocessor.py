@@ -206,6 +206,11 @@ class Preprocessor(Schema):
         """Source columns of dates and times, with their time zone."""
         return {feature.time.column: feature.time.zone for feature in self.numeric if feature.time is not None}
 
+    def calendar_of(self, name: str) -> list[str]:
+        """Return the numeric features that are parts of the calendar of a column of times."""
+        parts = [feature for feature in self.numeric if feature.time is not None and feature.time.part != "seconds"]
+        return [feature.name for feature in parts if feature.time is not None and feature.time.column == name]
+
     @property
     def source_types(self) -> dict[str, pa.DataType]:
         """Source columns with a type that each can be given in: 64-bit floats, timestamps or strings."""

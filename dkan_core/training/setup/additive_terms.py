@@ -26,7 +26,7 @@ from dkan_core.training.setup.feature_crosses import (
     Residuals,
     coded_column,
 )
-from dkan_core.training.setup.monotone import parse_monotone
+from dkan_core.training.setup.monotone import parse_monotone, warn_of_calendar
 
 # Bins of a number and codes of a category in a pair, at most.
 NUMERIC_BINS, CATEGORY_BINS = 16, 32
@@ -52,6 +52,7 @@ def choose_additive(
         ConfigError: ``monotone`` names no numeric column.
     """
     monotone = parse_monotone(config.monotone, preprocessor)
+    warn_of_calendar(config.monotone, preprocessor)
     names = {preprocessor.numeric[feature].name for feature, _ in monotone}
     # A value's own weight could turn a monotone curve around.
     coded = [index for index, each in enumerate(preprocessor.coded) if each.name not in names]

@@ -1,11 +1,14 @@
 """Which columns an additive model is to be monotone along."""
 
+import logging
 from collections.abc import Sequence
 from typing import Literal
 
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.errors import ConfigError
 from dkan_core.utils.hints import hint
+
+logger = logging.getLogger(__name__)
 
 SIGNS: dict[str, Literal[-1, 1]] = {"+": 1, "-": -1}
 
@@ -28,3 +31,11 @@ def parse_monotone(settings: Sequence[str], preprocessor: Preprocessor) -> tuple
             raise ConfigError(f"monotone: column {name!r} is named twice")
         found[numeric[name]] = SIGNS[sign]
     return tuple(sorted(found.items()))
+
+
+def warn_of_calendar(settings: Sequence[str], preprocessor: Preprocessor) -> None:
+    """Warn of the parts of the calendar that let log-odds rise and fall along a monotone column of times."""
+    names = [text.rpartition(":")[0] for text in settings]
+    for name in names:
+        if free := [part for part in preprocessor.calendar_of(name) if part not in names]:
+            logger.warning("monotone: log-odds may still rise and fall along %r, by %s", name, ", ".join(free))
