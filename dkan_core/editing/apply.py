@@ -185,4 +185,7 @@ def _range(
     first, last = score_rows(terms, term, codes_of_values(np.array([low, high]), numeric)) - term.first
     inside_C = (cells.code_C >= first) & (cells.code_C <= last) & (cells.code_C > 0)
     exact_C = ~np.isnan(cells.value_C)
-    return np.where(exact_C, (cells.value_C >= low) & (cells.value_C <= high), inside_C)
+    chosen_C = np.where(exact_C, (cells.value_C >= low) & (cells.value_C <= high), inside_C)
+    if not cells.weight_C[chosen_C].any():
+        raise ConfigError(f"{where}: no row of the training data is from start {low:g} to stop {high:g}")
+    return chosen_C

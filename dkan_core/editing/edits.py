@@ -2,10 +2,11 @@
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from dkan_core.errors import ConfigError
@@ -67,6 +68,8 @@ class Edit(Schema):
         for low, high in ((self.low, self.high), (self.start, self.stop)):
             if low is not None and high is not None and low > high:
                 raise ValueError(f"{low:g} is above {high:g}")
+        if self.values is not None and not self.values:
+            raise ValueError("values: there is none; expected at least one category")
         if self.values is not None and (self.start is not None or self.stop is not None):
             raise ValueError("flatten takes values or a range, not both")
         return self
@@ -86,7 +89,9 @@ def read_edits(edits: str | Path | Sequence[Edit | Mapping[str, Any]]) -> tuple[
         ConfigError: The file cannot be read, or an edit is not what the schema says.
     """
     if not isinstance(edits, str | Path):
-        return _checked([each.to_dict() if isinstance(each, Edit) else dict(each) for each in edits], "edits")
+        if isinstance(edits, Mapping) or not isinstance(edits, Iterable):
+            raise ConfigError(f"edits: expected a list of edits, got one {type(edits).__name__}")
+        return _checked([each.to_dict() if isinstance(each, Edit) else each for each in edits], "edits")
     try:
         text = Path(edits).read_text(encoding="utf-8")
     except OSError as error:
@@ -107,14 +112,25 @@ def read_edits(edits: str | Path | Sequence[Edit | Mapping[str, Any]]) -> tuple[
     return _checked(tables, str(edits))
 
 
-def _checked(plain: Sequence[Mapping[str, Any]], where: str) -> tuple[Edit, ...]:
+def _checked(plain: Sequence[Any], where: str) -> tuple[Edit, ...]:
     """Return edits; messages count them from 1."""
     if not plain:
         raise ConfigError(f"{where}: there is no edit")
     known, found = [*Edit.model_fields], []
     for number, each in enumerate(plain, start=1):
+        if not isinstance(each, Mapping):
+            raise ConfigError(
+                f"{where}: edit {number}: expected a term, an action and so on, got a {type(each).__name__}"
+            )
         odd = [name for name in each if name not in known]
         if odd:
             raise ConfigError(f"{where}: edit {number}: unknown {odd[0]!r}; expected some of {', '.join(known)}")
-        found.append(read_json(Edit, json.dumps(each, default=str), f"{where}: edit {number}", error=ConfigError))
+        found.append(
+            read_json(Edit, json.dumps(dict(each), default=_plain), f"{where}: edit {number}", error=ConfigError)
+        )
     return tuple(found)
+
+
+def _plain(value: object) -> Any:
+    """Return a number or an array of NumPy as JSON has it, and anything else as text."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)

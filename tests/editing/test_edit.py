@@ -252,6 +252,14 @@ def test_a_model_does_not_replace_itself(where: str, named: str, model: Path, tm
             "edit 1 .scale of 'x'.: factor 1e.300 gives too large",
         ),
         ('[[edit]]\nterm = "kind"\naction = "clip"\nlow = 1e39', "edit 1 .clip of 'kind'.: low 1e.39 gives too large"),
+        (
+            '[[edit]]\nterm = "kind"\naction = "flatten"\nvalues = []',
+            "edit 1: values: there is none; expected at least",
+        ),
+        (
+            '[[edit]]\nterm = "count"\naction = "flatten"\nstart = 2.4\nstop = 2.6',
+            "edit 1 .flatten of 'count'.: no row of the training data is from start 2.4 to stop 2.6",
+        ),
         ("[[edit", "is not valid TOML"),
         ("x = " + "[" * 100_000, "is nested too deeply to be read"),
         ("", "it is empty"),
@@ -315,3 +323,13 @@ def test_only_an_additive_model_is_edited(trained: Any, tmp_path: Path) -> None:
         edit(trained.model, tmp_path / "nothing.toml", tmp_path / "out")
     with pytest.raises(DataError, match="FastKANClassifier: has no terms to edit"):
         FastKANClassifier.load(trained.model).edit([{"term": "x", "action": "remove"}])
+
+
+def test_edits_in_python_are_a_list_and_take_numbers_of_numpy(model: Path, tmp_path: Path) -> None:
+    numbers = {"factor": np.float32(0.5), "term": "x", "action": "scale"}
+    assert edit(model, [numbers], tmp_path / "edited").edits[0]["factor"] == 0.5
+    for wrong in ({"term": "x", "action": "remove"}, None):
+        with pytest.raises(ConfigError, match="expected a list of edits, got one"):
+            edit(model, wrong, tmp_path / "out")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="edit 1: expected a term, an action and so on, got a str"):
+        edit(model, ["x"], tmp_path / "out")  # type: ignore[list-item]
