@@ -94,7 +94,7 @@ CASES: dict[str, Case] = {
         nothing,
         [*LABEL, "--group", "patient"],
         None,
-        r"group column 'patient' does not exist; columns are x",
+        r"group column 'patient' does not exist; expected one of 'x",
     ),
     "group null": (
         with_column("g", SOME_NULL),

@@ -208,8 +208,8 @@ class Preprocessor(Schema):
 
     def calendar_of(self, name: str) -> list[str]:
         """Return the numeric features that are parts of the calendar of a column of times."""
-        parts = [feature for feature in self.numeric if feature.time is not None and feature.time.part != "seconds"]
-        return [feature.name for feature in parts if feature.time is not None and feature.time.column == name]
+        times = ((feature.name, feature.time) for feature in self.numeric if feature.time is not None)
+        return [feature for feature, time in times if time.column == name and time.part != "seconds"]
 
     @property
     def source_types(self) -> dict[str, pa.DataType]:

@@ -1,6 +1,5 @@
 """The roles of columns: features by kind, labels, and what decides weight and split."""
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from dkan_core.config.prepare import PrepareConfig
 from dkan_core.data.source.column_types import is_number, is_sparse, is_text
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.errors import DataError
+from dkan_core.utils.hints import hint
 
 # Settings that name a column which is neither label nor feature.
 ROLES = ("group", "split_column", "split_by_time", "weight")
@@ -102,10 +102,8 @@ def check_roles(types: dict[str, pa.DataType], config: PrepareConfig, where: str
         *special_columns(config).items(),
     ]:
         if name is not None and name not in types:
-            close = difflib.get_close_matches(name, types, n=1)
-            # A guess where a name is near, else the first columns: all of wide data would fill the screen.
-            hint = f"; did you mean {close[0]!r}?" if close else f"; columns are {', '.join(list(types)[:20])}"
-            raise DataError(f"{where}: {setting} column {name!r} does not exist{hint}")
+            meant = hint(name, types, list(types), cutoff=0.6)
+            raise DataError(f"{where}: {setting} column {name!r} does not exist; {meant}")
     _check_types(types, config, where)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from dkan_core.training.compute import pinned_memory
 from dkan_core.training.compute.pinned_memory import pin
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 
@@ -19,8 +20,10 @@ def test_nothing_is_pinned_for_the_cpu() -> None:
 def test_refusal_of_the_driver_is_no_error(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     driver = SimpleNamespace(cudaHostRegister=lambda address, size, flags: 2)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    forgotten: list[torch.device] = []
+    monkeypatch.setattr(pinned_memory, "_forget_error", forgotten.append)
     assert not pin([np.zeros(1 << 20, np.float32)], CUDA)
-    assert "4.2 MB cannot be pinned (CUDA error 2)" in caplog.text
+    assert "4.2 MB cannot be pinned (CUDA error 2)" in caplog.text and forgotten == [CUDA]
 
 
 @pytest.mark.gpu
