@@ -5,11 +5,15 @@ name is imported when it is first used, so that ``import dkan_core`` is fast and
 """
 
 import ast
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 __version__ = "0.2.0"
+
+# Matrix products of Intel's library then have the same bits whatever the number of threads and the place in memory.
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 _MODULES = {

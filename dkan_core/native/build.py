@@ -27,9 +27,11 @@ AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx2", "-mfm
 VARIANTS = {"avx512": AVX512, "avx2": ("-mavx2", "-mfma")}
 """Of x86, in addition to the one for any processor."""
 
-BF16_FLAG = "-mavx512bf16"
-BF16_PROBE = 'int main() { return __builtin_cpu_supports("avx512bf16"); }'
-"""Compilers of before 2020 know neither."""
+BF16_VARIANTS = {
+    "avx512_bf16": (*AVX512, "-mavx512bf16"),
+    "amx_bf16": (*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+}
+"""Kinds with products of bfloat16; the second has all that the first has. Compilers of before 2020 know neither."""
 
 VARIANT_NAMES = {
     "DKAN_VARIANT": "",
@@ -54,6 +56,9 @@ VARIANT_SOURCES = {
     "likelihood": "fast",
 }
 """Compiled for each kind of processor; "off": operations round one by one, as numpy's do."""
+
+ONLY = {"amx_bf16": ("input_layer",)}
+"""What a kind of processor has of its own: the rest is that of ``avx512_bf16``."""
 
 
 class NoCompilerError(Exception):
@@ -93,9 +98,11 @@ def compile_library(target: Path = LIBRARY) -> None:
     compiler = find_compiler()
     variants: dict[str, tuple[str, ...]] = {"portable": (), **(VARIANTS if platform.machine() in X86 else {})}
     shared = [f'-DDKAN_FINGERPRINT="{fingerprint()}"']
-    if platform.machine() in X86 and _knows_bf16(compiler):
-        variants["avx512_bf16"] = (*AVX512, BF16_FLAG)
-        shared.append("-DDKAN_AVX512_BF16")
+    for name, flags in BF16_VARIANTS.items() if platform.machine() in X86 else ():
+        if not _knows(compiler, name, flags):
+            break
+        variants[name] = flags
+        shared.append(f"-DDKAN_{name.upper()}")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".passes-") as scratch:
         objects = [
             _compile(compiler, source, Path(scratch) / f"{source}.o", shared)
@@ -103,7 +110,8 @@ def compile_library(target: Path = LIBRARY) -> None:
         ]
         for name, flags in variants.items():
             names = [f"-D{macro}={prefix}{name}" for macro, prefix in VARIANT_NAMES.items()]
-            for source, contract in VARIANT_SOURCES.items():
+            for source in ONLY.get(name, VARIANT_SOURCES):
+                contract = VARIANT_SOURCES[source]
                 options = (*flags, *names, f"-ffp-contract={contract}")
                 objects.append(_compile(compiler, source, Path(scratch) / f"{source}-{name}.o", options))
         library = Path(scratch) / "library.so"
@@ -113,10 +121,12 @@ def compile_library(target: Path = LIBRARY) -> None:
         library.replace(target)
 
 
-def _knows_bf16(compiler: Sequence[str]) -> bool:
-    """Tell whether a compiler knows AVX-512 BF16."""
-    command = [*compiler, BF16_FLAG, "-x", "c++", "-S", "-o", os.devnull, "-"]
-    return subprocess.run(command, input=BF16_PROBE, capture_output=True, text=True, check=False).returncode == 0
+def _knows(compiler: Sequence[str], name: str, flags: Sequence[str]) -> bool:
+    """Tell whether a compiler has the instructions of a kind of processor, and a test for it."""
+    kind = name.replace("avx512_", "avx512").replace("_", "-")
+    probe = f'int main() {{ return __builtin_cpu_supports("{kind}"); }}'
+    command = [*compiler, *flags, "-x", "c++", "-S", "-o", os.devnull, "-"]
+    return subprocess.run(command, input=probe, capture_output=True, text=True, check=False).returncode == 0
 
 
 def _compile(compiler: Sequence[str], source: str, target: Path, options: Sequence[str]) -> Path:

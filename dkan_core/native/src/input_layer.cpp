@@ -212,33 +212,53 @@ void sum_rows(const InputCall& call, const Entry& entry, int64_t panel, float* t
 // Adds what a block says to a panel of the outputs of some rows; the first block begins them.
 void forward(const InputCall& call, const Block& block, int64_t panel, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
-    const int64_t columns = columns_of(call, panel), scores = block.first ? 0 : call.scores;
+    const int64_t columns = columns_of(call, panel);
     const std::vector<Table> tables = tables_of(call, block, panel, const_cast<float*>(a.one_hot));
     const float* shift = block.first || !a.shift ? nullptr : a.shift + panel * PANEL;
     float* out = a.out + panel * PANEL;
     const float* begun = block.first ? out : a.bias + panel * PANEL;
     const int64_t begun_step = block.first ? a.outputs : 0;
-    if (!scores && !shift) {
-        for (int64_t b = start; b < stop; ++b) {
-            if (b + AHEAD < stop) prefetch_far<0>(tables, b + AHEAD, columns);
-            gather(tables, b, columns, begun + b * begun_step, out + b * a.outputs);
-        }
-        return;
+    for (int64_t b = start; b < stop && !shift; ++b) {
+        if (b + AHEAD < stop) prefetch_far<0>(tables, b + AHEAD, columns);
+        gather(tables, b, columns, begun + b * begun_step, out + b * a.outputs);
     }
+    for (int64_t b = start; b < stop && shift; ++b) {
+        if (b + AHEAD < stop) prefetch_far<0>(tables, b + AHEAD, columns);
+        // The shift may be in the place of the outputs.
+        float sums[PANEL];
+        gather(tables, b, columns, begun + b * begun_step, sums);
+        add_row(shift + b * a.outputs, columns, sums);
+        memcpy(out + b * a.outputs, sums, columns * 4);
+    }
+}
+
+// Calls `copy` for each row of each panel, with where its outputs are.
+template <typename Copy>
+void for_each_part(const InputCall& call, const Rows& rows, const Copy& copy) {
+    for (int64_t panel = 0; panel < call.panels; ++panel) {
+        float* out = call.a.out + rows.first * call.a.outputs + panel * PANEL;
+        for (int64_t r = 0; r < rows.count; ++r) copy(panel, r, out + r * call.a.outputs, columns_of(call, panel) * 4);
+    }
+}
+
+// Adds what the scores say to the outputs of some rows.
+void scores(const InputCall& call, int64_t start, int64_t stop) {
+    const InputLayer& a = call.a;
+    constexpr int64_t SIZE = ROWS_AT_A_TIME * PANEL;  // of a panel of sums
     Floats bases_memory, sums_memory;
-    float* bases = bases_memory.make(ROWS_AT_A_TIME * std::min(call.scores, SCORES_AT_A_TIME) * call.terms);
-    float* sums = sums_memory.make(ROWS_AT_A_TIME * PANEL, true);
+    float* bases = bases_memory.make(ROWS_AT_A_TIME * padded(std::min(call.scores, SCORES_AT_A_TIME) * call.terms));
+    float* sums = sums_memory.make(call.panels * SIZE, true);
     for (int64_t first = start; first < stop; first += ROWS_AT_A_TIME) {
-        const int64_t rows = std::min(stop - first, ROWS_AT_A_TIME);
-        for (int64_t r = 0; r < rows; ++r) {
-            const int64_t b = first + r;
-            gather(tables, b, columns, begun + b * begun_step, sums + r * PANEL);
-            if (shift) add_row(shift + b * a.outputs, columns, sums + r * PANEL);
+        const Rows rows{first, std::min(stop - first, ROWS_AT_A_TIME)};
+        for_each_part(call, rows, [&](int64_t panel, int64_t r, float* out, int64_t bytes) {
+            memcpy(sums + panel * SIZE + r * PANEL, out, bytes);
+        });
+        for (int64_t next = 0; next < call.scores; next += SCORES_AT_A_TIME) {
+            add_scores(call, scores_from(call, next), rows, bases, sums, SIZE);
         }
-        for (int64_t next = 0; next < scores; next += SCORES_AT_A_TIME) {
-            add_scores(call, scores_from(call, next), panel, {first, rows}, bases, sums);
-        }
-        for (int64_t r = 0; r < rows; ++r) memcpy(out + (first + r) * a.outputs, sums + r * PANEL, columns * 4);
+        for_each_part(call, rows, [&](int64_t panel, int64_t r, float* out, int64_t bytes) {
+            memcpy(out, sums + panel * SIZE + r * PANEL, bytes);
+        });
     }
 }
 
@@ -326,6 +346,6 @@ void score_gradient(const InputCall& call, const float* turned, int64_t start, i
 
 extern const dkan::InputPasses DKAN_INPUT_PASSES;
 const dkan::InputPasses DKAN_INPUT_PASSES = {
-    value_bases,           value_tables,   score_weights, forward, choose_score_bases,
-    score_weight_gradient, score_gradient, turn_weights,  scatter, embedding_gradient,
+    HAS_MATRIX_UNIT, value_bases,           value_tables,   score_weights, forward, scores,             pack_gradients,
+    score_bases,     score_weight_gradient, score_gradient, turn_weights,  scatter, embedding_gradient,
 };

@@ -89,7 +89,7 @@ struct Rows {
     int64_t first, count;
 };
 
-// Some of the scores that are no bytes. The bases and weights of so many fit into the second-level cache; with 8 centers
+// Some of the scores that have no tables. The bases and weights of so many fit into the second-level cache; with 8 centers
 // they are whole tiles of a product.
 struct Scores {
     int64_t first, count;
@@ -106,15 +106,17 @@ struct InputCall {
     std::vector<Block> blocks;
     std::vector<int32_t> places;  // [groups + columns, B]: rows of their tables, counted from the group's or column's first
     int64_t widest = 0;     // column
-    int64_t scores = 0;     // that are no bytes
-    float* byte_bases = nullptr;  // of each byte
+    int64_t scores = 0;     // that have no tables
+    float* byte_bases = nullptr;  // of each byte, and SiLU: [256, G + 1]
+    std::vector<uint16_t> byte_halves;  // the same in bfloat16
     Floats byte_memory;           // where these are
     float* weights;         // of its columns: [panels, width * (G + 1), PANEL] each
     float* tables;          // [panels, rows, PANEL], forward values and backward gradients
     float* score_weights;   // of the scores, some of them after others: [panels, scores * (G + 1), PANEL]
     float* score_bases;     // of some scores of some rows: [rows, scores * (G + 1)]
     float* score_sums;      // of the gradient of their weights: [panels, PANEL, scores * (G + 1)]
-    float* gradients;       // of these rows: [panels, rows, PANEL]
+    float* gradients;       // of the outputs: [panels, rows, PANEL]; in bfloat16 [panels, PANEL, pairs of rows]
+    int64_t gradient_size;  // of a panel
 
     const int32_t* places_of(int64_t part) const { return places.data() + part * a.rows; }
     // Null: the part is a group.
@@ -123,6 +125,9 @@ struct InputCall {
         return index < 0 ? nullptr : &columns[index];
     }
 };
+
+// Of a panel, with room for the last words of numbers in bfloat16.
+static inline int64_t score_weights_size(const InputCall& call) { return (call.scores * call.terms + PADDING) * PANEL; }
 
 static inline Scores scores_from(const InputCall& call, int64_t first) {
     const int64_t* features = call.a.layout + 1 + first;
@@ -149,10 +154,14 @@ void sort_rows(const InputCall& call, Entry& entry);
 
 // One set for each kind of processor.
 struct InputPasses {
+    // Whether products in bfloat16 are faster than tables of the values of bytes.
+    bool multiplies_bytes;
     void (*value_bases)(const InputCall&, const Block&, const InputColumn&);
     void (*value_tables)(const InputCall&, const Block&, int64_t panel);
     void (*score_weights)(const InputCall&, int64_t panel);
     void (*forward)(const InputCall&, const Block&, int64_t panel, int64_t start, int64_t stop);
+    void (*scores)(const InputCall&, int64_t start, int64_t stop);
+    void (*pack_gradients)(const InputCall&, int64_t start, int64_t stop);
     void (*score_bases)(const InputCall&, const Scores&, const Rows& chunk, int64_t start, int64_t stop);
     void (*score_weight_gradient)(const InputCall&, const Scores&, const Rows& chunk, int64_t panel);
     void (*score_gradient)(const InputCall&, const float* turned, int64_t start, int64_t stop);

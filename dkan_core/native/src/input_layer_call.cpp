@@ -2,6 +2,7 @@
 
 #include "hidden_call.h"
 #include "input_layer.h"
+#include "pairs.h"
 #include "tasks.h"
 
 #define DKAN_EXPORT extern "C" __attribute__((visibility("default")))
@@ -41,7 +42,7 @@ InputCall read_layout(const InputLayer& a) {
     InputCall call{a, ceil_div(a.outputs, PANEL), a.num_centers + 1};
     const int64_t* next = a.layout;
     const int64_t scores = *next++;
-    if (a.bytes) {
+    if (a.bytes && !(a.bf16 && passes().input_layer->multiplies_bytes)) {
         for (int64_t i = 0; i < scores; ++i) call.columns.push_back({i, 1, next[i], BYTES, -1, -1, {}, 0, 0, 0});
     } else {
         call.scores = scores;
@@ -105,6 +106,9 @@ void make_byte_bases(InputCall& call) {
     Block block{0, 0, {}, 0, 0, 0, call.byte_memory.make(BYTES * call.terms + PANEL), {}};
     passes().input_layer->value_bases(call, block, bytes);
     call.byte_bases = block.value_bases;
+    if (!call.scores) return;
+    call.byte_halves.resize(BYTES * call.terms);
+    for (int64_t i = 0; i < BYTES * call.terms; ++i) call.byte_halves[i] = half_of(call.byte_bases[i]);
 }
 
 void add_column(InputCall& call, Block& block, int64_t index) {
@@ -155,7 +159,7 @@ void run_forward(InputCall& call, int threads) {
     const InputLayer& a = call.a;
     const InputPasses& pass = *passes().input_layer;
     Floats score_weights;
-    call.score_weights = score_weights.make(call.panels * call.scores * call.terms * PANEL);
+    call.score_weights = score_weights.make(call.scores ? call.panels * score_weights_size(call) : 0);
     if (call.scores) {
         for (int64_t panel = 0; panel < call.panels; ++panel) pass.score_weights(call, panel);
     }
@@ -167,12 +171,15 @@ void run_forward(InputCall& call, int threads) {
         for_each_task(call.panels, call.panels * (block.weights + block.bases * PANEL / 8), threads, [&](int64_t panel) {
             pass.value_tables(call, block, panel);
         });
-        const int64_t entries = block.stop - block.first + call.scores * call.terms;
-        const int64_t tasks = ceil_div(a.rows, TASK_ROWS);
+        const int64_t entries = block.stop - block.first, tasks = ceil_div(a.rows, TASK_ROWS);
         // All rows of a panel one after the other: its tables stay in the cache.
         for_each_task(call.panels * tasks, a.rows * entries * call.panels * 4, threads, [&](int64_t task) {
             const int64_t start = task % tasks * TASK_ROWS;
             pass.forward(call, block, task / tasks, start, std::min(a.rows, start + TASK_ROWS));
+        });
+        if (block.first || !call.scores) continue;
+        for_each_task(tasks, a.rows * call.scores * call.terms * call.panels * 4, threads, [&](int64_t task) {
+            pass.scores(call, task * TASK_ROWS, std::min(a.rows, (task + 1) * TASK_ROWS));
         });
     }
 }
@@ -183,10 +190,9 @@ void run_score_weight_gradient(InputCall& call, const InputPasses& pass, const S
     const int64_t terms = some.count * call.terms;
     const int64_t most = std::max<int64_t>(1, CHUNK_BYTES / (4 * terms * TASK_ROWS)) * TASK_ROWS;
     const int64_t size = std::min(a.rows, most), numbers = size * terms * call.panels;
-    Floats bases, sums, gradients;
-    call.score_bases = bases.make(size * terms + PANEL);
+    Floats bases, sums;
+    call.score_bases = bases.make(padded(size) * terms + PANEL);
     call.score_sums = sums.make(call.panels * PANEL * padded_terms(some.count, call.terms));
-    call.gradients = gradients.make(call.panels * size * PANEL);
     for (int64_t first = 0; first < a.rows; first += size) {
         const Rows chunk{first, std::min(size, a.rows - first)};
         for_each_task(ceil_div(chunk.count, TASK_ROWS), numbers, threads, [&](int64_t task) {
@@ -202,11 +208,19 @@ void run_score_weight_gradient(InputCall& call, const InputPasses& pass, const S
 // That of the weights of scores that are no bytes, and that of the scores where it is wanted.
 void run_score_gradients(InputCall& call, const InputPasses& pass, int threads) {
     const InputLayer& a = call.a;
+    if (!call.scores || !a.rows) return;
+    Floats gradients;
+    // A power of two from output to output would put all of them into the same places of the nearest cache.
+    call.gradient_size = (padded(a.rows) + PADDING) * PANEL;
+    call.gradients = gradients.make(call.panels * call.gradient_size);
+    for_each_task(ceil_div(a.rows, TASK_ROWS), a.rows * a.outputs, threads, [&](int64_t task) {
+        pass.pack_gradients(call, task * TASK_ROWS, std::min(a.rows, (task + 1) * TASK_ROWS));
+    });
     for (int64_t first = 0; first < call.scores; first += SCORES_AT_A_TIME) {
         run_score_weight_gradient(call, pass, scores_from(call, first), threads);
     }
     const int64_t terms = call.scores * call.terms;
-    if (!terms || !a.rows || !a.grad_scores) return;
+    if (!a.grad_scores) return;
     Floats turned;
     float* weights = turned.make(a.outputs * padded_terms(call.scores, call.terms));
     pass.turn_weights(call, 0, call.scores, weights);

@@ -5,6 +5,12 @@
 #include <cstring>
 #include <vector>
 
+#if defined(DKAN_AMX_BF16) && defined(__linux__)
+#define DKAN_MATRIX_UNIT
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #define DKAN_EXPORT extern "C" __attribute__((visibility("default")))
 
 extern const dkan::Passes portable;
@@ -13,6 +19,9 @@ extern const dkan::Passes avx2;
 extern const dkan::Passes avx512;
 #if defined(DKAN_AVX512_BF16)
 extern const dkan::Passes avx512_bf16;
+#endif
+#if defined(DKAN_MATRIX_UNIT)
+extern const dkan::InputPasses input_passes_amx_bf16;
 #endif
 #endif
 
@@ -27,12 +36,33 @@ constexpr int64_t ENCODE_TASK_ROWS = 1 << 16;
 // Codes that are put in their places at once: a cache line of so many rows.
 constexpr int64_t PLACE_TASK_COLUMNS = 64, PLACE_TASK_ROWS = 1 << 13;
 
+#if defined(DKAN_MATRIX_UNIT)
+// The other passes are those of AVX-512: they have no products in bfloat16.
+const Passes& amx_bf16() {
+    static Passes found = avx512_bf16;
+    found.name = "amx_bf16";
+    found.input_layer = &input_passes_amx_bf16;
+    return found;
+}
+
+// Asks Linux for the registers of the matrix unit, for this process and those that it forks.
+bool may_use_matrix_unit() {
+    constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+#endif
+
 std::vector<const Passes*> find_variants() {
     std::vector<const Passes*> found;
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512bw")) {
+#if defined(DKAN_MATRIX_UNIT)
+        if (__builtin_cpu_supports("amx-bf16") && __builtin_cpu_supports("avx512bf16") && may_use_matrix_unit()) {
+            found.push_back(&amx_bf16());
+        }
+#endif
 #if defined(DKAN_AVX512_BF16)
         if (__builtin_cpu_supports("avx512bf16")) found.push_back(&avx512_bf16);
 #endif

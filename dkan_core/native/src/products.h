@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "matrix_unit.h"
 #include "pairs.h"
 #include "vectors.h"
 
@@ -77,7 +78,7 @@ inline void add_columns(
 
 // C += A B for `columns` columns, and maybe more up to a whole vector. A word of A stands at
 // `row * row_step + term * term_step`, which also reads a matrix the other way round; the rows of B and C are `b_step`
-// and `c_step` apart.
+// and `c_step` apart. Of pairs, the words of a row of A are adjacent, and all have memory for whole tiles.
 template <bool WORDS = NUMBERS>
 inline void add_product(
     const float* a,
@@ -90,6 +91,7 @@ inline void add_product(
     int64_t columns,
     float* c,
     int64_t c_step) {
+    if (WORDS == PAIRS && HAS_MATRIX_UNIT) return multiply_tiles(a, row_step, b, b_step, rows, depth, columns, c, c_step);
     for (int64_t k = 0; k < depth; k += DEPTH) {
         const int64_t terms = depth - k < DEPTH ? depth - k : DEPTH;
         const float* left = a + k * term_step;
