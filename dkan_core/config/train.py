@@ -166,7 +166,7 @@ class TrainConfig:
     precision: Literal["fp32", "bf16"] = setting("fp32", "Training")
     """"bf16" computes matrix products in bfloat16, where the device is faster at that; all else stays float32.
 
-    On a CPU it pays for scores that are not stored as uint8, and needs AVX-512 BF16.
+    On a CPU it pays for many numeric columns with AMX, and with AVX-512 BF16 for those not stored as uint8.
     """
 
     kernel: Literal["auto", "eager", "recompute", "native"] = setting("auto", "Training", advanced=True)

@@ -56,7 +56,7 @@ class InputLayerArguments(Structure):
         *_pointers("bytes byte_scores scores codes spline base bias one_hot centers embeddings layout shift"),
         *_pointers("grad_out out"),
         *_pointers("grad_scores grad_spline grad_base grad_bias grad_one_hot grad_embeddings"),
-        *_sizes("rows features coded inputs outputs num_centers bf16"),
+        *_sizes("rows features coded inputs outputs num_centers bf16_parts"),
         *_floats("inverse_width"),
     )
 
@@ -127,7 +127,7 @@ def native_library(path: Path = LIBRARY) -> ctypes.CDLL | None:
     library.dkan_fingerprint.restype = c_char_p
     if library.dkan_fingerprint().decode() != fingerprint():
         return None
-    library.dkan_variant_name.restype = c_char_p
+    library.dkan_variant_name.restype = library.dkan_variant.restype = c_char_p
     library.dkan_basis.argtypes = (POINTER(BasisArguments), c_int, c_int)
     library.dkan_hidden_forward.argtypes = (POINTER(HiddenArguments), c_int)
     library.dkan_hidden_backward.argtypes = (POINTER(HiddenArguments), c_int)
@@ -164,3 +164,9 @@ def require_library() -> ctypes.CDLL:
 def variant_names(library: ctypes.CDLL) -> list[str]:
     """Return the kinds of processor that this one is among, the fastest first: that is the one in use."""
     return [library.dkan_variant_name(index).decode() for index in range(library.dkan_variants())]
+
+
+def has_matrix_unit(library: ctypes.CDLL) -> bool:
+    """Tell whether the kind of processor in use multiplies tiles of bfloat16 numbers."""
+    variant: bytes = library.dkan_variant()
+    return variant == b"amx_bf16"

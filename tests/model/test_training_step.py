@@ -93,14 +93,17 @@ def test_scores_are_multiplied_in_bfloat16_where_the_processor_can(
     assert (half - exact).norm() < 0.01 * exact.norm()
 
 
-@pytest.mark.parametrize(("rows", "columns", "centers"), [(1, 3, 8), (195, 3, 5), (401, 150, 8)])
-def test_bytes_are_multiplied_in_bfloat16_by_a_matrix_unit(variant: str, rows: int, columns: int, centers: int) -> None:
-    architecture = changed(DROPPING, num_numeric=columns, binary=(), num_centers=centers, hidden=(70,))
+@pytest.mark.parametrize(("rows", "columns", "centers"), [(150, 3, 8), (195, 12, 5), (401, 150, 8), (1000, 70, 8)])
+def test_many_bytes_are_multiplied_by_a_matrix_unit(variant: str, rows: int, columns: int, centers: int) -> None:
+    architecture = changed(DROPPING, num_numeric=columns, binary=(2,), num_centers=centers, hidden=(70,))
     batch = rows_of(architecture, rows)
     batch["numeric"] = torch.randint(256, (rows, columns)).byte()
+    batch["numeric"][:, 1] %= 5
     full, half = (gradient(with_gradients(architecture), batch, precision=each)[0] for each in ("fp32", "bf16"))
-    assert torch.equal(full, half) == (variant != "amx_bf16")
-    assert (half - full).norm() < 0.01 * full.norm()
+    exact = gradient(with_gradients(architecture, "eager"), batch)[0]
+    assert torch.equal(full, half) == (variant != "amx_bf16" or columns == 3)
+    assert (full - exact).norm() < 2e-5 * exact.norm()
+    assert (half - exact).norm() < 0.01 * exact.norm()
 
 
 @pytest.mark.parametrize(
@@ -203,14 +206,14 @@ def test_bits_depend_neither_on_threads_nor_on_the_run(threads: Callable[[int], 
 
 def test_a_step_that_is_wrong_is_replaced(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     right, batch = native_step.training_step, rows_of(DROPPING, 50)
-    monkeypatch.setattr(verified_native, "training_step", lambda *each, **named: 1.0001 * right(*each, **named))
+    monkeypatch.setattr(verified_native, "training_step", lambda *each, **named: 1.001 * right(*each, **named))
     verified_native.step_is_right.cache_clear()
     with caplog.at_level(logging.WARNING):
         found, *_ = gradient(with_gradients(DROPPING), batch)
     verified_native.step_is_right.cache_clear()
     expected, *_ = gradient(with_gradients(DROPPING, "eager"), batch)
     assert (found - expected).norm() < 1e-5 * expected.norm()
-    assert "the native step differs by 1.0e-04" in caplog.text
+    assert "the native step differs by 1.0e-03" in caplog.text
 
 
 def test_torch_knows_what_a_step_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ class StepCall:
         hidden.point_to_gradients(x_NBI, gradients.hidden)
         first.arguments.out = first.arguments.grad_out = first_BH.data_ptr()
         first.arguments.shift = first_BH.data_ptr() if shifted else None
-        first.arguments.bf16 = bf16
+        first.arguments.bf16_parts = 1 if bf16 else 2
         first.point_to_gradients(None, gradients[:4], gradients.embeddings)
         self._value = ctypes.c_double(0)
         of_loss = _loss_arguments(loss, gradients.shift_L, self._value)

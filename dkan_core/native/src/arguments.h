@@ -108,7 +108,7 @@ struct InputLayer {
     int64_t inputs;             // I
     int64_t outputs;            // H
     int64_t num_centers;        // G
-    int64_t bf16;               // whether products of scores may be those of numbers in bfloat16
+    int64_t bf16_parts;         // how many numbers in bfloat16 may stand for one of a product of scores; 0: it is float32
     float inverse_width;
 };
 

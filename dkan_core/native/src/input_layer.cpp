@@ -1,8 +1,9 @@
 // The passes of a first layer. Compiled once for each kind of processor, with DKAN_INPUT_PASSES as the name of the table
 // of functions that comes out.
 
-#include "input_scores.h"
 #include "input_tables.h"
+
+#include "input_scores.h"
 
 namespace {
 
@@ -246,7 +247,7 @@ void scores(const InputCall& call, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
     constexpr int64_t SIZE = ROWS_AT_A_TIME * PANEL;  // of a panel of sums
     Floats bases_memory, sums_memory;
-    float* bases = bases_memory.make(ROWS_AT_A_TIME * padded(std::min(call.scores, SCORES_AT_A_TIME) * call.terms));
+    float* bases = bases_memory.make(ROWS_AT_A_TIME * 2 * padded(std::min(call.scores, SCORES_AT_A_TIME) * call.terms));
     float* sums = sums_memory.make(call.panels * SIZE, true);
     for (int64_t first = start; first < stop; first += ROWS_AT_A_TIME) {
         const Rows rows{first, std::min(stop - first, ROWS_AT_A_TIME)};

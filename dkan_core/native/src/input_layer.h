@@ -106,17 +106,17 @@ struct InputCall {
     std::vector<Block> blocks;
     std::vector<int32_t> places;  // [groups + columns, B]: rows of their tables, counted from the group's or column's first
     int64_t widest = 0;     // column
-    int64_t scores = 0;     // that have no tables
+    int64_t scores = 0;     // that have no tables, and of each its input and its feature
+    std::vector<int64_t> score_inputs, score_features;
     float* byte_bases = nullptr;  // of each byte, and SiLU: [256, G + 1]
-    std::vector<uint16_t> byte_halves;  // the same in bfloat16
+    std::vector<uint16_t> byte_parts;   // both parts of the same in bfloat16: [2, 256, G + 1]
     Floats byte_memory;           // where these are
     float* weights;         // of its columns: [panels, width * (G + 1), PANEL] each
     float* tables;          // [panels, rows, PANEL], forward values and backward gradients
     float* score_weights;   // of the scores, some of them after others: [panels, scores * (G + 1), PANEL]
     float* score_bases;     // of some scores of some rows: [rows, scores * (G + 1)]
     float* score_sums;      // of the gradient of their weights: [panels, PANEL, scores * (G + 1)]
-    float* gradients;       // of the outputs: [panels, rows, PANEL]; in bfloat16 [panels, PANEL, pairs of rows]
-    int64_t gradient_size;  // of a panel
+    float* gradients;       // of the outputs: [panels, rows, PANEL]; in bfloat16 [panels, parts, PANEL, pairs of rows]
 
     const int32_t* places_of(int64_t part) const { return places.data() + part * a.rows; }
     // Null: the part is a group.
@@ -126,11 +126,12 @@ struct InputCall {
     }
 };
 
-// Of a panel, with room for the last words of numbers in bfloat16.
-static inline int64_t score_weights_size(const InputCall& call) { return (call.scores * call.terms + PADDING) * PANEL; }
+// Sizes of a panel, with room for the last words of both parts of numbers in bfloat16.
+static inline int64_t score_weights_size(const InputCall& call) { return (call.scores * call.terms + 2 * PADDING) * PANEL; }
+static inline int64_t gradient_size(const InputCall& call) { return (padded(call.a.rows) + 4 * PADDING) * PANEL; }
 
 static inline Scores scores_from(const InputCall& call, int64_t first) {
-    const int64_t* features = call.a.layout + 1 + first;
+    const int64_t* features = call.score_features.data() + first;
     Scores some{first, std::min(SCORES_AT_A_TIME, call.scores - first), true};
     for (int64_t i = 1; i < some.count; ++i) some.adjacent &= features[i] == features[0] + i;
     return some;
@@ -154,7 +155,7 @@ void sort_rows(const InputCall& call, Entry& entry);
 
 // One set for each kind of processor.
 struct InputPasses {
-    // Whether products in bfloat16 are faster than tables of the values of bytes.
+    // Whether products in bfloat16, in parts too, are faster than tables of the values of bytes.
     bool multiplies_bytes;
     void (*value_bases)(const InputCall&, const Block&, const InputColumn&);
     void (*value_tables)(const InputCall&, const Block&, int64_t panel);

@@ -5,6 +5,8 @@
 #include "pairs.h"
 #include "tasks.h"
 
+#include <bitset>
+
 #define DKAN_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
@@ -16,6 +18,9 @@ constexpr int64_t TASK_ROWS = 192, CHUNK_BYTES = 1 << 20;
 // Rows of the tables of a block: 512 KiB of a panel, which stay in the second-level cache.
 constexpr int64_t BLOCK_ROWS = 2048;
 constexpr int64_t BYTES = 256;
+// A matrix unit is faster than the tables of columns of bytes with so many values among the first rows, if these columns
+// are as many as here.
+constexpr int64_t SAMPLED_ROWS = 64, MANY_VALUES = 32, MANY_COLUMNS = 10;
 // Code of data/encoding/preprocessor.py that stands for values without a code of their own.
 constexpr int32_t UNSEEN = 0;
 // Memory that a thread keeps: more is given back.
@@ -38,15 +43,35 @@ Group read_group(const int64_t*& next) {
     return group;
 }
 
+bool has_many_values(const InputLayer& a, int64_t feature) {
+    if (!a.bf16_parts || !passes().input_layer->multiplies_bytes) return false;
+    std::bitset<BYTES> found;
+    for (int64_t b = 0; b < std::min(a.rows, SAMPLED_ROWS); ++b) found.set(a.bytes[b * a.features + feature]);
+    return static_cast<int64_t>(found.count()) >= MANY_VALUES;
+}
+
+// Inputs that are scores: bytes have tables, unless there are many of many values.
+void read_scores(InputCall& call, const int64_t* features, int64_t count) {
+    std::vector<int64_t> multiplied;
+    for (int64_t i = 0; i < count; ++i) {
+        if (!call.a.bytes || has_many_values(call.a, features[i])) multiplied.push_back(i);
+    }
+    if (call.a.bytes && static_cast<int64_t>(multiplied.size()) < MANY_COLUMNS) multiplied.clear();
+    for (int64_t i = 0; i < count; ++i) {
+        if (!std::binary_search(multiplied.begin(), multiplied.end(), i)) {
+            call.columns.push_back({i, 1, features[i], BYTES, -1, -1, {}, 0, 0, 0});
+        }
+    }
+    call.scores = multiplied.size();
+    for (const int64_t i : multiplied) call.score_features.push_back(features[i]);
+    call.score_inputs = std::move(multiplied);
+}
+
 InputCall read_layout(const InputLayer& a) {
     InputCall call{a, ceil_div(a.outputs, PANEL), a.num_centers + 1};
     const int64_t* next = a.layout;
     const int64_t scores = *next++;
-    if (a.bytes && !(a.bf16 && passes().input_layer->multiplies_bytes)) {
-        for (int64_t i = 0; i < scores; ++i) call.columns.push_back({i, 1, next[i], BYTES, -1, -1, {}, 0, 0, 0});
-    } else {
-        call.scores = scores;
-    }
+    read_scores(call, next, scores);
     next += scores;
     const int64_t embedded = *next++;
     for (int64_t place = 0; place < embedded; ++place, next += 5) {
@@ -107,8 +132,13 @@ void make_byte_bases(InputCall& call) {
     passes().input_layer->value_bases(call, block, bytes);
     call.byte_bases = block.value_bases;
     if (!call.scores) return;
-    call.byte_halves.resize(BYTES * call.terms);
-    for (int64_t i = 0; i < BYTES * call.terms; ++i) call.byte_halves[i] = half_of(call.byte_bases[i]);
+    const int64_t size = BYTES * call.terms;
+    call.byte_parts.resize(2 * size);
+    for (int64_t i = 0; i < size; ++i) {
+        const float value = call.byte_bases[i];
+        call.byte_parts[i] = half_of(value);
+        call.byte_parts[size + i] = half_of(value - float_of(call.byte_parts[i]));
+    }
 }
 
 void add_column(InputCall& call, Block& block, int64_t index) {
@@ -191,7 +221,7 @@ void run_score_weight_gradient(InputCall& call, const InputPasses& pass, const S
     const int64_t most = std::max<int64_t>(1, CHUNK_BYTES / (4 * terms * TASK_ROWS)) * TASK_ROWS;
     const int64_t size = std::min(a.rows, most), numbers = size * terms * call.panels;
     Floats bases, sums;
-    call.score_bases = bases.make(padded(size) * terms + PANEL);
+    call.score_bases = bases.make((size + 2 * PADDING) * terms + PANEL);
     call.score_sums = sums.make(call.panels * PANEL * padded_terms(some.count, call.terms));
     for (int64_t first = 0; first < a.rows; first += size) {
         const Rows chunk{first, std::min(size, a.rows - first)};
@@ -210,9 +240,7 @@ void run_score_gradients(InputCall& call, const InputPasses& pass, int threads) 
     const InputLayer& a = call.a;
     if (!call.scores || !a.rows) return;
     Floats gradients;
-    // A power of two from output to output would put all of them into the same places of the nearest cache.
-    call.gradient_size = (padded(a.rows) + PADDING) * PANEL;
-    call.gradients = gradients.make(call.panels * call.gradient_size);
+    call.gradients = gradients.make(call.panels * gradient_size(call));
     for_each_task(ceil_div(a.rows, TASK_ROWS), a.rows * a.outputs, threads, [&](int64_t task) {
         pass.pack_gradients(call, task * TASK_ROWS, std::min(a.rows, (task + 1) * TASK_ROWS));
     });

@@ -1,5 +1,8 @@
 // The scores of a first layer that have no tables: row by row through the basis and a product, some of them at a time. Of
 // bytes, the basis is looked up.
+//
+// Products in bfloat16 have two numbers in a word. A float is one number, or two parts, of which the second is what the
+// first one leaves out: what a matrix unit then makes of three products is right to about 2^-16.
 
 #pragma once
 
@@ -19,7 +22,7 @@ constexpr int64_t SCORE_ROWS_AHEAD = 4;
 inline const float* scores_of(const InputCall& call, const Scores& some, int64_t b, float* buffer) {
     const InputLayer& a = call.a;
     const float* row = a.scores + b * a.features;
-    const int64_t* features = a.layout + 1 + some.first;
+    const int64_t* features = call.score_features.data() + some.first;
     if (some.adjacent) {
         const float* ahead = row + std::min(SCORE_ROWS_AHEAD, a.rows - 1 - b) * a.features + features[0];
         for (int64_t i = 0; i < some.count; i += LANES) __builtin_prefetch(ahead + i);
@@ -38,16 +41,29 @@ inline void terms_of(const Grid& grid, Float x, Float* terms) {
 
 constexpr int MAX_TERMS = MAX_CENTERS + 1;
 
-inline void put(float* to, Float values, int64_t count) { store_some(to, values, count); }
-inline void put(uint16_t* to, Float values, int64_t count) { store_halves(to, values, count); }
+// How many numbers in bfloat16 stand for one of a product's; 0: it is a float.
+inline int64_t parts_of(const InputCall& call) {
+    return HAS_PAIRS && (call.a.bf16_parts < 2 || HAS_MATRIX_UNIT) ? call.a.bf16_parts : 0;
+}
 
-// Whether products of scores are those of numbers in bfloat16.
-inline bool takes_pairs(const InputCall& call) { return HAS_PAIRS && call.a.bf16; }
+// Calls `run` with the parts of both operands of each product that a product is the sum of. The one that is left out would
+// be below the rounding of the others.
+template <typename Run>
+inline void for_each_product(int64_t parts, const Run& run) {
+    for (int64_t left = 0; left < parts; ++left) {
+        for (int64_t right = 0; left + right < parts; ++right) run(left, right);
+    }
+}
 
-// Words that the terms of some scores fill: of numbers in bfloat16 as many as whole tiles have.
+// Words that the terms of some scores fill, of a part as many as whole tiles have.
 inline int64_t words_of(const InputCall& call, const Scores& some) {
     const int64_t terms = some.count * call.terms;
-    return takes_pairs(call) ? padded((terms + 1) / 2) : terms;
+    return parts_of(call) ? padded((terms + 1) / 2) : terms;
+}
+
+// Words from a part of the terms of pairs of rows to the next.
+inline int64_t part_of(const InputCall& call, const Scores& some, const Rows& chunk) {
+    return padded((chunk.count + 1) / 2) * some.count * call.terms;
 }
 
 // Where the term of a center stands: beside those of the other scores; of bytes, beside those of the other centers. The
@@ -61,11 +77,10 @@ inline void clear_rest(const InputCall& call, const Scores& some, uint16_t* to) 
     memset(to + terms, 0, (2 * words_of(call, some) - terms) * 2);
 }
 
-// The terms of some scores of a row. In bfloat16, zeros follow up to the last word.
-template <int FIXED, typename Number>
-void fill_scores(const InputCall& call, const Scores& some, int64_t b, float* words) {
+// The terms of some scores of a row.
+template <int FIXED>
+void fill_scores(const InputCall& call, const Scores& some, int64_t b, float* to) {
     const Grid grid = grid_of(call.a);
-    Number* to = reinterpret_cast<Number*>(words);
     float buffer[SCORES_AT_A_TIME];
     const float* x = scores_of(call, some, b, buffer);
     for (int64_t i = 0; i < some.count; i += LANES) {
@@ -73,48 +88,54 @@ void fill_scores(const InputCall& call, const Scores& some, int64_t b, float* wo
         Float terms[MAX_TERMS];
         terms_of<FIXED>(grid, load_some(x + i, count), terms);
         for (int64_t t = 0; t <= centers_of<FIXED>(grid.num_centers); ++t) {
-            put(to + t * some.count + i, terms[t], count);
+            store_some(to + t * some.count + i, terms[t], count);
         }
     }
-    if constexpr (sizeof(Number) == 2) clear_rest(call, some, to);
 }
 
-// The same of bytes, in bfloat16.
+// The same in parts, each followed by zeros up to its last word.
 template <int FIXED>
-void fill_bytes(const InputCall& call, const Scores& some, int64_t b, float* words) {
-    const int64_t G = centers_of<FIXED>(call.a.num_centers);
-    const uint8_t* row = call.a.bytes + b * call.a.features;
-    const int64_t* features = call.a.layout + 1 + some.first;
+void fill_score_parts(const InputCall& call, const Scores& some, int64_t b, float* words) {
+    const Grid grid = grid_of(call.a);
+    const int64_t step = 2 * words_of(call, some), parts = parts_of(call);
     uint16_t* to = reinterpret_cast<uint16_t*>(words);
-    uint16_t* silu = to + some.count * G;
-    for (int64_t i = 0; i < some.count; ++i) {
-        const uint16_t* terms = call.byte_halves.data() + row[features[i]] * (G + 1);
-        memcpy(to + i * G, terms, 2 * G);
-        silu[i] = terms[G];
+    float buffer[SCORES_AT_A_TIME];
+    const float* x = scores_of(call, some, b, buffer);
+    for (int64_t i = 0; i < some.count; i += LANES) {
+        const int64_t count = some.count - i;
+        Float terms[MAX_TERMS];
+        terms_of<FIXED>(grid, load_some(x + i, count), terms);
+        for (int64_t t = 0; t <= centers_of<FIXED>(grid.num_centers); ++t) {
+            for (int64_t part = 0; part < parts; ++part) {
+                store_halves(to + part * step + t * some.count + i, terms[t], count);
+                terms[t] -= rounded(terms[t]);
+            }
+        }
     }
-    clear_rest(call, some, to);
+    for (int64_t part = 0; part < parts; ++part) clear_rest(call, some, to + part * step);
 }
 
-// Those of two rows of bytes in bfloat16, a word for each pair of the same term.
+// The same of bytes.
 template <int FIXED>
-void fill_byte_pairs(const InputCall& call, const Scores& some, int64_t b, int64_t next, float* to) {
+void fill_byte_parts(const InputCall& call, const Scores& some, int64_t b, float* words) {
     const int64_t G = centers_of<FIXED>(call.a.num_centers);
     const uint8_t* row = call.a.bytes + b * call.a.features;
-    const uint8_t* next_row = call.a.bytes + next * call.a.features;
-    const int64_t* features = call.a.layout + 1 + some.first;
-    uint32_t* words = reinterpret_cast<uint32_t*>(to);
-    uint32_t* silu = words + some.count * G;
-    for (int64_t i = 0; i < some.count; ++i) {
-        const uint16_t* low = call.byte_halves.data() + row[features[i]] * (G + 1);
-        const uint16_t* high = call.byte_halves.data() + next_row[features[i]] * (G + 1);
-        for (int64_t g = 0; g < G; ++g) words[i * G + g] = low[g] | static_cast<uint32_t>(high[g]) << 16;
-        silu[i] = low[G] | static_cast<uint32_t>(high[G]) << 16;
+    const int64_t* features = call.score_features.data() + some.first;
+    for (int64_t part = 0; part < parts_of(call); ++part) {
+        const uint16_t* table = call.byte_parts.data() + part * call.byte_parts.size() / 2;
+        uint16_t* to = reinterpret_cast<uint16_t*>(words + part * words_of(call, some));
+        for (int64_t i = 0; i < some.count; ++i) {
+            const uint16_t* terms = table + row[features[i]] * (G + 1);
+            memcpy(to + i * G, terms, 2 * G);
+            to[some.count * G + i] = terms[G];
+        }
+        clear_rest(call, some, to);
     }
 }
 
-// Those of two rows in bfloat16, a word for each pair of the same term.
+// The terms of two rows in parts, a word for each pair of the same term.
 template <int FIXED>
-void fill_score_pairs(const InputCall& call, const Scores& some, int64_t b, int64_t next, float* to) {
+void fill_score_pairs(const InputCall& call, const Scores& some, int64_t b, int64_t next, float* to, int64_t step) {
     const Grid grid = grid_of(call.a);
     float buffer[SCORES_AT_A_TIME], next_buffer[SCORES_AT_A_TIME];
     const float* x = scores_of(call, some, b, buffer);
@@ -125,7 +146,30 @@ void fill_score_pairs(const InputCall& call, const Scores& some, int64_t b, int6
         terms_of<FIXED>(grid, load_some(x + i, count), terms);
         terms_of<FIXED>(grid, load_some(next_x + i, count), next_terms);
         for (int64_t t = 0; t <= centers_of<FIXED>(grid.num_centers); ++t) {
-            store_some(to + t * some.count + i, pair_of(terms[t], next_terms[t]), count);
+            for (int64_t part = 0; part < parts_of(call); ++part) {
+                store_some(to + part * step + t * some.count + i, pair_of(terms[t], next_terms[t]), count);
+                terms[t] -= rounded(terms[t]);
+                next_terms[t] -= rounded(next_terms[t]);
+            }
+        }
+    }
+}
+
+// The same of bytes.
+template <int FIXED>
+void fill_byte_pairs(const InputCall& call, const Scores& some, int64_t b, int64_t next, float* to, int64_t step) {
+    const int64_t G = centers_of<FIXED>(call.a.num_centers);
+    const uint8_t* row = call.a.bytes + b * call.a.features;
+    const uint8_t* next_row = call.a.bytes + next * call.a.features;
+    const int64_t* features = call.score_features.data() + some.first;
+    for (int64_t part = 0; part < parts_of(call); ++part) {
+        const uint16_t* table = call.byte_parts.data() + part * call.byte_parts.size() / 2;
+        uint32_t* words = reinterpret_cast<uint32_t*>(to + part * step);
+        for (int64_t i = 0; i < some.count; ++i) {
+            const uint16_t* low = table + row[features[i]] * (G + 1);
+            const uint16_t* high = table + next_row[features[i]] * (G + 1);
+            for (int64_t g = 0; g < G; ++g) words[i * G + g] = low[g] | static_cast<uint32_t>(high[g]) << 16;
+            words[some.count * G + i] = low[G] | static_cast<uint32_t>(high[G]) << 16;
         }
     }
 }
@@ -134,33 +178,39 @@ float* score_weights_of(const InputCall& call, const Scores& some, int64_t panel
     return call.score_weights + panel * score_weights_size(call) + some.first * call.terms * PANEL;
 }
 
-// Puts a weight in the place of its term and output: in bfloat16, two terms share a word.
-void put_weight(bool pairs, float weight, int64_t term, int64_t j, float* to) {
-    if (!pairs) {
-        to[term * PANEL + j] = weight;
-    } else {
-        reinterpret_cast<uint16_t*>(to)[(term / 2 * PANEL + j) * 2 + term % 2] = half_of(weight);
+// The weights of some scores for an output, in the order of their terms, and `step` from term to term.
+inline void copy_weights(const InputCall& call, const Scores& some, int64_t output, float* to, int64_t step) {
+    const InputLayer& a = call.a;
+    const int64_t G = a.num_centers;
+    for (int64_t i = 0; i < some.count; ++i) {
+        const int64_t place = output * a.inputs + call.score_inputs[some.first + i];
+        for (int64_t g = 0; g < G; ++g) to[term_of(call, some, i, g) * step] = a.spline[place * G + g];
+        to[(G * some.count + i) * step] = a.base[place];
     }
 }
 
 // The weights of the scores in the order of their terms, with outputs as columns.
 void score_weights(const InputCall& call, int64_t panel) {
-    const InputLayer& a = call.a;
-    const int64_t G = a.num_centers, columns = columns_of(call, panel);
-    const bool pairs = takes_pairs(call);
+    const int64_t columns = columns_of(call, panel), parts = parts_of(call);
+    Floats memory;
+    float* rows = memory.make(PADDING * 2 * padded(std::min(call.scores, SCORES_AT_A_TIME) * call.terms));
     for (int64_t next = 0; next < call.scores; next += SCORES_AT_A_TIME) {
         const Scores some = scores_from(call, next);
         const int64_t words = words_of(call, some);
         float* to = score_weights_of(call, some, panel);
-        // Words without a weight of their own, or with one alone.
-        if (columns < PANEL || (pairs && 2 * words > some.count * call.terms)) memset(to, 0, words * PANEL * 4);
-        for (int64_t i = 0; i < some.count; ++i) {
-            for (int64_t j = 0; j < columns; ++j) {
-                const int64_t place = (panel * PANEL + j) * a.inputs + some.first + i;
-                for (int64_t g = 0; g < G; ++g) {
-                    put_weight(pairs, a.spline[place * G + g], term_of(call, some, i, g), j, to);
-                }
-                put_weight(pairs, a.base[place], G * some.count + i, j, to);
+        if (columns < PANEL) memset(to, 0, std::max<int64_t>(parts, 1) * words * PANEL * 4);
+        for (int64_t j = 0; j < columns; ++j) {
+            const int64_t output = panel * PANEL + j, row = j % LANES;
+            if (!parts) {
+                copy_weights(call, some, output, to + j, PANEL);
+                continue;
+            }
+            // As many as a vector has go to their places together.
+            if (!row) memset(rows, 0, LANES * 2 * words * 4);
+            copy_weights(call, some, output, rows + row * 2 * words, 1);
+            if (row + 1 < LANES && j + 1 < columns) continue;
+            for (int64_t part = 0; part < parts; ++part) {
+                turn_pairs(rows, words, to + part * words * PANEL + j - row, PANEL);
             }
         }
     }
@@ -169,9 +219,9 @@ void score_weights(const InputCall& call, int64_t panel) {
 // How the terms of some scores of a row are filled in.
 inline auto score_filler(const InputCall& call) {
     const bool even = is_even(grid_of(call.a));
-    if (call.a.bytes) return even ? fill_bytes<EVEN_GRID> : fill_bytes<ANY>;
-    if (takes_pairs(call)) return even ? fill_scores<EVEN_GRID, uint16_t> : fill_scores<ANY, uint16_t>;
-    return even ? fill_scores<EVEN_GRID, float> : fill_scores<ANY, float>;
+    if (!parts_of(call)) return even ? fill_scores<EVEN_GRID> : fill_scores<ANY>;
+    if (call.a.bytes) return even ? fill_byte_parts<EVEN_GRID> : fill_byte_parts<ANY>;
+    return even ? fill_score_parts<EVEN_GRID> : fill_score_parts<ANY>;
 }
 
 inline auto score_pair_filler(const InputCall& call) {
@@ -182,13 +232,18 @@ inline auto score_pair_filler(const InputCall& call) {
 
 // Adds some scores of some rows to the sums of these, in panels of `step` numbers.
 void add_scores(const InputCall& call, const Scores& some, const Rows& rows, float* bases, float* sums, int64_t step) {
-    const int64_t words = words_of(call, some);
+    const int64_t words = words_of(call, some), parts = parts_of(call), row = std::max<int64_t>(parts, 1) * words;
     const auto fill = score_filler(call);
-    for (int64_t r = 0; r < rows.count; ++r) fill(call, some, rows.first + r, bases + r * words);
-    const auto product = takes_pairs(call) ? add_product<PAIRS> : add_product<NUMBERS>;
+    for (int64_t r = 0; r < rows.count; ++r) fill(call, some, rows.first + r, bases + r * row);
     for (int64_t panel = 0; panel < call.panels; ++panel) {
         const float* weights = score_weights_of(call, some, panel);
-        product(bases, words, 1, weights, PANEL, rows.count, words, columns_of(call, panel), sums + panel * step, PANEL);
+        const int64_t columns = columns_of(call, panel);
+        float* to = sums + panel * step;
+        if (!parts) add_product(bases, row, 1, weights, PANEL, rows.count, words, columns, to, PANEL);
+        for_each_product(parts, [&](int64_t left, int64_t right) {
+            add_product<PAIRS>(bases + left * words, row, 1, weights + right * words * PANEL, PANEL, rows.count, words,
+                               columns, to, PANEL);
+        });
     }
 }
 
@@ -197,46 +252,53 @@ void add_score_sums(const InputCall& call, const Scores& some, int64_t panel, co
     const InputLayer& a = call.a;
     const int64_t G = a.num_centers, columns = columns_of(call, panel);
     for (int64_t j = 0; j < columns; ++j, from += padded_terms(some.count, call.terms)) {
-        const int64_t place = (panel * PANEL + j) * a.inputs + some.first;
         for (int64_t i = 0; i < some.count; ++i) {
-            for (int64_t g = 0; g < G; ++g) a.grad_spline[(place + i) * G + g] += from[term_of(call, some, i, g)];
-            a.grad_base[place + i] += from[G * some.count + i];
+            const int64_t place = (panel * PANEL + j) * a.inputs + call.score_inputs[some.first + i];
+            for (int64_t g = 0; g < G; ++g) a.grad_spline[place * G + g] += from[term_of(call, some, i, g)];
+            a.grad_base[place] += from[G * some.count + i];
         }
     }
 }
+
+// Words of a part of the gradient of an output: more than the pairs of rows, since a power of two from output to output
+// would put all of them into the same places of the nearest cache.
+inline int64_t gradient_words(const InputCall& call) { return padded((call.a.rows + 1) / 2) + PADDING; }
 
 // The gradient of rows in panels, for the gradient of the weights of scores. Of two rows in bfloat16, a word stands
 // beside those of other rows: what a tile takes as a row is one output's.
 void pack_gradients(const InputCall& call, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
+    const int64_t step = gradient_words(call), end = (a.rows + 1) / 2;
     for (int64_t panel = 0; panel < call.panels; ++panel) {
         const int64_t columns = columns_of(call, panel);
         const float* from = a.grad_out + panel * PANEL;
-        float* to = call.gradients + panel * call.gradient_size;
-        if (!takes_pairs(call)) {
+        float* to = call.gradients + panel * gradient_size(call);
+        if (!parts_of(call)) {
             for (int64_t b = start; b < stop; ++b) memcpy(to + b * PANEL, from + b * a.outputs, columns * 4);
             continue;
         }
-        const int64_t step = call.gradient_size / PANEL;
-        for (int64_t b = start; b < stop; b += 2) {
-            float words[PANEL];
-            for (int64_t h = 0; h < columns; h += LANES) {
-                const float* row = from + b * a.outputs + h;
-                const Float next = b + 1 < a.rows ? load_some(row + a.outputs, columns - h) : Float{};
-                store(words + h, pair_of(load_some(row, columns - h), next));
+        for (int64_t part = 0; part < parts_of(call); ++part, to += PANEL * step) {
+            for (int64_t b = start; b < stop; b += 2) {
+                float words[PANEL];
+                for (int64_t h = 0; h < columns; h += LANES) {
+                    const float* row = from + b * a.outputs + h;
+                    Float here = load_some(row, columns - h);
+                    Float next = b + 1 < a.rows ? load_some(row + a.outputs, columns - h) : Float{};
+                    if (part) here -= rounded(here), next -= rounded(next);
+                    store(words + h, pair_of(here, next));
+                }
+                for (int64_t h = 0; h < columns; ++h) to[h * step + b / 2] = words[h];
             }
-            for (int64_t h = 0; h < columns; ++h) to[h * step + b / 2] = words[h];
+            if (stop < a.rows) continue;
+            for (int64_t h = 0; h < columns; ++h) memset(to + h * step + end, 0, (padded(end) - end) * 4);
         }
-        if (stop < a.rows) continue;
-        const int64_t end = (a.rows + 1) / 2;
-        for (int64_t h = 0; h < columns; ++h) memset(to + h * step + end, 0, (padded(end) - end) * 4);
     }
 }
 
 // Of rows of a chunk the terms of some scores.
 void score_bases(const InputCall& call, const Scores& some, const Rows& chunk, int64_t start, int64_t stop) {
-    const int64_t terms = some.count * call.terms;
-    if (!takes_pairs(call)) {
+    const int64_t terms = some.count * call.terms, parts = parts_of(call), step = part_of(call, some, chunk);
+    if (!parts) {
         const auto fill = score_filler(call);
         for (int64_t b = start; b < stop; ++b) fill(call, some, b, call.score_bases + (b - chunk.first) * terms);
         return;
@@ -244,27 +306,32 @@ void score_bases(const InputCall& call, const Scores& some, const Rows& chunk, i
     const auto fill = score_pair_filler(call);
     for (int64_t b = start; b < stop; b += 2) {
         // The gradient of a row that is not there is 0.
-        fill(call, some, b, std::min(b + 1, call.a.rows - 1), call.score_bases + (b - chunk.first) / 2 * terms);
+        fill(call, some, b, std::min(b + 1, call.a.rows - 1), call.score_bases + (b - chunk.first) / 2 * terms, step);
     }
     if (stop < call.a.rows) return;
     const int64_t end = (stop - chunk.first + 1) / 2;
-    memset(call.score_bases + end * terms, 0, (padded(end) - end) * terms * 4);
+    for (int64_t part = 0; part < parts; ++part) {
+        memset(call.score_bases + part * step + end * terms, 0, (padded(end) - end) * terms * 4);
+    }
 }
 
 // Sums up what the rows of a chunk say of the weights of some scores, in their order; after the last chunk the sums are
 // added to the gradient.
 void score_weight_gradient(const InputCall& call, const Scores& some, const Rows& chunk, int64_t panel) {
     const int64_t terms = some.count * call.terms, step = padded_terms(some.count, call.terms);
-    const int64_t columns = columns_of(call, panel);
-    const float* gradients = call.gradients + panel * call.gradient_size;
+    const int64_t columns = columns_of(call, panel), parts = parts_of(call), part = part_of(call, some, chunk);
+    const int64_t gradient_step = gradient_words(call);
+    const float* gradients = call.gradients + panel * gradient_size(call);
     float* sums = call.score_sums + panel * PANEL * step;
     if (!chunk.first) memset(sums, 0, PANEL * step * 4);
-    if (takes_pairs(call)) {
-        add_product<PAIRS>(gradients + chunk.first / 2, call.gradient_size / PANEL, 1, call.score_bases, terms, columns,
-                           padded((chunk.count + 1) / 2), terms, sums, step);
-    } else {
-        add_product(gradients + chunk.first * PANEL, 1, PANEL, call.score_bases, terms, columns, chunk.count, terms, sums, step);
+    if (!parts) {
+        gradients += chunk.first * PANEL;
+        add_product(gradients, 1, PANEL, call.score_bases, terms, columns, chunk.count, terms, sums, step);
     }
+    for_each_product(parts, [&](int64_t left, int64_t right) {
+        add_product<PAIRS>(gradients + left * PANEL * gradient_step + chunk.first / 2, gradient_step, 1,
+                           call.score_bases + right * part, terms, columns, padded((chunk.count + 1) / 2), terms, sums, step);
+    });
     if (chunk.first + chunk.count == call.a.rows) add_score_sums(call, some, panel, sums);
 }
 

@@ -92,6 +92,8 @@ DKAN_EXPORT int dkan_variants() { return static_cast<int>(variants().size()); }
 
 DKAN_EXPORT const char* dkan_variant_name(int index) { return variants()[index]->name; }
 
+DKAN_EXPORT const char* dkan_variant() { return passes().name; }
+
 DKAN_EXPORT void dkan_use_variant(int index) { chosen = index; }
 
 DKAN_EXPORT void dkan_basis(const Basis* a, int backward, int threads) {
