@@ -12,13 +12,12 @@ import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
 from dkan_core.batch_scoring.plan import PlannedFile, ScoredFile, ScoringPlan, open_plan
-from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.preparation.steps import label_values
 from dkan_core.data.source.files import find_parquet, listed, stamp, whole_second
-from dkan_core.data.source.positive import with_nulls
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure
+from dkan_core.evaluation.labelled_rows import positive_of_columns, with_binary_labels
 from dkan_core.evaluation.prediction import best_device, output_batch, output_schema, scored_batches
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
@@ -126,10 +125,8 @@ def _counted(
     for batch, found_NL in scored_batches(saved, path, [*columns, *labels], device, on_rows):
         found.counts.merge(count_rows(batch, found_NL, saved.config.labels, reference, path))
         if labels:
-            labelled = with_nulls(batch, labels)
-            for name in labels:
-                check_binary(name, labelled.column(name), path)
-            found.labels.append(label_values(labelled, labels))
+            positive = positive_of_columns(saved.config.positive, saved.config.labels, labels)
+            found.labels.append(label_values(with_binary_labels(batch, labels, positive, path), labels))
             found.probabilities.append(found_NL)
         yield batch, found_NL
 

@@ -100,7 +100,8 @@ def plan_scoring(
         output_uri: Folder or URI that every process can write to: absent or empty, or one that holds what the same
             plan gave. A file's scores have its name there, below the folder that all files have in common.
         columns: Source columns to pass through.
-        labels: Source columns of 0, 1 or null to compare the scores with: one for each of the model's labels.
+        labels: Source columns to compare the scores with, one for each of the model's labels: of 0, 1 or null, or of
+            the values that the model was trained with.
         parts: How many parts to share the files out to; where there are fewer files, fewer come.
         overwrite: Whether the scores of another plan may be replaced, or a scoring that was interrupted be discarded.
 

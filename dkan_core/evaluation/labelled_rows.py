@@ -191,8 +191,7 @@ class RawRows:
         self.origin = raw_origin(files)
         if not self.rows:
             raise DataError(f"{self.name}: no rows in any file")
-        pairs = zip(names, self.columns, strict=True)
-        self._positive = {column: positive[label] for label, column in pairs if label in positive}
+        self._positive = positive_of_columns(positive, names, self.columns)
 
     def batches(self, encoding: Preprocessor) -> Iterator[Arrays]:
         """Yield all rows in the order of the files."""
@@ -201,10 +200,7 @@ class RawRows:
         for path in self.paths:
             check_features(encoding, column_types(path, open_parquet(path).schema_arrow), path, because=TRAINED_WITH)
             for rows in read_batches(path, needed, folder_types=encoding.folder_types):
-                batch = with_positive(with_nulls(rows, self.columns), self._positive, path)
-                for name in self.columns:
-                    check_binary(name, batch.column(name), path)
-                yield encode_rows(batch, encoding, schema, path)
+                yield encode_rows(with_binary_labels(rows, self.columns, self._positive, path), encoding, schema, path)
 
     def sample(self, rows: int) -> Int64:
         """Return the numbers of some rows, drawn from all: neighbours are often alike."""
@@ -220,6 +216,32 @@ class RawRows:
             "rows": self.rows,
             "label columns": list(self.columns),
         }
+
+
+def positive_of_columns(positive: Mapping[str, str], labels: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
+    """Return by column the value that counts as 1, from that of each label; ``columns`` hold the ``labels``."""
+    return {column: positive[label] for label, column in zip(labels, columns, strict=True) if label in positive}
+
+
+def with_binary_labels(
+    rows: pa.RecordBatch, columns: Sequence[str], positive: Mapping[str, str], where: str
+) -> pa.RecordBatch:
+    """Return rows whose labels are 0, 1 and null, as those that a model was trained with.
+
+    Args:
+        rows: Rows of the source.
+        columns: Columns of labels.
+        positive: By column, the value that counts as 1; none where it holds 0 and 1.
+        where: The file, as messages should call it.
+
+    Raises:
+        DataError: A column holds something else.
+    """
+    rows = with_positive(with_nulls(rows, columns), positive, where)
+    for name in columns:
+        advice = "the model was trained with 0 and 1: convert these values, or name another column"
+        check_binary(name, rows.column(name), where, advice=advice)
+    return rows
 
 
 def _label_columns(

@@ -277,7 +277,7 @@ def test_source_that_changes_is_noticed(trained: TrainResult, source: Path, tmp_
 
 def test_label_that_is_none_is_named(trained: TrainResult, raw: Path, tmp_path: Path) -> None:
     plan_scoring(trained.model, raw / "day=2", tmp_path / "out", labels=("row",), parts=1)
-    with pytest.raises(DataError, match=r"b\.parquet: label column 'row' must hold 0, 1 or null; found 40"):
+    with pytest.raises(DataError, match=r"b\.parquet: label column 'row' .*; found 40.*; the model was trained with 0"):
         score_part(tmp_path / "out", 0)
 
 

@@ -8,7 +8,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import ConfigError, DataError, PrepareConfig, TrainConfig, append_rows, evaluate, prepare, train
+from dkan_core import (
+    ConfigError,
+    DataError,
+    PrepareConfig,
+    TrainConfig,
+    append_rows,
+    evaluate,
+    plan_scoring,
+    prepare,
+    score_part,
+    summarize_scoring,
+    train,
+)
 from dkan_core.data.format.manifest import read_manifest
 
 ROWS = 600
@@ -61,6 +73,10 @@ def test_model_keeps_what_counts_as_1(tmp_path: Path) -> None:
     model = train(tmp_path / "data", tmp_path / "run", config).model
     found = evaluate(model, raw, tmp_path / "eval", explain=False)
     assert np.array_equal(found.labels[:, 0], np.where(NULL, 255, IS_LATE))
+    plan_scoring(model, raw, tmp_path / "scores", labels=("outcome",))
+    score_part(tmp_path / "scores", 0)
+    scored = summarize_scoring(tmp_path / "scores").metrics
+    assert scored is not None and scored["average_precision"] == found.metrics["average_precision"]
     # New rows encoded as the model's, and added to what there is, with its labels.
     again = prepare(raw, tmp_path / "new", PrepareConfig(like=model))
     assert again.positive == {"outcome": "late"} and shards(tmp_path / "new") == shards(tmp_path / "data")

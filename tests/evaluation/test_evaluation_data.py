@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[Callable[[pa.Table], pa.Table], list[str], str]] = {
     "label of 2": (
         put("label", lambda table: np.full(len(table), 2)),
         ["{raw}"],
-        r"b\.parquet: label column 'label' must hold 0, 1 or null; found 2",
+        r"b\.parquet: label column 'label' must hold 0, 1 or null; found 2 .*; the model was trained with 0 and 1",
     ),
     "column missing": (
         lambda table: table.drop_columns("site"),

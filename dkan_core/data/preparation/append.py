@@ -72,7 +72,7 @@ def append_rows(
         with progress("reading", task.rows, "rows") as advance:
             counts, _ = collect_statistics(fragments, task.schema, task.config, advance)
         counts = merge_counts([counts], task.schema)
-        check_values(counts, task.where)
+        check_values(counts, task.where, advice=f"those of {prepared} are 0 and 1: convert these values")
         _remove_leftovers(place, earlier)
         with _scratch() as scratch:
             with progress("writing", task.rows, "rows") as advance:

@@ -224,11 +224,11 @@ def _is_finite(column: pa.Array) -> bool:
         return bool(np.isfinite(column.to_numpy().sum()))
 
 
-def check_values(counts: Counts, where: str) -> None:
-    """Raise DataError unless every label holds 0, 1 or null alone."""
+def check_values(counts: Counts, where: str, *, advice: str | None = None) -> None:
+    """Raise DataError unless every label holds 0, 1 or null alone; for ``advice`` see ``check_binary``."""
     for name, counters in counts.labels.items():
         if any(value not in BINARY for counter in counters for value in counter):
-            raise _not_binary(name, counters, where)
+            raise _not_binary(name, counters, where, advice)
 
 
 def check_counts(counts: Counts, schema: Schema, where: str) -> None:
@@ -261,35 +261,36 @@ def check_counts(counts: Counts, schema: Schema, where: str) -> None:
             raise DataError(f"{where}: label column {lacking[0]!r} has one class only in {split}: {seen}{hint}")
 
 
-def check_binary(name: str, values: pa.Array, where: str) -> None:
+def check_binary(name: str, values: pa.Array, where: str, *, advice: str | None = None) -> None:
     """Raise DataError unless a label's column holds 0, 1 or null alone.
 
     Args:
         name: The column.
         values: Its values.
         where: The file, as messages should call it.
+        advice: What can be done about other values. Default: to name the one that counts as 1.
     """
     counter = Counter[object]()
     _count_values(counter, values)
     if any(value not in BINARY for value in counter):
-        raise _not_binary(name, [counter], where)
+        raise _not_binary(name, [counter], where, advice)
 
 
 def _positive_hint(values: Sequence[object]) -> str:
     """Return what can be done about a label of other values than 0 and 1."""
     found = list(dict.fromkeys(values))
     if len(found) > 2:
-        return "; give each class, or each side of a threshold, a label column of 0 and 1, or name it with --positive"
+        return "give each class, or each side of a threshold, a label column of 0 and 1, or name it with --positive"
     shown = " or ".join(f"--positive {shlex.quote(str(value))}" for value in found)
-    return f"; say which value counts as 1: {shown}" if found else ""
+    return f"say which value counts as 1: {shown}"
 
 
-def _not_binary(name: str, counters: Sequence[Counter[object]], where: str) -> DataError:
+def _not_binary(name: str, counters: Sequence[Counter[object]], where: str, advice: str | None = None) -> DataError:
     seen: Counter[str] = Counter()
     for counter in counters:
         for value, count in counter.items():
             seen["null" if value is None else repr(value)] += count
     counts = ", ".join(f"{value} {count:,} times" for value, count in seen.most_common(8))
     more = f" and {len(seen) - 8:,} more values" if len(seen) > 8 else ""
-    hint = _positive_hint([value for counter in counters for value in counter if value is not None])
-    return DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}{more}{hint}")
+    advice = advice or _positive_hint([value for counter in counters for value in counter if value is not None])
+    return DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}{more}; {advice}")
