@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -131,7 +132,7 @@ def _result(found: dict[str, Any]) -> str:
         ("what it learned", found["explanation"]),
     ]
     steps = [
-        f"dkan predict {folder / RUN}/model {folder / ROWS} --out scores.parquet",
+        shlex.join(["dkan", "predict", f"{folder / RUN}/model", str(folder / ROWS), "--out", "scores.parquet"]),
         "dkan prepare YOUR.parquet --out prepared --label COLUMN    # names the candidates without --label",
         "dkan train prepared --out run && dkan evaluate run/model prepared --out eval",
     ]

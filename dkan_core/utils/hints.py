@@ -1,6 +1,7 @@
-"""What a misspelt name may mean."""
+"""What messages advise: the name that a misspelt one may mean, and options to give."""
 
 import difflib
+import shlex
 from collections.abc import Iterable, Sequence
 
 # All columns of wide data would fill the screen.
@@ -26,3 +27,12 @@ def hint(name: str, known: Iterable[str], shown: Sequence[str], *, cutoff: float
         return "there is none"
     listed = ", ".join(repr(each) for each in shown[:SHOWN])
     return f"expected one of {listed}{f' and {len(shown) - SHOWN:,} more' * (len(shown) > SHOWN)}"
+
+
+def flag(option: str, value: object) -> str:
+    """Return an option of the command line with its value, as a shell takes it.
+
+    >>> flag("drop", "zip code"), flag("drop", "zip")
+    ("--drop 'zip code'", '--drop zip')
+    """
+    return f"--{option} {shlex.quote(str(value))}"

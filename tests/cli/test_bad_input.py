@@ -123,7 +123,12 @@ CASES: dict[str, Case] = {
     ),
     "flipped bit": (flipped_bit, LABEL, None, r"b\.parquet: cannot be read to the end"),
     "null feature": (with_column("z", pa.nulls(ROWS, pa.float64())), LABEL, None, r"'z' holds no value .* --drop z"),
-    "null text": (with_column("z", pa.nulls(ROWS, pa.string())), LABEL, None, r"'z' holds no value .* --drop z"),
+    "null text": (
+        with_column("a z", pa.nulls(ROWS, pa.string())),
+        LABEL,
+        None,
+        r"'a z' holds no value .* with --drop 'a z'",
+    ),
     "null type": (
         with_column("z", pa.nulls(ROWS)),
         LABEL,
@@ -132,16 +137,16 @@ CASES: dict[str, Case] = {
     ),
     "NaN feature": (with_column("z", [float("nan")] * ROWS), LABEL, None, r"'z' holds no value"),
     "identifier": (
-        both(lambda t: put(t, "key", [f"{value:.17}" for value in t["x"].to_pylist()])),
+        both(lambda t: put(t, "$key", [f"{value:.17}" for value in t["x"].to_pylist()])),
         LABEL,
         None,
-        r"'key' looks like an identifier .* --drop key",
+        r"'\$key' looks like an identifier .* --drop '\$key'",
     ),
     "integers that floats cannot tell apart": (
-        with_column("key", pa.array(range(2**60, 2**60 + ROWS))),
+        with_column("the key", pa.array(range(2**60, 2**60 + ROWS))),
         LABEL,
         None,
-        r"'key' has \d+ different values, which are only \d+ as 64-bit floats: .* --drop key",
+        r"'the key' has \d+ different values, which are only \d+ as 64-bit floats: .* --drop 'the key'",
     ),
     "decimals that floats cannot tell apart": (
         with_column("price", pa.array([Decimal(f"1234567890123456.{n:03}") for n in range(ROWS)])),

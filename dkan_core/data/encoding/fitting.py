@@ -28,6 +28,7 @@ from dkan_core.data.encoding.raw_columns import column_named, texts_of
 from dkan_core.data.encoding.sparse import MAX_IDS, SparseFeature, fit_sparse
 from dkan_core.data.source.times import TimePart, time_parts
 from dkan_core.errors import DataError
+from dkan_core.utils.hints import flag
 
 # A knot at each level that uint8 can store: more knots would tell apart what storage rounds together.
 LEVELS = np.linspace(-SCORE_LIMIT, SCORE_LIMIT, STEPS + 1)
@@ -157,7 +158,7 @@ def _check_told_apart(column: pa.ChunkedArray | pa.Array, name: str, where: str)
     if kept < found:
         raise DataError(
             f"{where}: column {name!r} has {found:,} different values, which are only {kept:,} as 64-bit floats: "
-            f"subtract an offset, store them as strings (categories), or leave the column out with --drop {name}"
+            f"subtract an offset, store them as strings (categories), or leave the column out with {flag('drop', name)}"
         )
 
 
@@ -225,7 +226,7 @@ def _fit_category(
     if not repeated:
         raise _UselessColumnError(
             f"{where}: column {name!r} looks like an identifier ({len(counts):,} values, none repeats); "
-            f"leave it out with --drop {name}"
+            f"leave it out with {flag('drop', name)}"
         )
     kept = [value for _, value in repeated[: max_categories or MAX_VOCABULARY]]
     buckets = hash_buckets(max_categories) if max_categories is not None and len(counts) > max_categories else 0
@@ -250,5 +251,5 @@ def hash_buckets(max_categories: int) -> int:
 
 def _no_value(name: str, rows: int, where: str) -> _UselessColumnError:
     return _UselessColumnError(
-        f"{where}: column {name!r} holds no value in {rows:,} rows of train; leave it out: --drop {name}"
+        f"{where}: column {name!r} holds no value in {rows:,} rows of train; leave it out with {flag('drop', name)}"
     )

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -376,6 +377,6 @@ def _no_manifest(place: Path) -> DataError:
     """Return the error for a place without a manifest; raw Parquet has to be prepared first."""
     names = list(place.iterdir()) if place.is_dir() else [place]
     is_raw = any(name.suffix.lower() in SUFFIXES and name.is_file() for name in names)
-    advice = f"prepare it first, with `dkan prepare {place} --out prepared --label COLUMN`"
+    advice = f"prepare it first, with `dkan prepare {shlex.quote(str(place))} --out prepared --label COLUMN`"
     hint = f"; it is raw Parquet: {advice}" if is_raw else ""
     return DataError(f"{place}: no {MANIFEST} there; expected a folder that `dkan prepare` wrote{hint}")

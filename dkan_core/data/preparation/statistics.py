@@ -4,7 +4,6 @@ The sample holds the whole train split when that has few rows. Of wide data fewe
 stays within some 512 MB.
 """
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.splits import read_split_batches, split_of_keys
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError
+from dkan_core.utils.hints import flag
 
 # Measured: the ranks of such a sample are off by some 0.3%, a third of what one step of a uint8 score spans in the
 # middle. Four times the rows would halve that, and cost four times the memory.
@@ -281,7 +281,7 @@ def _positive_hint(values: Sequence[object]) -> str:
     found = list(dict.fromkeys(values))
     if len(found) > 2:
         return "give each class, or each side of a threshold, a label column of 0 and 1, or name it with --positive"
-    shown = " or ".join(f"--positive {shlex.quote(str(value))}" for value in found)
+    shown = " or ".join(flag("positive", value) for value in found)
     return f"say which value counts as 1: {shown}"
 
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from dkan_core.data.source.column_types import is_number, is_text
 from dkan_core.data.source.columns import read_batches
+from dkan_core.utils.hints import flag
 
 TIMES = re.compile(
     r"date|datetime|timestamp|time|ts|year|month|year_?month|quarter"
@@ -84,13 +85,15 @@ def describe_split(rule: Mapping[str, str]) -> str:
 def split_warnings(hints: Mapping[str, str]) -> list[str]:
     """Return what to say where rows were split at random.
 
-    >>> split_warnings({"group": "user_id"})[0][:75]
-    "rows were split at random, although rows that share a value of 'user_id' ma"
+    >>> split_warnings({"time": "sold on"})
+    ["rows were split at random, although 'sold on' looks like a time: scores on later rows may be lower than here; \
+see --split-by-time 'sold on'"]
     """
+    options = {"time": "split-by-time", "group": "group"}
     texts = {
         "time": "rows were split at random, although {name!r} looks like a time: scores on later rows may be lower "
-        "than here; see --split-by-time",
+        "than here; see {option}",
         "group": "rows were split at random, although rows that share a value of {name!r} may be alike: scores on new "
-        "ones may be lower than here; see --group {name}",
+        "ones may be lower than here; see {option}",
     }
-    return [texts[kind].format(name=name) for kind, name in hints.items()]
+    return [texts[kind].format(name=name, option=flag(options[kind], name)) for kind, name in hints.items()]

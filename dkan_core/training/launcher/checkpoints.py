@@ -13,6 +13,7 @@ from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.model.model_folder import MODEL_FILES, read_files
 from dkan_core.training.launcher.resuming import PLACE_SETTINGS, check_fits, log_changes, settings_of_course
 from dkan_core.training.state.checkpoint_file import Checkpoint, decode, encode
+from dkan_core.utils.hints import flag
 from dkan_core.utils.retry import RetryPolicy, call_with_retries
 from dkan_core.utils.storage.failures import readable, writable
 from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
@@ -162,7 +163,7 @@ def resume_options(config: TrainConfig, folder: str) -> str:
     >>> resume_options(TrainConfig(checkpoint_uri="s3://bucket/{run}"), "s3://bucket/0123")
     '--resume auto --checkpoint-uri s3://bucket/0123'
     """
-    place = f" --checkpoint-uri {folder}" if "{run}" in (config.checkpoint_uri or "") else ""
+    place = f" {flag('checkpoint-uri', folder)}" if "{run}" in (config.checkpoint_uri or "") else ""
     return f"--resume auto{place}{' --refit' if config.refit else ''}"
 
 

@@ -10,6 +10,7 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
 from dkan_core.training.setup.sizing import fitted_pairs
+from dkan_core.utils.hints import flag
 
 # In a line of the log: there may be a hundred.
 SHOWN_PAIRS = 12
@@ -47,7 +48,7 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
         name = encoding.sparse[0].name
         raise ConfigError(
             f"model additive: column {name!r} holds ids, of which there is no curve; choose model auto, or prepare "
-            f"with --drop {name}"
+            f"with {flag('drop', name)}"
         )
     columns = len(encoding.numeric) + len(encoding.coded)
     sample = search_sample(reader, columns=columns, labels=len(prepared.labels))

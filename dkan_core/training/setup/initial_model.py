@@ -28,6 +28,7 @@ from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.setup.weight_transfer import transferred_state, widened_architecture
 from dkan_core.training.state.adamw import BETA1, BETA2, Float32
+from dkan_core.utils.hints import flag
 from dkan_core.utils.storage.files import read_if_there
 from dkan_core.utils.storage.remote import local_copy
 
@@ -207,7 +208,7 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
         )
     found = compare_encodings(initial.preprocessor, manifest.preprocessor)
     new_labels = [name for name in manifest.labels if name not in labels]
-    advice = f"prepare its source with `dkan prepare ... --like {place}`, or train without --init-from"
+    advice = f"prepare its source with `dkan prepare ... {flag('like', place)}`, or train without --init-from"
     if not found.added and not new_labels:
         raise DataError(
             f"{prepared}: is encoded differently from the model of init_from, {place}, knows{found.differing()}; "
@@ -238,7 +239,7 @@ def check_transfer(initial: InitialModel, manifest: PreparedData, prepared: str,
         if names:
             logger.warning("init_from %s: %s: %s", place, what, listed_names(names))
     if found.changed:
-        logger.warning("prepare with `--like %s --extend` to keep their encoding and weights", place)
+        logger.warning("prepare with `%s --extend` to keep their encoding and weights", flag("like", place))
     logger.info("init_from %s: %d columns keep their weights", place, len(found.kept))
 
 
