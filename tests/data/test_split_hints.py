@@ -28,6 +28,11 @@ REPEATED = pa.array([f"c{n}" for n in np.arange(ROWS) // 5])
             {"customer_id": REPEATED, "created_at": pa.array(np.arange(ROWS))},
             {"time": "created_at", "group": "customer_id"},
         ),
+        (
+            {"Customer ID": REPEATED, "order-date": pa.array(np.arange(ROWS))},
+            {"time": "order-date", "group": "Customer ID"},
+        ),
+        ({"shop.id": REPEATED, "birth-date": DAYS}, {"group": "shop.id"}),
         ({"order_id": pa.array(np.arange(ROWS))}, {}),
         ({"user": pa.array(np.random.default_rng(0).normal(size=ROWS))}, {}),
         ({}, {}),

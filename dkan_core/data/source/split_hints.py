@@ -39,15 +39,20 @@ def find_split_hints(types: Mapping[str, pa.DataType], taken: set[str], path: st
     free = {name: kind for name, kind in types.items() if name not in taken}
     typed = [name for name, kind in free.items() if pa.types.is_date(kind) or pa.types.is_timestamp(kind)]
     named = [
-        name for name, kind in free.items() if TIMES.fullmatch(name.lower()) and (is_number(kind) or is_text(kind))
+        name for name, kind in free.items() if TIMES.fullmatch(_plain(name)) and (is_number(kind) or is_text(kind))
     ]
-    times = [name for name in (*typed, *named) if not OTHER_TIMES.search(name.lower())]
+    times = [name for name in (*typed, *named) if not OTHER_TIMES.search(_plain(name))]
     groups = [
         name
         for name, kind in free.items()
-        if GROUPS.fullmatch(name.lower()) and (is_text(kind) or pa.types.is_integer(kind)) and _repeats(name, path)
+        if GROUPS.fullmatch(_plain(name)) and (is_text(kind) or pa.types.is_integer(kind)) and _repeats(name, path)
     ]
     return {key: found[0] for key, found in (("time", times), ("group", groups)) if found}
+
+
+def _plain(name: str) -> str:
+    """Return a column's name as the patterns have it: in small letters, with ``_`` between words."""
+    return re.sub(r"[\s.-]+", "_", name.strip().lower())
 
 
 def _repeats(name: str, path: str) -> bool:
