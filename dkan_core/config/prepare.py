@@ -68,7 +68,10 @@ class PrepareConfig:
             raise ConfigError("label: name at least one label column")
         deciding = {"split_column": self.split_column, "split_by_time": self.split_by_time}
         given = {setting: column for setting, column in deciding.items() if column is not None}
-        roles = [*self.label, *self.drop, *given.values(), *filter(None, [self.group, self.weight])]
+        repeated = [name for name in self.label if self.label.count(name) > 1]
+        if repeated:
+            raise ConfigError(f"label {repeated[0]!r} is named twice; name each label once")
+        roles = [*self.label, *{*self.drop}, *given.values(), *filter(None, [self.group, self.weight])]
         twice = sorted({name for name in roles if roles.count(name) > 1})
         if twice:
             raise ConfigError(f"column {twice[0]!r} has two roles; a column can have only one")

@@ -83,7 +83,12 @@ CASES: dict[str, Case] = {
     "split of other encoding": (not_utf8("s"), [*LABEL, "--split-column", "s"], None, r"column 's' holds text that is"),
     "label of other encoding": (not_utf8("label"), LABEL, None, r"column 'label' holds text that is not UTF-8"),
     "one label for two roles": (nothing, [*LABEL, "--drop", "label"], None, r"'label' has two roles"),
-    "no feature": (nothing, [*LABEL, "--drop", "x", "--drop", "city"], None, r"no feature column is left"),
+    "no feature": (
+        nothing,
+        [*LABEL, "--drop", "x", "--drop", "city", "--drop", "x"],
+        None,
+        r"no feature column is left",
+    ),
     "drop missing": (
         nothing,
         [*LABEL, "--drop", "cty"],

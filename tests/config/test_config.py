@@ -78,6 +78,7 @@ def test_configs_are_frozen_and_keyword_only() -> None:
         (PrepareConfig, {}, "label: name at least one"),
         (PrepareConfig, {"label": 3}, "label must be .*got 3"),
         (PrepareConfig, {"label": ["y"], "drop": ["y"]}, "column 'y' has two roles"),
+        (PrepareConfig, {"label": ["y", "x", "y"]}, "label 'y' is named twice"),
         (PrepareConfig, {"label": ["y"], "numeric_dtype": "int8"}, "numeric_dtype must be one of uint8"),
         (PrepareConfig, {"label": ["y"], "split": "70/30"}, "split must be three integer percentages"),
         (PrepareConfig, {"label": ["y"], "split": "70/20/20"}, "split must add up to 100"),
