@@ -19,6 +19,7 @@ from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Refer
 from dkan_core.evaluation.drift.measures import Drift, measure
 from dkan_core.evaluation.labelled_rows import positive_of_columns, with_binary_labels
 from dkan_core.evaluation.prediction import best_device, output_batch, output_schema, scored_batches
+from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
 from dkan_core.utils.schemas import Schema, read_json
@@ -168,7 +169,9 @@ def measure_drift(model: str | Path, sources: str | Path | Sequence[str | Path])
     Raises:
         DataError: The model cannot be read, or a column is missing or of another kind than in training.
     """
-    return measure_files(model, find_parquet(listed(sources)))
+    with naming_swapped(listed(sources)):
+        paths = find_parquet(listed(sources))
+    return measure_files(model, paths)
 
 
 def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:

@@ -20,6 +20,7 @@ from dkan_core.evaluation.prediction import (
     scored_batches,
 )
 from dkan_core.explanation.reasons import ReasonFinder
+from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.paths import is_remote, local_path
@@ -104,7 +105,8 @@ def _predict_file(
     model: str | Path, sources: Sources, out: str | Path, columns: list[str], reasons: int, *, overwrite: bool
 ) -> int:
     chosen = [sources] if isinstance(sources, (str, Path)) else list(sources)
-    paths = [path for source in chosen for path in find_parquet([source])]
+    with naming_swapped(chosen):
+        paths = [path for source in chosen for path in find_parquet([source])]
     if not is_remote(out) and str(local_path(out).resolve()) in {str(Path(path).resolve()) for path in paths}:
         raise OutputError(f"{out}: is one of the sources; choose another file")
     with local_copy(model) as folder:

@@ -18,6 +18,7 @@ from dkan_core.errors import ConfigError, DataError, GateError
 from dkan_core.evaluation.drift.counting import DriftCounts, Reference
 from dkan_core.evaluation.drift.measures import LARGE, MODERATE, Drift, measure, shown, verdict
 from dkan_core.evaluation.metrics import compute_metrics
+from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.templating import render_html
 from dkan_core.utils.storage.files import write_atomic, write_json
@@ -181,7 +182,8 @@ def summarize_drift(model: str | Path, sources: str | Path | Sequence[str | Path
     Raises:
         DataError: The model cannot be read, or a column is missing or of another kind than in training.
     """
-    files = find_parquet(listed(sources))
+    with naming_swapped(listed(sources)):
+        files = find_parquet(listed(sources))
     drift = measure_files(model, files)
     return ScoringSummary(
         metrics=None, drift=drift, page=render_drift(drift, None, title="Drift since training", files=len(files))

@@ -26,6 +26,7 @@ from dkan_core.evaluation.worst_errors import ERRORS, find_worst_errors
 from dkan_core.explanation.columns import Column
 from dkan_core.explanation.explain import QUICK_ROWS, quick_comparison, quick_explanation
 from dkan_core.explanation.labels import Explanation
+from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel, Share
 from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html, render_markdown, score
@@ -158,7 +159,7 @@ def evaluate(
     # Other programs write files of this name, too.
     check_file_is_ours(f"{out}/{METRICS}", beginning=b"{", mark=b'"average_precision"')
     with staged_folder(out, names=OUTPUTS, overwrite=overwrite) as folder:
-        with local_copy(model) as model_folder:
+        with naming_swapped(places), local_copy(model) as model_folder:
             saved = SavedModel(model_folder)
         if saved.preprocessor.sparse:
             worst_errors = 0

@@ -4,13 +4,14 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dkan_core.errors import DataError, OutputError
+from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.utils.schemas import Schema, SchemaT, read_json
 from dkan_core.utils.storage.files import json_text
 from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries
@@ -74,6 +75,28 @@ def check_model_is_ours(folder: str | Path) -> None:
     """
     check_file_is_ours(f"{folder}/{CONFIG}", beginning=b"{", mark=b'"num_numeric"')
     check_file_is_ours(f"{folder}/{PREPROCESSOR}", beginning=b"{", mark=b'"numeric"')
+
+
+@contextmanager
+def naming_swapped(sources: Sequence[str | Path]) -> Iterator[None]:
+    """Say of a DataError inside that one of the sources is a model, where the two were swapped.
+
+    Raises:
+        ConfigError: There is such a source; the message names it.
+    """
+    try:
+        yield
+    except DataError as error:
+        swapped = next(filter(_holds_model, sources), None)
+        if swapped is None:
+            raise
+        raise ConfigError(f"{swapped}: is a model; name the model first, then the data") from error
+
+
+def _holds_model(place: str | Path) -> bool:
+    with suppress(OutputError):
+        return any({CONFIG, WEIGHTS} <= entries(folder) for folder in (place, f"{place}/model"))
+    return False
 
 
 class ModelFolder:

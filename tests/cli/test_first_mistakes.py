@@ -81,6 +81,18 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         r"raw Parquet: prepare it first, with `dkan prepare rows --out",
     ),
     "no such model": (["predict", "run/model", "rows", "--out", "s.parquet"], r"run/model: no config\.json there"),
+    "model and data swapped": (
+        ["predict", "rows/a.parquet", "{model}", "--out", "s.parquet"],
+        r"/model: is a model; name the model first, then the data",
+    ),
+    "run and folder of data swapped": (
+        ["evaluate", "rows", "{model}/..", "--out", "eval"],
+        r"/model/\.\.: is a model; name the model first, then the data",
+    ),
+    "model and data swapped for drift": (
+        ["drift", "rows", "{model}"],
+        r"/model: is a model; name the model first, then the data",
+    ),
     "spreadsheet of predictions": (
         ["predict", "{model}", "rows", "--out", "s.xlsx"],
         r"s\.xlsx: .*let the name end in \.parquet",
