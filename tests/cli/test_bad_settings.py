@@ -137,7 +137,7 @@ CASES: dict[str, Case] = {
         with_column("part", ["train"] * ROWS),
         [*LABEL, "--split-column", "part"],
         None,
-        r"no rows in the valid split",
+        r"no rows in the valid split, of 800 in all; let column 'part' hold 'valid' in some rows, or",
     ),
     "split of two": (nothing, [*LABEL, "--split", "80/20"], None, r"split must be three integer percentages .*'80/20'"),
     "weight negative": (

@@ -247,10 +247,10 @@ def check_counts(counts: Counts, schema: Schema, where: str) -> None:
         if schema.weight is not None and counts.rows[index] and counts.weights[index] == 0:
             raise DataError(f"{where}: weight column {schema.weight!r} is 0 in every row of {split}")
         if counts.rows[index] == 0 and split != "test":
-            raise DataError(
-                f"{where}: no rows in the {split} split, of {sum(counts.rows):,} in all; "
-                "set --split, or name a --split-column"
-            )
+            advice = "set --split, or name a --split-column"
+            if schema.split_column is not None:
+                advice = f"let column {schema.split_column!r} hold {split!r} in some rows, or leave out --split-column"
+            raise DataError(f"{where}: no rows in the {split} split, of {sum(counts.rows):,} in all; {advice}")
         lacking = [name for name, counters in counts.labels.items() if not (counters[index][0] and counters[index][1])]
         needed = 1 if split == "train" else len(counts.labels)
         if counts.rows[index] and len(lacking) >= needed:
