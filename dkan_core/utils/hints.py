@@ -36,3 +36,14 @@ def flag(option: str, value: object) -> str:
     ("--drop 'zip code'", '--drop zip')
     """
     return f"--{option} {shlex.quote(str(value))}"
+
+
+def drop_advice(columns: Sequence[str]) -> str:
+    """Return how to leave columns out.
+
+    >>> drop_advice(["zip"]), drop_advice(["zip", "the key"])
+    ('leave it out with --drop zip', "leave them out with --drop zip --drop 'the key'")
+    """
+    flags = " ".join(flag("drop", name) for name in columns[:SHOWN])
+    more = f" and {len(columns) - SHOWN:,} more" if len(columns) > SHOWN else ""
+    return f"leave {'it' if len(columns) == 1 else 'them'} out with {flags}{more}"

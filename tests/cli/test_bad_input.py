@@ -129,6 +129,25 @@ CASES: dict[str, Case] = {
         None,
         r"'a z' holds no value .* with --drop 'a z'",
     ),
+    "several columns without use": (
+        both(
+            lambda t: put(
+                put(put(t, "k", list(range(2**60, 2**60 + ROWS))), "a z", pa.nulls(ROWS, pa.string())),
+                "n",
+                [float("nan")] * ROWS,
+            )
+        ),
+        LABEL,
+        None,
+        r"3 columns cannot be used: 'k' has .* floats; 'n' holds no value in \d+ rows of train; 'a z' holds .*; leave "
+        r"them out with --drop k --drop n --drop 'a z'",
+    ),
+    "several columns of other types": (
+        both(lambda t: put(put(t, "b", [b"z"] * ROWS), "z", LISTS)),
+        LABEL,
+        None,
+        r"column 'b' is binary, column 'z' is list<.*; a feature is .*; leave them out with --drop b --drop z",
+    ),
     "null type": (
         with_column("z", pa.nulls(ROWS)),
         LABEL,
@@ -146,13 +165,13 @@ CASES: dict[str, Case] = {
         with_column("the key", pa.array(range(2**60, 2**60 + ROWS))),
         LABEL,
         None,
-        r"'the key' has \d+ different values, which are only \d+ as 64-bit floats: .* --drop 'the key'",
+        r"'the key' has \d+ different values, which are only \d+ as 64-bit floats; .* --drop 'the key'",
     ),
     "decimals that floats cannot tell apart": (
         with_column("price", pa.array([Decimal(f"1234567890123456.{n:03}") for n in range(ROWS)])),
         LABEL,
         None,
-        r"'price' has \d+ different values, which are only \d+ as 64-bit floats: .* --drop price",
+        r"'price' has \d+ different values, which are only \d+ as 64-bit floats; .* --drop price",
     ),
     "feature of lists": (with_column("z", LISTS), LABEL, None, r"'z' is list<.*a feature is a number"),
     "binary feature": (with_column("z", pa.array([b"z"] * ROWS)), LABEL, None, r"'z' is binary; a feature is a number"),

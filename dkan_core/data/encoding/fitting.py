@@ -1,7 +1,7 @@
 """Choosing a preprocessor: knots and vocabularies from a sample of the train split."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal, NamedTuple
@@ -28,7 +28,7 @@ from dkan_core.data.encoding.raw_columns import column_named, texts_of
 from dkan_core.data.encoding.sparse import MAX_IDS, SparseFeature, fit_sparse
 from dkan_core.data.source.times import TimePart, time_parts
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import flag
+from dkan_core.utils.hints import SHOWN, drop_advice
 
 # A knot at each level that uint8 can store: more knots would tell apart what storage rounds together.
 LEVELS = np.linspace(-SCORE_LIMIT, SCORE_LIMIT, STEPS + 1)
@@ -58,8 +58,18 @@ MAX_VALUE_CODED_COLUMNS = 256
 MAX_EXACT_INTEGER, MAX_EXACT_DIGITS = 2**53, 15
 
 
-class _UselessColumnError(DataError):
-    """A column says nothing about a row."""
+class _UnusableColumnError(Exception):
+    """A column cannot be a feature as it is.
+
+    Args:
+        name: Its name.
+        problem: What is wrong with it, as the message goes on after the name.
+        remedy: What else can be done than to leave it out. None where it says nothing about a row.
+    """
+
+    def __init__(self, name: str, problem: str, remedy: str | None = None) -> None:
+        super().__init__(name, problem)
+        self.name, self.problem, self.remedy = name, problem, remedy
 
 
 class _FittedColumn(NamedTuple):
@@ -95,12 +105,22 @@ def fit_preprocessor(
         useless: What becomes of a column that holds no value at all, or of a category column no value of which repeats.
 
     Raises:
-        DataError: There is a useless column, and it is to be refused; or float64 cannot tell a column's values apart.
+        DataError: There are useless columns, and they are to be refused; or float64 cannot tell a column's values
+            apart. The message names all of them.
     """
+    unusable: list[_UnusableColumnError] = []
+
+    @contextmanager
+    def tried() -> Iterator[None]:
+        try:
+            yield
+        except _UnusableColumnError as error:
+            if error.remedy is not None or useless == "refuse":
+                unusable.append(error)
+
     coded: list[CodedFeature] = []
-    passed_over = [_UselessColumnError] if useless == "leave out" else []
     for name in categorical:
-        with suppress(*passed_over):
+        with tried():
             coded.append(_fit_category(column_named(sample, name, where), name, where, max_categories))
     scored: list[NumericFeature] = []
     counts: dict[str, list[int]] = {}
@@ -109,9 +129,10 @@ def fit_preprocessor(
     with_codes = len(columns) <= MAX_VALUE_CODED_COLUMNS
 
     def fit_column(column: tuple[str, TimePart | None]) -> _FittedColumn | None:
-        with suppress(*passed_over):
-            return _fit_column(sample, where, *column, with_codes=with_codes)
-        return None
+        fitted = None
+        with tried():
+            fitted = _fit_column(sample, where, *column, with_codes=with_codes)
+        return fitted
 
     for each in filter(None, columns_pool.map(fit_column, columns)):
         scored.append(each.feature)
@@ -119,8 +140,11 @@ def fit_preprocessor(
         coded += [each.codes] if each.codes is not None else []
     lists: list[SparseFeature] = []
     for name in sparse:
-        with suppress(*passed_over):
+        with tried():
             lists.append(_fit_sparse(column_named(sample, name, where), name, where, max_categories))
+    if unusable:
+        places = {name: place for place, name in enumerate(sample.column_names)}
+        raise _refusal(sorted(unusable, key=lambda each: places[each.name]), where)
     fitted = Preprocessor(numeric=scored, coded=coded, sparse=lists, numeric_dtype=numeric_dtype)
     categories = Preprocessor(
         numeric=[], coded=[each for each in coded if each.kind == "category"], numeric_dtype="uint8"
@@ -129,22 +153,32 @@ def fit_preprocessor(
     return fitted.model_copy(update={"counts": counts})
 
 
+def _refusal(unusable: Sequence[_UnusableColumnError], where: str) -> DataError:
+    """Return the error that names columns and what can be done about them."""
+    first, advice = unusable[0], drop_advice([each.name for each in unusable])
+    if len(unusable) == 1:
+        remedy = "" if first.remedy is None else f"{first.remedy}, or "
+        return DataError(f"{where}: column {first.name!r} {first.problem}; {remedy}{advice}")
+    listed = "; ".join(f"{each.name!r} {each.problem}" for each in unusable[:SHOWN])
+    return DataError(f"{where}: {len(unusable):,} columns cannot be used: {listed}; {advice}")
+
+
 def _fit_column(
     sample: pa.Table, where: str, name: str, time: TimePart | None, *, with_codes: bool
 ) -> _FittedColumn | None:
     """Fit a column of numbers, or a part of one of times; None where that part has a single value."""
     found = distinct_values(sample, name, where, time)
     if time is None:
-        _check_told_apart(column_named(sample, name, where), name, where)
+        _check_told_apart(column_named(sample, name, where), name)
     elif time.part != "seconds" and len(found.values) < 2:
         return None  # the hour of dates, or the month in data of one month
-    feature, counts = _fit_numeric(found, name, where)
+    feature, counts = _fit_numeric(found, name)
     codes = _fit_value_codes(found, name) if with_codes else None
     return _FittedColumn(feature.model_copy(update={"time": time}), counts, codes)
 
 
-def _check_told_apart(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> None:
-    """Raise DataError where different integers or decimals, such as long keys, are the same number in float64."""
+def _check_told_apart(column: pa.ChunkedArray | pa.Array, name: str) -> None:
+    """Refuse a column where different integers or decimals, such as long keys, are the same number in float64."""
     if pa.types.is_integer(column.type):
         exact = all(abs(value or 0) <= MAX_EXACT_INTEGER for value in pc.min_max(column).as_py().values())
     else:
@@ -156,16 +190,14 @@ def _check_told_apart(column: pa.ChunkedArray | pa.Array, name: str, where: str)
         for values in (column, column.cast(pa.float64(), safe=False))
     )
     if kept < found:
-        raise DataError(
-            f"{where}: column {name!r} has {found:,} different values, which are only {kept:,} as 64-bit floats: "
-            f"subtract an offset, store them as strings (categories), or leave the column out with {flag('drop', name)}"
-        )
+        problem = f"has {found:,} different values, which are only {kept:,} as 64-bit floats"
+        raise _UnusableColumnError(name, problem, "subtract an offset, store them as strings (categories)")
 
 
-def _fit_numeric(found: DistinctValues, name: str, where: str) -> tuple[NumericFeature, list[int]]:
+def _fit_numeric(found: DistinctValues, name: str) -> tuple[NumericFeature, list[int]]:
     """Return a column's knots and scores, and how many rows are between the knots."""
     if not len(found.values):
-        raise _no_value(name, found.missing, where)
+        raise _no_value(name, found.missing)
     if len(found.values) > MAX_EXACT_KNOTS:
         chosen, inverse = _knots_at_levels(found)
     else:
@@ -221,13 +253,10 @@ def _fit_category(
 ) -> CategoryFeature:
     counts = pc.value_counts(texts_of(column, name, where).drop_null()).to_pylist()
     if not counts:
-        raise _no_value(name, len(column), where)
+        raise _no_value(name, len(column))
     repeated = sorted((-entry["counts"], entry["values"]) for entry in counts if entry["counts"] >= MIN_CATEGORY_ROWS)
     if not repeated:
-        raise _UselessColumnError(
-            f"{where}: column {name!r} looks like an identifier ({len(counts):,} values, none repeats); "
-            f"leave it out with {flag('drop', name)}"
-        )
+        raise _UnusableColumnError(name, f"looks like an identifier ({len(counts):,} values, none repeats)")
     kept = [value for _, value in repeated[: max_categories or MAX_VOCABULARY]]
     buckets = hash_buckets(max_categories) if max_categories is not None and len(counts) > max_categories else 0
     return CategoryFeature(name=name, vocabulary=kept, buckets=buckets)
@@ -236,7 +265,7 @@ def _fit_category(
 def _fit_sparse(column: pa.ChunkedArray | pa.Array, name: str, where: str, max_categories: int | None) -> SparseFeature:
     feature = fit_sparse(column, name, where, max_categories, hash_buckets(max_categories or MAX_IDS))
     if feature is None:
-        raise _no_value(name, len(column), where)
+        raise _no_value(name, len(column))
     return feature
 
 
@@ -249,7 +278,5 @@ def hash_buckets(max_categories: int) -> int:
     return min(MAX_BUCKETS, max(1, max_categories // 4))
 
 
-def _no_value(name: str, rows: int, where: str) -> _UselessColumnError:
-    return _UselessColumnError(
-        f"{where}: column {name!r} holds no value in {rows:,} rows of train; leave it out with {flag('drop', name)}"
-    )
+def _no_value(name: str, rows: int) -> _UnusableColumnError:
+    return _UnusableColumnError(name, f"holds no value in {rows:,} rows of train")

@@ -22,7 +22,7 @@ from dkan_core.data.encoding.raw_columns import column_named
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.source.column_types import is_id_list
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import flag
+from dkan_core.utils.hints import drop_advice
 
 EMPTY = 0
 # Of a column; the manifest lists them, and the model has a vector of weights for each.
@@ -171,7 +171,7 @@ def longest_rows(rows: pa.RecordBatch | pa.Table, names: Sequence[str], where: s
         if longest[name] > MAX_ROW_IDS:
             raise DataError(
                 f"{where}: column {name!r} has {longest[name]:,} ids in a row; expected at most {MAX_ROW_IDS:,}: "
-                f"shorten its lists, or leave it out with {flag('drop', name)}"
+                f"shorten its lists, or {drop_advice([name])}"
             )
     return longest
 

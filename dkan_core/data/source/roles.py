@@ -10,7 +10,7 @@ from dkan_core.config.prepare import PrepareConfig
 from dkan_core.data.source.column_types import is_number, is_sparse, is_text
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import hint
+from dkan_core.utils.hints import SHOWN, drop_advice, hint
 
 # Settings that name a column which is neither label nor feature.
 ROLES = ("group", "split_column", "split_by_time", "weight")
@@ -127,12 +127,14 @@ def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:
     Raises:
         DataError: A feature has a type that is no feature, or there is none.
     """
+    others = {name: kind for name, kind in types.items() if not is_feature(kind)}
+    if others:
+        shown = ", ".join(f"column {name!r} is {kind}" for name, kind in [*others.items()][:SHOWN])
+        raise DataError(
+            f"{where}: {shown}; a feature is a number, string, boolean, date, time, duration, list of integers or bit "
+            f"vector; {drop_advice([*others])}"
+        )
     for name, kind in types.items():
-        if not is_feature(kind):
-            raise DataError(
-                f"{where}: column {name!r} is {kind}; a feature is a number, string, boolean, date, time, duration, "
-                "list of integers or bit vector (--drop it)"
-            )
         taken = [part.name for part in time_parts(name, kind)[1:] if part.name in types] if is_time(kind) else []
         if taken:
             raise DataError(f"{where}: column {taken[0]!r} is also made from {name!r} ({kind}); drop one of both")
