@@ -3,7 +3,7 @@
 Shape suffixes: N rows, L labels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,20 @@ def suspicions(column: pa.ChunkedArray, *, distinct: int, auc: float | None, psi
     if psi is not None and psi >= LARGE:
         found.append(f"valid differs from train (PSI {psi:.2f})")
     return found
+
+
+def label_suspicions(classes: Mapping[str, Mapping[str, int]], positive: str | None) -> list[str]:
+    """Return what is suspicious in a label, in words.
+
+    Args:
+        classes: By split, the rows that hold 0, 1 and null.
+        positive: The value that counts as 1; None where the label holds 0 and 1.
+    """
+    lacking = [split for split, rows in classes.items() if not (rows["0"] and rows["1"])]
+    if not lacking:
+        return []
+    hint = "" if positive is None else f"; its positive value is {positive!r}, to the letter"
+    return [f"one class only in {', '.join(lacking)}{hint}"]
 
 
 def count_distinct(column: pa.ChunkedArray) -> int:

@@ -9,7 +9,7 @@ from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import manifest_text
 from dkan_core.errors import ConfigError
-from dkan_core.inspection.checks import count_distinct, find_auc, find_drift, suspicions
+from dkan_core.inspection.checks import count_distinct, find_auc, find_drift, label_suspicions, suspicions
 from dkan_core.inspection.rows import UNLABELLED, InspectedRows, read_prepared, read_raw
 from dkan_core.report.templating import render_html
 from dkan_core.utils.storage.outputs import check_page_free
@@ -162,6 +162,8 @@ def _column(rows: InspectedRows, name: str, auc: Mapping[str, float], psi: Mappi
     )
     distinct = 0 if column is None else count_distinct(column)
     found = [] if column is None else suspicions(column, distinct=distinct, auc=largest_auc, psi=largest_psi)
+    if name in rows.labels:
+        found = label_suspicions({split: of[name] for split, of in rows.classes.items()}, rows.positive.get(name))
     return ColumnFacts(
         name=name,
         type=rows.types[name],

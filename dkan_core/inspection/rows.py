@@ -91,6 +91,9 @@ class InspectedRows:
 
     labels: list[str]
 
+    positive: dict[str, str] = field(default_factory=dict)
+    """By label, the value that counts as 1, of raw Parquet."""
+
     def labels_NL(self, split: str) -> npt.NDArray[np.uint8]:
         """Return the labels of a sample, 255 for not measured."""
         return np.stack([np.asarray(self.samples[split][f"{LABEL}{name}"]) for name in self.labels], axis=1)
@@ -142,6 +145,7 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
         whole=bool((seen.rows <= SAMPLE_ROWS).all()),
         encoding=encoding,
         labels=[*labels],
+        positive=schema.positive,
     )
 
 

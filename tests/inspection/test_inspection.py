@@ -105,6 +105,18 @@ def test_command_shows_a_table_a_page_and_json(
     assert "leakage" not in shown and "one: constant" in shown
 
 
+@pytest.mark.parametrize(
+    ("positive", "finding"),
+    [
+        (("Late",), "one class only in train, valid, test; its positive value is 'Late', to the letter"),
+        (("late",), None),
+    ],
+)
+def test_label_of_one_class_is_named(raw: Path, positive: tuple[str, ...], finding: str | None) -> None:
+    config = PrepareConfig(label=("outcome",), positive=positive, drop=("tags",))
+    assert words(inspect_data(raw, config)).get("outcome") == finding
+
+
 def test_table_of_features_alone_needs_no_label(tmp_path: Path) -> None:
     write(make_rows().select(["honest", "one"]), tmp_path)
     assert words(inspect_data(tmp_path)) == {"one": "constant"}
