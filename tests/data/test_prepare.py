@@ -157,6 +157,15 @@ def test_limit_of_the_sample_is_known_before_the_rows_are(size: int) -> None:
         assert (keys if found is None else keys[keys <= found]).tolist() == keys[:size].tolist()
 
 
+def test_numbers_stored_as_text_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = make_rows()
+    shown = pa.array([f"{value:.2f}" for value in np.random.default_rng(1).normal(50, 20, len(table))])
+    # Codes are no numbers, though their texts may be.
+    table = table.append_column("price", shown).append_column("grade", pa.array(["1.5", "2"] * (len(table) // 2)))
+    prepare(write(table, tmp_path / "raw"), tmp_path / "out", CONFIG)
+    assert "numbers stored as text become categories, which have no order: 'price'; convert" in caplog.text
+
+
 def test_nan_and_infinity_are_counted_and_taken_as_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     x = make_rows()["x"].to_numpy().copy()
     x[:5], x[5:8], x[8] = np.nan, np.inf, -np.inf

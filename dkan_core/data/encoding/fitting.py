@@ -24,7 +24,7 @@ from dkan_core.data.encoding.preprocessor import (
     ValueFeature,
     columns_pool,
 )
-from dkan_core.data.encoding.raw_columns import column_named, texts_of
+from dkan_core.data.encoding.raw_columns import are_numbers, column_named, texts_of
 from dkan_core.data.encoding.sparse import MAX_IDS, SparseFeature, fit_sparse
 from dkan_core.data.source.times import TimePart, time_parts
 from dkan_core.errors import DataError
@@ -64,12 +64,16 @@ class _UnusableColumnError(Exception):
     Args:
         name: Its name.
         problem: What is wrong with it, as the message goes on after the name.
-        remedy: What else can be done than to leave it out. None where it says nothing about a row.
+        remedy: What else can be done than to leave it out. Default: nothing.
     """
 
-    def __init__(self, name: str, problem: str, remedy: str | None = None) -> None:
+    def __init__(self, name: str, problem: str, remedy: str = "") -> None:
         super().__init__(name, problem)
         self.name, self.problem, self.remedy = name, problem, remedy
+
+
+class _UselessColumnError(_UnusableColumnError):
+    """A column says nothing about a row."""
 
 
 class _FittedColumn(NamedTuple):
@@ -115,7 +119,7 @@ def fit_preprocessor(
         try:
             yield
         except _UnusableColumnError as error:
-            if error.remedy is not None or useless == "refuse":
+            if useless == "refuse" or not isinstance(error, _UselessColumnError):
                 unusable.append(error)
 
     coded: list[CodedFeature] = []
@@ -157,7 +161,7 @@ def _refusal(unusable: Sequence[_UnusableColumnError], where: str) -> DataError:
     """Return the error that names columns and what can be done about them."""
     first, advice = unusable[0], drop_advice([each.name for each in unusable])
     if len(unusable) == 1:
-        remedy = "" if first.remedy is None else f"{first.remedy}, or "
+        remedy = f"{first.remedy}, or " if first.remedy else ""
         return DataError(f"{where}: column {first.name!r} {first.problem}; {remedy}{advice}")
     listed = "; ".join(f"{each.name!r} {each.problem}" for each in unusable[:SHOWN])
     return DataError(f"{where}: {len(unusable):,} columns cannot be used: {listed}; {advice}")
@@ -256,7 +260,8 @@ def _fit_category(
         raise _no_value(name, len(column))
     repeated = sorted((-entry["counts"], entry["values"]) for entry in counts if entry["counts"] >= MIN_CATEGORY_ROWS)
     if not repeated:
-        raise _UnusableColumnError(name, f"looks like an identifier ({len(counts):,} values, none repeats)")
+        remedy = "convert it to numbers if it holds quantities" if are_numbers(column) else ""
+        raise _UselessColumnError(name, f"looks like an identifier ({len(counts):,} values, none repeats)", remedy)
     kept = [value for _, value in repeated[: max_categories or MAX_VOCABULARY]]
     buckets = hash_buckets(max_categories) if max_categories is not None and len(counts) > max_categories else 0
     return CategoryFeature(name=name, vocabulary=kept, buckets=buckets)
@@ -278,5 +283,5 @@ def hash_buckets(max_categories: int) -> int:
     return min(MAX_BUCKETS, max(1, max_categories // 4))
 
 
-def _no_value(name: str, rows: int) -> _UnusableColumnError:
-    return _UnusableColumnError(name, f"holds no value in {rows:,} rows of train")
+def _no_value(name: str, rows: int) -> _UselessColumnError:
+    return _UselessColumnError(name, f"holds no value in {rows:,} rows of train")
