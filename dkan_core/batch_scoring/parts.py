@@ -21,6 +21,7 @@ from dkan_core.evaluation.labelled_rows import positive_of_columns, with_binary_
 from dkan_core.evaluation.prediction import best_device, output_batch, output_schema, scored_batches
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.remote import local_copy
@@ -83,7 +84,7 @@ def score_part(output_uri: str | Path, part: int) -> int:
             )
     left = PartRecord(files=written, counts=CountsSchema.model_validate(found.counts.to_dict()))
     place.write_json(f"{plan.record(part)}.json", left.model_dump())
-    logger.info("scored part %d of %d: %s rows", part, len(plan.parts), f"{rows:,}")
+    logger.info("scored part %d of %d: %s", part, len(plan.parts), counted(rows, "row"))
     return rows
 
 

@@ -17,6 +17,7 @@ from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.evaluation.prediction import output_schema
 from dkan_core.model.model_folder import CONFIG, PREPROCESSOR, WEIGHTS, ModelFolder
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.hints import counted
 from dkan_core.utils.schemas import Schema, read_json
 from dkan_core.utils.storage.outputs import entries
 from dkan_core.utils.storage.remote import local_copy
@@ -130,7 +131,8 @@ def plan_scoring(
             with place.staged(f"{plan.model_folder}/{name}") as aside:
                 aside.write_bytes(saved.files.read(name))
     rows = sum(file.rows for file in plan.files)
-    logger.info("planned %s: %s rows of %d files in %d parts", output_uri, f"{rows:,}", len(paths), len(plan.parts))
+    what = [counted(rows, "row"), counted(len(paths), "file"), counted(len(plan.parts), "part")]
+    logger.info("planned %s: %s of %s in %s", output_uri, *what)
     return list(range(len(plan.parts)))
 
 

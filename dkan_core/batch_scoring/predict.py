@@ -22,6 +22,7 @@ from dkan_core.evaluation.prediction import (
 from dkan_core.explanation.reasons import ReasonFinder
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
 from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
@@ -131,7 +132,7 @@ def _predict_file(
                 writer.write_batch(pa.record_batch([*scored.columns, *found], schema=written))
     for text in unseen.warnings():
         logger.warning("%s", text)
-    logger.info("scored %s rows to %s", f"{total:,}", out)
+    logger.info("scored %s to %s", counted(total, "row"), out)
     return total
 
 

@@ -21,6 +21,7 @@ from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.templating import render_html
+from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
@@ -129,7 +130,7 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
     place.write_json(DONE, json.loads(done.model_dump_json()))
     for name in (PLAN, WORK):
         place.remove(name)
-    logger.info("scored %s rows to %d files in %s", f"{done.rows:,}", len(files), output_uri)
+    logger.info("scored %s to %s in %s", counted(done.rows, "row"), counted(len(files), "file"), output_uri)
     return done.rows
 
 

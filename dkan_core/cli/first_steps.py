@@ -85,6 +85,7 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
     from dkan_core.data.format.manifest import OUTPUTS
     from dkan_core.data.preparation.prepare import find_task
     from dkan_core.data.source.split_hints import describe_split, split_warnings
+    from dkan_core.utils.hints import counted
     from dkan_core.utils.storage.outputs import check_free
 
     check_free(out, ours=OUTPUTS, overwrite=overwrite)
@@ -93,7 +94,7 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
     rule = task.split_rule
     split = f"Split by time: the earliest rows by {rule['column']} are train." if rule["by"] == "time" else None
     lines = [
-        f"would prepare {task.rows:,} rows of {len(task.files)} file{'s' * (len(task.files) > 1)} "
+        f"would prepare {counted(task.rows, 'row')} of {counted(len(task.files), 'file')} "
         f"({size / 1e6:,.1f} MB) into {out}",
         f"labels: {', '.join(_label_text(name, task.schema.positive) for name in task.schema.labels)}",
         f"numeric features ({len(task.schema.numeric)}): {_listed(task.schema.numeric)}",
@@ -136,6 +137,7 @@ def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwri
     from dkan_core.training.launcher.run_folder import check_run_folder
     from dkan_core.training.setup.defaults import resolve_for
     from dkan_core.training.state.schedule import Schedule
+    from dkan_core.utils.hints import counted
 
     check_run_folder(out, overwrite=overwrite or config.resume != "never")
     with open_prepared(prepared, "train", "valid") as (_, manifest):
@@ -144,8 +146,8 @@ def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwri
     steps = Schedule.from_config(found, rows).steps
     return "\n".join(
         [
-            f"would train on {rows:,} rows, validate on {manifest.splits['valid'].rows:,}, and write to {out}",
-            f"labels: {_listed(manifest.labels)}; {len(manifest.preprocessor.columns)} columns",
+            f"would train on {counted(rows, 'row')}, validate on {manifest.splits['valid'].rows:,}, and write to {out}",
+            f"labels: {_listed(manifest.labels)}; {counted(len(manifest.preprocessor.columns), 'column')}",
             f"{_described_model(found)}; "
             f"{found.epochs} epoch{'s' * (found.epochs > 1)} of batches of {found.batch_size:,}: {steps:,} steps; "
             f"learning rate {found.learning_rate:.2g}",

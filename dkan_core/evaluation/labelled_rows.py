@@ -38,6 +38,7 @@ from dkan_core.evaluation.prediction import (
 )
 from dkan_core.explanation.reading_back import read_back
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
 
 Int64 = npt.NDArray[np.int64]
@@ -249,7 +250,9 @@ def _label_columns(
 ) -> tuple[str, ...]:
     """Return the columns that hold the labels, in the order of the model's."""
     if columns and len(columns) != len(names):
-        raise ConfigError(f"label {', '.join(columns)}: the model has {len(names)} labels ({', '.join(names)})")
+        raise ConfigError(
+            f"label {', '.join(columns)}: the model has {counted(len(names), 'label')} ({', '.join(names)})"
+        )
     # The model's own names, in whatever order, are meant by name; other columns by their order.
     chosen = tuple(names) if not columns or {*columns} == {*names} else tuple(columns)
     fits = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)

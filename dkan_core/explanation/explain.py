@@ -21,6 +21,7 @@ from dkan_core.explanation.labels import Explanation, explain_labels
 from dkan_core.explanation.learned import Effort, LabelExplanation
 from dkan_core.explanation.section import LabelDrawings, render_explanation, render_section
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_folder
@@ -169,7 +170,9 @@ def read_rows(folder: Path, manifest: PreparedData, split: str, rows: int) -> Ar
     """
     with open_split(folder, manifest, split) as reader:
         if reader.rows < 2:
-            raise DataError(f"{folder}: its {split} split has {reader.rows} rows; explaining takes two or more")
+            raise DataError(
+                f"{folder}: its {split} split has {counted(reader.rows, 'row')}; explaining takes two or more"
+            )
         return next(all_batches(reader, min(rows, reader.rows)))
 
 

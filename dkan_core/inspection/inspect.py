@@ -12,6 +12,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.inspection.checks import count_distinct, find_auc, find_drift, label_suspicions, suspicions
 from dkan_core.inspection.rows import UNLABELLED, InspectedRows, read_prepared, read_raw
 from dkan_core.report.templating import render_html
+from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.outputs import check_page_free
 from dkan_core.utils.storage.staging import staged_file
 
@@ -77,7 +78,7 @@ class Inspection:
                 + (f", {counts['null']:,} not measured" if counts["null"] else "")
                 for name, counts in self.classes[split].items()
             ]
-            lines.append(f"{split}: {rows:,} rows" + "".join(f"; {share}" for share in shares))
+            lines.append(f"{split}: {counted(rows, 'row')}" + "".join(f"; {share}" for share in shares))
         return lines
 
     def save_page(self, file: str | Path, *, overwrite: bool = False) -> None:

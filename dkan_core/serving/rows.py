@@ -15,6 +15,7 @@ from dkan_core.data.source.column_types import column_types, is_number, is_text
 from dkan_core.data.source.times import expected
 from dkan_core.errors import DataError
 from dkan_core.evaluation.prediction import TRAINED_WITH
+from dkan_core.utils.hints import counted
 
 # What messages name where those of ``predict`` name a file.
 REQUEST = "request"
@@ -128,7 +129,9 @@ def rows_of_tensors(tensors: Sequence[Tensor], preprocessor: Preprocessor) -> pa
     columns = {tensor.name: _column(tensor) for tensor in tensors if tensor.name in needed}
     for (before, first), (name, column) in itertools.pairwise(columns.items()):
         if len(column) != len(first):
-            raise DataError(f"{REQUEST}: column {name!r} has {len(column)} rows; column {before!r} has {len(first)}")
+            raise DataError(
+                f"{REQUEST}: column {name!r} has {counted(len(column), 'row')}; column {before!r} has {len(first):,}"
+            )
     return _rows(columns, preprocessor)
 
 
@@ -141,7 +144,7 @@ def _column(tensor: Tensor) -> pa.Array:
         raise DataError(f"{REQUEST}: column {name!r} has shape {shape}; expected [rows] or [rows, 1]")
     values = np.ravel(tensor.data) if isinstance(tensor.data, np.ndarray) else _flat(tensor.data)
     if len(values) != shape[0]:
-        raise DataError(f"{REQUEST}: column {name!r} has shape {shape} and {len(values)} values")
+        raise DataError(f"{REQUEST}: column {name!r} has shape {shape} and {counted(len(values), 'value')}")
     if tensor.datatype == "BYTES":
         values = [_text(value, name, number) for number, value in enumerate(values)]
     return _typed(name, values, tensor.datatype)

@@ -1,4 +1,4 @@
-"""What messages advise: the name that a misspelt one may mean, and options to give."""
+"""Parts of messages: numbers of things, the name that a misspelt one may mean, and options to give."""
 
 import difflib
 import shlex
@@ -47,3 +47,12 @@ def drop_advice(columns: Sequence[str]) -> str:
     flags = " ".join(flag("drop", name) for name in columns[:SHOWN])
     more = f" and {len(columns) - SHOWN:,} more" if len(columns) > SHOWN else ""
     return f"leave {'it' if len(columns) == 1 else 'them'} out with {flags}{more}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "row"), counted(1200, "row")
+    ('1 row', '1,200 rows')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

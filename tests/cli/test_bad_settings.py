@@ -105,7 +105,7 @@ CASES: dict[str, Case] = {
         with_column("g", SOME_NULL),
         [*LABEL, "--group", "g"],
         None,
-        r"a\.parquet: group column 'g' is null in 1 row",
+        r"a\.parquet: group column 'g' is null in 1 row$",
     ),
     "group of lists": (with_column("g", LISTS), [*LABEL, "--group", "g"], None, r"group column 'g' is list"),
     "group of bytes": (
@@ -131,7 +131,7 @@ CASES: dict[str, Case] = {
         with_column("part", pa.array([None, *["train"] * (ROWS - 1)])),
         [*LABEL, "--split-column", "part"],
         None,
-        r"split column 'part' must hold .*None \(1 rows\)",
+        r"split column 'part' must hold .*None \(1 row\)",
     ),
     "no valid rows": (
         with_column("part", ["train"] * ROWS),
@@ -144,9 +144,9 @@ CASES: dict[str, Case] = {
         with_column("w", [-1.0, *[1.0] * 399]),
         [*LABEL, "--weight", "w"],
         None,
-        r"a\.parquet: weight .*'w' .*1 rows",
+        r"a\.parquet: weight .*'w' .*in 1 row$",
     ),
-    "weight null": (with_column("w", SOME_NULL), [*LABEL, "--weight", "w"], None, r"a\.parquet: weight .*'w' .*1 rows"),
+    "weight null": (with_column("w", SOME_NULL), [*LABEL, "--weight", "w"], None, r"a\.parquet: weight .*'w' .*1 row$"),
     "weight 0 in all rows of a split": (
         both(lambda t: put(put(t, "w", [1, 1, 0, 0] * 100), "part", ["train", "train", "valid", "valid"] * 100)),
         [*LABEL, "--weight", "w", "--split-column", "part"],

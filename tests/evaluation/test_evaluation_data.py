@@ -119,7 +119,11 @@ REFUSED: dict[str, tuple[Callable[[pa.Table], pa.Table], list[str], str]] = {
     ),
     "no such label": (same, ["{raw}", "--label", "nothing"], r"label column 'nothing' does not exist.* candidates"),
     "a feature as label": (same, ["{raw}", "--label", "site"], r"label site: is a feature of the model"),
-    "two labels": (same, ["{raw}", "--label", "label", "--label", "note"], r"label label, note: the model has 1"),
+    "two labels": (
+        same,
+        ["{raw}", "--label", "label", "--label", "note"],
+        r"label, note: the model has 1 label \(",
+    ),
     "label of 2": (
         put("label", lambda table: np.full(len(table), 2)),
         ["{raw}"],

@@ -28,7 +28,7 @@ from dkan_core.data.encoding.raw_columns import are_numbers, column_named, texts
 from dkan_core.data.encoding.sparse import MAX_IDS, SparseFeature, fit_sparse
 from dkan_core.data.source.times import TimePart, time_parts
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import SHOWN, drop_advice
+from dkan_core.utils.hints import SHOWN, counted, drop_advice
 
 # A knot at each level that uint8 can store: more knots would tell apart what storage rounds together.
 LEVELS = np.linspace(-SCORE_LIMIT, SCORE_LIMIT, STEPS + 1)
@@ -261,7 +261,9 @@ def _fit_category(
     repeated = sorted((-entry["counts"], entry["values"]) for entry in counts if entry["counts"] >= MIN_CATEGORY_ROWS)
     if not repeated:
         remedy = "convert it to numbers if it holds quantities" if are_numbers(column) else ""
-        raise _UselessColumnError(name, f"looks like an identifier ({len(counts):,} values, none repeats)", remedy)
+        raise _UselessColumnError(
+            name, f"looks like an identifier ({counted(len(counts), 'value')}, none repeats)", remedy
+        )
     kept = [value for _, value in repeated[: max_categories or MAX_VOCABULARY]]
     buckets = hash_buckets(max_categories) if max_categories is not None and len(counts) > max_categories else 0
     return CategoryFeature(name=name, vocabulary=kept, buckets=buckets)
@@ -284,4 +286,4 @@ def hash_buckets(max_categories: int) -> int:
 
 
 def _no_value(name: str, rows: int) -> _UselessColumnError:
-    return _UselessColumnError(name, f"holds no value in {rows:,} rows of train")
+    return _UselessColumnError(name, f"holds no value in {counted(rows, 'row')} of train")

@@ -25,7 +25,7 @@ from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.splits import read_split_batches, split_of_keys
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import flag
+from dkan_core.utils.hints import counted, flag
 
 # Measured: the ranks of such a sample are off by some 0.3%, a third of what one step of a uint8 score spans in the
 # middle. Four times the rows would halve that, and cost four times the memory.
@@ -199,7 +199,9 @@ def _checked_weights(column: pa.Array, name: str, path: str) -> pa.Array:
     good = pc.and_(pc.less_equal(weight, MAX_WEIGHT), pc.greater_equal(weight, 0))
     bad = len(weight) - (pc.sum(good).as_py() or 0)
     if bad:
-        raise DataError(f"{path}: weight column {name!r} must be from 0 to {MAX_WEIGHT:g}; {bad:,} rows are not")
+        raise DataError(
+            f"{path}: weight column {name!r} must be from 0 to {MAX_WEIGHT:g}; it is not in {counted(bad, 'row')}"
+        )
     return weight
 
 
@@ -255,7 +257,10 @@ def check_counts(counts: Counts, schema: Schema, where: str) -> None:
         needed = 1 if split == "train" else len(counts.labels)
         if counts.rows[index] and len(lacking) >= needed:
             found = {value: count for value, count in counts.labels[lacking[0]][index].items() if value is not None}
-            seen = ", ".join(f"{value!r} {count:,} times" for value, count in found.items()) or "no measured value"
+            seen = (
+                ", ".join(f"{value!r} {counted(count, 'time')}" for value, count in found.items())
+                or "no measured value"
+            )
             value = schema.positive.get(lacking[0])
             hint = "" if value is None else f"; its positive value is {value!r}, to the letter"
             raise DataError(f"{where}: label column {lacking[0]!r} has one class only in {split}: {seen}{hint}")
@@ -290,7 +295,7 @@ def _not_binary(name: str, counters: Sequence[Counter[object]], where: str, advi
     for counter in counters:
         for value, count in counter.items():
             seen["null" if value is None else repr(value)] += count
-    counts = ", ".join(f"{value} {count:,} times" for value, count in seen.most_common(8))
+    counts = ", ".join(f"{value} {counted(count, 'time')}" for value, count in seen.most_common(8))
     more = f" and {len(seen) - 8:,} more values" if len(seen) > 8 else ""
     advice = advice or _positive_hint([value for counter in counters for value in counter if value is not None])
     return DataError(f"{where}: label column {name!r} must hold 0, 1 or null; found {counts}{more}; {advice}")

@@ -101,9 +101,8 @@ def fit(task: PreparationTask, counts: Counts, sample: Sample) -> Preprocessor:
     """
     check_counts(counts, task.schema, task.where)
     for name, invalid in counts.invalid.items():
-        logger.warning(
-            "column %r: %d NaN and %d infinite values are treated as missing", name, invalid["nan"], invalid["inf"]
-        )
+        text = "column %r: %s NaN and %s infinite values are treated as missing"
+        logger.warning(text, name, f"{invalid['nan']:,}", f"{invalid['inf']:,}")
     encoding = _fit_columns(task, sample)
     for name, share in left_out_shares(sample.rows, encoding.sparse, task.where).items():
         if share:

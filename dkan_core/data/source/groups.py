@@ -12,6 +12,7 @@ from dkan_core.config import PrepareConfig
 from dkan_core.data.hashing import UInt64, splitmix64, value_keys
 from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError
+from dkan_core.utils.hints import counted
 
 
 def row_groups(
@@ -56,5 +57,5 @@ def group_keys(rows: pa.RecordBatch, name: str, path: str) -> UInt64:
     """
     group = rows.column(name)
     if group.null_count:
-        raise DataError(f"{path}: group column {name!r} is null in {group.null_count} rows")
+        raise DataError(f"{path}: group column {name!r} is null in {counted(group.null_count, 'row')}")
     return value_keys(group)

@@ -21,6 +21,7 @@ from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError
+from dkan_core.utils.hints import counted
 
 # Their order is that of ``--split 70/10/20``, and of the counts by split in every file of a preparation.
 
@@ -144,7 +145,7 @@ def _by_column(column: pa.Array, name: str, path: str) -> npt.NDArray[np.int8]:
     index = pc.index_in(column.cast(pa.string()), value_set=pa.array(SPLITS))
     if index.null_count:
         wrong = pc.value_counts(column.filter(pc.is_null(index))).to_pylist()[:5]
-        seen = ", ".join(f"{entry['values']!r} ({entry['counts']} rows)" for entry in wrong)
+        seen = ", ".join(f"{entry['values']!r} ({counted(entry['counts'], 'row')})" for entry in wrong)
         raise DataError(f"{path}: split column {name!r} must hold train, valid or test; found {seen}")
     return np.asarray(index.to_numpy()).astype(np.int8)
 

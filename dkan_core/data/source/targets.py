@@ -15,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.format.split_info import SplitInfo
 from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.utils.hints import counted
 
 Array = npt.NDArray[Any]
 
@@ -70,7 +71,7 @@ def encode_labels(y: Any, classes: Array) -> npt.NDArray[np.uint8]:
             "that counts as 1, such as (y == 'yes').astype(float)"
         ) from error
     if values_NL.shape[1] != len(classes):
-        raise ValueError(f"y has {values_NL.shape[1]} labels; expected {len(classes)}")
+        raise ValueError(f"y has {counted(values_NL.shape[1], 'label')}; expected {len(classes)}")
     measured_NL = ~np.isnan(values_NL)
     wrong = np.setdiff1d(values_NL[measured_NL], [0, 1])
     if len(wrong):
@@ -89,7 +90,9 @@ def check_classes(labels_NL: npt.NDArray[np.uint8], where: str, hint: str = "") 
     if any({0, 1} <= {*labels_N.tolist()} for labels_N in labels_NL.T):
         return
     lacking = "no label with both classes" if labels_NL.shape[1] > 1 else "one class only"
-    raise ValueError(f"{where} ({len(labels_NL)} rows): {lacking}; the two classes of a label are needed{hint}")
+    raise ValueError(
+        f"{where} ({counted(len(labels_NL), 'row')}): {lacking}; the two classes of a label are needed{hint}"
+    )
 
 
 def check_weights(sample_weight: Any, labels_NL: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:

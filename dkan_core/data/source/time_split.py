@@ -15,6 +15,7 @@ from dkan_core.data.hashing import UInt64
 from dkan_core.data.preparation.partition import Fragment
 from dkan_core.data.source.columns import read_batches
 from dkan_core.errors import DataError
+from dkan_core.utils.hints import counted
 
 # Of values that are told apart: 16 MB with their counts. Dates and hours have fewer; of milliseconds, a bound is then
 # off by a millionth of the range.
@@ -88,7 +89,7 @@ def time_keys(column: pa.Array, name: str, path: str) -> UInt64:
 
 
 def _missing(path: str, name: str, rows: int) -> DataError:
-    return DataError(f"{path}: time column {name!r} is missing in {rows:,} rows; expected a time in each")
+    return DataError(f"{path}: time column {name!r} is missing in {counted(rows, 'row')}; expected a time in each")
 
 
 def _is_integer_like(kind: pa.DataType) -> bool:

@@ -13,6 +13,7 @@ from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.explanation.explain import explanation_page, quick_explanation
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.inline import Page
+from dkan_core.utils.hints import counted
 
 
 def learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
@@ -28,7 +29,7 @@ def learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
     """
     rows, names = len(next(iter(arrays.values()))), classifier.labels_
     if rows < 2:
-        raise DataError(f"X: has {rows} rows; explaining takes two or more")
+        raise DataError(f"X: has {counted(rows, 'row')}; explaining takes two or more")
     if y is None:
         labels_NL = np.full((rows, len(names)), NOT_MEASURED, np.uint8)
     else:

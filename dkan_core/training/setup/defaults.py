@@ -23,6 +23,7 @@ from dkan_core.training.setup.sizing import (
     network_size,
     rarer_class_rows,
 )
+from dkan_core.utils.hints import counted
 
 BASE_BATCH = 512
 # Without it 0.001 of AP were lost, the mean of ten data sets. Additive models gained nothing.
@@ -211,7 +212,9 @@ def scaled_learning_rate(batch_size: int, lr_scaling: str) -> float:
 
 def _check_label_weights(config: TrainConfig, labels: int) -> None:
     if config.label_weights and len(config.label_weights) != labels:
-        raise ConfigError(f"label_weights: {len(config.label_weights)} numbers; the data has {labels} labels")
+        raise ConfigError(
+            f"label_weights: {len(config.label_weights)} numbers; the data has {counted(labels, 'label')}"
+        )
 
 
 def _check_extras(config: TrainConfig) -> None:
@@ -224,7 +227,7 @@ def _check_workers(workers: int, strategy: ResolvedStrategy, rows: int, torchrun
     if strategy == "single" and workers > 1:
         raise ConfigError(f"workers {workers}: strategy single has one; choose another strategy")
     if workers > rows:
-        raise ConfigError(f"workers {workers}: the train split has only {rows} rows")
+        raise ConfigError(f"workers {workers}: the train split has only {counted(rows, 'row')}")
     if workers > MAX_WORKERS and torchrun is None:
         raise ConfigError(f"workers {workers}: one launcher starts at most {MAX_WORKERS}; use torchrun for more")
 
@@ -232,7 +235,7 @@ def _check_workers(workers: int, strategy: ResolvedStrategy, rows: int, torchrun
 def _check_slices(weights: Sequence[float], workers: int, batch_size: int) -> None:
     """Check that every worker has a row of a batch."""
     if workers > batch_size:
-        raise ConfigError(f"workers {workers}: more than the {batch_size} rows of a batch")
+        raise ConfigError(f"workers {workers}: more than the {counted(batch_size, 'row')} of a batch")
     if len(weights) not in (0, workers):
         raise ConfigError(f"slice_weights: {len(weights)} numbers; there are {workers} workers")
     for rank in range(workers):

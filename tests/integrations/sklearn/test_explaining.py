@@ -68,7 +68,7 @@ def test_plot_is_a_page_of_importances_and_curves(tmp_path: Path) -> None:
     assert page._repr_html_().startswith("<iframe") and len(repr(page)) < 80
     model.plot(X).save(tmp_path / "learned.html")
     assert "site" in (tmp_path / "learned.html").read_text()
-    with pytest.raises(DataError, match="X: has 1 rows; explaining takes two or more"):
+    with pytest.raises(DataError, match="X: has 1 row; explaining takes two or more"):
         model.plot(X[:1])
 
 
