@@ -60,6 +60,9 @@ def open_closed_streams() -> None:
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
+# Of what pydantic calls the fault of a value, which typer shows as it is and without the value.
+EXPECTED = {"int_parsing": "an integer", "int_from_float": "an integer", "float_parsing": "a number"}
+
 # Of a context's ``meta``: whether advanced options are shown.
 WHOLE_HELP = "dkan.whole_help"
 
@@ -112,6 +115,17 @@ class LazyCommand(TyperCommand):
         finally:
             for option in options:
                 option.hidden = False
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line; the message about a value of another type shows it."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            faults: list[Any] = getattr(error.__cause__, "errors", list)()
+            if faults and faults[0]["type"] in EXPECTED:
+                error.message = f"must be {EXPECTED[faults[0]['type']]}, got {faults[0]['input']!r}"
+            error.message = error.message.removeprefix("Value error, ")
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""

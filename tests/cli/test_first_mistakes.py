@@ -121,6 +121,21 @@ def test_message_says_what_to_do_instead(
     assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--epochs", "abc"], r"'--epochs': .*'abc'"),
+        (["--learning-rate", "fast"], r"'--learning-rate': .*'fast'"),
+        (["--model", "forest"], r"'--model': 'forest' is not one of 'auto'"),
+    ],
+)
+def test_value_of_another_type_is_shown(
+    words: list[str], message: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    code = dkan("train", "prepared", *TRAIN, *words, monkeypatch=monkeypatch)
+    check(code, capsys.readouterr().err, message)
+
+
 def test_typo_in_an_option_names_the_nearest(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     assert dkan("prepare", "rows", *PREPARE, "--lable", "late", monkeypatch=monkeypatch) == 2
     assert "Possible options: --label" in " ".join(capsys.readouterr().err.replace("│", " ").split())
