@@ -16,6 +16,9 @@ from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.outputs import check_page_free
 from dkan_core.utils.storage.staging import staged_file
 
+# Of names and types in the table for terminals.
+TABLE_WIDTH = 40
+
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnFacts:
@@ -64,7 +67,7 @@ class Inspection:
 
     def __str__(self) -> str:
         heads = ("column", "type", "missing", "distinct", "AUC", "PSI", "becomes")
-        cells = [(c.name, c.type, *_numbers(c, whole=self.whole), c.becomes) for c in self.columns]
+        cells = [(_clipped(c.name), _clipped(c.type), *_numbers(c, whole=self.whole), c.becomes) for c in self.columns]
         widths = [max(len(row[index]) for row in (heads, *cells)) for index in range(len(heads) - 1)]
         table = ["  ".join([*map(str.ljust, row, widths), row[-1]]) for row in (heads, *cells)]
         found = [f"{column.name}: {'; '.join(column.suspicions)}" for column in self.suspicious]
@@ -108,6 +111,10 @@ class Inspection:
         )
         with staged_file(file) as aside:
             aside.write_text(page, encoding="utf-8")
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= TABLE_WIDTH else f"{text[: TABLE_WIDTH - 1]}…"
 
 
 def _numbers(column: ColumnFacts, *, whole: bool) -> tuple[str, ...]:

@@ -119,6 +119,13 @@ def test_label_of_one_class_is_named(raw: Path, positive: tuple[str, ...], findi
     assert words(inspect_data(raw, config)).get("outcome") == finding
 
 
+def test_long_names_leave_the_table_narrow(tmp_path: Path) -> None:
+    write(pa.table({"n" * 120: np.ones(200), "x": np.arange(200) % 2 == 0}), tmp_path)
+    table, found = str(inspect_data(tmp_path)).rsplit("\n\n", 1)
+    assert max(map(len, table.splitlines())) < 140 and "n" * 39 + "…" in table
+    assert found == "n" * 120 + ": constant"
+
+
 def test_table_of_features_alone_needs_no_label(tmp_path: Path) -> None:
     write(make_rows().select(["honest", "one"]), tmp_path)
     assert words(inspect_data(tmp_path)) == {"one": "constant"}
