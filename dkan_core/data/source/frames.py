@@ -84,13 +84,30 @@ def frame_table(frame: Any, names: Sequence[str], where: str) -> pa.Table:
         where: The rows, as messages should call them.
 
     Raises:
-        TypeError: A column of pandas holds values of several types, or is sparse.
-        pa.ArrowException: A column of another frame does.
+        TypeError: A column holds values of several types, is sparse, or has a type that Arrow does not know.
     """
     if not hasattr(frame, "iloc"):
-        return pa.table(frame).rename_columns(list(names))
+        # Of its objects, polars gives Arrow the addresses.
+        kinds = zip(names, getattr(frame, "dtypes", []), strict=False)
+        objects = [name for name, kind in kinds if str(kind) == "Object"]
+        if objects:
+            raise TypeError(f"{where}: column {objects[0]!r} holds objects; expected numbers or text")
+        try:
+            return pa.table(frame).rename_columns(list(names))
+        except pa.ArrowException as error:
+            raise TypeError(f"{where}: {_unreadable(frame)}cannot be read ({error})") from error
     columns = [_array(frame.iloc[:, index], name, where) for index, name in enumerate(names)]
     return pa.Table.from_arrays(columns, names=list(names))
+
+
+def _unreadable(frame: Any) -> str:
+    """Return the first column that Arrow cannot read, as a message begins."""
+    for name in column_names(frame):
+        try:
+            pa.table(frame.select([name]))
+        except pa.ArrowException:
+            return f"column {name!r} "
+    return ""
 
 
 def _array_table(rows: np.ndarray[Any, Any], names: Sequence[str], where: str) -> pa.Table:

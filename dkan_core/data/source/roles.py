@@ -121,19 +121,30 @@ def is_feature(kind: pa.DataType) -> bool:
     return any(fits(kind) for fits in (is_number, is_duration, is_time, is_text, pa.types.is_boolean, is_sparse))
 
 
-def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:
-    """Return the feature columns by kind.
+def check_kinds(types: dict[str, pa.DataType], where: str, advice: str | None = None) -> None:
+    """Raise DataError where columns have types that are no features; the message names all of them.
 
-    Raises:
-        DataError: A feature has a type that is no feature, or there is none.
+    Args:
+        types: Type of each column.
+        where: The files, as messages should call them.
+        advice: What can be done about them. Default: to leave them out with an option.
     """
     others = {name: kind for name, kind in types.items() if not is_feature(kind)}
     if others:
         shown = ", ".join(f"column {name!r} is {kind}" for name, kind in [*others.items()][:SHOWN])
         raise DataError(
             f"{where}: {shown}; a feature is a number, string, boolean, date, time, duration, list of integers or bit "
-            f"vector; {drop_advice([*others])}"
+            f"vector; {advice or drop_advice([*others])}"
         )
+
+
+def feature_columns(types: dict[str, pa.DataType], where: str) -> Features:
+    """Return the feature columns by kind.
+
+    Raises:
+        DataError: A feature has a type that is no feature, or there is none.
+    """
+    check_kinds(types, where)
     for name, kind in types.items():
         taken = [part.name for part in time_parts(name, kind)[1:] if part.name in types] if is_time(kind) else []
         if taken:

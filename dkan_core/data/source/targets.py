@@ -30,7 +30,7 @@ def find_classes(y: Any) -> tuple[Array, list[str]]:
             raise ValueError(f"labels must have names of their own, got {names}")
         return np.arange(count), names
     name = getattr(y, "name", None)
-    y = column_or_1d(y, warn=False)
+    y = column_or_1d(_dense(y), warn=False)
     check_classification_targets(y)
     kind = type_of_target(y, input_name="y", raise_unknown=True)
     if kind != "binary":
@@ -55,7 +55,7 @@ def _dense(y: Any) -> Any:
 def encode_labels(y: Any, classes: Array) -> npt.NDArray[np.uint8]:
     """Return labels (N, L) of 0, 1 and 255 for not measured."""
     if not is_multilabel(y):
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(_dense(y), warn=not hasattr(y, "toarray"))
         unknown = np.setdiff1d(y, classes)
         if len(unknown):
             raise ValueError(f"y holds {unknown[0]!r}; the classes are {classes.tolist()}")

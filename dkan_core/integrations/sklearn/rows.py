@@ -22,7 +22,7 @@ from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.preparation.statistics import sample_rows
 from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table
-from dkan_core.data.source.roles import feature_columns
+from dkan_core.data.source.roles import check_kinds, feature_columns
 from dkan_core.data.source.splits import hold_out
 from dkan_core.data.source.targets import check_classes
 
@@ -60,7 +60,11 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Tabl
         X = validate_data(estimator, X, reset=fitting, dtype=None, ensure_all_finite=False)
     numbered = [f"x{index}" for index in range(estimator.n_features_in_)]
     table = to_table(X, getattr(estimator, "feature_names_in_", numbered))
-    return nulls_as_numbers(table) if fitting else table
+    if not fitting:
+        return table
+    table = nulls_as_numbers(table)
+    check_kinds(column_types("X", table.schema), "X", "leave it out of X")
+    return table
 
 
 def one_pair(eval_set: EvalSet) -> tuple[Any, Any]:

@@ -1,5 +1,6 @@
 """Rows as a caller of the classifier has them."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,35 @@ def test_categories_of_polars_are_text() -> None:
     assert to_table(pa.table({"c": column}), ["c"])["c"].to_pylist() == ["b", None, "a"]
 
 
+@dataclass
+class Exported:
+    """A frame as polars gives it to Arrow, which does not know one of its types."""
+
+    columns: tuple[str, ...]
+    dtypes: tuple[str, ...]
+
+    def select(self, names: list[str]) -> "Exported":
+        return Exported(tuple(names), tuple(self.dtypes[self.columns.index(name)] for name in names))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        if "Int128" in self.dtypes:
+            raise pa.ArrowInvalid("Invalid or unsupported format string: '_pli128'")
+        return pa.table({name: [1, 2] for name in self.columns}).__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(("kind", "message"), [("Int128", "cannot be read .*_pli128"), ("Object", "holds objects")])
+def test_column_of_polars_that_arrow_cannot_take_is_named(kind: str, message: str) -> None:
+    with pytest.raises(TypeError, match=f"X: column 'key' {message}"):
+        to_table(Exported(("x", "key"), ("Int64", kind)), ["x", "key"])
+    assert to_table(Exported(("x",), ("Int64",)), ["x"])["x"].to_pylist() == [1, 2]
+
+
+def test_column_of_a_type_that_is_no_feature_is_named_with_what_its_caller_can_do() -> None:
+    X = pa.table({"x": np.arange(40.0), "tags": pa.array([["a"]] * 40, pa.list_(pa.string_view()))})
+    with pytest.raises(ValueError, match=r"X: column 'tags' is list<.*; a feature is a number, .*; leave it out of X"):
+        FastKANClassifier().fit(X, np.arange(40) % 2)
+
+
 def test_labels_may_have_no_name_and_be_sparse() -> None:
     assert find_classes(pd.Series([0, 1], name=""))[1] == ["label"]
     assert find_classes(pd.DataFrame([[0, 1], [1, 0]], columns=["late", ""]))[1] == ["late", "label_1"]
@@ -49,6 +79,8 @@ def test_labels_may_have_no_name_and_be_sparse() -> None:
     classes, names = find_classes(sparse)
     assert names == ["label_0", "label_1"]
     assert np.array_equal(encode_labels(sparse, classes), sparse.toarray())
+    classes, names = find_classes(sparse[:, 1:])
+    assert names == ["label"] and np.array_equal(encode_labels(csr_matrix([[0], [1]]), np.arange(2)), [[0], [1]])
 
 
 def test_eval_set_may_be_a_list_of_one_pair() -> None:
