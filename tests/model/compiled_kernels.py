@@ -7,9 +7,11 @@ import re
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -54,10 +56,15 @@ class AbsentGpu:
         return device
 
 
-def compile_instead(capability: tuple[int, int], patch: pytest.MonkeyPatch) -> list[CompiledKernel]:
-    """Have every launch compile its kernel for a compute capability instead; return the list of what is compiled.
+def compile_instead(capability: tuple[int, int], shared_memory: int, patch: pytest.MonkeyPatch) -> list[CompiledKernel]:
+    """Have every launch compile its kernel for another GPU instead; return the list of what is compiled.
 
     Tensors may lie anywhere, and come back as they were.
+
+    Args:
+        capability: The GPU's compute capability.
+        shared_memory: Bytes that a program may have there.
+        patch: Undoes all this.
     """
     compiled: list[CompiledKernel] = []
     run = JITFunction.run
@@ -68,7 +75,10 @@ def compile_instead(capability: tuple[int, int], patch: pytest.MonkeyPatch) -> l
 
     patch.setattr(driver, "_active", AbsentGpu(capability))
     patch.setattr(JITFunction, "run", compile_only)
-    patch.setattr(fused, "compute_capability", lambda device: capability)
+    properties = SimpleNamespace(shared_memory_per_block_optin=shared_memory)
+    patch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    choose = fused.has_large_tiles
+    patch.setattr(fused, "has_large_tiles", lambda device: choose(torch.device("cuda", 0)))
     return compiled
 
 

@@ -13,9 +13,9 @@ from dkan_core.training.compute import fused_adamw, fused_lookup  # noqa: E402
 from dkan_core.training.compute.row_lookup import KeyRule  # noqa: E402
 from tests.model.compiled_kernels import compile_instead  # noqa: E402
 
-CAPABILITIES = {"sm_80": (8, 0), "sm_90": (9, 0), "sm_100": (10, 0)}
+CAPABILITIES = {"sm_80": (8, 0), "sm_86": (8, 6), "sm_90": (9, 0), "sm_100": (10, 0), "sm_120": (12, 0)}
 
-SHARED_MEMORY = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10}
+SHARED_MEMORY = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "sm_120": 99 << 10}
 """Bytes that a program may have, by the CUDA C++ Programming Guide."""
 
 # Every tile is full: a pass for fewer inputs or outputs has smaller ones.
@@ -83,7 +83,7 @@ PASSES = {
 def test_registers_suffice(
     architecture: str, compute: Callable[[], None], product: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = compile_instead(CAPABILITIES[architecture], monkeypatch)
+    compiled = compile_instead(CAPABILITIES[architecture], SHARED_MEMORY[architecture], monkeypatch)
     with torch.autocast("cpu", product, enabled=product != torch.float32):
         compute()
     assert [kernel.name for kernel in compiled] == PASSES[compute]

@@ -51,10 +51,11 @@ HALF = Tilings(Tiling(64, 64, 128, 4, 3), Tiling(64, 64, 128, 4, 1), Tiling(64, 
 # the compiler's report (tests/model/test_fused_compiled.py); their speed is not measured.
 FLOAT32 = Tilings(Tiling(64, 64, 128, 8, 3), Tiling(64, 64, 64, 4, 1), Tiling(32, 256, 64, 8, 3))
 FLOAT32_AMPERE = Tilings(Tiling(64, 32, 64, 4, 3), Tiling(64, 64, 32, 4, 1), Tiling(32, 128, 64, 8, 3))
-"""For GPUs before the H100."""
+"""For GPUs with less shared memory than an H100."""
 
-HOPPER = (9, 0)
-"""Compute capability of an H100."""
+LARGE_TILES = 227 << 10
+"""Bytes of shared memory from which on a GPU is given an H100's tiles. Those with less, also newer ones of compute
+capability 12, keep operands of products in registers, which would not suffice."""
 
 PROGRAMS = 264
 """Programs that share a pass, at least, where it can be cut so: two for each of an H100's 132 multiprocessors."""
@@ -177,9 +178,11 @@ def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: flo
     return out_NBO.reshape(*networks, *out_NBO.shape[-2:])
 
 
-def compute_capability(device: torch.device) -> tuple[int, int]:
-    """Return that of a GPU; elsewhere, in Triton's interpreter, that of an H100."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else HOPPER
+def has_large_tiles(device: torch.device) -> bool:
+    """Tell whether a GPU has room for an H100's tiles; elsewhere, in Triton's interpreter, there always is."""
+    if device.type != "cuda":
+        return True
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= LARGE_TILES
 
 
 def _pad_centers(weight_NOK: Tensor, centers_G: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,7 +205,7 @@ class _Product:
         self.outputs = weight_NOK.shape[1]
         self.sizes = (1 / width, self.rows, self.inputs, self.outputs)
         self.is_float32 = weight_NOK.dtype == torch.float32
-        float32 = FLOAT32 if compute_capability(x_NBI.device) >= HOPPER else FLOAT32_AMPERE
+        float32 = FLOAT32 if has_large_tiles(x_NBI.device) else FLOAT32_AMPERE
         self.tilings = float32 if self.is_float32 else HALF
 
     def tiles(self, tiling: Tiling) -> dict[str, Any]:

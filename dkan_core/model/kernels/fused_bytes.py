@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from dkan_core.data.encoding.preprocessor import SCORE_LIMIT, STEPS
 from dkan_core.model.kernels import fused
-from dkan_core.model.kernels.fused import HOPPER, OPTIONS, PROGRAMS, VARYING
+from dkan_core.model.kernels.fused import OPTIONS, PROGRAMS, VARYING
 
 SPLIT = torch.bfloat16
 """Type of the halves of a float32."""
@@ -58,7 +58,7 @@ FLOAT32 = Tilings(Tiling(128, 32, 256, 8, 3), Tiling(32, 128, 256, 8, 3))
 
 AMPERE = Tilings(Tiling(64, 32, 128, 4, 3), Tiling(32, 64, 128, 4, 3))
 FLOAT32_AMPERE = Tilings(Tiling(64, 32, 64, 4, 3), Tiling(32, 64, 64, 4, 3))
-"""For GPUs before the H100."""
+"""For GPUs with less shared memory than an H100."""
 
 
 @triton.jit
@@ -192,7 +192,7 @@ class _Layer:
         self.halves = 2 if product == torch.float32 else 1
         self.scores = (ROOT_LOG2_E / width, 2 * SCORE_LIMIT / STEPS, SCORE_LIMIT)
         hopper, ampere = ((FLOAT32, FLOAT32_AMPERE), (HALF, AMPERE))[self.halves == 1]
-        self.tilings = hopper if fused.compute_capability(stored_BI.device) >= HOPPER else ampere
+        self.tilings = hopper if fused.has_large_tiles(stored_BI.device) else ampere
 
     def tiles(self, tiling: Tiling) -> dict[str, Any]:
         """Return the constants of a pass; matrix products take at least 16 by 16 numbers."""
