@@ -26,6 +26,9 @@ STARTING_SECONDS = 600.0
 STUCK_SECONDS = {"evaluator": 600.0}
 DEFAULT_STUCK_SECONDS, STUCK_FACTOR = 60.0, 20
 
+# The same on a GPU: kernels are compiled and compared when the first batch of their kind comes, which may be any.
+GPU_STUCK_SECONDS = 600.0
+
 # So many processes in a row may be killed by a signal while none of that name has ever begun with its work.
 MAX_FAILED_STARTS = 5
 
@@ -63,7 +66,8 @@ class ProcessRecord:
         self.rank = spec.rank
         # A rank waits so long for the others, and shows no activity meanwhile.
         waits = 2 * spec.config.exchange_timeout if spec.role == "collective-worker" else 0.0
-        self._stuck_seconds = max(STUCK_SECONDS.get(spec.role, DEFAULT_STUCK_SECONDS), waits)
+        usual = GPU_STUCK_SECONDS if spec.device.startswith("cuda") else DEFAULT_STUCK_SECONDS
+        self._stuck_seconds = max(STUCK_SECONDS.get(spec.role, usual), waits)
         self.child: Child | None = None
         self.generation = 1
         self.due: float | None = 0.0

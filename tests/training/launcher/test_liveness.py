@@ -17,13 +17,19 @@ import pytest
 from dkan_core import TrainResult, train
 from dkan_core.training.launcher import liveness
 from dkan_core.training.launcher.child_processes import ForkServer
-from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS
+from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS, LivenessCounters, ProcessRecord
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
 from tests.training.faults import inject, slow_steps
 from tests.training.processes import Background, children, wait_for_child, wait_until
 from tests.training.runs import CONFIG, ROWS, STEPS, check_nothing_lost, facts, ledger_of, memory_of
+
+SPEC: dict[str, Any] = {
+    **{"prepared": "", "run": "", "model": {}, "train_rows": 1, "decayed": (), "wakeups": {}, "memory": -1},
+    **{"shape": MemoryShape(parameters=1, workers=1), "config": resolve(CONFIG, ROWS)},
+}
+"""Of any process, but for its role."""
 
 
 @pytest.mark.slow
@@ -99,6 +105,19 @@ def test_hung_server_and_evaluator_are_replaced(rows: Path, tmp_path: Path, monk
     assert len(results[0].history) == 2
 
 
+@pytest.mark.parametrize(("device", "is_stuck"), [("cpu", True), ("cuda:1", False)])
+def test_worker_on_a_gpu_has_time_to_compile_kernels(device: str, *, is_stuck: bool) -> None:
+    """Its first batch may come, or the rows be on the GPU, long after it has shown that it gets on."""
+    record = ProcessRecord(ProcessSpec(role="worker", device=device, **SPEC))
+    seconds = int(2 * liveness.DEFAULT_STUCK_SECONDS)
+    for now in range(1, seconds):
+        record.record_counters(LivenessCounters(heartbeat=now, activity=1), now)
+    assert record.is_unresponsive(seconds, interrupted=False) == is_stuck
+    late = liveness.GPU_STUCK_SECONDS + 2
+    record.record_counters(LivenessCounters(heartbeat=seconds, activity=1), late)
+    assert record.is_unresponsive(late, interrupted=False)
+
+
 def test_ctrl_c_ends_a_run_whose_server_and_evaluator_are_stopped(start: Callable[..., Background]) -> None:
     background = start()
     with ledger_of(background) as ledger:
@@ -120,13 +139,10 @@ def test_advice_is_that_of_the_role_that_died(tmp_path: Path) -> None:
         "worker": "--accumulate",
         "collective-worker": "--accumulate",
     }
-    shape = MemoryShape(parameters=1, workers=1)
-    config = resolve(CONFIG, ROWS)
-    facts: dict[str, Any] = {"prepared": "", "run": "", "model": {}, "train_rows": 1, "decayed": (), "wakeups": {}}
     said = {}
     with ForkServer() as fork_server:
         for role in advice:
-            spec = ProcessSpec(role=role, config=config, shape=shape, memory=create_memory(shape).handle, **facts)
+            spec = ProcessSpec(role=role, **{**SPEC, "memory": create_memory(SPEC["shape"]).handle})
             child = fork_server.spawn(spec, tmp_path / role)
             child.kill()
             # It may have been faster, and have failed: there is no data.
