@@ -110,7 +110,7 @@ def measure_kernels(rows: int, inputs: int, outputs: int, *, half: bool) -> Resu
                 out_BO = compute(stored_BI, *weights, grid_G, 4 / 7)
             torch.autograd.grad(out_BO, weights, grad_BO.to(out_BO.dtype))
 
-        return captured(run)
+        return captured(run, CUDA)
 
     layer = gpu_layers.BYTE_LAYER
     computes: dict[str, Compute] = {"formula": layer.formula, "parts": layer.candidates["parts"]}

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from dkan_core.errors import DataError
 from dkan_core.model.kernels import eager, recompute, verified
+from dkan_core.utils import gpu
 from dkan_core.utils.schemas import Schema, read_json
 
 Name = Literal["fused", "recompute", "compile", "parts"]
@@ -268,6 +269,7 @@ def is_right(name: Name, operation: Operation, operands: Operands) -> bool:
     try:
         errors = relative_errors(operation.candidates[name], operation, operands)
     except verified.kernel_errors() as error:
+        gpu.check_works(operands.device)
         logger.warning("%s does not run on %s (%s)", subject, operands.device, str(error).partition("\n")[0])
         return False
     limit = operation.tolerances.get(operands.product, 0.0)
@@ -292,7 +294,7 @@ def pass_seconds(name: Name, operation: Operation, operands: Operands) -> float:
     def run() -> None:
         operands.passes(operation.candidates[name])
 
-    repeat = captured(run) if operands.device.type == "cuda" else run
+    repeat = captured(run, operands.device) if operands.device.type == "cuda" else run
     found = []
     for _ in range(WARMUP + TURNS):
         _wait_for(operands.device)
@@ -303,17 +305,15 @@ def pass_seconds(name: Name, operation: Operation, operands: Operands) -> float:
     return statistics.median(found[WARMUP:])
 
 
-def captured(run: Callable[[], None]) -> Callable[[], None]:
+def captured(run: Callable[[], None], device: torch.device) -> Callable[[], None]:
     """Return what launches the same work at once; where that is impossible, ``run`` itself."""
     for _ in range(WARMUP):
         run()
-    graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            run()
-    except RuntimeError:
+        return gpu.capture(run, device).replay
+    except gpu.CaptureError as error:
+        logger.info("a pass is timed kernel by kernel, as it cannot be captured: %s", error)
         return run
-    return graph.replay
 
 
 def _wait_for(device: torch.device) -> None:

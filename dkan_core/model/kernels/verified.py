@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dkan_core.model.kernels import eager, recompute
+from dkan_core.utils import gpu
 
 CHECK_ROWS = 300
 """Several tiles of rows, the last one not full."""
@@ -60,6 +61,7 @@ def are_right(what: str, device: torch.device, errors: Callable[[], list[float]]
     try:
         found = errors()
     except kernel_errors() as error:
+        gpu.check_works(device)
         logger.warning("the fused %s do not run on %s (%s); using the slower ones", what, device, error)
         return False
     # One by one: the largest of numbers with a NaN among them may be any.

@@ -22,6 +22,7 @@ from dkan_core.config import ResolvedTrainConfig
 from dkan_core.training.communication.flight_recorder import FlightRecorder
 from dkan_core.training.communication.rendezvous import PEER_LOST, Rendezvous
 from dkan_core.training.roles.stopwatch import Stopwatch
+from dkan_core.utils import gpu
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
@@ -136,12 +137,15 @@ class ProcessGroup:
         """End this process, with a code that says so, when another rank is gone."""
         try:
             yield
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
+            # Of this rank's own device.
             raise
         except RuntimeError:
             # What cannot be captured can be launched.
             if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 raise
+            # NCCL says of a GPU that has failed only that a call of CUDA has.
+            gpu.check_works(self.device)
             logger.exception("lost the other ranks")
             if self._recorder is not None:
                 self._recorder.keep_dump(self.device)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import torch
 
+from dkan_core.utils import gpu
+
 WARMUP_STEPS = 3
 """Steps before one is captured: kernels are compiled and libraries choose theirs in the first ones."""
 
@@ -29,6 +31,7 @@ class StepGraph:
     """
 
     def __init__(self, device: torch.device, all_agree: Callable[[bool], bool] = bool) -> None:
+        self._device = device
         self._enabled = can_capture(device)
         self._all_agree = all_agree
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -60,20 +63,16 @@ class StepGraph:
             self._graph = None
 
     def _capture(self, step: Callable[[], None]) -> None:
-        graph = torch.cuda.CUDAGraph()
-        reason = ""
+        graph, reason = None, "another rank cannot capture it"
         try:
-            # The threads that read rows and watch NCCL may do what they like meanwhile.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                step()
-        except RuntimeError as error:
+            graph = gpu.capture(step, self._device)
+        except gpu.CaptureError as error:
             reason = str(error)
-        if self._all_agree(not reason):
+        if self._all_agree(graph is not None):
             logger.info("a step of %d rows is one CUDA graph from now on", self._rows)
             self._graph = graph
             return
         self._enabled = False
-        if not reason:
+        if graph is not None:
             graph.reset()
-            reason = "another rank cannot capture it"
         logger.warning("a step cannot be captured as a CUDA graph, and is launched kernel by kernel: %s", reason)

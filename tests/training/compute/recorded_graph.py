@@ -5,7 +5,7 @@ was captured with: whatever the host has decided, made or put elsewhere since do
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import pytest
@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dkan_core.training.compute import step_graph
+from dkan_core.utils import gpu
 
 
 class RecordedGraph:
@@ -92,21 +93,43 @@ class Recording(TorchDispatchMode):
         return results
 
 
+class Streams:
+    """Stand for what torch knows of streams."""
+
+    current = "default"
+
+    @contextmanager
+    def use(self, stream: str) -> Iterator[None]:
+        """Stand for ``torch.cuda.stream``."""
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+
+STREAMS = Streams()
+
+
 @contextmanager
-def recording(graph: RecordedGraph, capture_error_mode: str) -> Iterator[None]:
+def recording(graph: RecordedGraph, stream: str, capture_error_mode: str) -> Iterator[None]:
     """Stand for ``torch.cuda.graph``: what was computed is undone at the end, as if it had only been captured."""
-    with Recording(graph):
+    with Recording(graph), STREAMS.use(stream):
         yield
     for tensor, content in graph.outside.values():
         tensor.untyped_storage().copy_(content)
 
 
 @contextmanager
-def failing(graph: RecordedGraph, capture_error_mode: str) -> Iterator[None]:
-    """Stand for ``torch.cuda.graph`` where a step does what cannot be captured."""
-    with recording(graph, capture_error_mode):
+def failing(graph: RecordedGraph, stream: str, capture_error_mode: str) -> Iterator[None]:
+    """Stand for ``torch.cuda.graph`` where a step does what cannot be captured, as in versions of torch up to 2.14."""
+    with recording(graph, stream, capture_error_mode):
         yield
-    raise RuntimeError("operation not permitted when stream is capturing")
+    STREAMS.current = stream
+    try:
+        raise RuntimeError("operation not permitted when stream is capturing")
+    finally:
+        raise RuntimeError("operation failed due to a previous error during capture")
 
 
 def record_graphs(patch: pytest.MonkeyPatch, capture: Any = recording) -> list[RecordedGraph]:
@@ -115,5 +138,10 @@ def record_graphs(patch: pytest.MonkeyPatch, capture: Any = recording) -> list[R
     patch.setattr(RecordedGraph, "made", made, raising=False)
     patch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
     patch.setattr(torch.cuda, "graph", capture)
+    patch.setattr(torch.cuda, "device", nullcontext)
+    patch.setattr(torch.cuda, "current_device", lambda: 0)
+    patch.setattr(torch.cuda, "current_stream", lambda: STREAMS.current)
+    patch.setattr(torch.cuda, "stream", STREAMS.use)
+    patch.setattr(gpu, "_capture_stream", lambda device: "of captures")
     patch.setattr(step_graph, "can_capture", lambda device: True)
     return made

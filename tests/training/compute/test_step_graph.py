@@ -15,7 +15,8 @@ from dkan_core.training.compute.step_exchange import Alone
 from dkan_core.training.compute.step_graph import WARMUP_STEPS, StepGraph
 from dkan_core.training.state.aggregation import LossTotals
 from dkan_core.training.state.parameter_store import Rules
-from tests.training.compute.recorded_graph import failing, record_graphs
+from dkan_core.utils import gpu
+from tests.training.compute.recorded_graph import STREAMS, failing, record_graphs
 from tests.training.compute.test_device_steps import CPU, settings, states
 
 MORE = 3
@@ -68,6 +69,20 @@ def test_step_that_one_rank_cannot_capture_is_launched_by_all(
     reason = "operation not permitted when stream is capturing" if here else "another rank cannot capture it"
     assert f"cannot be captured as a CUDA graph, and is launched kernel by kernel: {reason}" in caplog.text
     assert step.count == WARMUP_STEPS + MORE
+    assert STREAMS.current == "default"
+
+
+def test_step_is_not_launched_on_a_gpu_that_computes_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def has_failed(device: torch.device) -> None:
+        raise torch.AcceleratorError("an illegal memory access was encountered")
+
+    record_graphs(monkeypatch, failing)
+    monkeypatch.setattr(gpu, "check_works", has_failed)
+    step, graph = Step(), StepGraph(CPU)
+    for _ in range(WARMUP_STEPS - 1):
+        graph.run(step, 8)
+    with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
+        graph.run(step, 8)
 
 
 class Peer(ProcessGroup):
