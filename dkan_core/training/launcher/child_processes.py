@@ -23,6 +23,9 @@ from dkan_core.training.launcher.prctl import adopt_orphans, stop_adopting
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import anonymous_file
 
+# What NCCL's watchdog writes before it ends a rank that has waited for others in vain.
+NCCL_TIMEOUT = "Watchdog caught collective operation timeout"
+
 # Of the log of a process that died, in the error: enough for a traceback.
 LOG_LINES_SHOWN = 40
 
@@ -254,7 +257,7 @@ class Child:
         tail = "\n".join(f"  {line}" for line in text.splitlines()[-LOG_LINES_SHOWN:]) or "  (it wrote nothing)"
         hint = ""
         advice = f"what to change: {MEMORY_ADVICE.get(self.role, COMPUTING_ADVICE)}"
-        if code == PEER_LOST:
+        if code == PEER_LOST or NCCL_TIMEOUT in text:
             hint = ": it has lost the other ranks; one of them has died, or the network to it is cut"
         # The kernel kills so when a container is out of memory, and leaves no other trace of it.
         elif code == -signal.SIGKILL:

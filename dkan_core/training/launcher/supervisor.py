@@ -38,6 +38,9 @@ FREEZE_SECONDS = 1.0
 # How long to wait, when a rank ends because it has lost another, for that one's end.
 CAUSE_SECONDS = 2.0
 
+# How a rank ends because of another: by the watchdog of NCCL, which also ends one whose GPU has failed, or by itself.
+CONSEQUENCES = {-signal.SIGABRT: 1, PEER_LOST: 2}
+
 logger = logging.getLogger(__name__)
 
 
@@ -216,9 +219,10 @@ class Supervisor:
         records = (record for record in self._records.values() if record.role == child.role and record.due is None)
         children = [record.child for record in records if record.child]
         deadline = time.monotonic() + CAUSE_SECONDS
-        while not (causes := [each for each in children if each.exit_code not in (None, 0, PEER_LOST)]):
-            if time.monotonic() > deadline:
-                break
+        while child.wait() in CONSEQUENCES and time.monotonic() < deadline:
+            failed = [each for each in children if each.exit_code not in (None, 0)]
+            # Of equals the one that was heard of first.
+            child = min([child, *failed], key=lambda each: CONSEQUENCES.get(each.wait(), 0))
             time.sleep(0.01)
         for each in children:
             each.kill()
@@ -226,7 +230,7 @@ class Supervisor:
             if each.channel in self._selector.get_map():
                 self._handle_messages(each)
                 self._selector.unregister(each.channel)
-        return causes[0] if causes else child
+        return child
 
     def _progress(self) -> Progress:
         """Return how far the run is: what no process does that dies before it has done its work."""

@@ -5,9 +5,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ import numpy.typing as npt
 import pytest
 
 from dkan_core import TrainResult, train
-from dkan_core.training.launcher import liveness
+from dkan_core.training.communication.rendezvous import PEER_LOST
+from dkan_core.training.launcher import liveness, supervisor
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS, LivenessCounters, ProcessRecord
+from dkan_core.training.launcher.supervisor import Supervisor
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.process_spec import ProcessSpec
 from dkan_core.training.state.shared_memory import MemoryShape, create_memory
@@ -116,6 +119,44 @@ def test_worker_on_a_gpu_has_time_to_compile_kernels(device: str, *, is_stuck: b
     late = liveness.GPU_STUCK_SECONDS + 2
     record.record_counters(LivenessCounters(heartbeat=seconds, activity=1), late)
     assert record.is_unresponsive(late, interrupted=False)
+
+
+@dataclass
+class EndedRank:
+    """Stands for a rank that has ended with such a code."""
+
+    rank: int
+    exit_code: int
+    role: str = "collective-worker"
+    channel: object = None
+
+    def wait(self) -> int:
+        return self.exit_code
+
+    def kill(self) -> None:
+        """Do nothing: it has ended."""
+
+
+@pytest.mark.parametrize(
+    ("codes", "heard_of", "cause"),
+    [
+        ([-signal.SIGABRT, 1, PEER_LOST], 0, 1),
+        ([-signal.SIGABRT, PEER_LOST, -signal.SIGKILL], 1, 2),
+        ([PEER_LOST, -signal.SIGABRT], 0, 1),
+        ([-signal.SIGABRT, -signal.SIGABRT], 1, 1),
+        ([1, 1], 1, 1),
+    ],
+)
+def test_rank_that_failed_is_the_cause_and_not_one_that_waited_for_it(
+    codes: list[int], heard_of: int, cause: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL's watchdog aborts ranks that wait, as well as one whose GPU has failed."""
+    monkeypatch.setattr(supervisor, "CAUSE_SECONDS", 0.1)
+    ranks: list[Any] = [EndedRank(rank, code) for rank, code in enumerate(codes)]
+    watch: Any = Supervisor.__new__(Supervisor)
+    watch._selector = SimpleNamespace(get_map=dict)
+    watch._records = {each.rank: SimpleNamespace(role=each.role, due=None, child=each) for each in ranks}
+    assert watch._end_collective_workers(ranks[heard_of]) is ranks[cause]
 
 
 def test_ctrl_c_ends_a_run_whose_server_and_evaluator_are_stopped(start: Callable[..., Background]) -> None:
