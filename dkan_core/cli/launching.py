@@ -54,11 +54,11 @@ def replace_process(command: list[str]) -> NoReturn:
 
 
 def _processes(nproc: int | None) -> int:
-    import torch
+    from dkan_core.training.setup.placement import visible_gpus
 
     if nproc is not None and nproc < 1:
         raise ConfigError(f"nproc must be at least 1, got {nproc}")
-    count = nproc or torch.cuda.device_count()
+    count = nproc or visible_gpus()
     if not count:
         raise ConfigError("nproc: there is no GPU here to start one process each for; say how many with --nproc")
     return count

@@ -67,7 +67,7 @@ def test_the_command_is_printed_and_runs_as_it_is(
 def test_what_ranks_would_refuse_is_refused_before_they_start(
     options: list[str], message: str, prepared: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     code = dkan("train", prepared, "--out", tmp_path / "run", "--device", "cpu", *options, monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, message)
     assert not (tmp_path / "run").exists()

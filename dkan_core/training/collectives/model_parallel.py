@@ -37,7 +37,8 @@ class ModelParallelism(Strategy):
         """Of this rank among those that have one copy of the model together."""
 
         self._shapes = {name: each.shape for name, each in replica.model.named_parameters() if each.requires_grad}
-        device = torch.device(self.config.devices[process_group.rank])
+        # Of GPUs the current one, which this process may know by another number than the settings.
+        device = torch.device(torch.device(self.config.devices[process_group.rank]).type)
         with process_group.exit_on_peer_loss():
             part = self.take_part(build_model(replica.model.config))
         self.part = Replica(part, device, self.config.kernel)

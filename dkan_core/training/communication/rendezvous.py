@@ -48,6 +48,9 @@ class TorchRun:
     one_node: bool = False
     """Whether all ranks are known to be on this node."""
 
+    has_own_gpu: bool = False
+    """Whether this process is shown one GPU alone, its own, as by torchrun's ``--virtual-local-rank``."""
+
     @classmethod
     def read(cls, variables: Mapping[str, str] = os.environ) -> "TorchRun | None":
         """Return it; None in a process that was not started by torchrun, or not with others.
@@ -70,4 +73,5 @@ class TorchRun:
             attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
             # Where nobody says so, as other launchers on several nodes, it may not be assumed.
             one_node=variables.get("LOCAL_WORLD_SIZE") == str(size),
+            has_own_gpu="," not in variables.get("CUDA_VISIBLE_DEVICES", ","),
         )

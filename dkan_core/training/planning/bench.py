@@ -15,7 +15,7 @@ from dkan_core.errors import ConfigError
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.planning.exchanges import EXCHANGES, SERVER_SYNC, exchange_seconds
 from dkan_core.training.planning.sizes import parse_size, show_size
-from dkan_core.training.setup.placement import worker_devices
+from dkan_core.training.setup.placement import visible_gpus, worker_devices
 from dkan_core.utils.progress import progress
 from dkan_core.utils.resources import available_cores
 
@@ -114,7 +114,7 @@ def bench_sync(
     wanted = sorted({parse_size(size) // FLOAT_BYTES * FLOAT_BYTES for size in sizes})
     if not wanted:
         raise ConfigError("sizes: name at least one")
-    if device == "auto" and torch.cuda.device_count() < workers:
+    if device == "auto" and visible_gpus() < workers:
         device = "cpu"
     devices = worker_devices(TrainConfig(workers=workers, device=device))
     seconds = _measure(wanted, devices, repeats, rounds)

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import open_split
@@ -31,6 +29,7 @@ from dkan_core.training.planning.measuring import Measured, measure
 from dkan_core.training.planning.sizes import parse_size, show_size
 from dkan_core.training.setup.defaults import DEFAULT_INTERVAL, resolve_for
 from dkan_core.training.setup.initial_model import with_architecture
+from dkan_core.training.setup.placement import visible_gpus
 from dkan_core.utils.resources import available_cores
 
 # The usual sizes of a node, and the ten GPUs that the predecessor of dkan was run on.
@@ -239,7 +238,7 @@ def plan(
     interval = config.sync_interval or DEFAULT_INTERVAL
     with open_prepared(prepared, "train", "valid") as (data, manifest):
         config = with_architecture(config, manifest, prepared)
-        visible = torch.cuda.device_count() if torch.cuda.is_available() and config.device != "cpu" else 0
+        visible = visible_gpus() if config.device != "cpu" else 0
         here = visible or available_cores()
         most = gpus or here
         base = _resolved(config, most, data, manifest)

@@ -109,7 +109,7 @@ def resolve(
       one node would be the slowest link.
     - device: CUDA where there is one; in the result, one device per worker.
     - workers: one per GPU; one on the CPU; under torchrun, one per rank.
-    - eval_device: a GPU that no worker has, else the first worker's device.
+    - eval_device: a GPU that no worker has, unless the workers' are named, else the first worker's device.
     - tensor_parallel_size: 2 with strategy hybrid.
     - sync_interval: 1 where gradients are aggregated, 8 where parameters are.
     - batch_size: batch_size_per_worker times the workers where that is given, else the power of two at or below 2.8
@@ -154,7 +154,7 @@ def resolve(
         "sync_interval": _sync_interval(config, strategy),
         "tensor_parallel_size": tensor_parallel_size(config, strategy),
         "device": ",".join(devices),
-        "eval_device": choose_eval_device(config.eval_device, devices),
+        "eval_device": choose_eval_device(config, devices),
         "workers": workers,
         "batch_size": batch_size,
         "batch_size_per_worker": None,

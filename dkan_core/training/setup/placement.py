@@ -36,6 +36,9 @@ class Placement:
     def from_config(cls, config: ResolvedTrainConfig, torchrun: TorchRun | None = None) -> "Placement":
         """Return the placement of a resolved config."""
         workers = config.devices
+        if torchrun is not None and torchrun.has_own_gpu and "cpu" not in workers:
+            # Their numbers are those of the node, by which ranks know that no two have the same.
+            workers = ("cuda:0",) * len(workers)
         # Only the ranks of this node share its cores.
         on_cpu = workers[: torchrun.local_size if torchrun else None].count("cpu")
         return cls(workers, config.eval_device, threads_per_worker(on_cpu) if on_cpu else 1)
@@ -51,7 +54,7 @@ def worker_devices(config: TrainConfig) -> list[str]:
     Raises:
         ConfigError: There is no such GPU, or the number of workers is another than that of devices.
     """
-    gpus = _visible_gpus()
+    gpus = visible_gpus()
     kind = _device_kind(config, gpus)
     if kind == "cpu":
         return ["cpu"] * (config.workers or 1)
@@ -82,27 +85,29 @@ def rank_devices(config: TrainConfig, torchrun: TorchRun) -> list[str]:
     """
     if config.workers not in (None, torchrun.size):
         raise ConfigError(f"workers {config.workers}: torchrun has started {torchrun.size} ranks, one per worker")
-    gpus = _visible_gpus()
+    gpus = visible_gpus()
     kind = _device_kind(config, gpus)
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"device {kind}: under torchrun a rank's device follows from its number; choose cpu or cuda")
-    if kind == "cuda" and torchrun.local_size > gpus:
+    if kind == "cuda" and (1 if torchrun.has_own_gpu else torchrun.local_size) > gpus:
         raise ConfigError(f"device cuda: torchrun started {torchrun.local_size} ranks here, and there are {gpus} GPUs")
     return [kind if kind == "cpu" else f"cuda:{rank % torchrun.local_size}" for rank in range(torchrun.size)]
 
 
-def choose_eval_device(wanted: str, workers: list[str]) -> str:
+def choose_eval_device(config: TrainConfig, workers: list[str]) -> str:
     """Return the evaluator's device: a GPU without a worker, so that evaluating takes no time from training.
+
+    Where GPUs are named, the others may be somebody else's, and the first worker's is taken.
 
     Raises:
         ConfigError: There is no such GPU.
     """
-    gpus = _visible_gpus()
-    if wanted != "auto":
-        _check_visible("eval_device", wanted, gpus)
-        return wanted
+    gpus = visible_gpus()
+    if config.eval_device != "auto":
+        _check_visible("eval_device", config.eval_device, gpus)
+        return config.eval_device
     free = [f"cuda:{index}" for index in range(gpus) if f"cuda:{index}" not in workers]
-    return free[0] if free and workers[0] != "cpu" else workers[0]
+    return free[0] if free and workers[0] != "cpu" and config.device in ("auto", "cuda") else workers[0]
 
 
 def threads_per_worker(workers: int) -> int:
@@ -110,8 +115,11 @@ def threads_per_worker(workers: int) -> int:
     return max(1, available_cores() // workers)
 
 
-def _visible_gpus() -> int:
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+def visible_gpus() -> int:
+    """Return how many GPUs a process can compute on."""
+    # Before CUDA is in use, torch counts by NVML: a GPU that is divided by MIG as well, of whose parts, wherever they
+    # are, a process sees only one.
+    return int(torch._C._cuda_getDeviceCount()) if torch.cuda.is_available() else 0
 
 
 def _device_kind(config: TrainConfig, gpus: int) -> str:

@@ -9,6 +9,8 @@ import torch
 
 from dkan_core import ConfigError, TrainConfig, build_config
 from dkan_core.config import ResolvedTrainConfig
+from dkan_core.training.communication.process_group import backend_for_devices
+from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.setup import placement
 from dkan_core.training.setup.defaults import log_choices, resolve
 from dkan_core.training.setup.placement import Placement
@@ -209,15 +211,54 @@ def test_label_weights_must_be_as_many_as_labels() -> None:
 def test_strategy_follows_from_the_devices(
     devices: str, mode: Literal["sync", "average"], strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placement, "_visible_gpus", lambda: 2)
+    monkeypatch.setattr(placement, "visible_gpus", lambda: 2)
     assert resolve(TrainConfig(device=devices, mode=mode), 10_000).strategy == strategy
+
+
+@pytest.mark.parametrize(
+    ("settings", "device"),
+    [
+        ({"workers": 2}, "cuda:2"),
+        ({"workers": 3, "device": "cuda"}, "cuda:0"),
+        ({"device": "cuda:1"}, "cuda:1"),
+        ({"device": "cuda:1,cuda:2"}, "cuda:1"),
+        ({"device": "cuda:1", "eval_device": "cuda:2"}, "cuda:2"),
+    ],
+)
+def test_evaluator_takes_no_gpu_besides_those_that_are_named(
+    settings: dict[str, Any], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "visible_gpus", lambda: 3)
+    assert resolve(TrainConfig(**settings), 10_000).eval_device == device
+
+
+def test_gpus_are_counted_by_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of GPUs that are divided by MIG, NVML counts each, and CUDA one part of one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 1, raising=False)
+    assert resolve(TrainConfig(), 10_000).device == "cuda:0"
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_rank_that_is_shown_its_own_gpu_alone_takes_it(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by torchrun --virtual-local-rank, which tells each process that it is the first, too."""
+    said = {"MASTER_ADDR": "node", "MASTER_PORT": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "RANK": str(rank)}
+    monkeypatch.setattr(placement, "visible_gpus", lambda: 1)
+    with pytest.raises(ConfigError, match="torchrun started 4 ranks here, and there are 1 GPUs"):
+        resolve(TrainConfig(), 10_000, torchrun=TorchRun.read(said))
+    shown = TorchRun.read({**said, "LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(rank)})
+    config = resolve(TrainConfig(), 10_000, torchrun=shown)
+    assert backend_for_devices(config.devices[:4]) == "cpu:gloo,cuda:nccl"
+    where = Placement.from_config(config, shown)
+    assert (where.device_of("collective-worker", rank), where.device_of("evaluator", 0)) == ("cuda:0", "cuda:0")
 
 
 @pytest.mark.parametrize("visible", ["", "0"])
 def test_driver_without_a_gpu_that_torch_can_use_is_said(
     visible: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(placement, "_visible_gpus", lambda: 0)
+    monkeypatch.setattr(placement, "visible_gpus", lambda: 0)
     monkeypatch.setattr(placement, "NVIDIA_DRIVER", tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert resolve(TrainConfig(), 10_000).device == "cpu"

@@ -6,6 +6,7 @@ import pytest
 
 from dkan_core import ConfigError, TrainConfig
 from dkan_core.config.train import Strategy
+from dkan_core.training.setup import placement
 from dkan_core.training.setup.defaults import resolve
 
 DIVIDED: tuple[Strategy, ...] = ("tensor-parallel", "hybrid", "pipeline")
@@ -32,8 +33,7 @@ DIVIDED: tuple[Strategy, ...] = ("tensor-parallel", "hybrid", "pipeline")
 def test_what_cannot_be_divided_is_named(
     strategy: Strategy, settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr(placement, "visible_gpus", lambda: 1)
     given = {"workers": 4, "hidden": (8, 8, 8), "device": "cpu", "strategy": strategy, **settings}
     with pytest.raises(ConfigError, match=message):
         resolve(TrainConfig(**given), 1000)
