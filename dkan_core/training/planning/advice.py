@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.loading.order import steps_per_epoch
 from dkan_core.training.planning.device_memory import MemoryNeed, parts_that_fit
-from dkan_core.training.planning.formulas import SCHEMES, Machine, Prediction, Scheme, predict
+from dkan_core.training.planning.formulas import Machine, Prediction, Scheme, predict
 from dkan_core.training.planning.sizes import show_size
 from dkan_core.training.setup.sizing import MAX_BATCH, MIN_BATCH, STEPS_TO_TAKE
 
@@ -127,11 +127,17 @@ class Case:
         return batch_size
 
 
-def choose(predictions: Sequence[Prediction], most_workers: int) -> Prediction:
-    """Return the prediction to go for: of those near the fastest the one with the fewest workers, then the simplest."""
+def choose(predictions: Sequence[Prediction], most_workers: int, schemes: Sequence[Scheme]) -> Prediction:
+    """Return the prediction to go for: of those near the fastest the one with the fewest workers, then the simplest.
+
+    Args:
+        predictions: Those to choose from.
+        most_workers: As many as may be used.
+        schemes: In the order of preference.
+    """
     allowed = [each for each in predictions if each.workers <= most_workers]
     best = max(each.rows_per_second for each in allowed)
-    order = [scheme.name for scheme in SCHEMES]
+    order = [scheme.name for scheme in schemes]
     near = (each for each in allowed if each.rows_per_second >= NEAR * best)
     # Fewer workers leave devices to others. One alone has nobody to exchange anything with; of the other schemes those
     # come first whose result does not depend on the workers.
@@ -158,8 +164,8 @@ def advise(
         most_workers: As many as may be used.
         device: What a worker has.
     """
-    chosen = choose(predictions, most_workers)
-    scheme = next(scheme for scheme in SCHEMES if scheme.name == chosen.scheme)
+    chosen = choose(predictions, most_workers, machine.schemes)
+    scheme = next(scheme for scheme in machine.schemes if scheme.name == chosen.scheme)
     case = Case(
         machine=machine,
         scheme=scheme,
@@ -206,7 +212,8 @@ def _notes(case: Case, before: int, after: int) -> list[str]:
         )
     if after > before:
         notes.append(f"batches of {before:,} rows are the default for quality; compare AP before taking {after:,}")
-    launch = case.machine.step(case.workers, 0) / case.machine.step(case.workers, after / case.workers)
+    launched, whole = (case.machine.step(case.scheme, case.workers, rows) for rows in (0, after / case.workers))
+    launch = launched / whole
     if launch > LAUNCH_SHARE:
         notes.append(f"{launch:.0%} of a gradient's time does not depend on its rows; larger batches would cost little")
     if case.scheme.has_local_steps:

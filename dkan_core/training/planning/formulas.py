@@ -7,7 +7,7 @@ Rows are read ahead in a thread, beside both.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -50,6 +50,9 @@ class StepCost:
         0.005
         """
         return self.launch + rows / self.rate
+
+    def __str__(self) -> str:
+        return f"{1e3 * self.launch:.2f} ms + rows / {self.rate:,.0f} a second"
 
 
 def fit_step(small: tuple[int, float], large: tuple[int, float]) -> StepCost:
@@ -149,13 +152,18 @@ AVERAGE = Scheme(
 ALLREDUCE = Scheme(name="allreduce", strategy="allreduce")
 LOCAL_SGD = Scheme(name="local-sgd", strategy="local-sgd", has_local_steps=True, arrays=3)
 SINGLE = Scheme(name="single", strategy="single", most_workers=1)
-# In the order of preference where they are about as fast: first those that equal one process with the global batch.
+# In the order of preference where they are about as fast: first those that equal one process with the global batch, and
+# of them what ``train`` takes by default.
 SCHEMES = (SYNC, ALLREDUCE, SINGLE, AVERAGE, LOCAL_SGD)
+GPU_SCHEMES = (ALLREDUCE, SYNC, SINGLE, LOCAL_SGD, AVERAGE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine(ABC):
     """What steps, exchanges and rows cost on a machine with some number of workers."""
+
+    schemes: ClassVar[tuple[Scheme, ...]] = SCHEMES
+    """In the order of preference."""
 
     cores: int
     update_seconds: float
@@ -165,7 +173,7 @@ class Machine(ABC):
     """Rows per second that one worker can read."""
 
     @abstractmethod
-    def step(self, workers: int, rows: float) -> float:
+    def step(self, scheme: Scheme, workers: int, rows: float) -> float:
         """Return the time of a gradient on ``rows`` rows in each worker."""
 
     @abstractmethod
@@ -221,7 +229,7 @@ def predict(
     """
     interval = interval if scheme.has_local_steps else 1
     rows = batch_size / workers
-    compute = machine.step(workers, rows)
+    compute = machine.step(scheme, workers, rows)
     beside = machine.exchange(scheme, workers) + (
         interval * machine.update(scheme, workers) if scheme.has_local_steps else 0.0
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dkan_core.training.planning.formulas import (
     ADAMW_ARRAYS,
     DEVICE_BANDWIDTH,
+    GPU_SCHEMES,
     Curve,
     Link,
     Machine,
@@ -27,8 +28,9 @@ class Cores(Machine):
     exchanges: Mapping[str, Curve]
     """By scheme."""
 
-    def step(self, workers: int, rows: float) -> float:
+    def step(self, scheme: Scheme, workers: int, rows: float) -> float:
         """Return the time of a gradient on ``rows`` rows in each worker."""
+        del scheme
         measured = max(count for count in self.steps if count <= workers)
         # Workers up to the cores were measured together, so that what they take from each other is in the figures.
         turns = workers / measured if workers > self.cores else 1.0
@@ -46,7 +48,14 @@ class Cores(Machine):
 class Gpus(Machine):
     """A node with GPUs like the one that was measured or assumed; how they are linked is assumed."""
 
+    schemes = GPU_SCHEMES
+
     cost: StepCost
+    """Of a gradient on rows that the host sends, launched kernel by kernel."""
+
+    graph_cost: StepCost
+    """Of one on rows that lie on the GPU, as a CUDA graph."""
+
     size: float
     """Bytes of the parameters."""
 
@@ -54,10 +63,10 @@ class Gpus(Machine):
     copy_bandwidth: float
     """Bytes per second between the GPU and the host."""
 
-    def step(self, workers: int, rows: float) -> float:
+    def step(self, scheme: Scheme, workers: int, rows: float) -> float:
         """Return the time of a gradient on ``rows`` rows in each worker."""
         del workers
-        return self.cost.seconds(rows)
+        return (self.graph_cost if scheme.steps_on_device else self.cost).seconds(rows)
 
     def exchange(self, scheme: Scheme, workers: int) -> float:
         """Return the time of an exchange, with the optimizer's step unless it belongs to local steps."""

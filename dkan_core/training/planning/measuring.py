@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -72,6 +73,12 @@ class Measured:
         """Return what gradients cost, by how many workers compute at once."""
         return {count: fit_step(probed.small, probed.large) for count, probed in self.probes.items()}
 
+    def graph_cost(self) -> StepCost | None:
+        """Return what gradients cost as a CUDA graph, where that was measured."""
+        one = self.probes[1]
+        small, large = one.graphs or (None, None)
+        return fit_step((one.small[0], small), (one.large[0], large)) if small and large else None
+
     def need(self) -> MemoryNeed:
         """Return what a worker's step needs of its device."""
         one = self.probes[1]
@@ -94,10 +101,14 @@ class Measured:
                 update_seconds=one.update,
                 feed_rows=one.feed,
             )
-        launch = costs[1].launch if one.copy_bandwidth else ASSUMED_LAUNCH
+        cost = costs[1] if one.copy_bandwidth else StepCost(launch=ASSUMED_LAUNCH, rate=costs[1].rate)
+        graph_cost = self.graph_cost() or cost
+        if gpu_rows_per_second is not None:
+            cost, graph_cost = (replace(each, rate=gpu_rows_per_second) for each in (cost, graph_cost))
         return Gpus(
             cores=self.cores,
-            cost=StepCost(launch=launch, rate=gpu_rows_per_second or costs[1].rate),
+            cost=cost,
+            graph_cost=graph_cost,
             size=self.size,
             link=LINKS[link],
             copy_bandwidth=one.copy_bandwidth or ASSUMED_COPY_BANDWIDTH,
@@ -186,10 +197,15 @@ def _probe_each(
         for rank, device in enumerate(devices):
             processes.start_process(replace(spec, rank=rank, device=device, threads=threads, config=config))
         reports = processes.wait_for_reports(len(devices))
-    return [
-        Probed(**{**report, "small": tuple(report["small"]), "large": tuple(report["large"])})
-        for report in ({key: value for key, value in report.items() if key != "kind"} for report in reports)
-    ]
+    return [_as_probed(report) for report in reports]
+
+
+def _as_probed(report: dict[str, Any]) -> Probed:
+    # JSON has no tuples.
+    facts: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in report.items() if key != "kind"
+    }
+    return Probed(**facts)
 
 
 def measure_devices(data: Path, manifest: PreparedData, config: ResolvedTrainConfig) -> list[Probed]:

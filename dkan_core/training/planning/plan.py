@@ -19,7 +19,6 @@ from dkan_core.training.planning.formulas import (
     ASSUMED_LAUNCH,
     HOST_BANDWIDTH,
     LINKS,
-    SCHEMES,
     SERVER_LATENCY,
     Machine,
     Prediction,
@@ -166,7 +165,9 @@ class Plan:
             return [*facts, f"gradient: one GPU {self.asked.rows_per_second:,.0f} rows per second, as given"]
         for count, cost in measured.costs().items():
             at_once = f"{count} workers at once, each" if count > 1 else "one worker"
-            facts.append(f"gradient: {at_once} {1e3 * cost.launch:.2f} ms + rows / {cost.rate:,.0f} a second")
+            facts.append(f"gradient: {at_once} {cost}")
+        if one.graphs is not None:
+            facts.append(f"gradient: on rows that lie on the GPU, as a CUDA graph, {measured.graph_cost()}")
         return facts
 
     def _table(self) -> list[str]:
@@ -311,7 +312,7 @@ def _predictions(
     """Return every scheme at every number of workers that it takes."""
     return [
         predict(machine, scheme, count, batch_size=config.batch_size, interval=interval, train_rows=train_rows)
-        for scheme in SCHEMES
+        for scheme in machine.schemes
         for count in counts
         if count <= scheme.most_workers
     ]

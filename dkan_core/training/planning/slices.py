@@ -49,8 +49,7 @@ class SlicePlan:
 
     def __str__(self) -> str:
         lines = [
-            f"worker {rank}: {device} ({describe_device(device)}): gradient {1e3 * cost.launch:.2f} ms + rows / "
-            f"{cost.rate:,.0f} a second"
+            f"worker {rank}: {device} ({describe_device(device)}): gradient {cost}"
             for rank, (device, cost) in enumerate(zip(self.devices, self.costs, strict=True))
         ]
         gain = f"gradients of a step {self.speedup:.2f} times as fast as with even slices"

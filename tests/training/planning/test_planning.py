@@ -7,13 +7,17 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dkan_core import ConfigError, DataError, Plan, TrainConfig, TrainingError, bench_sync, cli, plan, plan_slices
 from dkan_core.config import build_config
 from dkan_core.data.loading.order import slice_of
+from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import parameter_count
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.planning import checking, measuring
 from dkan_core.training.planning.advice import Device, advise
@@ -22,11 +26,13 @@ from dkan_core.training.planning.exchanges import EXCHANGES, exchange_seconds
 from dkan_core.training.planning.formulas import ASSUMED_LAUNCH, SCHEMES, SYNC, StepCost, predict
 from dkan_core.training.planning.measuring import Measured
 from dkan_core.training.planning.plan import Asked
-from dkan_core.training.planning.probes.gradient import Probed
+from dkan_core.training.planning.probes import gradient
+from dkan_core.training.planning.probes.gradient import Probe, Probed
 from dkan_core.training.planning.slices import balance_slices
 from dkan_core.training.setup.defaults import resolve
 from tests.command import check, dkan
 from tests.settings import resolved
+from tests.training.compute import test_device_steps
 
 MEMORY: dict[str, Any] = {"memory": 2000, "small_memory": 1000, "bf16_speed": None}
 CORES: dict[str, Any] = {"cores": 16, "device_memory": 1 << 30}
@@ -106,11 +112,30 @@ def test_check_holds_runs_against_predictions(prepared: Path) -> None:
     assert found.measured > 0
 
 
+def test_gradient_is_timed_as_part_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here of launches that stand for it: each is waited for, and adds to nothing that was there before."""
+    config = test_device_steps.settings(kernel="recompute")
+    probe: Any = Probe.__new__(Probe)
+    probe.config, probe.reader, probe.device = config, test_device_steps.rows_in_memory(), torch.device("cpu")
+    model = test_device_steps.network(config)
+    probe.replica = Replica(model, probe.device)
+    probe.replica.load(np.ones(parameter_count(model), np.float32))
+    probe.small, probe.large = 8, 64
+    sums = []
+    monkeypatch.setattr(gradient, "SECONDS", 0.0)
+    monkeypatch.setattr(gradient, "captured", lambda run, device: run)
+    monkeypatch.setattr(
+        torch.cuda, "synchronize", lambda device: sums.append(float(probe.replica.gradients_P.abs().sum()))
+    )
+    small, large = probe._graphs()
+    assert small > 0 and large > 0
+    assert len(sums) == 2 * gradient.MIN_TURNS and len({*sums}) == 2
+
+
 @pytest.mark.parametrize(("link", "speed"), [("nvlink", "24 us and 280 GB/s"), ("pcie4", "45 us and 20 GB/s")])
 def test_what_is_assumed_of_gpus_is_marked(link: str, speed: str) -> None:
-    probed = Probed(
-        small=(8, 0.001), large=(64, 0.002), update=1e-4, feed=1e6, row_bytes=60, copy_bandwidth=2e10, **MEMORY
-    )
+    times: dict[str, Any] = {"small": (8, 0.001), "large": (64, 0.002), "graphs": (0.0001, 0.0008), "update": 1e-4}
+    probed = Probed(feed=1e6, row_bytes=60, copy_bandwidth=2e10, **times, **MEMORY)
     measured = Measured(parameters=1000, train_rows=5000, probes={1: probed}, exchanges={}, **CORES)
     machine, config = measured.machine(link), resolved(5000, batch_size=64, epochs=10)
     lines = [predict(machine, scheme, 1, batch_size=64, interval=8, train_rows=5000) for scheme in SCHEMES]
@@ -130,6 +155,8 @@ def test_what_is_assumed_of_gpus_is_marked(link: str, speed: str) -> None:
     )
     marked = [line for line in str(result).splitlines() if line.startswith("note: assumed, not measured: ")]
     assert len(marked) == 3 and speed in marked[0]
+    assert "gradient: one worker 0.86 ms + rows / 56,000 a second" in str(result)
+    assert "gradient: on rows that lie on the GPU, as a CUDA graph, 0.00 ms + rows / 80,000 a second" in str(result)
     assert json.loads(json.dumps(result.to_dict()))["assumed"][0].endswith(speed)
 
 

@@ -1,5 +1,6 @@
 """What a plan computes: formulas, their limits, and the recommendation that follows."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ def gpus(**changes: Any) -> Gpus:
     facts: dict[str, Any] = {
         "cores": 64,
         "cost": COST,
+        "graph_cost": changes.get("cost", COST),
         "size": 4e6,
         "link": LINKS["pcie4"],
         "copy_bandwidth": 20e9,
@@ -175,17 +177,30 @@ def test_workers_beyond_the_cores_gain_nothing() -> None:
 
 
 def predictions(machine: Machine, counts: tuple[int, ...] = (1, 2, 4, 8)) -> list[Prediction]:
-    return [line(machine, scheme, count) for scheme in SCHEMES for count in counts if count <= scheme.most_workers]
+    pairs = itertools.product(machine.schemes, counts)
+    return [line(machine, scheme, count) for scheme, count in pairs if count <= scheme.most_workers]
 
 
 def test_recommended_is_the_simplest_near_the_fastest() -> None:
-    free = predictions(gpus(size=4e3))
-    assert (choose(free, 8).scheme, choose(free, 8).workers) == ("parameter-server sync", 8)
-    assert choose(free, 2).workers == 2
-    heavy = choose(predictions(gpus(size=4e8)), 8)
-    assert heavy.scheme != "parameter-server sync"
-    assert choose(predictions(cores(update_seconds=1.0)), 8).workers == 1
-    assert choose(predictions(cores()), 1).scheme == "single"
+    def chosen(machine: Machine, most: int) -> tuple[str, int]:
+        found = choose(predictions(machine), most, machine.schemes)
+        return found.scheme, found.workers
+
+    # As ``train`` chooses by default.
+    assert chosen(gpus(size=4e3), 8) == ("allreduce", 8)
+    assert chosen(gpus(size=4e3), 2) == ("allreduce", 2)
+    assert chosen(gpus(size=4e8), 8)[0] != "parameter-server sync"
+    assert chosen(cores(update_seconds=1.0), 8)[1] == 1
+    assert chosen(cores(), 1) == ("single", 1)
+    quick = {scheme.name: Curve({1: 1e-4, 2: 1e-4}) for scheme in SCHEMES}
+    assert chosen(cores(steps={1: COST}, exchanges=quick, cores=8), 8) == ("parameter-server sync", 8)
+
+
+def test_steps_that_a_gpu_takes_by_itself_are_graphs() -> None:
+    machine = gpus(graph_cost=StepCost(launch=0.0001, rate=2e6))
+    sent = {scheme.name: line(machine, scheme, 1).compute_seconds for scheme in machine.schemes}
+    assert sent.pop(SYNC.name) == pytest.approx(0.001 + 8000 / 1e6)
+    assert sent == dict.fromkeys(sent, pytest.approx(0.0001 + 8000 / 2e6))
 
 
 def test_optimizer_of_one_worker_is_no_exchange() -> None:

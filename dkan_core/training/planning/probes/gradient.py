@@ -19,8 +19,10 @@ from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import run_batches
 from dkan_core.data.loading.prefetching import PREFETCH
+from dkan_core.model.kernels.choice import captured
 from dkan_core.training.communication.messages import inherited
 from dkan_core.training.compute.flat_model import Replica
+from dkan_core.training.compute.gradient import add_gradient, to_tensors
 from dkan_core.training.planning.probes.processes import MEASURED
 from dkan_core.training.roles.startup import open_train_split, use_device
 from dkan_core.training.state.aggregation import WorkerUpdate
@@ -68,6 +70,9 @@ class Probed:
 
     bf16_speed: float | None
     """How many times as fast as in float32 the larger slice's gradient is in bfloat16; None where not measured."""
+
+    graphs: tuple[float, float] | None = None
+    """Times of both slices' gradients on rows that lie on the GPU, as a CUDA graph; None on the CPU."""
 
     def seconds(self) -> float:
         """Return the time of the larger slice's gradient, by which measurements are compared."""
@@ -120,6 +125,7 @@ class Probe:
             small_memory=self._memory(self.small),
             bf16_speed=self._bf16_speed(),
             copy_bandwidth=self._copy_bandwidth() if self.device.type == "cuda" else None,
+            graphs=self._graphs() if self.device.type == "cuda" else None,
         )
 
     def _batches(self, size: int) -> list[Arrays]:
@@ -143,6 +149,25 @@ class Probe:
         if self.device.type == "cpu":
             self.replica.load(self.values_P)
         self.replica.compute_gradient(arrays, config or self.config)
+
+    def _graphs(self) -> tuple[float, float]:
+        """Return the times of a gradient as part of a step that a GPU takes by itself, on few rows and on many."""
+        return self._graph_seconds(self.small), self._graph_seconds(self.large)
+
+    def _graph_seconds(self, rows: int) -> float:
+        batch = to_tensors(self._batches(rows)[0], self.device)
+
+        def add() -> None:
+            self.replica.gradients_P.zero_()
+            add_gradient(self.replica.model, batch, self.config)
+
+        launch = captured(add, self.device)
+
+        def run() -> None:
+            launch()
+            torch.cuda.synchronize(self.device)
+
+        return median_seconds(run, SECONDS / 2)
 
     def _update(self) -> None:
         step = self.store.ledger.units_done
