@@ -209,7 +209,9 @@ class DeviceSteps(LocalSteps):
         if rows == 0 and not self.exchange.has_peers:
             self.cursor.add_(1)
         elif self._takes_graph:
-            self._graph.run(lambda: self._step(self._rows(step, slice_index, rows)), self._global_rows(step))
+            # Who exchanges something takes the same slice of every step; alone, slices of any size may come.
+            counted = self._global_rows(step) if self.exchange.has_peers else rows
+            self._graph.run(lambda: self._step(self._rows(step, slice_index, rows)), counted)
         else:
             self._step(self._rows(step, slice_index, rows))
         self._wait_for_steps(MAX_STEPS_IN_FLIGHT)

@@ -43,7 +43,7 @@ class StepGraph:
 
         Args:
             step: Always the same one but for the rows; it reads and writes the same tensors each time.
-            rows: Rows of the global batch, by which all processes decide alike.
+            rows: Of the step, or of the global batch where that says how many and all processes are to decide alike.
         """
         if self._graph is not None and rows == self._rows:
             self._graph.replay()

@@ -82,9 +82,10 @@ def states(
     device: torch.device = CPU,
     *,
     rank: int = 0,
+    slices: Sequence[int] = (),
     reader: ArraysReader | None = None,
 ) -> list[tuple[LossTotals, AdamState]]:
-    """Return what the work units of two epochs lead to."""
+    """Return what the work units of two epochs lead to: those of a rank, or on slices that take turns."""
     reader = reader or rows_in_memory()
     model = network(config)
     rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
@@ -92,8 +93,9 @@ def states(
     batches = SliceBatches(reader, config, rank)
     steps = kind(Replica(model, device, config.kernel), batches, rules)
     found = []
+    order = itertools.cycle(slices or [rank])
     for unit in range(rank, 2 * rules.work_plan.sync_rounds_per_epoch * config.workers, config.workers):
-        totals = steps.take(state, rules.work_plan.steps_of_unit(unit), rank, 0.5)
+        totals = steps.take(state, rules.work_plan.steps_of_unit(unit), next(order), 0.5)
         copies = (array.copy() for array in (state.values_P, state.exp_avg_P, state.exp_avg_sq_P))
         found.append((totals, AdamState(*copies)))
     batches.close()
@@ -207,6 +209,16 @@ def test_captured_step_does_what_a_launched_one_does(
     (taken,) = KeptSteps.made
     kept = {each.untyped_storage().data_ptr() for each in taken.tensors()}
     assert {*graph.outside} - kept <= {constants(config.label_weights, CPU).untyped_storage().data_ptr()}
+
+
+def test_captured_step_is_none_for_another_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may have more rows, and comes where units are handed to whoever is free."""
+    config = settings(kernel="recompute", workers=3, batch_size=100, sync_interval=5)
+    launched = states(HostSteps, config, slices=(0, 2))
+    graphs = record_graphs(monkeypatch)
+    captured = states(DeviceSteps, config, slices=(0, 2))
+    assert graphs[0].replays > 0
+    assert [totals.weight for totals, _ in captured] == pytest.approx([totals.weight for totals, _ in launched])
 
 
 def test_step_that_cannot_be_captured_is_launched(
