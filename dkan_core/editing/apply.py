@@ -13,9 +13,9 @@ import numpy.typing as npt
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
 from dkan_core.editing.edits import Edit
 from dkan_core.editing.lookup import find_term
-from dkan_core.editing.term_cells import TermCells, cells_of, codes_of_values, score_rows
 from dkan_core.errors import ConfigError
 from dkan_core.explanation.additive import TermGroup, term_groups
+from dkan_core.explanation.term_cells import TermCells, cells_of, codes_of_values, score_rows
 from dkan_core.model.additive_terms import AdditiveTerms, Float64, centered, purified
 
 logger = logging.getLogger(__name__)

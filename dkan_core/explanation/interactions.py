@@ -191,6 +191,17 @@ def map_pair(
     )
 
 
+def is_varied(column: Column, arrays: Arrays, bins: int) -> bool:
+    """Tell whether a column has several values in some rows, as a side of a map needs.
+
+    Args:
+        column: The column.
+        arrays: The rows.
+        bins: Of how many values; a column with another one in a few rows alone has one of them.
+    """
+    return len(_cut(column, arrays, bins, even=False).cells) > 1
+
+
 def _settings(first: _Bins, second: _Bins) -> Settings:
     """Return both columns with every pair of their values."""
     one, two = np.divmod(np.arange(len(first.cells) * len(second.cells)), len(second.cells))

@@ -12,6 +12,9 @@ from dkan_core.explanation.learned import Effort, LabelExplanation, read_effects
 from dkan_core.explanation.response import row_count
 from dkan_core.model.saved_model import SavedModel
 
+OF_SOME = ("intercept", "terms", "against")
+"""What ``explanation.json`` has of some labels alone: those of additive models, or with an earlier model."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
@@ -34,9 +37,12 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
         plain = asdict(self)
-        for found in plain["labels"].values():
-            if found["against"] is None:
-                del found["against"]
+        for name, found in plain["labels"].items():
+            terms = self.labels[name].terms
+            found["terms"] = None if terms is None else [term.to_dict() for term in terms]
+            for key in OF_SOME:
+                if found[key] is None:
+                    del found[key]
         return plain
 
 

@@ -18,10 +18,12 @@ from dkan_core.explanation.columns import Column, listed_columns, source_columns
 from dkan_core.explanation.curves import Curve, ReadCurve, describe_curve, read_curve, read_term
 from dkan_core.explanation.ids import ListedIds, read_ids
 from dkan_core.explanation.importance import Importance, add_precision_drops, first_effects, rank_by_effect
-from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, map_pair
+from dkan_core.explanation.interactions import Interaction, PairMap, find_interactions, is_varied, map_pair
 from dkan_core.explanation.model_answers import ModelAnswers
 from dkan_core.explanation.slopes import add_slopes, measure_slopes
+from dkan_core.explanation.term_tables import TermTable, pairs_of, term_tables
 from dkan_core.model.additive import AdditiveFastKAN
+from dkan_core.model.additive_terms import terms_of
 from dkan_core.model.base import TabularModel
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.progress import progress
@@ -58,7 +60,7 @@ class Effort:
     """Individual curves behind each curve."""
 
     maps: int = 3
-    """Pairs that are drawn; 0 leaves interactions out."""
+    """Pairs that are drawn; 0 leaves interactions out, and the tables of an additive model's terms."""
 
     cells: float = 1e8
     """Stored values that each step may read, which is what bounds wide data."""
@@ -79,13 +81,19 @@ class LabelExplanation:
     """The curves of the most important columns, in that order."""
 
     interactions: list[Interaction] = field(repr=False)
-    """Every pair of the most important columns, the strongest first."""
+    """Every pair of the most important columns, the strongest first; all pairs of an additive model."""
 
     maps: list[PairMap] = field(repr=False)
     """The strongest pairs over a grid, in that order."""
 
     ids: list[ListedIds] = field(default_factory=list, repr=False)
     """The strongest ids of each column of ids."""
+
+    intercept: float | None = None
+    """What the terms of an additive model are added to, in log-odds."""
+
+    terms: list[TermTable] | None = field(default=None, repr=False)
+    """All terms of an additive model, the strongest first."""
 
     against: "Against | None" = field(default=None, repr=False)
     """What an earlier model had learned, where one is given."""
@@ -171,7 +179,9 @@ def read_label(
     listed = [column for column in columns if column.listed is not None]
     by_name = {column.name: column for column in columns}
     top = min(effort.top, len(columns))
-    paired = min(PAIRED, top) if effort.maps else 0
+    terms = terms_of(model) if isinstance(model, AdditiveFastKAN) else None
+    # The pairs of an additive model are known.
+    paired = min(PAIRED, top) if effort.maps and terms is None else 0
     steps = (0 if effects else len(columns)) + top * (1 + bool(effort.shuffles)) + math.comb(paired, 2) + effort.maps
     with torch_threads(_threads(model)), progress(f"explaining {label}", steps, "steps") as advance:
         answers = ModelAnswers(model, device, [place], inputs)
@@ -180,7 +190,7 @@ def read_label(
             answers, columns, top=effort.top, cells=effort.cells, seed=seed, advance=advance, first=effects
         )
         # A curve that is a table has steps and no gradient.
-        if effort.slopes and "numeric" in inputs and not isinstance(model, AdditiveFastKAN):
+        if effort.slopes and "numeric" in inputs and terms is None:
             slopes_F = measure_slopes(model, device, inputs, [place], effort.cells)
             ranked = add_slopes(ranked, columns, slopes_F)
         best = [by_name[importance.name] for importance in ranked[:top]]
@@ -201,8 +211,8 @@ def read_label(
         # Ids have no order that a curve could be drawn along, and are no column of a pair.
         best = [column for column in best if column.listed is None]
         if isinstance(model, AdditiveFastKAN):
-            terms = AdditiveCurves(model)
-            read_terms = [read_term(terms, answers, column, label=place) for column in best]
+            of_columns = AdditiveCurves(model)
+            read_terms = [read_term(of_columns, answers, column, label=place) for column in best]
             curves = _terms_described(read_terms, saved)
             advance(top)
         else:
@@ -213,7 +223,8 @@ def read_label(
                 read.append(read_curve(answers, column, label=0, rows=effort.curve_rows, cells=limit))
                 advance(1)
             curves = _described(read, saved, labels_NL[:, 0], answers.log_odds_NL[:, 0], arrays.get("weight"))
-        pairs = find_interactions(
+        tables = term_tables(terms, saved.preprocessor, place) if terms is not None and effort.maps else None
+        pairs = pairs_of(tables or ()) or find_interactions(
             answers,
             best[:paired],
             label=0,
@@ -226,6 +237,8 @@ def read_label(
         factor = AdditiveCurves(model).error_factor if isinstance(model, AdditiveFastKAN) else None
         for pair in pairs[: effort.maps]:
             first, second = by_name[pair.first], by_name[pair.second]
+            if not all(is_varied(side, inputs, PAIR_BINS) for side in (first, second)):
+                continue
             limit = effort.cells / effort.maps
             maps.append(
                 map_pair(
@@ -249,6 +262,8 @@ def read_label(
         interactions=pairs,
         maps=maps,
         ids=ids,
+        intercept=None if terms is None else float(terms.intercept_L[place]),
+        terms=tables,
     )
 
 

@@ -1,5 +1,6 @@
 """What a model learned as HTML: the page of ``dkan explain``, and a section of the report."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,10 @@ from dkan_core.explanation.curve_drawings import departing_marks
 from dkan_core.explanation.curves import Curve
 from dkan_core.explanation.drawings import MAX_BARS, Drawing, percent
 from dkan_core.explanation.heatmaps import MapCell, cells_of, with_error
-from dkan_core.explanation.interactions import PairMap
+from dkan_core.explanation.interactions import ROUNDING, PairMap
 from dkan_core.explanation.labels import Explanation
 from dkan_core.explanation.learned import LabelExplanation
+from dkan_core.explanation.term_tables import TermTable
 from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, inline_script, render_html
 
@@ -23,9 +25,11 @@ TABLE_ROWS = 5000
 LABEL_PANELS = 30
 # Fewer columns are found at a glance.
 LEAST_TO_FIND = 8
+# Of all labels together: 65 terms of flights, half of them pairs, have 20,000. All terms are in ``explanation.json``.
+TERM_CELLS = 60_000
 # Columns whose effect changed, and names of columns that one model alone reads.
 SHIFT_ROWS = 12
-# Of the 28 pairs at most.
+# Rows of the table of pairs.
 PAIR_ROWS = 10
 # Columns in the table of all labels.
 COMPARED_COLUMNS = 20
@@ -56,7 +60,7 @@ def render_explanation(found: Explanation, overview: Drawing | None, drawings: M
         lead=f"{found.rows:,} rows of the {found.split} split, {len(found.importance):,} columns"
         + (f", {len(found.labels):,} labels" if overview else ""),
         overview=_overview(found, overview, names) if overview else None,
-        panels=[_panel(found.labels[name], drawings[name]) for name in names],
+        panels=[_panel(found.labels[name], drawings[name], TERM_CELLS // len(names)) for name in names],
         hidden_labels=len(found.labels) - len(names),
         table_rows=TABLE_ROWS // len(names),
         least_to_find=LEAST_TO_FIND,
@@ -83,8 +87,11 @@ def _overview(found: Explanation, drawing: Drawing, names: Sequence[str]) -> dic
     }
 
 
-def _panel(found: LabelExplanation, drawings: LabelDrawings) -> dict[str, Any]:
-    """Return what the page shows of a label."""
+def _panel(found: LabelExplanation, drawings: LabelDrawings, cells: int) -> dict[str, Any]:
+    """Return what the page shows of a label, with so many numbers of its terms at most."""
+    terms = found.terms or []
+    fit = itertools.takewhile(lambda total: total <= cells, itertools.accumulate(term.cells for term in terms))
+    shown = [_term(term) for term in terms[: len([*fit])] if term.strength > ROUNDING]
     return {
         "name": found.label,
         "facts": _facts(found),
@@ -92,9 +99,31 @@ def _panel(found: LabelExplanation, drawings: LabelDrawings) -> dict[str, Any]:
         "importance": found.importance,
         "curve_cards": [*zip(found.curves, _curve_cards(found, drawings.curves), strict=True)],
         "ids": found.ids,
+        "intercept": found.intercept,
+        "terms": shown,
+        "other_terms": len(terms) - len(shown),
         "pairs": found.interactions[:PAIR_ROWS],
+        "other_pairs": len(found.interactions[PAIR_ROWS:]),
         "map_cards": [_map_card(pair, drawing) for pair, drawing in zip(found.maps, drawings.maps, strict=True)],
         "against": found.against,
+    }
+
+
+def _term(term: TermTable) -> dict[str, Any]:
+    """Return what the page shows of a term: its values with training rows, those of a pair as a map."""
+    log_odds, rows = np.array(term.log_odds), np.array(term.rows)
+    kept = [np.flatnonzero(rows.sum(axis=tuple({*range(rows.ndim)} - {side}))) for side in range(rows.ndim)]
+    log_odds, rows = log_odds[np.ix_(*kept)], rows[np.ix_(*kept)]
+    names = [[bins[place].name for place in places] for bins, places in zip(term.bins, kept, strict=True)]
+    largest = float(np.abs(log_odds[rows > 0]).max(initial=0.0)) or 1.0
+    return {
+        "name": " × ".join(term.columns),
+        "columns": term.columns,
+        "strength": term.strength,
+        "names": names,
+        "log_odds": log_odds.tolist(),
+        "rows": rows.tolist(),
+        "largest": largest,
     }
 
 

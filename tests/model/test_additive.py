@@ -1,9 +1,14 @@
 """Additive models: the terms are the model, to the last digit of float64."""
 
+import html
+import json
+import math
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -232,6 +237,50 @@ def test_errors_of_a_pair_are_those_of_its_terms_members(saved: SavedModel, prep
     assert own_error.min() > 0 and own_error.max() < 2 * error_V.max()
     page = (tmp_path / "out/explanation.html").read_text()
     assert f"beyond the sum of the two {shown.own[0][0]:+.3f} ± {shown.own_error[0][0]:.3f}" in page
+
+
+def bin_of(bins: list[dict[str, Any]], value: Any) -> int:
+    """Return the bin of a value, as a reader of ``explanation.json`` finds it."""
+    kinds: dict[str, list[int]] = {}
+    for place, each in enumerate(bins):
+        kinds.setdefault(each["kind"], []).append(place)
+    if value is None:
+        return kinds["missing"][0]
+    if isinstance(value, str):
+        return next((place for place in kinds["levels"] if value in bins[place]["levels"]), kinds["rare"][0])
+    exact = [place for place in kinds.get("value", []) if bins[place]["value"] == value]
+    return (exact or [place for place in kinds["range"] if bins[place].get("start", -math.inf) <= value])[-1]
+
+
+def test_log_odds_are_recomputed_from_explanation_json(saved: SavedModel, prepared: Path, tmp_path: Path) -> None:
+    explain(saved.folder, prepared, tmp_path / "out", split="train", top=2, rows=500)
+    found = json.loads((tmp_path / "out/explanation.json").read_text())["labels"]["other"]
+    assert {len(term["columns"]) for term in found["terms"]} == {1, 2} and found["maps"]
+    pairs = [term["columns"] for term in found["terms"] if len(term["columns"]) == 2]
+    assert [[pair["first"], pair["second"]] for pair in found["interactions"]] == pairs
+    rows = make_rows(300, seed=4)
+    # Between the values of training, beyond them, and without a category.
+    rows = rows.set_column(2, "count", pa.array(np.random.default_rng(0).uniform(-2, 8, 300)))
+    rows = rows.set_column(4, "kind", pa.array(["d", None, "a"] * 100))
+    explainer = AdditiveExplainer(module_of(saved), saved.preprocessor)
+    exact_N = explainer.exact(saved.preprocessor.transform(rows, "rows")).sum(axis=1)[:, 1] + explainer.baseline[1]
+    for row, exact in zip(rows.to_pylist(), exact_N, strict=True):
+        log_odds = found["intercept"]
+        for term in found["terms"]:
+            cell: Any = term["log_odds"]
+            for name, bins in zip(term["columns"], term["bins"], strict=True):
+                cell = cell[bin_of(bins, row[name])]
+            log_odds += cell
+        assert log_odds == pytest.approx(exact, abs=1e-6)
+
+
+def test_the_page_shows_every_term_of_an_additive_model(saved: SavedModel, prepared: Path, tmp_path: Path) -> None:
+    learned = explain(saved.folder, prepared, tmp_path / "out", split="train", label="label", top=2).labels["label"]
+    page = html.unescape((tmp_path / "out/explanation.html").read_text())
+    assert f"the intercept, {learned.intercept:+.4f}" in page and "Gradient" not in page
+    shown = re.findall('<details class="term" data-name="([^"]+)">', page)
+    assert {*shown} == {"x", "z", "count", "yes", "kind", "noise", *(name for name in shown if "×" in name)}
+    assert len(shown) == len(learned.terms or ()) == 8
 
 
 def test_a_classifier_can_be_additive_and_explains_itself_exactly(tmp_path: Path) -> None:

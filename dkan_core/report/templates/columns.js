@@ -5,6 +5,7 @@ document.querySelectorAll("[data-columns]").forEach((tools) => {
   const part = tools.closest(".panel") ?? document;
   const rows = [...part.querySelectorAll("tr[data-name]")];
   const cards = [...part.querySelectorAll("figure[data-name]")];
+  const terms = [...part.querySelectorAll("details[data-name]")];
   const [field, order] = ["input", "select"].map((tag) => tools.querySelector(tag));
   const shown = tools.querySelector("output");
   const folded = rows.length ? rows[0].closest("details") : null;
@@ -12,7 +13,7 @@ document.querySelectorAll("[data-columns]").forEach((tools) => {
   const find = () => {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     const hit = (each) => words.every((word) => each.dataset.name.toLowerCase().includes(word));
-    for (const each of [...rows, ...cards]) each.hidden = !hit(each);
+    for (const each of [...rows, ...cards, ...terms]) each.hidden = !hit(each);
     const [found, drawn] = [rows, cards].map((all) => all.filter((each) => !each.hidden).length);
     shown.textContent = words.length ? `${found} of ${rows.length} columns, ${drawn} drawn` : "";
     if (words.length && folded) folded.open = true;

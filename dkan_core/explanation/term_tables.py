@@ -1,0 +1,265 @@
+"""The terms of an additive model as tables: with the intercept, all that a row's log-odds are the sum of.
+
+Shape suffixes: C codes, K bins, A and B bins of a pair's columns, V rows of the model's table.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, NumericFeature, Preprocessor
+from dkan_core.explanation.additive import TermGroup, term_groups
+from dkan_core.explanation.columns import Column, source_columns
+from dkan_core.explanation.grid import written_value
+from dkan_core.explanation.interactions import ROUNDING, Interaction
+from dkan_core.explanation.scales import written
+from dkan_core.explanation.term_cells import Int64, cells_of, codes_of_values
+from dkan_core.model.additive_shape import Term
+from dkan_core.model.additive_terms import AdditiveTerms, Float64
+from dkan_core.model.architecture import additive_shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class TermBin:
+    """Values of a column that a term has one number for."""
+
+    kind: Literal["missing", "range", "value", "levels", "rare"]
+    """A frequent value goes before the range that it is in; "rare": every category without a code."""
+
+    name: str
+    """The values in words."""
+
+    start: float | None = None
+    """The first number of a range; None where it has no lower end."""
+
+    stop: float | None = None
+    """The first number beyond a range; None where it has no upper end."""
+
+    value: float | None = None
+    """A frequent value of a number."""
+
+    levels: list[str] | None = None
+    """Categories."""
+
+    @property
+    def place(self) -> float:
+        """Where a number's bin lies among the others, of which that of missing values is the first."""
+        first = self.start if self.kind == "range" else self.value
+        return -np.inf if first is None else first
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what there is of it."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TermTable:
+    """A term: of a column, or of a pair of them."""
+
+    columns: tuple[str, ...]
+    strength: float
+    """Standard deviation of the term over the training rows, in log-odds."""
+
+    bins: list[list[TermBin]]
+    """Those of each column."""
+
+    log_odds: list[Any]
+    """What the term adds, for each bin; of a pair a list for each bin of the first column."""
+
+    rows: list[Any]
+    """Training rows, likewise."""
+
+    @property
+    def cells(self) -> int:
+        """How many numbers it has."""
+        return math.prod(map(len, self.bins))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain form that is saved as JSON."""
+        return {**vars(self), "bins": [[each.to_dict() for each in bins] for bins in self.bins]}
+
+
+def term_tables(terms: AdditiveTerms, preprocessor: Preprocessor, label: int) -> list[TermTable]:
+    """Return all terms of a label, the strongest first.
+
+    Args:
+        terms: Those of the model.
+        preprocessor: Its encoding.
+        label: Which of its labels.
+    """
+    columns = {column.name: column for column in source_columns(preprocessor)}
+    table_V = terms.mean_VL[:, label]
+    found = []
+    for group in term_groups(terms.layout, preprocessor):
+        read = _pair if len(group.columns) > 1 else _single
+        found.append(read(group, terms, preprocessor, columns, table_V))
+    return sorted(found, key=lambda table: -table.strength)
+
+
+def pairs_of(tables: Sequence[TermTable]) -> list[Interaction]:
+    """Return the pairs among the terms, the strongest first; those that are 0 are left out."""
+    alone = {table.columns: table.strength**2 for table in tables}
+    found = []
+    for table in tables:
+        if len(table.columns) == 2 and table.strength > ROUNDING:
+            own = table.strength**2
+            first, second = table.columns
+            share = own / (own + alone.get((first,), 0.0) + alone.get((second,), 0.0))
+            found.append(Interaction(first=first, second=second, strength=table.strength, share=share))
+    return found
+
+
+def _single(
+    group: TermGroup, terms: AdditiveTerms, preprocessor: Preprocessor, columns: Mapping[str, Column], table_V: Float64
+) -> TermTable:
+    cells = cells_of(group, terms, preprocessor)
+    column, term = columns[group.columns[0]], terms.layout.terms[group.places[0]]
+    # A numeric column's codes come first, then its frequent values.
+    codes = np.arange(cells.first_value)
+    bins, kept_K = _bins(column, codes, _starts(terms, term, column, codes))
+    values = cells.value_C[cells.first_value :].tolist()
+    bins += [TermBin(kind="value", name=written_value(column, value), value=value) for value in values]
+    kept_C = np.concatenate([codes[kept_K], np.arange(cells.first_value, len(cells.code_C))])
+    effect_C, weight_C = cells.effects(table_V), cells.weight_C
+    order = sorted(range(len(bins)), key=lambda place: bins[place].place)
+    return TermTable(
+        columns=group.columns,
+        strength=_deviation(effect_C, weight_C),
+        bins=[[bins[place] for place in order]],
+        log_odds=effect_C[kept_C[order]].tolist(),
+        rows=np.rint(weight_C[kept_C[order]]).astype(int).tolist(),
+    )
+
+
+def _pair(
+    group: TermGroup, terms: AdditiveTerms, preprocessor: Preprocessor, columns: Mapping[str, Column], table_V: Float64
+) -> TermTable:
+    term = terms.layout.terms[group.places[0]]
+    mains = {main.features[0]: main for main in terms.layout.mains}
+    sides = []
+    for name, feature in zip(group.columns, term.features, strict=True):
+        # The first bin is that of missing numbers, or of rare categories.
+        firsts = np.array([0, *additive_shape(terms.config).cuts_of(feature)])
+        sides.append(_bins(columns[name], firsts, _starts(terms, mains[feature], columns[name], firsts)))
+    kept_AB = np.ix_(*(kept for _, kept in sides))
+    effect_AB, weight_AB = (each[term.rows].reshape(term.shape) for each in (table_V, terms.weight_V))
+    return TermTable(
+        columns=group.columns,
+        strength=_deviation(effect_AB.ravel(), weight_AB.ravel()),
+        bins=[bins for bins, _ in sides],
+        log_odds=effect_AB[kept_AB].tolist(),
+        rows=np.rint(weight_AB[kept_AB]).astype(int).tolist(),
+    )
+
+
+def _deviation(effect_C: Float64, weight_C: Float64) -> float:
+    if not weight_C.any():
+        return 0.0
+    mean = np.average(effect_C, weights=weight_C)
+    return float(np.sqrt(np.average(np.square(effect_C - mean), weights=weight_C)))
+
+
+def _bins(column: Column, firsts: Int64, starts_K: Float64) -> tuple[list[TermBin], npt.NDArray[np.intp]]:
+    """Return the bins that begin at some codes, and which these are: there are codes of scores that no number has.
+
+    Args:
+        column: The column.
+        firsts: The first code of each bin.
+        starts_K: The first number of each; empty for a category.
+    """
+    if column.scored is None:
+        assert column.coded is not None
+        stops = [*firsts[1:].tolist(), column.coded.cardinality]
+        found = [_category_bin(column.coded.names, first, stop) for first, stop in zip(firsts, stops, strict=True)]
+        return found, np.arange(len(found))
+    stops_K = np.append(starts_K[1:], np.inf)
+    kept_K = np.flatnonzero((firsts == 0) | (starts_K < stops_K))
+    ranges = kept_K[1:]
+    edges = np.append(starts_K[ranges], stops_K[ranges[-1]])
+    names = _range_names(column, edges)
+    found = [TermBin(kind="missing", name="missing")] + [
+        TermBin(kind="range", name=name, start=_finite(start), stop=_finite(stop))
+        for name, start, stop in zip(names, edges, edges[1:], strict=False)
+    ]
+    return found, kept_K
+
+
+def _category_bin(names: Sequence[object], first: int, stop: int) -> TermBin:
+    if first < FIRST_CODE:
+        kind: Literal["missing", "rare"] = "missing" if first == MISSING else "rare"
+        return TermBin(kind=kind, name=kind if kind == "missing" else "(rare)")
+    levels = [str(name) for name in names[first - FIRST_CODE : stop - FIRST_CODE]]
+    more = f" and {len(levels) - 1} rarer ones" if len(levels) > 1 else ""
+    return TermBin(kind="levels", name=(levels[0] or "(empty)") + more, levels=levels)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _range_names(column: Column, edges: Float64) -> list[str]:
+    """Return what a person calls the ranges from each edge to the next, of which the outer ones may be infinite."""
+    names = []
+    texts = [_edge_text(column, edges, place) for place in range(len(edges))]
+    for place, (start, stop) in enumerate(itertools.pairwise(edges)):
+        low, high = texts[place : place + 2]
+        if column.whole and not column.is_time:
+            first, last = max(np.ceil(start), column.knots[0]), min(np.ceil(stop) - 1, column.knots[-1])
+            if first == last:
+                names.append(written_value(column, first))
+                continue
+            if first < last:
+                low, high = written_value(column, first), written_value(column, last)
+        ends = f"{low} to {high}" if np.isfinite(start) else f"up to {high}"
+        names.append(ends if np.isfinite(stop) else f"{low} and more")
+    return names
+
+
+def _edge_text(column: Column, edges: Float64, place: int) -> str:
+    """Write an edge with so many digits that it is told from its neighbours."""
+    edge = float(edges[place])
+    if column.is_time and np.isfinite(edge):
+        return written_value(column, edge)
+    gap = np.abs(np.delete(edges, place) - edge).min()
+    if not edge or not np.isfinite(gap):
+        return written(edge) if np.isfinite(edge) else ""
+    digits = math.floor(math.log10(abs(edge))) - math.floor(math.log10(gap)) + 2
+    return f"{edge:{',' if abs(edge) >= 10_000 else ''}.{max(3, digits)}g}"
+
+
+def _starts(terms: AdditiveTerms, term: Term, column: Column, firsts: Int64) -> Float64:
+    """Return the first number of each bin of a column, by the first row of its own term; none of a category."""
+    if column.scored is None:
+        return np.empty(0)
+    if term in terms.layout.binary:
+        upper = additive_shape(terms.config).upper[terms.layout.binary.index(term)]
+        firsts = np.array([0, 1, upper])[firsts]
+    return first_values(column.scored, firsts)
+
+
+def first_values(feature: NumericFeature, codes_C: Int64) -> Float64:
+    """Return the smallest number whose score has at least some code: infinite where all numbers have, or none has.
+
+    Args:
+        feature: A numeric column.
+        codes_C: Codes of scores, from 1 on.
+    """
+    knots = np.asarray(feature.knots, np.float64)
+    above_C = np.searchsorted(codes_of_values(knots, feature), codes_C)
+    inner_C = (above_C > 0) & (above_C < len(knots))
+    low, high = knots[above_C[inner_C] - 1], knots[above_C[inner_C]]
+    while True:
+        middle = low / 2 + high / 2
+        open_ = (middle > low) & (middle < high)
+        if not open_.any():
+            break
+        reached = codes_of_values(middle, feature) >= codes_C[inner_C]
+        low, high = np.where(open_ & ~reached, middle, low), np.where(open_ & reached, middle, high)
+    found_C = np.where(above_C == 0, -np.inf, np.inf)
+    found_C[inner_C] = high
+    return found_C
