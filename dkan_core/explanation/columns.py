@@ -9,6 +9,7 @@ Shape suffixes: N rows, M changed rows, P values of one column.
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,8 @@ from dkan_core.evaluation.metrics import Array
 # Where the model has no weights for single values, only so few are drawn apart: more marks would hide the smooth curve
 # that the model did learn.
 FEW_VALUES = 16
+# As many values at one end of a column may stand for unknown, as 97, 98 and 99 do; so many rows have the outermost one.
+UNKNOWN_VALUES, UNKNOWN_SHARE = 3, 0.005
 # In seconds.
 DAY = 86_400
 # A column with no more distinct values is read back value by value. Above, two values may share a storage step (254 of
@@ -94,6 +97,20 @@ class Column:
         return np.asarray(self.coded.vocabulary if self.scored and self.coded else [], dtype=np.float64)
 
     @property
+    def apart(self) -> Float64:
+        """Return the values of a numeric column that stand for unknown, such as -999.
+
+        They are frequent, and farther from all others than these are from each other.
+        """
+        knots, scores = self.knots, np.asarray(self.scored.scores if self.scored else [])
+        first, last = 0, len(knots)
+        # Twice: with 9999 at the other end, -999 is near.
+        for _ in range(0 if self.is_calendar else 2):
+            first += _values_apart(knots[first:last], scores[first:last])
+            last -= _values_apart(-knots[first:last][::-1], -scores[first:last][::-1])
+        return np.concatenate([knots[:first], knots[last:]])
+
+    @property
     def is_time(self) -> bool:
         """Tell whether a numeric column holds seconds since 1970, read of dates or times."""
         return self._part == "seconds"
@@ -142,6 +159,21 @@ class Cells:
     @property
     def _arrays(self) -> tuple[Array | None, ...]:
         return self.scores_P, self.codes_P, self.listed_PS
+
+
+def _values_apart(knots: Float64, scores: Float64) -> int:
+    """Return how many of the lowest values stand for unknown.
+
+    >>> _values_apart(np.array([-999.0, 5.0, 40.0, 90.0]), np.array([-2.0, -1.7, 0.0, 2.9]))
+    1
+    """
+    # A value's score is that of the middle of its rows.
+    if len(scores) and scores[0] < NormalDist().inv_cdf(UNKNOWN_SHARE / 2):
+        return 0
+    for count in range(min(UNKNOWN_VALUES, len(knots) - 2), 0, -1):
+        if knots[count] - knots[count - 1] > knots[-1] - knots[count]:
+            return count
+    return 0
 
 
 Rows = npt.NDArray[np.int64]
@@ -232,9 +264,11 @@ def read_values(column: Column, arrays: Arrays) -> Float64:
     else:
         # Extreme values share the scores ±3: the one nearest the middle stands for them.
         first, last = np.diff(scores, prepend=-np.inf) > 0, np.diff(scores, append=np.inf) > 0
-        kept = np.where(scores < 0, last, first)
+        kept = np.where(scores < 0, last, first) & ~np.isin(column.knots, column.apart)
         values_N = np.interp(scores_N, scores[kept], column.knots[kept])
         values_N = column.rounded(values_N)
+        for value in column.apart:
+            values_N[stored_N == encode_values(column, np.array([value])).scores_P] = value
     if len(column.coded_values):
         codes_N = arrays["categorical"][:, column.code_index]
         known_N = codes_N >= FIRST_CODE

@@ -50,14 +50,17 @@ def draw_curve(curve: Curve, label: str, earlier: Curve | None = None) -> Drawin
 
 
 def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) -> None:
-    line, missing, marks = curve.of("curve"), curve.of("missing"), departing_marks(curve)
+    line, near = curve.of("curve"), [mark for mark in curve.of("mark") if not _is_apart(mark, curve)]
+    marks = [mark for mark in departing_marks(curve) if mark in near]
+    beside = [point for point in curve.of("mark", "missing") if point not in near]
     before = [] if earlier is None else earlier_line(curve, earlier)
-    before_missing = [] if earlier is None else earlier.of("missing")
     before_marks = [] if earlier is None else earlier_marks(curve, earlier)
-    y = even_axis(*_ends([*line, *missing, *marks], [*before, *before_missing, *before_marks]), text)
-    values = [point.value or 0.0 for point in [*line, *curve.of("mark")]]
+    before_beside = {} if earlier is None else {point.name: point for point in earlier.of("mark", "missing")}
+    shown_before = [before_beside[point.name] for point in beside if point.name in before_beside]
+    y = even_axis(*_ends([*line, *beside, *marks], [*before, *shown_before, *before_marks]), text)
+    values = [point.value or 0.0 for point in [*line, *near]]
     x = scaled_axis(Scale(curve.scale, curve.scale_width), values, short(curve.name, 48))
-    left, right = 2 + y.room_left, canvas.width - (MISSING_WIDTH if missing else 12)
+    left, right = 2 + y.room_left, canvas.width - (MISSING_WIDTH * len(beside) or 12)
     bottom = canvas.height - 2 - x.room_below
     middle = bottom - DENSITY_HEIGHT
     above = Panel(canvas, Box(left=left, top=8, right=right, bottom=middle), _without_texts(x), y)
@@ -79,16 +82,29 @@ def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) 
         _whisker(above, mark.value or 0.0, mark)
     _draw_density(canvas, Box(left=left, top=middle, right=right, bottom=bottom), curve, x)
     _hint_along(above, curve, bottom, marks, [*before, *before_marks])
-    if missing:
-        share = percent(missing[0].rows / sum(point.rows for point in curve.points))
-        side = Axis(low=-1, high=1, ticks=[(0, f"missing\n{share}")], grid=False)
-        beside = Box(left=right + 2, top=8, right=canvas.width - 2, bottom=middle)
-        panel = Panel(canvas, beside, side, _without_texts(y))
-        zero_line(panel)
-        if before_missing:
-            canvas.line(panel.at([-0.6, 0.6], [before_missing[0].mean] * 2), MUTED, dash=(2.0, 2.0))
-        _whisker(panel, 0.0, missing[0])
-        canvas.hint(beside.left, beside.top, beside.right, canvas.height, describe_point(curve, missing[0]))
+    for place, point in enumerate(beside):
+        edge = right + 2 + place * MISSING_WIDTH
+        box = Box(left=edge, top=8, right=edge + MISSING_WIDTH - 4, bottom=middle)
+        _draw_beside(canvas, box, _without_texts(y), curve, point, before_beside.get(point.name))
+
+
+def _is_apart(mark: Point, curve: Curve) -> bool:
+    """Tell whether a value is so far from a curve that an axis of both would squeeze it, as -999 for unknown is."""
+    values = [point.value or 0.0 for point in curve.of("curve")]
+    span, value = max(values) - min(values), mark.value or 0.0
+    return value < min(values) - span or value > max(values) + span
+
+
+def _draw_beside(canvas: Canvas, box: Box, y: Axis, curve: Curve, point: Point, before: Point | None) -> None:
+    """Draw what lies on no curve: rows without a value, or with one that stands for unknown."""
+    share = percent(point.rows / sum(each.rows for each in curve.points))
+    panel = Panel(canvas, box, Axis(low=-1, high=1, ticks=[(0, f"{point.name}\n{share}")], grid=False), y)
+    zero_line(panel)
+    if before is not None:
+        canvas.line(panel.at([-0.6, 0.6], [before.mean] * 2), MUTED, dash=(2.0, 2.0))
+    _whisker(panel, 0.0, point)
+    told = describe_point(curve, point, None if before is None else before.mean)
+    canvas.hint(box.left, box.top, box.right, canvas.height, told)
 
 
 def earlier_line(curve: Curve, earlier: Curve) -> list[Point]:
@@ -108,7 +124,10 @@ def earlier_marks(curve: Curve, earlier: Curve) -> list[Point]:
     return [
         point
         for point in earlier.of("mark")
-        if point.value in shown and point.value is not None and min(values) <= point.value <= max(values)
+        if point.value in shown
+        and point.value is not None
+        and min(values) <= point.value <= max(values)
+        and not _is_apart(point, curve)
     ]
 
 

@@ -127,9 +127,13 @@ def _numeric_grid(column: Column, values_N: Float64) -> Grid:
     else:
         # Rows after the time of training are all at its end, where the curve that was learned is not.
         spread = np.sort(np.concatenate([present, column.knots])) if column.is_time else present
+        # One that stands for unknown is no end of the curve.
+        apart = distinct[np.isin(distinct, column.apart)]
+        spread = spread[~np.isin(spread, apart)]
         low, high = shown_range(spread)
         scale = choose_scale(column, spread, low)
         points, marks, role = *_curve_points(column, spread, low, high, scale), "curve"
+        marks = np.concatenate([marks, apart])
     values_P = np.concatenate([points, marks])
     roles_P = [role] * len(points) + ["mark"] * len(marks)
     point_N = _points_of(points, marks, scale, values_N)
@@ -157,10 +161,6 @@ def _curve_points(column: Column, present: Float64, low: float, high: float, sca
     if len(column.knots) <= EXACT_KNOTS and (not len(frequent) or 2 * len(column.frequent) >= len(column.knots)):
         return np.unique(inside), np.empty(0)
     # Most values are not frequent: points of the curve's own choice, and the frequent values beside it as marks.
-    # One far from the others, such as -999 for unknown, is no end of it.
-    others = inside[~np.isin(inside, frequent)]
-    if len(others):
-        low, high = float(others.min()), float(others.max())
     even = scale.even(low, high, EVEN_POINTS)
     ranks = np.quantile(inside, np.linspace(0, 1, QUANTILE_POINTS), method="nearest")
     points = np.unique(np.concatenate([column.rounded(even), ranks]))
@@ -223,7 +223,7 @@ def histogram(grid: Grid, bins: int = 40) -> dict[str, list[float]]:
     Shape:
         - Output: ``edges`` (K + 1), ``counts`` (K)
     """
-    shown = grid.values_P[~np.isnan(grid.values_P)]
+    shown = grid.values_P[~np.isnan(grid.values_P) & ~np.isin(grid.values_P, grid.column.apart)]
     low, high = float(shown.min()), float(shown.max())
     if grid.column.whole and grid.scale.kind == "linear":
         step = max(1.0, np.ceil((high - low + 1) / bins))

@@ -247,7 +247,9 @@ def _cut_category(column: Column, codes_N: npt.NDArray[np.int64], bins: int) -> 
 
 
 def _cut_number(column: Column, values_N: Float64, bins: int, even: bool) -> _Bins:
-    present = np.sort(values_N[~np.isnan(values_N)])
+    # What stands for unknown is left out, as missing values are.
+    unknown_N = np.isnan(values_N) | np.isin(values_N, column.apart)
+    present = np.sort(values_N[~unknown_N])
     distinct = np.unique(present)
     scale, edges = even_scale(column), np.empty(0)
     if len(distinct) <= min(bins, MAX_LEVELS):
@@ -261,7 +263,7 @@ def _cut_number(column: Column, values_N: Float64, bins: int, even: bool) -> _Bi
         stand_ins = np.unique(np.quantile(present, _ranks(bins), method="nearest"))
     between = edges[1:-1] if len(edges) else (stand_ins[1:] + stand_ins[:-1]) / 2
     bin_N = np.searchsorted(between, values_N, side="right").astype(np.int64)
-    bin_N[np.isnan(values_N)] = -1
+    bin_N[unknown_N] = -1
     names = [written_value(column, value) for value in stand_ins]
     return _Bins(
         column=column,

@@ -28,7 +28,7 @@ from dkan_core.explanation.columns import (
     redrawn,
     source_columns,
 )
-from dkan_core.explanation.curve_drawings import departing_marks
+from dkan_core.explanation.curve_drawings import departing_marks, draw_curve
 from dkan_core.explanation.curves import Curve, describe_curve, read_curve
 from dkan_core.explanation.explain import read_rows
 from dkan_core.explanation.grid import make_grid
@@ -38,6 +38,7 @@ from dkan_core.explanation.model_answers import ModelAnswers
 from dkan_core.explanation.response import Answers, affordable_rows
 from dkan_core.explanation.slopes import measure_slopes
 from dkan_core.model.tabular import TabularFastKAN
+from dkan_core.report.figures.canvas import Text
 from tests.explanation.known import NOISE, TRUE, make_source
 
 
@@ -182,16 +183,30 @@ def test_curve_is_centred_and_its_points_stand_for_every_row(rows: tuple[Prepare
     assert not departing_marks(read)
 
 
-def test_value_that_stands_for_unknown_is_no_end_of_the_curve(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("share", [0.02, 0.15], ids=["rare", "with a code"])
+def test_values_that_stand_for_unknown_are_on_no_axis(share: float, dtype: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    x = np.where(rng.random(2000) < 0.15, -999.0, rng.uniform(10, 200, 2000))
-    pq.write_table(pa.table({"x": x, "y": rng.integers(0, 2, 2000)}), tmp_path / "rows.parquet")
-    config = PrepareConfig(label=("y",), numeric_dtype="float32")
+    x = np.where(rng.random(2000) < share, rng.choice([-999.0, 9999.0], 2000), rng.uniform(10, 200, 2000))
+    z = rng.normal(size=2000)
+    pq.write_table(pa.table({"x": x, "z": z, "y": rng.integers(0, 2, 2000)}), tmp_path / "rows.parquet")
+    config = PrepareConfig(label=("y",), numeric_dtype=dtype, split="98/1/1")
     manifest = prepare(tmp_path / "rows.parquet", tmp_path / "data", config)
     arrays = read_rows(tmp_path / "data", manifest, "train", 2000)
-    read = curve(known_answers(arrays, columns_named(manifest, "x"), lambda x: 0 * x), *columns_named(manifest, "x"))
-    assert min(point.value or 0 for point in read.of("curve")) >= 10
-    assert [mark.value for mark in departing_marks(read)] == [-999.0]
+    column, other = columns_named(manifest, "x", "z")
+    values = read_values(column, arrays)
+    assert {*values[(values < 10) | (values > 200)]} == {-999, 9999}
+    assert 0 <= np.count_nonzero(x < 0) - np.count_nonzero(values < 0) <= len(x) - len(values)
+    read = curve(known_answers(arrays, [column], lambda x: 0.01 * x), column)
+    line = [point.value or 0.0 for point in read.of("curve")]
+    assert min(line) >= 10 and max(line) <= 200 and read.scale == "linear" and max(read.density["edges"]) <= 210
+    assert [mark.value for mark in departing_marks(read)] == [-999.0, 9999.0]
+    assert [mark.rows for mark in read.of("mark")] == [np.count_nonzero(values == value) for value in (-999, 9999)]
+    assert read.formula is not None and read.formula.form == "line"
+    texts = [mark.text for mark in draw_curve(read, "y").canvas.marks if isinstance(mark, Text)]
+    assert {text.split("\n")[0] for text in texts} >= {"-999", "9999", "50", "150"}
+    shown = map_pair(known_answers(arrays, [column, other], np.add), column, other, label=0, bins=5, rows=9, cells=1e9)
+    assert min(shown.first.edges) >= 10 and max(shown.first.edges) <= 200
 
 
 CPU = torch.device("cpu")
