@@ -119,7 +119,7 @@ class ReasonFinder:
         values = self._preprocessor.column_of(rows, name, where)
         column = self._calendar.get(name)
         if column is None or not is_number(values.type):
-            return _text(values)
+            return value_texts(values)
         texts = (None if value is None else written_value(column, value) for value in values.to_pylist())
         return pa.array(texts, pa.string())
 
@@ -139,9 +139,12 @@ class ReasonFinder:
         return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1) * reasons_per_row, pa.int32()), reasons)
 
 
-def _text(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def value_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return the values of a column as text, null where they are missing, as NaN and infinity are."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     plain = whole.cast(whole.type.value_type) if pa.types.is_dictionary(whole.type) else whole
     texts = plain.cast(pa.string())
+    if pa.types.is_timestamp(plain.type):
+        # Before the time zone.
+        texts = pc.replace_substring_regex(texts, r"\.0+(Z|[+-]\d+)?$", r"\1")
     return pc.if_else(pc.is_finite(plain), texts, None) if pa.types.is_floating(plain.type) else texts

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dkan_core import PrepareConfig, TrainConfig, evaluate, explain, prepare, train
+from dkan_core.explanation.reasons import value_texts
 from dkan_core.explanation.scales import MOST_TIMES, time_ticks
 
 BEGIN = 1_357_084_800
@@ -60,3 +61,17 @@ def test_dates_and_weekdays_are_written_as_such(tmp_path: Path) -> None:
     slices = evaluated.metrics["slices"]["columns"]
     assert slices["when"][0]["level"].startswith("2011-01-") and slices["when.weekday"][0]["level"].startswith("Mon")
     assert re.search(r"when = 201\d-\d\d-\d\d <", (tmp_path / "eval" / "report.html").read_text())
+
+
+@pytest.mark.parametrize(
+    ("zone", "beyond", "text"),
+    [
+        (None, 0, "2013-01-02 00:00:00"),
+        ("UTC", 0, "2013-01-02 00:00:00Z"),
+        ("Asia/Tokyo", 0, "2013-01-02 09:00:00+0900"),
+        (None, 5 * 10**8, "2013-01-02 00:00:00.500000000"),
+    ],
+)
+def test_reasons_write_fractions_of_seconds_where_there_are_some(zone: str | None, beyond: int, text: str) -> None:
+    times = pa.array([int(1_357_084_800e9) + beyond, None], pa.timestamp("ns", zone))
+    assert value_texts(times).to_pylist() == [text, None]
