@@ -31,7 +31,7 @@ def edit(
     overwrite: Overwrite = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Change terms of an additive model: make one monotone, clip, flatten, scale, center or remove it."""
+    """Change terms of an additive model: make one monotone, clip, flatten, set, scale, center or remove it."""
     with result_printer(json_file, overwrite=overwrite) as show:
         result = dkan_core.edit(model, edits, out, data=data, split=split, overwrite=overwrite)
         show(asdict(result), result)

@@ -4,23 +4,23 @@ Shape suffixes: C cells of a term, V rows of the table, M members, L labels.
 """
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dkan_core.data.encoding.preprocessor import FIRST_CODE, Preprocessor
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.editing.chosen_values import Mask, chosen_values
 from dkan_core.editing.edits import Edit
 from dkan_core.editing.lookup import find_term
 from dkan_core.errors import ConfigError
 from dkan_core.explanation.additive import TermGroup, term_groups
-from dkan_core.explanation.term_cells import TermCells, cells_of, codes_of_values, score_rows
+from dkan_core.explanation.term_cells import TermCells, cells_of
 from dkan_core.model.additive_terms import AdditiveTerms, Float64, centered, purified
 
 logger = logging.getLogger(__name__)
-
-Mask = npt.NDArray[np.bool_]
 
 LARGEST = 1e30
 """Of a term's log-odds: the sums of many such ones fit float32, in which models are stored and score."""
@@ -44,7 +44,9 @@ class ResolvedEdit:
         return len(self.group.columns) > 1
 
 
-def apply_edits(terms: AdditiveTerms, preprocessor: Preprocessor, edits: Sequence[Edit]) -> AdditiveTerms:
+def apply_edits(
+    terms: AdditiveTerms, preprocessor: Preprocessor, edits: Sequence[Edit], earlier: Sequence[Mapping[str, Any]] = ()
+) -> AdditiveTerms:
     """Return terms after some edits, those of pairs before those of columns.
 
     What an edited pair says of one column alone moves to that column's curve. The edits of columns come after it and
@@ -54,6 +56,7 @@ def apply_edits(terms: AdditiveTerms, preprocessor: Preprocessor, edits: Sequenc
         terms: Those of a model.
         preprocessor: Its encoding.
         edits: What to change, in this order.
+        earlier: What was changed before, as the model's metrics hold it: curves of columns that were edited stay so.
 
     Raises:
         ConfigError: An edit names a term, label or category that the model does not have, does not fit its term, or
@@ -61,17 +64,34 @@ def apply_edits(terms: AdditiveTerms, preprocessor: Preprocessor, edits: Sequenc
     """
     groups = term_groups(terms.layout, preprocessor)
     asked = [_resolved(number, edit, groups, terms.config.labels) for number, edit in enumerate(edits, start=1)]
-    for of_pairs in (True, False):
-        for each in asked:
-            if each.of_pair == of_pairs:
-                terms = _applied(terms, preprocessor, each)
-        terms = purified(terms) if of_pairs else centered(terms)
+    for each in asked:
+        if each.of_pair:
+            terms = _applied(terms, preprocessor, each)
+    terms = _with_curves(purified(terms), terms, groups, earlier)
+    for each in asked:
+        if not each.of_pair:
+            terms = _applied(terms, preprocessor, each)
+    terms = centered(terms)
     settled = [each for each in asked if each.edit.action in ("monotone", "remove") and not each.of_pair]
     for each in settled:
         parts = {*preprocessor.calendar_of(each.edit.term)} - {other.edit.term for other in settled}
         if left := [group.name for group in groups if _is_left(group, each, parts, terms)]:
             logger.warning("%s: these terms still use the column: %s", each.where, ", ".join(left))
     return terms
+
+
+def _with_curves(
+    terms: AdditiveTerms, before: AdditiveTerms, groups: Sequence[TermGroup], edits: Sequence[Mapping[str, Any]]
+) -> AdditiveTerms:
+    """Return terms with the curves of columns that some edits have changed as they were."""
+    table_VML, labels = terms.table_VML.copy(), terms.config.labels
+    for edit in edits:
+        group = find_term(edit["term"], groups, "an earlier edit")
+        if len(group.columns) == 1:
+            of_label = slice(None) if edit.get("label") is None else labels.index(edit["label"])
+            rows = _rows(group, terms)
+            table_VML[rows, :, of_label] = before.table_VML[rows, :, of_label]
+    return replace(terms, table_VML=table_VML)
 
 
 def _is_left(group: TermGroup, asked: ResolvedEdit, parts: Set[str], terms: AdditiveTerms) -> bool:
@@ -105,7 +125,9 @@ def _applied(terms: AdditiveTerms, preprocessor: Preprocessor, asked: ResolvedEd
                 table_VML[rows, :, label] *= factor
         return _checked(replace(terms, table_VML=table_VML), asked)
     cells = cells_of(asked.group, terms, preprocessor)
-    chosen_C = _range(edit, cells, asked.group, terms, preprocessor, where) if edit.action == "flatten" else None
+    chosen_C = None
+    if edit.action in ("flatten", "set"):
+        chosen_C = chosen_values(edit, cells, asked.group, terms, preprocessor, where)
     for label in asked.labels:
         before_V = terms.mean_VL[:, label]
         after_V = before_V.copy()
@@ -119,7 +141,7 @@ def _checked(terms: AdditiveTerms, asked: ResolvedEdit) -> AdditiveTerms:
     """Return edited terms, whose log-odds must not be too large for a model."""
     if np.abs(terms.table_VML).max() <= LARGEST:
         return terms
-    told = {name: getattr(asked.edit, name) for name in ("factor", "low", "high")}
+    told = {name: getattr(asked.edit, name) for name in ("factor", "low", "high", "to")}
     shown = ", ".join(f"{name} {value:g}" for name, value in told.items() if value is not None)
     raise ConfigError(f"{asked.where}: {shown} gives too large log-odds; expected none beyond {LARGEST:g}")
 
@@ -131,9 +153,8 @@ def _changed(edit: Edit, cells: TermCells, effect_C: Float64, chosen_C: Mask | N
         return effect_C.clip(low, np.inf if edit.high is None else edit.high)
     if edit.action == "center":
         return effect_C - _mean(effect_C, cells.weight_C)
-    if edit.action == "flatten":
-        assert chosen_C is not None
-        level = _mean(effect_C[chosen_C], cells.weight_C[chosen_C])
+    if chosen_C is not None:
+        level = _mean(effect_C[chosen_C], cells.weight_C[chosen_C]) if edit.to is None else edit.to
         return np.where(chosen_C, level, effect_C)
     if not cells.ordered:
         raise ConfigError(f"{where}: only a numeric column can be monotone")
@@ -156,36 +177,3 @@ def _isotonic(effect_C: Float64, cells: TermCells, *, rising: bool) -> Float64:
 def _mean(effect_C: Float64, weight_C: Float64) -> float:
     total = float(weight_C.sum())
     return float(weight_C @ effect_C) / total if total else float(effect_C.mean())
-
-
-def _range(
-    edit: Edit, cells: TermCells, group: TermGroup, terms: AdditiveTerms, preprocessor: Preprocessor, where: str
-) -> Mask:
-    """Return which values a range or a list of categories holds."""
-    if len(group.columns) > 1:
-        raise ConfigError(f"{where}: a pair has no range; clip, scale or remove it")
-    term = terms.layout.terms[group.places[0]]
-    if edit.values is not None:
-        if cells.ordered:
-            raise ConfigError(f"{where}: is a numeric column, which has no categories; give start or stop")
-        feature = preprocessor.coded[term.features[0] - terms.config.num_numeric]
-        unknown = [value for value in edit.values if value not in feature.names[: term.size - FIRST_CODE]]
-        if unknown:
-            raise ConfigError(f"{where}: {unknown[0]!r} is no category of the column that has a number of its own")
-        return np.isin(cells.code_C, [FIRST_CODE + feature.names.index(value) for value in edit.values])
-    if not cells.ordered:
-        raise ConfigError(f"{where}: is no numeric column, which a range needs; give values")
-    numeric = preprocessor.numeric[term.features[0]]
-    low = -np.inf if edit.start is None else edit.start
-    high = np.inf if edit.stop is None else edit.stop
-    if low > numeric.knots[-1] or high < numeric.knots[0]:
-        raise ConfigError(
-            f"{where}: the column has values from {numeric.knots[0]:g} to {numeric.knots[-1]:g}, none there"
-        )
-    first, last = score_rows(terms, term, codes_of_values(np.array([low, high]), numeric)) - term.first
-    inside_C = (cells.code_C >= first) & (cells.code_C <= last) & (cells.code_C > 0)
-    exact_C = ~np.isnan(cells.value_C)
-    chosen_C = np.where(exact_C, (cells.value_C >= low) & (cells.value_C <= high), inside_C)
-    if not cells.weight_C[chosen_C].any():
-        raise ConfigError(f"{where}: no row of the training data is from start {low:g} to stop {high:g}")
-    return chosen_C

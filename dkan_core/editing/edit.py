@@ -148,8 +148,9 @@ def edit_terms(
     """
     if not isinstance(module, AdditiveFastKAN):
         raise DataError(f"{where}: has no terms to edit; only a model trained with model='additive' has")
-    edited = apply_edits(terms_of(module), preprocessor, edits).to_model()
-    done = [*metrics.get("edits", []), *(each.to_dict() for each in edits)]
+    earlier = metrics.get("edits", [])
+    edited = apply_edits(terms_of(module), preprocessor, edits, earlier).to_model()
+    done = [*earlier, *(each.to_dict() for each in edits)]
     # What earlier edits did to the quality is not what these did.
     kept = {name: value for name, value in metrics.items() if name not in OF_LAST_EDITS}
     return edited, {**kept, "edits": done}

@@ -12,13 +12,14 @@ from pydantic import Field, model_validator
 from dkan_core.errors import ConfigError
 from dkan_core.utils.schemas import Schema, read_json
 
-Action = Literal["monotone", "clip", "flatten", "remove", "scale", "center"]
+Action = Literal["monotone", "clip", "flatten", "set", "remove", "scale", "center"]
 
 # What each action is told, of ``Edit``'s other fields; of those in one line one must be given.
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "monotone": (("direction",),),
     "clip": (("low", "high"),),
     "flatten": (("start", "stop", "values"),),
+    "set": (("to",), ("start", "stop", "values")),
     "remove": (),
     "scale": (("factor",),),
     "center": (),
@@ -34,7 +35,8 @@ class Edit(Schema):
     action: Action
     """"monotone": the nearest curve that never falls or rises, weighted by the training rows; "clip": no further from 0
     than ``low`` and ``high``; "flatten": one number, the weighted mean, from ``start`` to ``stop`` or over ``values``;
-    "remove": 0 everywhere; "scale": times ``factor``; "center": shifted to a mean of 0, and with it the mean score."""
+    "set": the number ``to`` there; "remove": 0 everywhere; "scale": times ``factor``; "center": shifted to a mean of 0,
+    and with it the mean score."""
 
     label: str | None = None
     """The one label to change. Default: all."""
@@ -44,12 +46,15 @@ class Edit(Schema):
     """In log-odds."""
 
     high: float | None = None
-    start: float | None = None
-    """In the column's unit; open where it is left out."""
+    start: float | str | None = None
+    """In the column's unit, a date or time of ISO 8601, or a weekday (Mon to Sun); open where it is left out."""
 
-    stop: float | None = None
+    stop: float | str | None = None
     values: tuple[str, ...] | None = None
-    """Categories."""
+    """Categories or weekdays; "missing" stands for rows without a value."""
+
+    to: float | None = None
+    """In log-odds."""
 
     factor: float | None = None
     note: str = ""
@@ -61,17 +66,16 @@ class Edit(Schema):
         for names in NEEDS[self.action]:
             if all(getattr(self, name) is None for name in names):
                 raise ValueError(f"{self.action} needs {' or '.join(names)}")
-        told = ("direction", "low", "high", "start", "stop", "values", "factor")
+        told = ("direction", "low", "high", "start", "stop", "values", "to", "factor")
         odd = [name for name in told if getattr(self, name) is not None and name not in allowed]
         if odd:
             raise ValueError(f"{self.action} takes no {odd[0]}")
-        for low, high in ((self.low, self.high), (self.start, self.stop)):
-            if low is not None and high is not None and low > high:
-                raise ValueError(f"{low:g} is above {high:g}")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"{self.low:g} is above {self.high:g}")
         if self.values is not None and not self.values:
             raise ValueError("values: there is none; expected at least one category")
         if self.values is not None and (self.start is not None or self.stop is not None):
-            raise ValueError("flatten takes values or a range, not both")
+            raise ValueError(f"{self.action} takes values or a range, not both")
         return self
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,5 +136,7 @@ def _checked(plain: Sequence[Any], where: str) -> tuple[Edit, ...]:
 
 
 def _plain(value: object) -> Any:
-    """Return a number or an array of NumPy as JSON has it, and anything else as text."""
+    """Return a number or an array of NumPy as JSON has it, and anything else as text: times as in ISO 8601."""
+    if isinstance(value, np.datetime64):
+        return str(value)
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)

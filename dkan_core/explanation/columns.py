@@ -125,10 +125,14 @@ class Column:
         """Tell whether a person writes the values of a numeric column as dates or weekdays."""
         return self.is_time or self.is_weekday
 
+    @property
+    def step(self) -> float | None:
+        """Return a day or 1 where a numeric column holds whole days or whole numbers alone; None where it does not."""
+        return DAY if self.is_time and np.all(self.knots % DAY == 0) else 1.0 if self.whole else None
+
     def rounded(self, values: Float64) -> Float64:
         """Return the nearest values that rows may have: whole numbers, or days, where the column holds no others."""
-        step = DAY if self.is_time and np.all(self.knots % DAY == 0) else 1.0 if self.whole else 0.0
-        return np.rint(values / step) * step if step else values
+        return np.rint(values / self.step) * self.step if self.step else values
 
     @property
     def _part(self) -> str | None:

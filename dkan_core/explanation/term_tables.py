@@ -19,7 +19,7 @@ from dkan_core.explanation.grid import written_value
 from dkan_core.explanation.interactions import ROUNDING, Interaction
 from dkan_core.explanation.scales import written
 from dkan_core.explanation.term_cells import Int64, cells_of, codes_of_values
-from dkan_core.model.additive_shape import Term
+from dkan_core.model.additive_shape import SCORE_CODES, Term
 from dkan_core.model.additive_terms import AdditiveTerms, Float64
 from dkan_core.model.architecture import additive_shape
 
@@ -121,7 +121,7 @@ def _single(
     column, term = columns[group.columns[0]], terms.layout.terms[group.places[0]]
     # A numeric column's codes come first, then its frequent values.
     codes = np.arange(cells.first_value)
-    bins, kept_K = _bins(column, codes, _starts(terms, term, column, codes))
+    bins, kept_K = _bins(column, codes, bin_starts(terms, term, column, codes))
     values = cells.value_C[cells.first_value :].tolist()
     bins += [TermBin(kind="value", name=written_value(column, value), value=value) for value in values]
     kept_C = np.concatenate([codes[kept_K], np.arange(cells.first_value, len(cells.code_C))])
@@ -145,7 +145,7 @@ def _pair(
     for name, feature in zip(group.columns, term.features, strict=True):
         # The first bin is that of missing numbers, or of rare categories.
         firsts = np.array([0, *additive_shape(terms.config).cuts_of(feature)])
-        sides.append(_bins(columns[name], firsts, _starts(terms, mains[feature], columns[name], firsts)))
+        sides.append(_bins(columns[name], firsts, bin_starts(terms, mains[feature], columns[name], firsts)))
     kept_AB = np.ix_(*(kept for _, kept in sides))
     effect_AB, weight_AB = (each[term.rows].reshape(term.shape) for each in (table_V, terms.weight_V))
     return TermTable(
@@ -232,13 +232,20 @@ def _edge_text(column: Column, edges: Float64, place: int) -> str:
     return f"{edge:{',' if abs(edge) >= 10_000 else ''}.{max(3, digits)}g}"
 
 
-def _starts(terms: AdditiveTerms, term: Term, column: Column, firsts: Int64) -> Float64:
-    """Return the first number of each bin of a column, by the first row of its own term; none of a category."""
+def bin_starts(terms: AdditiveTerms, term: Term, column: Column, firsts: Int64) -> Float64:
+    """Return the first number of bins of a column; none of a category.
+
+    Args:
+        terms: Those of the model.
+        term: The column's own one.
+        column: The column.
+        firsts: The first row of each bin among those of the term; one beyond them is beyond all numbers.
+    """
     if column.scored is None:
         return np.empty(0)
     if term in terms.layout.binary:
         upper = additive_shape(terms.config).upper[terms.layout.binary.index(term)]
-        firsts = np.array([0, 1, upper])[firsts]
+        firsts = np.array([0, 1, upper, SCORE_CODES])[firsts]
     return first_values(column.scored, firsts)
 
 

@@ -63,6 +63,10 @@ def effects(model: Path, table: pa.Table) -> tuple[dict[str, Float64], Float64]:
 
 ROWS = make_rows(2_000, seed=5)
 MIDDLE = (np.array(ROWS["z"]) >= -0.5) & (np.array(ROWS["z"]) <= 0.7)
+# Not in the codes that the ends are in.
+BEYOND = (np.array(ROWS["z"]) < -0.6) | (np.array(ROWS["z"]) > 0.8)
+KIND = np.array(ROWS["kind"].to_pylist()).astype(str)
+NO_X = np.array(ROWS["x"].is_null())
 CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "monotone": (
         {"term": "z", "action": "monotone", "direction": "+"},
@@ -80,6 +84,18 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "categories": (
         {"term": "kind", "action": "flatten", "values": ["a", "b"]},
         lambda x: np.ptp(x[np.isin(ROWS["kind"].to_pylist(), ["a", "b"])]) < 1e-6,
+    ),
+    "set": (
+        {"term": "z", "action": "set", "start": -0.5, "stop": 0.7, "to": 30.0},
+        lambda x: (np.ptp(x[MIDDLE]) < 1e-5) & (x[MIDDLE].min() - x[BEYOND].max() > 15) & (np.ptp(x[BEYOND]) > 1),
+    ),
+    "set categories": (
+        {"term": "kind", "action": "set", "values": ["a", "missing"], "to": -9.0},
+        lambda x: (x[KIND == "a"] < x[KIND == "b"].min() - 5) & (np.ptp(x[(KIND == "a") | (KIND == "None")]) < 1e-5),
+    ),
+    "set missing": (
+        {"term": "x", "action": "set", "values": ["missing"], "to": 30.0},
+        lambda x: (x[NO_X] > x[~NO_X].max() + 5).all() & (np.ptp(x[~NO_X]) > 1),
     ),
     "remove": ({"term": "noise", "action": "remove"}, lambda x: x == 0),
 }
@@ -122,6 +138,17 @@ def test_edits_of_columns_hold_beside_an_edit_of_their_pair(first: bool, model: 
     assert np.any(after[pair]) and not any(np.any(after[each["term"]]) for each in columns)
 
 
+def test_a_curve_that_was_edited_stays_when_its_pair_is_edited_later(model: Path, tmp_path: Path) -> None:
+    pair = next(name for name in effects(model, ROWS)[0] if " x " in name)
+    held, free = pair.split(" x ")
+    edit(model, [{"term": held, "action": "scale", "factor": 0.5, "label": "label"}], tmp_path / "first")
+    edit(tmp_path / "first", [{"term": pair, "action": "clip", "high": 0.2}], tmp_path / "second")
+    (first, _), (second, _) = (effects(tmp_path / name, ROWS) for name in ("first", "second"))
+    np.testing.assert_allclose(second[held][:, 0], first[held][:, 0], rtol=0, atol=1e-6)
+    assert np.abs(second[held][:, 1] - first[held][:, 1]).max() > 0.01, "only the label's"
+    assert np.abs(second[free] - first[free]).max() > 0.01
+
+
 def test_pairs_that_still_use_an_edited_column_are_named(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,6 +172,18 @@ def test_parts_of_the_calendar_that_stay_are_named(caplog: pytest.LogCaptureFixt
     caplog.clear()
     found.edit([{"term": "at", "action": "remove"}])
     assert "edit 1 (remove of 'at'): these terms still use the column: at.month" in caplog.text
+
+
+def test_a_range_that_ends_inside_a_code_is_told(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    flatten = {"term": "z", "action": "flatten", "start": -0.5, "stop": 0.7}
+    edit(model, [flatten], tmp_path / "edited")
+    (told,) = re.findall(r"edit 1 .flatten of 'z'.: changes all values from (\S+) to (\S+), as those", caplog.text)
+    start, stop = map(float, told)
+    assert -0.6 < start <= -0.5 and 0.7 <= stop < 0.8
+    caplog.clear()
+    # All in this range have numbers of their own.
+    edit(model, [{"term": "count", "action": "flatten", "start": 1, "stop": 3.5}], tmp_path / "counts")
+    assert "changes all values" not in caplog.text
 
 
 def test_scaling_one_label_leaves_the_other_and_the_band_follows(model: Path, tmp_path: Path) -> None:
@@ -244,6 +283,15 @@ def test_a_model_does_not_replace_itself(where: str, named: str, model: Path, tm
         ("edit = []", "there is no edit"),
         ('[[edit]]\nterm = "x"\naction = "scale"', "scale needs factor"),
         ('[[edit]]\nterm = "x"\naction = "remove"\nfactor = 2.0', "remove takes no factor"),
+        ('[[edit]]\nterm = "x"\naction = "set"\nvalues = ["missing"]', "set needs to"),
+        (
+            '[[edit]]\nterm = "x"\naction = "set"\nto = 1.0\nstart = 2024-01-01',
+            "start: expected a number, got '2024-01-",
+        ),
+        (
+            '[[edit]]\nterm = "x"\naction = "set"\nto = 1.0\nvalues = ["high"]',
+            "give start or stop, or the value 'missing'",
+        ),
         ('[[edit]]\nterm = "kind"\naction = "monotone"\ndirection = "+"', "only a numeric column can be monotone"),
         ('[[edit]]\nterm = "kind"\naction = "flatten"\nvalues = ["q"]', "'q' is no category"),
         ('[[edit]]\nterm = "x"\naction = "remove"\nlabel = "no"', "label 'no' is none of the model's, label, other"),

@@ -1,0 +1,167 @@
+"""Which values of a term an edit is about: a range, categories, weekdays, or the missing ones.
+
+Shape suffixes: C cells of a term.
+"""
+
+import datetime
+import logging
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, Preprocessor
+from dkan_core.editing.edits import Edit
+from dkan_core.errors import ConfigError
+from dkan_core.explanation.additive import TermGroup
+from dkan_core.explanation.columns import Column, source_columns
+from dkan_core.explanation.grid import written_value
+from dkan_core.explanation.scales import WEEKDAYS
+from dkan_core.explanation.term_cells import TermCells, codes_of_values, score_rows
+from dkan_core.explanation.term_tables import bin_starts
+from dkan_core.model.additive_terms import AdditiveTerms
+
+logger = logging.getLogger(__name__)
+
+Mask = npt.NDArray[np.bool_]
+
+UNKNOWN = "missing"
+"""What stands among ``values`` for rows without one, unless a category is called so."""
+
+
+def chosen_values(
+    edit: Edit, cells: TermCells, group: TermGroup, terms: AdditiveTerms, preprocessor: Preprocessor, where: str
+) -> Mask:
+    """Return which cells of a term an edit is about.
+
+    Args:
+        edit: What is asked for.
+        cells: Those of the term.
+        group: The term as readers see it.
+        terms: Those of the model.
+        preprocessor: Its encoding.
+        where: What messages call the edit.
+
+    Raises:
+        ConfigError: The term has no such values.
+    """
+    if len(group.columns) > 1:
+        raise ConfigError(f"{where}: a pair has no range; clip, scale or remove it")
+    column = next(each for each in source_columns(preprocessor) if each.name == group.name)
+    if column.scored is None:
+        return _categories(edit, cells, column, where)
+    if edit.values is None:
+        low, high = (_number(edit, name, column, where) for name in ("start", "stop"))
+        return _range(low, high, cells, group, terms, column, where)
+    chosen_C = np.zeros(len(cells.code_C), dtype=bool)
+    for value in edit.values:
+        if value == UNKNOWN:
+            chosen_C |= (cells.code_C == 0) & np.isnan(cells.value_C)
+        elif column.is_weekday:
+            day = _weekday(value, where)
+            chosen_C |= _range(day, day, cells, group, terms, column, where)
+        else:
+            raise ConfigError(
+                f"{where}: is a numeric column, which has no categories; give start or stop, or the value {UNKNOWN!r}"
+            )
+    return chosen_C
+
+
+def _categories(edit: Edit, cells: TermCells, column: Column, where: str) -> Mask:
+    if edit.values is None:
+        raise ConfigError(f"{where}: is no numeric column, which a range needs; give values")
+    assert column.coded is not None
+    codes = {UNKNOWN: MISSING} | {str(name): code for code, name in enumerate(column.coded.names, FIRST_CODE)}
+    unknown = [value for value in edit.values if codes.get(value, len(cells.code_C)) >= len(cells.code_C)]
+    if unknown:
+        raise ConfigError(f"{where}: {unknown[0]!r} is no category of the column that has a number of its own")
+    return np.isin(cells.code_C, [codes[value] for value in edit.values])
+
+
+def _number(edit: Edit, name: str, column: Column, where: str) -> float:
+    """Return an end of a range in the unit of the prepared column; infinite where it is left out."""
+    end = getattr(edit, name)
+    if end is None:
+        return -np.inf if name == "start" else np.inf
+    if not isinstance(end, str):
+        return float(end)
+    if column.is_weekday:
+        return _weekday(end, where)
+    if not column.is_time:
+        raise ConfigError(f"{where}: {name}: expected a number, got {end!r}")
+    return _seconds(end, name, column, where)
+
+
+def _weekday(value: str, where: str) -> float:
+    if value not in WEEKDAYS:
+        raise ConfigError(f"{where}: {value!r} is no weekday; expected one of {', '.join(WEEKDAYS)}")
+    return float(WEEKDAYS.index(value))
+
+
+def _seconds(text: str, name: str, column: Column, where: str) -> float:
+    """Return a date or a time of ISO 8601 in seconds since 1970; a date is a whole day, of which a range ends late."""
+    assert column.scored is not None and column.scored.time is not None
+    zone = column.scored.time.zone
+    try:
+        try:
+            of_day = datetime.time.min if name == "start" else datetime.time.max
+            time = datetime.datetime.combine(datetime.date.fromisoformat(text), of_day)
+        except ValueError:
+            time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"{where}: {name}: {text!r} is no date or time; expected one such as 2024-05-31 or 2024-05-31T18:00"
+        ) from None
+    if time.tzinfo is not None:
+        if zone is None:
+            raise ConfigError(f"{where}: {name}: {text!r} has a time zone, and the column has none")
+        return time.timestamp()
+    found = pa.scalar(time, pa.timestamp("us"))
+    if zone is not None:
+        found = pc.assume_timezone(found, zone, ambiguous="earliest", nonexistent="earliest")
+    return float(found.value / 1e6)
+
+
+def _range(
+    low: float, high: float, cells: TermCells, group: TermGroup, terms: AdditiveTerms, column: Column, where: str
+) -> Mask:
+    """Return which cells of a number lie in a range."""
+    if low > high:
+        raise ConfigError(f"{where}: start {_told(low, column)} is above stop {_told(high, column)}")
+    lowest, highest = column.knots[[0, -1]]
+    if low > highest or high < lowest:
+        raise ConfigError(
+            f"{where}: the column has values from {_told(lowest, column)} to {_told(highest, column)}, none there"
+        )
+    assert column.scored is not None
+    term = terms.layout.terms[group.places[0]]
+    first, last = score_rows(terms, term, codes_of_values(np.array([low, high]), column.scored)) - term.first
+    inside_C = (cells.code_C >= first) & (cells.code_C <= last) & (cells.code_C > 0)
+    exact_C = ~np.isnan(cells.value_C)
+    chosen_C = np.where(exact_C, (cells.value_C >= low) & (cells.value_C <= high), inside_C)
+    if not cells.weight_C[chosen_C].any():
+        raise ConfigError(
+            f"{where}: no row of the training data is from start {_told(low, column)} to stop {_told(high, column)}"
+        )
+    low, high = max(low, lowest), min(high, highest)
+    start, beyond = bin_starts(terms, term, column, np.array([first, last + 1]))
+    start, stop = max(start, lowest), min(beyond, highest)
+    if step := column.step:
+        low, start, high = np.ceil(low / step) * step, np.ceil(start / step) * step, np.floor(high / step) * step
+        stop = (np.ceil(stop / step) - 1) * step if stop == beyond else stop
+    # Where all rows of a code have frequent values, these alone count.
+    start, stop = start if cells.weight_C[first] else low, stop if cells.weight_C[last] else high
+    if start < low or stop > high:
+        logger.warning(
+            "%s: changes all values from %s to %s, as those of a code have one number%s",
+            where,
+            _told(start, column),
+            _told(stop, column),
+            "; frequent values beyond start and stop stay" if exact_C.any() else "",
+        )
+    return chosen_C
+
+
+def _told(value: float, column: Column) -> str:
+    return written_value(column, value) if column.is_calendar and np.isfinite(value) else f"{value:g}"
