@@ -184,10 +184,12 @@ def test_pages_print_on_few_sheets_without_what_only_a_screen_can_do(browser: Ch
         browser.open(pages[name])
         printed = base64.b64decode(browser.call("Page.printToPDF")["data"])
         assert max(map(int, re.findall(rb"/Count (\d+)", printed))) <= most, name
-        browser.call("Emulation.setEmulatedMedia", media="print")
+        dark = {"name": "prefers-color-scheme", "value": "dark"}
+        browser.call("Emulation.setEmulatedMedia", media="print", features=[dark])
+        grid = browser.ask("getComputedStyle(document.documentElement).getPropertyValue('--grid')")
         shown = browser.ask(
             "getComputedStyle(document.querySelector('.figures')).gridTemplateColumns.split(' ').length"
         )
         hidden = browser.ask("[...document.querySelectorAll('.contents')].every((each) => !each.offsetHeight)")
         browser.call("Emulation.setEmulatedMedia", media="")
-        assert (shown, hidden) == (3, True), name
+        assert (shown, hidden, grid) == (3, True, "#e4e8ed"), name
