@@ -20,7 +20,7 @@ from dkan_core.model.additive_terms import AdditiveTerms, Float64, purified, tra
 from dkan_core.model.calibration import sigmoid
 from dkan_core.training.setup.sizing import can_fit_tables
 from dkan_core.training.validation.fitted_tables import fitted_terms
-from dkan_core.training.validation.penalized_fit import pair_roughness
+from dkan_core.training.validation.penalties import lower_bands, pair_roughness
 
 FITTED, SMOOTHED = "fitted", "smoothed"
 
@@ -192,15 +192,6 @@ def with_smooth_pairs(terms: AdditiveTerms, penalty: float) -> AdditiveTerms:
             pair_CM = table_VML[pair.rows, :, label]
             table_VML[pair.rows, :, label] = solveh_banded(bands, weight_C[:, None] * pair_CM, lower=True)
     return replace(terms, table_VML=table_VML)
-
-
-def lower_bands(matrix_CC: Float64, width: int) -> Float64:
-    """Return the diagonal of a symmetric matrix and so many below it, ``(width + 1, C)``, as scipy takes them.
-
-    >>> lower_bands(np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]]), 1).tolist()
-    [[2.0, 2.0, 2.0], [1.0, 1.0, 0.0]]
-    """
-    return np.stack([np.append(np.diag(matrix_CC, -band), np.zeros(band)) for band in range(width + 1)])
 
 
 def whittaker(curves_CM: Float64, weight_C: Float64, penalty: float) -> Float64:

@@ -6,14 +6,17 @@ import pytest
 from dkan_core.model.additive_shape import AdditiveShape, FeatureCuts, Layout, layout_of
 from dkan_core.model.calibration import sigmoid
 from dkan_core.training.likelihood import Float64, UInt16
-from dkan_core.training.validation.penalized_fit import (
+from dkan_core.training.validation.penalized_fit import PenalizedFit, penalized_terms
+from dkan_core.training.validation.penalties import (
+    EMPTY_RIDGE,
     MOST_WEIGHT,
     PAIR_DIFFERENCES,
-    PenalizedFit,
+    CodesPenalty,
+    CurvePenalty,
+    PairPenalty,
     curve_roughness,
     curve_slope,
     pair_roughness,
-    penalized_terms,
     side_roughness,
 )
 
@@ -76,23 +79,53 @@ def test_the_penalized_likelihood_is_at_its_maximum(layout: Layout, codes_TN: li
     assert abs(residual_N.sum()) < 1e-3
     numbers, mixed, categories = fit.terms[4:]
     roughness = {
-        "curve": curve_roughness(),
-        "codes": np.eye(1),
-        numbers.term.features: pair_roughness((13, 9), (True, True), PAIR_DIFFERENCES),
-        mixed.term.features: side_roughness(9, True, PAIR_DIFFERENCES) + np.eye(9),
-        categories.term.features: 2 * np.eye(1),
+        numbers.term: pair_roughness((13, 9), (True, True), PAIR_DIFFERENCES),
+        mixed.term: side_roughness(9, True, PAIR_DIFFERENCES) + np.eye(9),
+        categories.term: 2 * np.eye(1),
     }
     for each in fit.terms:
-        rough_SS = roughness[each.term.features if each.kind == "pair" else each.kind]
-        table_C = fit.table_V[each.term.rows]
+        penalty, table_C = each.penalty, fit.table_V[each.term.rows]
         gradient_C = np.bincount(each.codes_N, residual_N, each.term.size).astype(np.float64)
-        if each.spline:
-            gradient_KS, numbers_KS = each.spline.project(gradient_C), each.spline.at_knots(table_C)
+        if isinstance(penalty, CurvePenalty):
+            held_C = penalty.weight * (curve_roughness() @ table_C) + penalty.ridge_C * table_C
+            np.testing.assert_allclose(gradient_C, held_C, rtol=0, atol=0.05)
+        elif isinstance(penalty, CodesPenalty):
+            np.testing.assert_allclose(gradient_C, penalty.weight * table_C, rtol=0, atol=0.05)
         else:
-            gradient_KS, numbers_KS = gradient_C.reshape(-1, len(rough_SS)), table_C.reshape(-1, len(rough_SS))
-        ridge_S = 0 if each.kind == "codes" else each.ridge_S
-        penalty_KS = each.weight * (numbers_KS @ rough_SS) + ridge_S * numbers_KS
-        np.testing.assert_allclose(gradient_KS, penalty_KS, rtol=0, atol=0.05)
+            assert isinstance(penalty, PairPenalty)
+            spline, rough_SS = penalty.spline, roughness[each.term]
+            gradient_KS, numbers_KS = (
+                (spline.project(gradient_C), spline.at_knots(table_C))
+                if spline
+                else (gradient_C[:, None], table_C[:, None])
+            )
+            held_KS = penalty.weight * (numbers_KS @ rough_SS) + EMPTY_RIDGE * numbers_KS
+            np.testing.assert_allclose(gradient_KS, held_KS, rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("weights", [(100.0, 1e-4), (2.0, 30.0), (1e5, 1e6)])
+def test_curves_take_the_steps_and_weights_of_dense_matrices(weights: tuple[float, float]) -> None:
+    rng = np.random.default_rng(0)
+    curvature_C, gradient_C, table_C = rng.gamma(0.5, 20, 256), rng.normal(size=256), rng.normal(size=256)
+    penalty = CurvePenalty()
+    penalty.weight, penalty.slope_weight = weights
+    penalty.factorize(curvature_C)
+    held_CC = weights[0] * curve_roughness() + weights[1] * np.outer(curve_slope(), curve_slope())
+    held_CC += np.diag(penalty.ridge_C)
+    inverse_CC = np.linalg.inv(np.diag(curvature_C) + held_CC)
+    step_C = inverse_CC @ (gradient_C - held_CC @ table_C)
+    np.testing.assert_allclose(penalty.step(table_C, gradient_C), step_C, rtol=1e-6, atol=1e-8)
+    # Where the rest of the weight is explained: Fellner and Schall's update of either weight.
+    unexplained = (256 - 3) / weights[0] - (inverse_CC * curve_roughness()).sum()
+    slope_unexplained = 1 / weights[1] - curve_slope() @ inverse_CC @ curve_slope()
+    factor = unexplained / (table_C @ curve_roughness() @ table_C)
+    slope_factor = slope_unexplained / (curve_slope() @ table_C) ** 2
+    penalty.adapt(table_C)
+    penalty.adapt_slope(table_C)
+    assert penalty.weight == pytest.approx(np.clip(weights[0] * np.clip(factor, 0.1, 10), 1, 1e6), rel=1e-6)
+    assert penalty.slope_weight == pytest.approx(
+        np.clip(weights[1] * np.clip(slope_factor, 0.1, 10), 1e-4, 1e6), rel=1e-6
+    )
 
 
 def test_what_is_there_is_found_and_noise_vanishes(layout: Layout, codes_TN: list[UInt16]) -> None:
@@ -104,8 +137,8 @@ def test_what_is_there_is_found_and_noise_vanishes(layout: Layout, codes_TN: lis
     assert np.sqrt(np.mean((fit.rows.log_odds_N - truth_N) ** 2)) < 0.2
     effects = [fit.table_V[each.term.rows][each.codes_N].std() for each in fit.terms]
     assert effects[4] > 0.7 and effects[5] < 0.05
-    assert fit.terms[5].weight > 100 * fit.terms[4].weight
-    line = fit.terms[1]
+    assert fit.terms[5].penalty.weight > 100 * fit.terms[4].penalty.weight
+    line = fit.terms[1].penalty
     assert line.weight > MOST_WEIGHT / 100, "a curve that is a line, but for its missing value"
 
 
@@ -143,7 +176,7 @@ def test_slopes_of_columns_that_say_nothing_vanish() -> None:
     fit.fit()
     slopes_T = [abs(curve_slope() @ fit.table_V[each.term.rows]) for each in terms]
     assert slopes_T[0] > 20 * np.median(slopes_T[1:])
-    weights_T = [each.slope_weight for each in terms]
+    weights_T = [each.penalty.slope_weight for each in terms if isinstance(each.penalty, CurvePenalty)]
     assert weights_T[0] < 0.01 and np.median(weights_T) > 0.1
 
 
@@ -163,7 +196,7 @@ def test_only_a_sharp_pair_gets_more_knots() -> None:
     target_N = np.random.default_rng(1).random(ROWS) < sigmoid(6.0 * spot_N + plane_N - 2)
     fit = PenalizedFit(penalized_terms(layout, shape, {}, [*codes_TN, *pairs_TN]), target_N, np.ones(ROWS))
     fit.fit()
-    sharp, plane = (each.spline for each in fit.terms[3:])
+    sharp, plane = (each.penalty.spline for each in fit.terms[3:] if isinstance(each.penalty, PairPenalty))
     assert sharp is not None and min(sharp.knots) > 20
     assert plane is not None and max(plane.knots) < 15
     sums_N = sum(fit.table_V[each.term.rows][each.codes_N] for each in fit.terms)

@@ -1,0 +1,312 @@
+"""What holds the terms of a penalized fit: for each kind of term a weight times a quadratic form of its numbers.
+
+A penalty knows the curvature of the likelihood by its term's numbers, takes Newton steps, and adapts its weight.
+
+Shape suffixes: C codes of a term, S numbers of each of its K blocks.
+"""
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from dkan_core.model.additive_shape import SCORE_CODES
+from dkan_core.training.likelihood import Float64
+from dkan_core.training.validation.bands import BandFactor
+from dkan_core.training.validation.pair_splines import PairSpline
+
+# The greatest weight, at which a term is a line or nothing, and the largest factor of an update.
+MOST_WEIGHT, MAX_FACTOR = 1e6, 10.0
+# Weight of the squared slope of a curve, which second differences leave free: next to nothing to begin with, which is
+# also the least. Slopes that were held back before would stay so.
+START_SLOPE_WEIGHT = 1e-4
+# What an update of a pair's weight is multiplied by: it takes the term by itself, as though no other one explained the
+# same rows, and so asks for too much; of pairs, which overlap most, above all.
+PAIR_FACTOR = 0.65
+# What the squared first and second differences of a pair's neighbouring cells count: the less the first ones do, the
+# freer is a plane or a product of both sides, which is what is left of strong pairs.
+PAIR_DIFFERENCES = (0.05, 1.0)
+# A pair whose weight is no more than this is as rough as its knots allow, as geographic ones are: it gets more of them.
+SHARP_PAIR_WEIGHT = 1.0
+# Curvature of a missing value's own number and of cells without rows, besides what penalties add.
+MISSING_RIDGE, EMPTY_RIDGE = 1.0, 1e-6
+# The same of a curve's numbers. Lines are hardly penalized at first: one through a common value and a rare one beside
+# it, whose few rows are all of one class, would grow without end, and over codes that no row has to thousands of
+# log-odds. Of a line by 4 log-odds this takes 0.2 nats.
+CURVE_RIDGE = 1e-3
+
+
+class Penalty(ABC):
+    """The penalty of one term."""
+
+    start_weight: ClassVar[float]
+    least_weight: ClassVar[float]
+
+    def __init__(self) -> None:
+        self.weight = self.start_weight
+
+    @abstractmethod
+    def factorize(self, curvature_C: Float64) -> None:
+        """Take the curvature of the log-likelihood by each code's number."""
+
+    @abstractmethod
+    def step(self, table_C: Float64, gradient_C: Float64) -> Float64:
+        """Return the Newton step from a table, given the gradient of the log-likelihood."""
+
+    @abstractmethod
+    def adapt(self, table_C: Float64) -> None:
+        """Give the penalty the weight that explains a table best; the next step has to be factorized anew."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the weight is as great as can be: there it stays."""
+        return self.weight >= MOST_WEIGHT
+
+
+class CodesPenalty(Penalty):
+    """Squares, of numbers without neighbours."""
+
+    start_weight, least_weight = 3.0, 0.3
+
+    def factorize(self, curvature_C: Float64) -> None:
+        """Take the curvature of the log-likelihood by each code's number."""
+        self._inverse_C = 1 / (curvature_C + self.weight)
+
+    def step(self, table_C: Float64, gradient_C: Float64) -> Float64:
+        """Return the Newton step from a table, given the gradient of the log-likelihood."""
+        return self._inverse_C * (gradient_C - self.weight * table_C)
+
+    def adapt(self, table_C: Float64) -> None:
+        """Give the penalty the weight that explains a table best."""
+        used, square = float(self._inverse_C.sum()), float(table_C @ table_C)
+        self.weight = _adapted(self.weight, len(table_C), used, square, self.least_weight)
+
+
+class CurvePenalty(Penalty):
+    """Squared second differences of a curve, with a weight of its own for the square of its slope.
+
+    Curvature and roughness are a band, and the slope adds a product of one vector: a step takes time in proportion to
+    the codes (Sherman and Morrison 1950, doi:10.1214/aoms/1177729893).
+    """
+
+    start_weight, least_weight = 100.0, 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope_weight = START_SLOPE_WEIGHT
+        self.ridge_C = np.full(SCORE_CODES, CURVE_RIDGE)
+        self.ridge_C[0] = MISSING_RIDGE
+
+    def factorize(self, curvature_C: Float64) -> None:
+        """Take the curvature of the log-likelihood by each code's number."""
+        bands_3C = self.weight * _roughness_bands()
+        bands_3C[0] += curvature_C + self.ridge_C
+        self._factor = BandFactor(bands_3C)
+        self._of_slope_C = self._factor.solve(curve_slope())
+        self._slope_variance = float(curve_slope() @ self._of_slope_C)
+        self._shrinkage = self.slope_weight / (1 + self.slope_weight * self._slope_variance)
+
+    def step(self, table_C: Float64, gradient_C: Float64) -> Float64:
+        """Return the Newton step from a table, given the gradient of the log-likelihood."""
+        slope_C = curve_slope()
+        held_C = self.ridge_C * table_C + self.slope_weight * (table_C @ slope_C) * slope_C
+        held_C[1:] += self.weight * np.convolve(_bends(table_C), [1.0, -2.0, 1.0])
+        solved_C = self._factor.solve(gradient_C - held_C)
+        return solved_C - self._shrinkage * (slope_C @ solved_C) * self._of_slope_C
+
+    def adapt(self, table_C: Float64) -> None:
+        """Give the penalty the weight that explains a table best."""
+        bends, bends_of_slope = _bends(table_C), _bends(self._of_slope_C)
+        diagonal_C, *others = self._factor.inverse_bands() * _roughness_bands()
+        used = diagonal_C.sum() + 2 * sum(each.sum() for each in others)
+        used -= self._shrinkage * (bends_of_slope @ bends_of_slope)
+        # The number of a missing value and lines have no second differences.
+        rank = len(table_C) - 3
+        self.weight = _adapted(self.weight, rank, float(used), float(bends @ bends), self.least_weight)
+
+    def adapt_slope(self, table_C: Float64) -> None:
+        """Do the same with the weight of the slope."""
+        used = self._slope_variance * (1 - self._shrinkage * self._slope_variance)
+        slope = float(curve_slope() @ table_C)
+        self.slope_weight = _adapted(self.slope_weight, 1, used, slope**2, START_SLOPE_WEIGHT)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether both weights are as great as can be: there they stay."""
+        return self.weight >= MOST_WEIGHT and self.slope_weight >= MOST_WEIGHT
+
+
+class PairPenalty(Penalty):
+    """Squared differences, of both orders, between neighbouring cells of a pair; squares where there are none.
+
+    Of a number and a category, a block is that of one bin of the category; of two categories, it is one cell.
+
+    Args:
+        spline: Has the knots whose numbers are fitted; None: those of all cells are.
+    """
+
+    start_weight, least_weight = 10.0, 0.1
+
+    def __init__(self, spline: PairSpline | None) -> None:
+        super().__init__()
+        self._take(spline)
+
+    def _take(self, spline: PairSpline | None) -> None:
+        self.spline = spline
+        self.roughness_SS = _block_roughness(spline.knots if spline else ())
+
+    def factorize(self, curvature_C: Float64) -> None:
+        """Take the curvature of the log-likelihood by each code's number."""
+        matrix_KSS = self.spline.curvature(curvature_C) if self.spline else curvature_C[:, None, None]
+        matrix_KSS = matrix_KSS + self.weight * self.roughness_SS
+        numbers = np.arange(len(self.roughness_SS))
+        matrix_KSS[:, numbers, numbers] += EMPTY_RIDGE
+        self._inverse_KSS = _inverses(matrix_KSS)
+
+    def _numbers(self, table_C: Float64) -> Float64:
+        """Return the numbers that are fitted, ``(K, S)``."""
+        return self.spline.at_knots(table_C) if self.spline else table_C[:, None]
+
+    def step(self, table_C: Float64, gradient_C: Float64) -> Float64:
+        """Return the Newton step from a table, given the gradient of the log-likelihood."""
+        numbers_KS = self._numbers(table_C)
+        gradient_KS = self.spline.project(gradient_C) if self.spline else gradient_C[:, None]
+        held_KS = self.weight * (numbers_KS @ self.roughness_SS) + EMPTY_RIDGE * numbers_KS
+        step_KS = (self._inverse_KSS @ (gradient_KS - held_KS)[:, :, None])[:, :, 0]
+        return self.spline.to_cells(step_KS) if self.spline else step_KS[:, 0]
+
+    def adapt(self, table_C: Float64) -> None:
+        """Give the penalty the weight that explains a table best."""
+        numbers_KS = self._numbers(table_C)
+        used = float((self._inverse_KSS * self.roughness_SS).sum())
+        square = float(((numbers_KS @ self.roughness_SS) * numbers_KS).sum())
+        self.weight = _adapted(self.weight, numbers_KS.size, used, square, self.least_weight, PAIR_FACTOR)
+
+    def sharpen(self, table_C: Float64) -> Float64 | None:
+        """Give a pair that is as rough as its knots allow more of them.
+
+        Returns:
+            The table with the same numbers at the new knots; None where there are no more of them.
+        """
+        if self.spline is None or self.weight > SHARP_PAIR_WEIGHT:
+            return None
+        finer = self.spline.with_more_knots(table_C)
+        if finer is None:
+            return None
+        self._take(finer)
+        return finer.to_cells(finer.at_knots(table_C))
+
+
+def _adapted(weight: float, rank: int, used: float, square: float, least: float, factor: float = 1.0) -> float:
+    """Return the weight of a penalty by the update of Fellner and Schall.
+
+    Args:
+        weight: The present one.
+        rank: Of the penalty's matrix.
+        used: Trace of that matrix times the inverse of curvature and penalties.
+        square: The penalty of what is estimated, without its weight.
+        least: The weight is no less.
+        factor: What the update is multiplied by.
+    """
+    unexplained = factor * max(rank / weight - used, np.finfo(np.float64).tiny)
+    change = unexplained / max(square, unexplained / MAX_FACTOR)
+    return min(MOST_WEIGHT, max(least, weight * max(1 / MAX_FACTOR, change)))
+
+
+def _block_roughness(knots: tuple[int, ...]) -> Float64:
+    """Return ``pair_roughness`` of one block.
+
+    Args:
+        knots: Of each side with neighbours.
+    """
+    if len(knots) == 2:
+        return pair_roughness(knots, (True, True), PAIR_DIFFERENCES)
+    if not knots:
+        return np.full((1, 1), 2.0)
+    return side_roughness(knots[0], True, PAIR_DIFFERENCES) + np.eye(knots[0])
+
+
+@functools.cache
+def curve_slope() -> Float64:
+    """Return what a curve is multiplied by to get its slope; its length is 1, and a missing value does not count."""
+    centered = np.arange(SCORE_CODES - 1) - (SCORE_CODES - 2) / 2
+    slope_C: Float64 = np.concatenate([[0.0], centered / np.linalg.norm(centered)])
+    return slope_C
+
+
+@functools.cache
+def curve_roughness() -> Float64:
+    """Return the matrix of a curve's squared second differences; the first code, a missing value, has none."""
+    differences = np.zeros((SCORE_CODES - 3, SCORE_CODES))
+    differences[:, 1:] = np.diff(np.eye(SCORE_CODES - 1), n=2, axis=0)
+    roughness_CC: Float64 = differences.T @ differences
+    return roughness_CC
+
+
+def _bends(curve_C: Float64) -> Float64:
+    """Return a curve's second differences; a missing value has none."""
+    return np.diff(curve_C[1:], n=2)
+
+
+@functools.cache
+def _roughness_bands() -> Float64:
+    return lower_bands(curve_roughness(), 2)
+
+
+def lower_bands(matrix_CC: Float64, width: int) -> Float64:
+    """Return the diagonal of a symmetric matrix and so many below it, ``(width + 1, C)``, as scipy takes them.
+
+    >>> lower_bands(np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]]), 1).tolist()
+    [[2.0, 2.0, 2.0], [1.0, 1.0, 0.0]]
+    """
+    return np.stack([np.append(np.diag(matrix_CC, -band), np.zeros(band)) for band in range(width + 1)])
+
+
+def pair_roughness(
+    shape: tuple[int, ...], ordered: Sequence[bool], differences: tuple[float, float] = (1.0, 0.0)
+) -> Float64:
+    """Return the matrix of the squared differences between a pair's neighbouring cells ``(C, C)``.
+
+    Args:
+        shape: Bins of both sides.
+        ordered: Whether a side's bins have neighbours; those of a category are held against zero.
+        differences: What first and second differences count.
+    """
+    first_II, second_JJ = (side_roughness(*each, differences) for each in zip(shape, ordered, strict=True))
+    roughness_CC: Float64 = np.kron(first_II, np.eye(shape[1])) + np.kron(np.eye(shape[0]), second_JJ)
+    return roughness_CC
+
+
+def side_roughness(size: int, ordered: bool, differences: tuple[float, float] = (1.0, 0.0)) -> Float64:
+    """Return the matrix of the squared differences of neighbours; the first bin is that of missing values.
+
+    >>> side_roughness(4, True).astype(int).tolist()
+    [[1, 0, 0, 0], [0, 1, -1, 0], [0, -1, 2, -1], [0, 0, -1, 1]]
+    """
+    if not ordered:
+        return np.eye(size)
+    roughness = np.zeros((size, size))
+    roughness[0, 0] = 1
+    for order, count in enumerate(differences, start=1):
+        if count and size - 1 > order:
+            steps = np.diff(np.eye(size - 1), n=order, axis=0)
+            roughness[1:, 1:] += count * (steps.T @ steps)
+    return roughness
+
+
+def _inverses(matrix_KSS: Float64) -> Float64:
+    """Return the inverse of each matrix; they are symmetric and positive definite."""
+    if matrix_KSS.shape[1] == 1:
+        return 1 / matrix_KSS
+    if len(matrix_KSS) == 1:
+        return _inverse(matrix_KSS[0])[None]
+    return np.asarray(np.linalg.inv(matrix_KSS), np.float64)
+
+
+def _inverse(matrix_CC: Float64) -> Float64:
+    """Return the inverse of a symmetric, positive definite matrix, in two thirds of the time of a general one."""
+    inverse_CC: Float64 = torch.cholesky_inverse(torch.linalg.cholesky(torch.from_numpy(matrix_CC))).numpy()
+    return inverse_CC
