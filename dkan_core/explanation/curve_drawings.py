@@ -60,7 +60,9 @@ def _draw_curve(canvas: Canvas, curve: Curve, text: str, earlier: Curve | None) 
     y = even_axis(*_ends([*line, *beside, *marks], [*before, *shown_before, *before_marks]), text)
     values = [point.value or 0.0 for point in [*line, *near]]
     x = scaled_axis(Scale(curve.scale, curve.scale_width), values, short(curve.name, 48))
-    left, right = 2 + y.room_left, canvas.width - (MISSING_WIDTH * len(beside) or 12)
+    # Half of the last number may stand out.
+    beyond = max((text_width(text) / 2 for _, text in x.ticks[-1:]), default=0.0)
+    left, right = 2 + y.room_left, canvas.width - (MISSING_WIDTH * len(beside) or max(12, beyond))
     bottom = canvas.height - 2 - x.room_below
     middle = bottom - DENSITY_HEIGHT
     above = Panel(canvas, Box(left=left, top=8, right=right, bottom=middle), _without_texts(x), y)
@@ -142,7 +144,8 @@ def describe_point(curve: Curve, point: Point, before: float | None = None) -> s
         lines.append(f"in the earlier model {before:+.3f}")
     if point.band is not None:
         lines.append(f"90% band {point.band[0]:+.3f} to {point.band[1]:+.3f}")
-    lines.append(f"80% of rows {point.low:+.3f} to {point.high:+.3f}")
+    if point.low < point.high:
+        lines.append(f"80% of rows {point.low:+.3f} to {point.high:+.3f}")
     lines.append(f"{point.rows:,} rows ({percent(point.rows / max(1, total))})")
     return "\n".join(lines)
 

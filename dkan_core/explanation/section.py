@@ -27,6 +27,8 @@ LABEL_PANELS = 30
 LEAST_TO_FIND = 8
 # Of all labels together: 65 terms of flights, half of them pairs, have 20,000. All terms are in ``explanation.json``.
 TERM_CELLS = 60_000
+# What opens and closes a table takes as much room as so many numbers.
+CELLS_AROUND = 20
 # Columns whose effect changed, and names of columns that one model alone reads.
 SHIFT_ROWS = 12
 # Rows of the table of pairs.
@@ -90,7 +92,9 @@ def _overview(found: Explanation, drawing: Drawing, names: Sequence[str]) -> dic
 def _panel(found: LabelExplanation, drawings: LabelDrawings, cells: int) -> dict[str, Any]:
     """Return what the page shows of a label, with so many numbers of its terms at most."""
     terms = found.terms or []
-    fit = itertools.takewhile(lambda total: total <= cells, itertools.accumulate(term.cells for term in terms))
+    fit = itertools.takewhile(
+        lambda total: total <= cells, itertools.accumulate(term.cells + CELLS_AROUND for term in terms)
+    )
     shown = [_term(term) for term in terms[: len([*fit])] if term.strength > ROUNDING]
     return {
         "name": found.label,
@@ -99,6 +103,7 @@ def _panel(found: LabelExplanation, drawings: LabelDrawings, cells: int) -> dict
         "importance": found.importance,
         "curve_cards": [*zip(found.curves, _curve_cards(found, drawings.curves), strict=True)],
         "ids": found.ids,
+        "additive": found.intercept is not None,
         "intercept": found.intercept,
         "terms": shown,
         "other_terms": len(terms) - len(shown),
@@ -143,6 +148,7 @@ def render_section(
     return render_html(
         "learned",
         label=found.label,
+        additive=found.intercept is not None,
         rows=rows,
         cards=cards,
         ids=found.ids,

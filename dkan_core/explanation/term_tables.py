@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from dkan_core.data.encoding.edges import CodeEdges, code_edges
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, NumericFeature, Preprocessor
 from dkan_core.explanation.additive import TermGroup, term_groups
 from dkan_core.explanation.columns import Column, source_columns
@@ -19,7 +20,7 @@ from dkan_core.explanation.grid import written_value
 from dkan_core.explanation.interactions import ROUNDING, Interaction
 from dkan_core.explanation.scales import written
 from dkan_core.explanation.term_cells import Int64, cells_of, codes_of_values
-from dkan_core.model.additive_shape import SCORE_CODES, Term
+from dkan_core.model.additive_shape import BINARY_CODES, SCORE_CODES, Term
 from dkan_core.model.additive_terms import AdditiveTerms, Float64
 from dkan_core.model.architecture import additive_shape
 
@@ -243,7 +244,7 @@ def bin_starts(terms: AdditiveTerms, term: Term, column: Column, firsts: Int64) 
     """
     if column.scored is None:
         return np.empty(0)
-    if term in terms.layout.binary:
+    if term.size == BINARY_CODES:
         upper = additive_shape(terms.config).upper[terms.layout.binary.index(term)]
         firsts = np.array([0, 1, upper, SCORE_CODES])[firsts]
     return first_values(column.scored, firsts)
@@ -254,19 +255,12 @@ def first_values(feature: NumericFeature, codes_C: Int64) -> Float64:
 
     Args:
         feature: A numeric column.
-        codes_C: Codes of scores, from 1 on.
+        codes_C: Codes of scores.
     """
-    knots = np.asarray(feature.knots, np.float64)
-    above_C = np.searchsorted(codes_of_values(knots, feature), codes_C)
-    inner_C = (above_C > 0) & (above_C < len(knots))
-    low, high = knots[above_C[inner_C] - 1], knots[above_C[inner_C]]
-    while True:
-        middle = low / 2 + high / 2
-        open_ = (middle > low) & (middle < high)
-        if not open_.any():
-            break
-        reached = codes_of_values(middle, feature) >= codes_C[inner_C]
-        low, high = np.where(open_ & ~reached, middle, low), np.where(open_ & reached, middle, high)
-    found_C = np.where(above_C == 0, -np.inf, np.inf)
-    found_C[inner_C] = high
-    return found_C
+    found = code_edges(feature, np.dtype(np.float64))
+    if found is None:
+        # Between knots as far apart as floats can be.
+        codes = codes_of_values(np.array(feature.knots), feature).astype(np.uint8)
+        found = CodeEdges(np.array(feature.knots[1:]), codes, missing=0)
+    starts = np.concatenate([[-np.inf], found.edges, [np.inf]])
+    return starts[np.searchsorted(found.codes, codes_C)]

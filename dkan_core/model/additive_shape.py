@@ -166,7 +166,8 @@ def layout_of(
     >>> [(term.first, term.size, term.features) for term in layout_of(2, (0,), (5, 9), (1,), shape).terms]
     [(0, 256, (1,)), (256, 3, (0,)), (259, 9, (3,))]
     """
-    curved = [feature for feature in range(num_numeric) if feature not in {*binary}]
+    of_two = {*binary}
+    curved = [feature for feature in range(num_numeric) if feature not in of_two]
     sizes: dict[tuple[int, ...], tuple[int, ...]] = {(feature,): (SCORE_CODES,) for feature in curved}
     sizes |= {(feature,): (BINARY_CODES,) for feature in binary}
     sizes |= {(num_numeric + index,): (min(cardinalities[index], MAX_CATEGORIES),) for index in coded}

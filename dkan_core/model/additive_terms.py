@@ -8,6 +8,7 @@ Shape suffixes: N rows, V rows of the table, M members, L labels, I and J bins o
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class AdditiveTerms:
     weight_V: Float64
     """Rows of the training data with each code."""
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """Where the terms lie in the table."""
         return additive_layout(self.config)

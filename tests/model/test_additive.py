@@ -14,10 +14,13 @@ import pytest
 import torch
 
 from dkan_core import FastKANClassifier, TrainConfig, evaluate, explain, predict, train
+from dkan_core.data.encoding.preprocessor import NumericFeature
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.explanation.additive import AdditiveCurves, AdditiveExplainer
+from dkan_core.explanation.term_cells import codes_of_values
+from dkan_core.explanation.term_tables import first_values
 from dkan_core.model.additive import AdditiveFastKAN, envelope
 from dkan_core.model.additive_shape import AdditiveShape, FeatureCuts
 from dkan_core.model.additive_terms import AdditiveTerms, purified, terms_of
@@ -274,10 +277,24 @@ def test_log_odds_are_recomputed_from_explanation_json(saved: SavedModel, prepar
         assert log_odds == pytest.approx(exact, abs=1e-6)
 
 
+def test_codes_begin_at_the_smallest_value_that_has_them() -> None:
+    codes = np.arange(257)
+    for knots, scores in (([0.0, 1.0], [-0.7, 0.7]), ([-999.0, 1e-9, 3.5, 1e6], [-2.0, -1.0, 0.3, 3.0])):
+        feature = NumericFeature(name="x", knots=knots, scores=scores)
+        starts = first_values(feature, codes)
+        known = np.isfinite(starts)
+        assert (codes_of_values(starts[known], feature) >= codes[known]).all() and known.sum() > 50
+        assert (codes_of_values(np.nextafter(starts[known], -np.inf), feature) < codes[known]).all()
+    widest = NumericFeature(name="x", knots=[-1.7e308, 1.7e308], scores=[-3.0, 3.0])
+    assert first_values(widest, np.array([1, 2, 255, 256])).tolist() == [-np.inf, 1.7e308, 1.7e308, np.inf]
+
+
 def test_the_page_shows_every_term_of_an_additive_model(saved: SavedModel, prepared: Path, tmp_path: Path) -> None:
     learned = explain(saved.folder, prepared, tmp_path / "out", split="train", label="label", top=2).labels["label"]
     page = html.unescape((tmp_path / "out/explanation.html").read_text())
-    assert f"the intercept, {learned.intercept:+.4f}" in page and "Gradient" not in page
+    assert f"the intercept, {learned.intercept:+.4f}" in page
+    # Nothing of gradients, which a table has none of, or of columns that change an effect.
+    assert not {"Gradient", "Pale band", "80% of rows"} & {*re.findall("Gradient|Pale band|80% of rows", page)}
     shown = re.findall('<details class="term" data-name="([^"]+)">', page)
     assert {*shown} == {"x", "z", "count", "yes", "kind", "noise", *(name for name in shown if "×" in name)}
     assert len(shown) == len(learned.terms or ()) == 8
