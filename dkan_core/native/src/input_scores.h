@@ -77,41 +77,40 @@ inline void clear_rest(const InputCall& call, const Scores& some, uint16_t* to) 
     memset(to + terms, 0, (2 * words_of(call, some) - terms) * 2);
 }
 
-// The terms of some scores of a row.
-template <int FIXED>
-void fill_scores(const InputCall& call, const Scores& some, int64_t b, float* to) {
+// Calls `run` with the terms of some scores of a row, a vector of scores after the other.
+template <int FIXED, typename Run>
+inline void for_each_vector(const InputCall& call, const Scores& some, int64_t b, const Run& run) {
     const Grid grid = grid_of(call.a);
     float buffer[SCORES_AT_A_TIME];
     const float* x = scores_of(call, some, b, buffer);
     for (int64_t i = 0; i < some.count; i += LANES) {
-        const int64_t count = some.count - i;
         Float terms[MAX_TERMS];
-        terms_of<FIXED>(grid, load_some(x + i, count), terms);
+        terms_of<FIXED>(grid, load_some(x + i, some.count - i), terms);
         for (int64_t t = 0; t <= centers_of<FIXED>(grid.num_centers); ++t) {
-            store_some(to + t * some.count + i, terms[t], count);
+            run(t * some.count + i, some.count - i, terms[t]);
         }
     }
+}
+
+// The terms of some scores of a row.
+template <int FIXED>
+void fill_scores(const InputCall& call, const Scores& some, int64_t b, float* to) {
+    for_each_vector<FIXED>(call, some, b, [&](int64_t place, int64_t count, Float terms) {
+        store_some(to + place, terms, count);
+    });
 }
 
 // The same in parts, each followed by zeros up to its last word.
 template <int FIXED>
 void fill_score_parts(const InputCall& call, const Scores& some, int64_t b, float* words) {
-    const Grid grid = grid_of(call.a);
     const int64_t step = 2 * words_of(call, some), parts = parts_of(call);
     uint16_t* to = reinterpret_cast<uint16_t*>(words);
-    float buffer[SCORES_AT_A_TIME];
-    const float* x = scores_of(call, some, b, buffer);
-    for (int64_t i = 0; i < some.count; i += LANES) {
-        const int64_t count = some.count - i;
-        Float terms[MAX_TERMS];
-        terms_of<FIXED>(grid, load_some(x + i, count), terms);
-        for (int64_t t = 0; t <= centers_of<FIXED>(grid.num_centers); ++t) {
-            for (int64_t part = 0; part < parts; ++part) {
-                store_halves(to + part * step + t * some.count + i, terms[t], count);
-                terms[t] -= rounded(terms[t]);
-            }
+    for_each_vector<FIXED>(call, some, b, [&](int64_t place, int64_t count, Float terms) {
+        for (int64_t part = 0; part < parts; ++part) {
+            store_halves(to + part * step + place, terms, count);
+            terms -= rounded(terms);
         }
-    }
+    });
     for (int64_t part = 0; part < parts; ++part) clear_rest(call, some, to + part * step);
 }
 
