@@ -52,7 +52,9 @@ def mean_contributions(module: TabularModel, preprocessor: Preprocessor, device:
     return means
 
 
-def contributions_frame(module: TabularModel, preprocessor: Preprocessor, arrays: Arrays, device: torch.device) -> Any:
+def contributions_frame(
+    module: TabularModel, preprocessor: Preprocessor, arrays: Arrays, device: torch.device, index: Any = None
+) -> Any:
     """Return a ``DataFrame`` with a column for each source column, or pair of an additive model, and the baseline.
 
     Args:
@@ -60,6 +62,7 @@ def contributions_frame(module: TabularModel, preprocessor: Preprocessor, arrays
         preprocessor: Its encoding.
         arrays: Prepared rows.
         device: Where to compute.
+        index: That of the rows' own ``DataFrame``. Default: their numbers.
 
     Shape:
         - Output: ``(N, F + 1)``; of several labels ``(N, L * (F + 1))``, with labels above the columns
@@ -77,7 +80,7 @@ def contributions_frame(module: TabularModel, preprocessor: Preprocessor, arrays
     baseline_N1L = np.broadcast_to(explainer.baseline, (len(found_NFL), 1, len(explainer.baseline)))
     names = [*(CROSS.join(columns) for columns in explainer.sources), BASELINE]
     frames = [
-        pandas.DataFrame(found, columns=names) for found in np.moveaxis(np.hstack([found_NFL, baseline_N1L]), 2, 0)
+        pandas.DataFrame(found, index, names) for found in np.moveaxis(np.hstack([found_NFL, baseline_N1L]), 2, 0)
     ]
     labels = module.config.labels
     return frames[0] if len(labels) == 1 else pandas.concat(dict(zip(labels, frames, strict=True)), axis=1)

@@ -54,7 +54,7 @@ class ExplainingMixin:
         return importances_F / total if total > 0 else importances_F
 
     def explain(self, X: Any) -> Any:
-        """Return how far each column moved the log-odds of each row, as a pandas ``DataFrame``.
+        """Return how far each column moved the log-odds of each row, as a pandas ``DataFrame`` with the index of ``X``.
 
         The last column, ``baseline``, is the mean log-odds that the contributions start from: with it, a row adds up to
         its log-odds, within 0.001. The method is that of ``dkan predict --reasons``.
@@ -71,8 +71,9 @@ class ExplainingMixin:
         """
         check_is_fitted(self)
         arrays = self._encode(read_features(self, X, fitting=False))
+        index = X.index if hasattr(X, "iloc") else None
         with torch_threads(thread_count(self.n_jobs)):
-            return contributions_frame(self.module_, self.preprocessor_, arrays, self._device)
+            return contributions_frame(self.module_, self.preprocessor_, arrays, self._device, index)
 
     def plot(self, X: Any, y: Any = None) -> Page:
         """Return what the model learned as a page, which notebooks show: importances, and the strongest curves.

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.feature_selection import SelectFromModel
 from sklearn.frozen import FrozenEstimator
@@ -58,6 +59,17 @@ def test_feature_importances_are_shares_and_choose_columns(tmp_path: Path) -> No
 def test_importances_of_several_labels_are_their_mean() -> None:
     found = small(epochs=8).fit(*several()).feature_importances_
     assert found.shape == (4,) and found.sum() == pytest.approx(1) and found.min() > 0.05
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_contributions_have_the_index_of_the_frame(labels: int) -> None:
+    X, y = several()
+    model = small(epochs=1).fit(X, np.nan_to_num(y[:, :labels]).squeeze())
+    rows = X[::50]
+    index = pd.Index(["b", "a", *["c"] * (len(rows) - 2)], name="customer")
+    with pytest.warns(UserWarning, match="fitted without feature names"):
+        found = model.explain(pd.DataFrame(rows, index, [*"abcd"]))
+    assert found.index.equals(index) and np.array_equal(found, model.explain(rows))
 
 
 def test_plot_is_a_page_of_importances_and_curves(tmp_path: Path) -> None:
