@@ -1,5 +1,6 @@
 """Scores of a frame in memory, as a frame of the same kind."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import pyarrow as pa
 
 from dkan_core.data.encoding.like import check_features
 from dkan_core.data.source.column_types import column_types
-from dkan_core.data.source.frames import cast_columns, column_names, frame_table
+from dkan_core.data.source.frames import cast_columns, column_names, frame_table, without_empty_types
 from dkan_core.errors import DataError
 from dkan_core.evaluation.prediction import (
     SCORING_ROWS,
@@ -62,13 +63,13 @@ def _read(saved: SavedModel, frame: Any, columns: Sequence[str]) -> pa.Table:
     for name in columns:
         if name not in there:
             raise DataError(f"{FRAME}: column {name!r} is missing; it was to be passed through")
-    read = [name for name in saved.preprocessor.columns if name in there]
+    counts = Counter(there)
+    read = [name for name in saved.preprocessor.columns if name in counts]
+    for name in read:
+        if counts[name] > 1:
+            raise DataError(f"{FRAME}: column {name!r} occurs {counts[name]} times; expected each name once")
     try:
-        table = frame_table(_select(frame, read), read, FRAME)
-        # Of a column without any value nobody knows what it would hold: pandas says that it is one of numbers.
-        for place, name in enumerate(read):
-            if table[name].null_count == len(table):
-                table = table.set_column(place, name, pa.nulls(len(table)))
+        table = without_empty_types(frame_table(_select(frame, read), read, FRAME))
         types = column_types(FRAME, table.schema)
         check_features(saved.preprocessor, types, FRAME, because=TRAINED_WITH)
         return cast_columns(table, types, FRAME)

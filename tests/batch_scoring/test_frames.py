@@ -56,6 +56,10 @@ def test_mistakes_name_the_column_or_the_setting(trained: TrainResult, table: pa
     frame = table.to_pandas()
     with pytest.raises(DataError, match="the frame: column 'mean_area' is missing; the model was trained with it"):
         predict(trained.model, frame.drop(columns="mean_area"))
+    twice = pd.concat([frame[["mean_area"]], frame], axis=1)
+    for each in (twice, table.append_column("mean_area", table["mean_area"])):
+        with pytest.raises(DataError, match="the frame: column 'mean_area' occurs 2 times; expected each name once"):
+            predict(trained.model, each)
     with pytest.raises(DataError, match="the frame: column 'mean_area' is string; the model was trained with numbers"):
         predict(trained.model, frame.assign(mean_area="large"))
     with pytest.raises(DataError, match="the frame: column 'key' is missing; it was to be passed through"):

@@ -65,6 +65,20 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str, where: str) -> 
         raise TypeError(f"{where}: column {name!r} is {column.type}; expected numbers or text ({error})") from error
 
 
+def without_empty_types(table: pa.Table) -> pa.Table:
+    """Return rows to score: a column without any value has no type, as pandas makes of a missing category a number.
+
+    >>> without_empty_types(pa.table({"city": pa.nulls(2, pa.float64())})).schema.types
+    [DataType(null)]
+    """
+    return pa.table(
+        {
+            name: pa.nulls(len(table)) if column.null_count == len(table) else column
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        }
+    )
+
+
 def nulls_as_numbers(table: pa.Table) -> pa.Table:
     """Return rows to train on: a column without any value counts as one of numbers.
 

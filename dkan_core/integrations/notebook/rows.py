@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table
+from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table, without_empty_types
 from dkan_core.errors import DataError
 from dkan_core.evaluation.metrics import NOT_MEASURED
 
@@ -90,7 +90,7 @@ def read_features(source: object, where: str, names: Sequence[str], *, named: bo
                 f"{place}: feature {index} is {own[index]!r}; the model was trained with {names[index]!r} there"
             )
         for start in range(0, len(checked), rows):
-            yield _table(_slice(checked, start, start + rows), names, place)
+            yield without_empty_types(_table(_slice(checked, start, start + rows), names, place))
 
 
 def read_labelled_rows(source: object, where: str) -> LabelledRows:

@@ -21,7 +21,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.preparation.statistics import sample_rows
 from dkan_core.data.source.column_types import column_types
-from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table
+from dkan_core.data.source.frames import column_names, is_frame, nulls_as_numbers, to_table, without_empty_types
 from dkan_core.data.source.roles import check_kinds, feature_columns
 from dkan_core.data.source.splits import hold_out
 from dkan_core.data.source.targets import check_classes
@@ -49,19 +49,22 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Tabl
     """
     if issparse(X):
         return _ids_of_ones(validate_data(estimator, X, reset=fitting, dtype=None, accept_sparse="csr"))
+    # Of a batch of Arrow, scikit-learn does not know the names.
+    X = pa.table(X) if isinstance(X, pa.RecordBatch) else X
     if is_frame(X):
         X = X if fitting else _select_columns(estimator, X)
         # As an array, a frame of numbers and text would lose the types of its columns.
         validate_data(estimator, X, reset=fitting, skip_check_array=True)
-        if len(X) == 0:
-            raise ValueError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
+        for count, kind in zip(X.shape, ("sample", "feature"), strict=True):
+            if count == 0:
+                raise ValueError(f"Found array with 0 {kind}(s) (shape={X.shape}) while a minimum of 1 is required.")
     else:
         # NaN and infinity are missing values here.
         X = validate_data(estimator, X, reset=fitting, dtype=None, ensure_all_finite=False)
     numbered = [f"x{index}" for index in range(estimator.n_features_in_)]
     table = to_table(X, getattr(estimator, "feature_names_in_", numbered))
     if not fitting:
-        return table
+        return without_empty_types(table)
     table = nulls_as_numbers(table)
     check_kinds(column_types("X", table.schema), "X", "leave it out of X")
     return table

@@ -20,10 +20,27 @@ def test_row_without_a_category_is_scored() -> None:
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"x": rng.normal(size=400), "promo": rng.choice(["a", "b"], 400)})
     model = FastKANClassifier(hidden=(4,), epochs=1, random_state=0, n_jobs=1).fit(X, X["x"] > 0)
-    row = X.head(1).assign(promo=None)
-    assert model.predict_proba(row).shape == (1, 2)
+    missing = [model.predict_proba(X.head(1).assign(promo=nothing)) for nothing in (None, np.nan)]
+    assert np.array_equal(*missing) and missing[0].shape == (1, 2)
     with pytest.raises(TypeError, match="X: column 'promo': each column's argument must be a string or a number"):
         model.predict_proba(X.head(2).assign(promo=["a", 1]))
+
+
+def test_batch_of_arrow_has_names() -> None:
+    X = pa.record_batch({"x": np.arange(40.0), "z": np.arange(40.0)[::-1]})
+    model = FastKANClassifier(hidden=(4,), epochs=1, random_state=0, n_jobs=1).fit(X, np.arange(40) > 20)
+    assert model.feature_names_in_.tolist() == ["x", "z"] and model.predict(X).shape == (40,)
+    with pytest.raises(ValueError, match="must be in the same order"):
+        model.predict(X.select(["z", "x"]))
+
+
+def test_frame_without_columns_or_rows_is_refused() -> None:
+    for X, message in (
+        (pd.DataFrame(index=range(4)), r"0 feature\(s\) \(shape=\(4, 0\)\)"),
+        (pd.DataFrame({"x": []}), r"0 sample\(s\) \(shape=\(0, 1\)\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            FastKANClassifier().fit(X, np.arange(len(X)) % 2)
 
 
 def test_column_that_cannot_be_read_is_named() -> None:
