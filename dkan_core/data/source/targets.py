@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -14,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.format.split_info import SplitInfo
+from dkan_core.data.source.frames import column_names, is_frame
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.hints import counted
 
@@ -22,15 +24,15 @@ Array = npt.NDArray[Any]
 
 def find_classes(y: Any) -> tuple[Array, list[str]]:
     """Return the classes, of several labels their indices, and the names of the labels."""
-    if is_multilabel(y):
-        count = _dense(y).shape[1]
-        given = getattr(y, "columns", [""] * count)
+    count = count_labels(y)
+    if count > 1:
+        given = column_names(y) if is_frame(y) else [""] * count
         names = [str(name) or f"label_{n}" for n, name in enumerate(given)]
         if len(set(names)) < count:
             raise ValueError(f"labels must have names of their own, got {names}")
         return np.arange(count), names
-    name = getattr(y, "name", None)
-    y = column_or_1d(_dense(y), warn=False)
+    name = next(iter(column_names(y)), None) if is_frame(y) else getattr(y, "name", None)
+    y = _single_label(y, "y", warn=False)
     check_classification_targets(y)
     kind = type_of_target(y, input_name="y", raise_unknown=True)
     if kind != "binary":
@@ -41,10 +43,18 @@ def find_classes(y: Any) -> tuple[Array, list[str]]:
     return np.unique(y), [name if isinstance(name, str) and name else "label"]
 
 
-def is_multilabel(y: Any) -> bool:
-    """Tell whether there are several labels: two dimensions, and more than one column."""
+def two_classes(classes: Any) -> Array:
+    """Return the classes that a caller names, in order; ValueError unless there are two."""
+    found: Array = np.unique(classes)
+    if len(found) != 2:
+        raise ValueError(f"classes must be two, got {found.tolist()}")
+    return found
+
+
+def count_labels(y: Any) -> int:
+    """Return how many labels there are: of two dimensions the columns."""
     shape = y.shape if hasattr(y, "shape") else np.asarray(y).shape
-    return len(shape) == 2 and shape[1] > 1
+    return int(shape[1]) if len(shape) == 2 else 1
 
 
 def _dense(y: Any) -> Any:
@@ -52,30 +62,57 @@ def _dense(y: Any) -> Any:
     return y.toarray() if hasattr(y, "toarray") else y if hasattr(y, "shape") else np.asarray(y)
 
 
-def encode_labels(y: Any, classes: Array) -> npt.NDArray[np.uint8]:
-    """Return labels (N, L) of 0, 1 and 255 for not measured."""
-    if not is_multilabel(y):
-        y = column_or_1d(_dense(y), warn=not hasattr(y, "toarray"))
-        unknown = np.setdiff1d(y, classes)
-        if len(unknown):
-            raise ValueError(f"y holds {unknown[0]!r}; the classes are {classes.tolist()}")
+def _single_label(y: Any, where: str, *, warn: bool) -> Array:
+    """Return the class of each row, (N,); ValueError where one is missing, or they are of several types."""
+    y_N: Array = column_or_1d(_dense(y), warn=warn)
+    try:
+        # NaN and NaT differ from themselves; among objects there is None, too.
+        is_object = y_N.dtype.kind == "O"
+        missing = pa.array(y_N, from_pandas=True).null_count if is_object else int(np.count_nonzero(y_N != y_N))
+    except pa.ArrowException as error:
+        raise ValueError(f"{where} must hold values of one type ({error})") from error
+    if missing:
+        raise ValueError(
+            f"Input {where} contains NaN or None: {counted(missing, 'row')} of {len(y_N):,} without a class; leave "
+            "them out"
+        )
+    return y_N
+
+
+def encode_labels(y: Any, classes: Array, labels: int, where: str = "y") -> npt.NDArray[np.uint8]:
+    """Return labels (N, L) of 0, 1 and 255 for not measured.
+
+    Args:
+        y: The labels.
+        classes: As ``find_classes`` returns them.
+        labels: How many there are to be.
+        where: What messages should call ``y``.
+
+    Raises:
+        ValueError: There are more or fewer, or they hold something else.
+    """
+    if count_labels(y) != labels:
+        raise ValueError(f"{where} has {counted(count_labels(y), 'label')}; expected {labels}")
+    if labels == 1:
+        y = _single_label(y, where, warn=not hasattr(y, "toarray"))
+        unknown = np.setdiff1d(y, classes).tolist()
+        if unknown:
+            raise ValueError(f"{where} holds {unknown[0]!r}; the classes are {classes.tolist()}")
         # The larger of the two is the positive class, as in scikit-learn.
         ones_N = np.asarray(y == classes[-1])
         return ones_N.astype(np.uint8)[:, None]
     try:
-        values_NL = check_array(_dense(y), dtype=np.float64, ensure_all_finite="allow-nan", input_name="y")
+        values_NL = check_array(_dense(y), dtype=np.float64, ensure_all_finite="allow-nan", input_name=where)
     except (TypeError, ValueError) as error:
         # Of text NumPy says that it is no float, and not what to do.
         raise ValueError(
             f"Of several labels each must be 0, 1 or NaN (not measured): {error}. Compare each column with the value "
             "that counts as 1, such as (y == 'yes').astype(float)"
         ) from error
-    if values_NL.shape[1] != len(classes):
-        raise ValueError(f"y has {counted(values_NL.shape[1], 'label')}; expected {len(classes)}")
     measured_NL = ~np.isnan(values_NL)
     wrong = np.setdiff1d(values_NL[measured_NL], [0, 1])
     if len(wrong):
-        raise ValueError(f"Of several labels each must be 0, 1 or NaN (not measured); y holds {wrong[0]:g}")
+        raise ValueError(f"Of several labels each must be 0, 1 or NaN (not measured); {where} holds {wrong[0]:g}")
     return np.where(measured_NL, values_NL, NOT_MEASURED).astype(np.uint8)
 
 
@@ -112,14 +149,18 @@ def find_class_weights(class_weight: Any, labels_NL: npt.NDArray[np.uint8], clas
         classes: As ``find_classes`` returns them.
 
     Raises:
-        ValueError: It is neither, names a class that there is none of, or there are several labels.
+        ValueError: It is neither, names a class that there is none of, holds a weight that is not above 0, or there are
+            several labels.
     """
     if class_weight is None:
         return None
     if labels_NL.shape[1] > 1:
         raise ValueError("class_weight is for one label; of several set label_weights or pos_weight")
     y = classes[labels_NL[:, 0].astype(np.int64)]
-    return np.asarray(compute_class_weight(class_weight, classes=classes, y=y), dtype=np.float32)
+    weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=y), dtype=np.float32)
+    if not (np.isfinite(weights) & (weights > 0)).all():
+        raise ValueError(f"class_weight must be numbers above 0, got {class_weight}")
+    return weights
 
 
 def with_class_weights(

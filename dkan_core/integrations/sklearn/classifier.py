@@ -20,6 +20,7 @@ from dkan_core.data.source.targets import (
     find_class_weights,
     find_classes,
     labelled,
+    two_classes,
     with_class_weights,
 )
 from dkan_core.evaluation.prediction import best_device, log_odds, torch_threads
@@ -227,7 +228,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         Args:
             X: Frame or array of rows, with the columns of the first call.
             y: As of ``fit``; both classes must occur.
-            classes: Both classes; looked at by the first call alone. Default: those in ``y``.
+            classes: Both classes; looked at by the first call alone, and not of several labels. Default: those in
+                ``y``.
             sample_weight: As of ``fit``.
             eval_set: As of ``fit``.
 
@@ -240,7 +242,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         table = read_features(self, X, fitting=is_first)
         found, names = find_classes(y)
         if is_first:
-            self.classes_ = found if classes is None else np.unique(classes)
+            self.classes_ = found if classes is None or len(names) > 1 else two_classes(classes)
         initial = None if is_first else read_initial(self)
         # What the first call left out stays out, whatever later rows hold there.
         table = table if is_first else table.select(self.preprocessor_.columns)
@@ -258,7 +260,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         parameters: dict[str, Any],
     ) -> Self:
         check_threshold(self.threshold)
-        labels_NL = encode_labels(y, self.classes_)
+        labels_NL = encode_labels(y, self.classes_, len(names))
         check_consistent_length(table, labels_NL)
         weight_N = None if sample_weight is None else check_weights(sample_weight, labels_NL)
         # A row of weight 0 must not decide anything, such as which rows are held out.
@@ -275,7 +277,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
             train = random.permutation(rows)
             valid_X, valid_y = one_pair(eval_set)
             valid_table = read_features(self, valid_X, fitting=False)
-            valid = {"labels": encode_labels(valid_y, self.classes_)}
+            valid = {"labels": encode_labels(valid_y, self.classes_, len(names), "y of eval_set")}
             check_consistent_length(valid_table, valid["labels"])
             check_classes(valid["labels"], "eval_set")
             # Probabilities are calibrated on these rows, and are to be those of the weighted ones.

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.utils import check_consistent_length
 
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.source.targets import encode_labels
@@ -26,6 +27,7 @@ def learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
 
     Raises:
         DataError: There are fewer than two rows.
+        ValueError: ``y`` has more or fewer rows or labels, or holds something else.
     """
     rows, names = len(next(iter(arrays.values()))), classifier.labels_
     if rows < 2:
@@ -33,7 +35,8 @@ def learned_page(classifier: Any, arrays: Arrays, y: Any) -> Page:
     if y is None:
         labels_NL = np.full((rows, len(names)), NOT_MEASURED, np.uint8)
     else:
-        labels_NL = encode_labels(y, classifier.classes_)
+        labels_NL = encode_labels(y, classifier.classes_, len(names))
+        check_consistent_length(next(iter(arrays.values())), labels_NL)
     with tempfile.TemporaryDirectory(prefix="dkan-") as scratch:
         classifier.save(Path(scratch) / "model")
         saved = SavedModel(Path(scratch) / "model")

@@ -77,8 +77,8 @@ def one_pair(eval_set: EvalSet) -> tuple[Any, Any]:
         ValueError: There are several pairs, or something else.
     """
     pairs = eval_set if isinstance(eval_set, list) else [eval_set]
-    if len(pairs) != 1 or len(pairs[0]) != 2:
-        raise ValueError(f"eval_set must be one pair (X, y), or a list of one; got {len(pairs)} of them")
+    if len(pairs) != 1 or not isinstance(pairs[0], tuple | list) or len(pairs[0]) != 2:
+        raise ValueError("eval_set must be one pair (X, y), or a list of one such pair")
     return pairs[0]
 
 

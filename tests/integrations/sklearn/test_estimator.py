@@ -181,7 +181,7 @@ def test_eval_set_is_what_decides_the_best() -> None:
     found = average_precision_score(held_out[1] == "on time", model.predict_proba(held_out[0])[:, 1])
     assert model.validation_average_precision_ == pytest.approx(found)
     assert model.n_iter_ < 50
-    with pytest.raises(ValueError, match=r"y holds 'early'; the classes are \['late', 'on time'\]"):
+    with pytest.raises(ValueError, match=r"y of eval_set holds 'early'; the classes are \['late', 'on time'\]"):
         small().fit(X, y, eval_set=(X, y.replace("late", "early")))
     with pytest.raises(ValueError, match=r"eval_set \(5 rows\): one class only"):
         small().fit(X, y, eval_set=(X[y == "late"][:5], y[y == "late"][:5]))

@@ -39,6 +39,9 @@ def test_class_weight_is_refused_where_it_means_nothing() -> None:
         small(class_weight="balanced").fit(X, y)
     with pytest.raises(ValueError, match="class_weight"):
         small(class_weight="even").fit(*frame())
+    for weight in (0, -1, np.nan):
+        with pytest.raises(ValueError, match=r"class_weight must be numbers above 0, got \{'late': 1"):
+            small(class_weight={"late": 1, "on time": weight}).fit(*frame())
 
 
 def test_feature_importances_are_shares_and_choose_columns(tmp_path: Path) -> None:
@@ -82,6 +85,10 @@ def test_plot_is_a_page_of_importances_and_curves(tmp_path: Path) -> None:
     assert "site" in (tmp_path / "learned.html").read_text()
     with pytest.raises(DataError, match="X: has 1 row; explaining takes two or more"):
         model.plot(X[:1])
+    with pytest.raises(ValueError, match=r"inconsistent numbers of samples: \[600, 3\]"):
+        model.plot(X, y[:3])
+    with pytest.raises(ValueError, match="y has 3 labels; expected 1"):
+        model.plot(X, several()[1])
 
 
 def test_verbose_prints_a_line_for_each_evaluation(capsys: pytest.CaptureFixture[str]) -> None:

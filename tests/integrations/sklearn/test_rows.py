@@ -95,9 +95,35 @@ def test_labels_may_have_no_name_and_be_sparse() -> None:
     sparse = csr_matrix([[0, 1], [1, 0], [1, 1]])
     classes, names = find_classes(sparse)
     assert names == ["label_0", "label_1"]
-    assert np.array_equal(encode_labels(sparse, classes), sparse.toarray())
+    assert np.array_equal(encode_labels(sparse, classes, 2), sparse.toarray())
     classes, names = find_classes(sparse[:, 1:])
-    assert names == ["label"] and np.array_equal(encode_labels(csr_matrix([[0], [1]]), np.arange(2)), [[0], [1]])
+    assert names == ["label"] and np.array_equal(encode_labels(csr_matrix([[0], [1]]), np.arange(2), 1), [[0], [1]])
+
+
+def test_labels_have_the_names_of_a_frames_columns() -> None:
+    assert find_classes(pd.DataFrame({"late": [0, 1]}))[1] == ["late"]
+    assert find_classes(pa.table({"late": [0, 1], "early": [1, 0]}))[1] == ["late", "early"]
+
+
+@pytest.mark.parametrize("y", [["late", None, "early"], [0, 1, np.nan], pd.Series([1, pd.NA, 0], dtype="Int64")])
+def test_row_without_a_class_is_refused(y: Any) -> None:
+    y = pd.Series(y)
+    with pytest.raises(ValueError, match="Input y contains NaN or None: 1 row of 3 without a class; leave them out"):
+        find_classes(y)
+    with pytest.raises(ValueError, match="Input y of eval_set contains NaN or None: 1 row of 3"):
+        encode_labels(y, y.dropna().unique(), 1, "y of eval_set")
+
+
+def test_labels_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ValueError, match="y must hold values of one type"):
+        find_classes(pd.Series(["late", 1]))
+    with pytest.raises(ValueError, match=r"y holds 'never'; the classes are \['early', 'late'\]"):
+        encode_labels(np.array(["never"]), np.array(["early", "late"]), 1)
+    for shape, labels in (((4,), 2), ((4, 2), 1), ((4, 3), 2)):
+        with pytest.raises(ValueError, match=f"y has {(*shape, 1)[1]} labels?; expected {labels}"):
+            encode_labels(np.zeros(shape), np.arange(2), labels)
+    with pytest.raises(ValueError, match=r"classes must be two, got \[0, 1, 2\]"):
+        FastKANClassifier().partial_fit([[1.0], [2.0]], [0, 1], classes=[0, 1, 2])
 
 
 def test_eval_set_may_be_a_list_of_one_pair() -> None:
@@ -107,5 +133,6 @@ def test_eval_set_may_be_a_list_of_one_pair() -> None:
     pair = (X[:100], y[:100])
     first, second = (FastKANClassifier(**settings).fit(X[100:], y[100:], eval_set=given) for given in (pair, [pair]))
     assert first.validation_average_precision_ == second.validation_average_precision_
-    with pytest.raises(ValueError, match="eval_set must be one pair"):
-        FastKANClassifier(**settings).fit(X, y, eval_set=[pair, pair])
+    for wrong in ([pair, pair], [], (X, y, y), [X]):
+        with pytest.raises(ValueError, match="eval_set must be one pair"):
+            FastKANClassifier(**settings).fit(X, y, eval_set=wrong)
