@@ -26,7 +26,12 @@ from dkan_core.data.source.targets import (
 from dkan_core.evaluation.prediction import best_device, log_odds, torch_threads
 from dkan_core.integrations.sklearn.editing import EditingMixin
 from dkan_core.integrations.sklearn.explaining import ExplainingMixin
-from dkan_core.integrations.sklearn.parameters import plain_parameters, thread_count, train_config
+from dkan_core.integrations.sklearn.parameters import (
+    constructor_parameters,
+    plain_parameters,
+    thread_count,
+    train_config,
+)
 from dkan_core.integrations.sklearn.persistence import describe_classifier, read_classifier, write_classifier
 from dkan_core.integrations.sklearn.predicting import PredictingMixin, check_threshold
 from dkan_core.integrations.sklearn.rows import EvalSet, fit_encoding, hold_out_rows, one_pair, read_features
@@ -361,7 +366,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
             DataError: The folder is no model, or a file of it is damaged.
         """
         saved, description = read_classifier(folder, cls._get_param_names())
-        model = cls(**description.constructor_parameters())
+        model = cls(**constructor_parameters(description.parameters))
         model.module_, model.architecture_, model.preprocessor_ = saved.module, saved.config, saved.preprocessor
         model.metrics_ = saved.metrics
         model.classes_ = description.class_array()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
+from numbers import Integral
 from typing import Any
 
 from dkan_core.config import TrainConfig, build_config
@@ -12,13 +13,34 @@ def plain_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return parameters as JSON holds them; a random state that is no number is None.
 
     >>> import numpy as np
-    >>> plain_parameters({"hidden": (8,), "epochs": np.int64(3), "random_state": np.random.RandomState(0)})
-    {'hidden': [8], 'epochs': 3, 'random_state': None}
+    >>> plain_parameters({"hidden": (np.int64(8),), "class_weight": {1: 2.0}, "random_state": np.random.RandomState(0)})
+    {'hidden': [8], 'class_weight': [[1, 2.0]], 'random_state': None}
     """
-    plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in parameters.items()}
+    plain = {name: _plain(value) for name, value in parameters.items()}
+    if isinstance(plain.get("class_weight"), dict):
+        # As pairs, since JSON has no keys but text.
+        plain["class_weight"] = _plain([*plain["class_weight"].items()])
     if not isinstance(plain["random_state"], int):
         plain["random_state"] = None
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def constructor_parameters(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the classifier was made with, of what ``plain_parameters`` made of it.
+
+    >>> constructor_parameters({"hidden": [8], "class_weight": [[1, 2.0]]})
+    {'hidden': (8,), 'class_weight': {1: 2.0}}
+    """
+    parameters = {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+    if isinstance(parameters.get("class_weight"), tuple):
+        parameters["class_weight"] = dict(parameters["class_weight"])
+    return parameters
 
 
 def train_config(parameters: Mapping[str, Any], seed: int) -> TrainConfig:
@@ -42,6 +64,6 @@ def thread_count(n_jobs: int | None) -> int:
     cores = available_cores()
     if n_jobs is None:
         return cores
-    if n_jobs == 0:
-        raise ValueError("n_jobs must not be 0")
+    if not isinstance(n_jobs, Integral) or n_jobs == 0:
+        raise ValueError(f"n_jobs must be None or a whole number other than 0, got {n_jobs!r}")
     return min(n_jobs, cores) if n_jobs > 0 else max(1, cores + 1 + n_jobs)

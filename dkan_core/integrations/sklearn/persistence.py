@@ -20,7 +20,16 @@ from dkan_core.utils.storage.paths import is_remote, local_path
 from dkan_core.utils.storage.remote import exchange_remote, local_copy
 
 # Parameters of the classifier that a model's architecture knows.
-MODEL_PARAMETERS = ("members", "hidden", "num_centers", "dropout", "binary_dropout", "embedding_dim", "sketch_rank")
+MODEL_PARAMETERS = (
+    "model",
+    "members",
+    "hidden",
+    "num_centers",
+    "dropout",
+    "binary_dropout",
+    "embedding_dim",
+    "sketch_rank",
+)
 
 # Longer than any class's name: so that a damaged dtype, such as <U500000000, cannot ask for gigabytes.
 MAX_CLASS_BYTES = 1 << 16
@@ -58,11 +67,6 @@ class Description(Schema):
     def class_array(self) -> npt.NDArray[Any]:
         """Return the classes as the classifier holds them."""
         return np.array(self.classes, dtype=self.class_dtype)
-
-    def constructor_parameters(self) -> dict[str, Any]:
-        """Return the parameters as the classifier takes them: widths are a tuple, which JSON does not know."""
-        hidden = self.parameters.get("hidden")
-        return {**self.parameters, **({"hidden": tuple(hidden)} if isinstance(hidden, list) else {})}
 
 
 def describe_classifier(classes: npt.NDArray[Any], feature_names: npt.NDArray[Any] | None, **facts: Any) -> Description:

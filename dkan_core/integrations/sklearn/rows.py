@@ -4,6 +4,7 @@ Shape suffixes: N rows, L labels.
 """
 
 import warnings
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -111,8 +112,8 @@ def hold_out_rows(
     Raises:
         ValueError: ``fraction`` is none, or one of the two would lack a class.
     """
-    if not 0 < fraction < 1:
-        raise ValueError(f"validation_fraction must be between 0 and 1, got {fraction}")
+    if not (isinstance(fraction, Real) and 0 < fraction < 1):
+        raise ValueError(f"validation_fraction must be a number between 0 and 1, got {fraction!r}")
     train, held_out = (rows[part] for part in hold_out(labels_NL[rows], fraction, random))
     for name, part in (("rows to train on", train), ("validation rows held out", held_out)):
         check_classes(labels_NL[part], name, "; give fit an eval_set")

@@ -362,8 +362,6 @@ def test_wrong_input_is_named() -> None:
         small(quality="good").fit(X, y)
     with pytest.raises(ConfigError, match=r"dropout must be from 0 to 0\.99, got 2"):
         small(dropout=2.0).fit(X, y)
-    with pytest.raises(ValueError, match=r"validation_fraction must be between 0 and 1, got 1"):
-        small(validation_fraction=1.0).fit(X, y)
     with pytest.raises(
         ValueError, match=r"validation rows held out \(10 rows\): one class only; .*give fit an eval_set"
     ):
