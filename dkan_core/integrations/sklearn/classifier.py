@@ -34,7 +34,14 @@ from dkan_core.integrations.sklearn.parameters import (
 )
 from dkan_core.integrations.sklearn.persistence import describe_classifier, read_classifier, write_classifier
 from dkan_core.integrations.sklearn.predicting import PredictingMixin, check_threshold
-from dkan_core.integrations.sklearn.rows import EvalSet, fit_encoding, hold_out_rows, one_pair, read_features
+from dkan_core.integrations.sklearn.rows import (
+    EvalSet,
+    check_sparsity,
+    fit_encoding,
+    hold_out_rows,
+    one_pair,
+    read_features,
+)
 from dkan_core.integrations.sklearn.training import Initial, print_evaluation, read_initial, train_on_arrays
 
 Array = npt.NDArray[Any]
@@ -249,8 +256,10 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         if is_first:
             self.classes_ = found if classes is None or len(names) > 1 else two_classes(classes)
         initial = None if is_first else read_initial(self)
-        # What the first call left out stays out, whatever later rows hold there.
-        table = table if is_first else table.select(self.preprocessor_.columns)
+        if not is_first:
+            check_sparsity(table, self.preprocessor_)
+            # What the first call left out stays out, whatever later rows hold there.
+            table = table.select(self.preprocessor_.columns)
         settings = {**self.get_params(), "epochs": 1, "blend": False, "refit": False}
         return self._fit(table, y, names, sample_weight, eval_set, initial, settings)
 
@@ -307,6 +316,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         return self
 
     def _encode(self, table: pa.Table) -> Arrays:
+        check_sparsity(table, self.preprocessor_)
         return self.preprocessor_.transform(table, "X")
 
     def _take_history(self, history: list[dict[str, Any]]) -> None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from dkan_core.config import TrainConfig, build_config
 from dkan_core.utils.resources import available_cores
@@ -64,6 +65,6 @@ def thread_count(n_jobs: int | None) -> int:
     cores = available_cores()
     if n_jobs is None:
         return cores
-    if not isinstance(n_jobs, Integral) or n_jobs == 0:
+    if not isinstance(n_jobs, int | np.integer) or n_jobs == 0:
         raise ValueError(f"n_jobs must be None or a whole number other than 0, got {n_jobs!r}")
     return min(n_jobs, cores) if n_jobs > 0 else max(1, cores + 1 + n_jobs)

@@ -44,6 +44,16 @@ class PredictingMixin:
         probabilities_NL = to_probability(self._log_odds(X))
         return np.hstack([1 - probabilities_NL, probabilities_NL]) if self._is_binary else probabilities_NL
 
+    def predict_log_proba(self, X: Any) -> npt.NDArray[np.float32]:
+        """Return the logarithms of the probabilities, also of those that are next to 0.
+
+        Shape:
+            - Output: as of ``predict_proba``
+        """
+        log_odds_NL = self._log_odds(X)
+        both_NL = np.hstack([-log_odds_NL, log_odds_NL]) if self._is_binary else log_odds_NL
+        return -np.logaddexp(np.float32(0), -both_NL)
+
     def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
         """Return log-odds.
 

@@ -4,7 +4,6 @@ Shape suffixes: N rows, L labels.
 """
 
 import warnings
-from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -96,6 +95,14 @@ def _ids_of_ones(X: csr_matrix) -> pa.Table:
     return pa.table({SPARSE_COLUMN: lists})
 
 
+def check_sparsity(table: pa.Table, preprocessor: Preprocessor) -> None:
+    """Raise ValueError where one of rows to score and rows of ``fit`` was a sparse matrix, and the other was not."""
+    is_sparse, was_sparse = (names == [SPARSE_COLUMN] for names in (table.column_names, preprocessor.columns))
+    if is_sparse != was_sparse:
+        fitted, remedy = ("sparse", "scipy.sparse.csr_matrix(X)") if was_sparse else ("dense", "X.toarray()")
+        raise ValueError(f"X is {'sparse' if is_sparse else 'dense'}, and that of fit was {fitted}; give {remedy}")
+
+
 def _select_columns(estimator: BaseEstimator, X: Any) -> Any:
     """Return a frame's columns in the order of training, where that order was not the caller's own."""
     if not estimator._columns_by_name or not {*estimator.feature_names_in_} <= {*column_names(X)}:
@@ -112,7 +119,7 @@ def hold_out_rows(
     Raises:
         ValueError: ``fraction`` is none, or one of the two would lack a class.
     """
-    if not (isinstance(fraction, Real) and 0 < fraction < 1):
+    if not (isinstance(fraction, float | int | np.floating) and 0 < fraction < 1):
         raise ValueError(f"validation_fraction must be a number between 0 and 1, got {fraction!r}")
     train, held_out = (rows[part] for part in hold_out(labels_NL[rows], fraction, random))
     for name, part in (("rows to train on", train), ("validation rows held out", held_out)):

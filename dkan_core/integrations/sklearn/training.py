@@ -15,6 +15,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.in_memory import ArraysReader
 from dkan_core.data.source.targets import split_info
+from dkan_core.integrations.sklearn.explaining import ExplainingMixin
 from dkan_core.model.model_folder import WEIGHTS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.roles.in_process import SingleResult, train_single
@@ -51,11 +52,17 @@ def read_initial(init_model: Any) -> Initial:
     Raises:
         DataError: There is no model, or it is damaged.
         NotFittedError: The classifier is not fitted.
+        TypeError: It is neither a classifier nor a path.
     """
     if isinstance(init_model, str | Path):
         with local_copy(init_model) as folder:
             saved = SavedModel(folder)
         return Initial(InitialModel.of(saved.module, saved.preprocessor), saved.files.read(WEIGHTS))
+    if not isinstance(init_model, ExplainingMixin):
+        raise TypeError(
+            "init_model must be a fitted FastKANClassifier, or the path or URI of a model folder, got "
+            f"{type(init_model).__name__}"
+        )
     check_is_fitted(init_model)
     module = init_model.module_
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}

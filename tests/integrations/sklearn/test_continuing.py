@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.dummy import DummyClassifier
 
 from dkan_core import ConfigError, DataError, FastKANClassifier, TrainResult
 from dkan_core.data.source.frames import to_table
@@ -74,6 +75,9 @@ def test_more_rows_by_and_by_make_it_better(first: FastKANClassifier) -> None:
 
 def test_what_does_not_fit_is_refused(first: FastKANClassifier, trained: TrainResult) -> None:
     X, y = rows()
+    for wrong in (3, DummyClassifier().fit(X, y)):
+        with pytest.raises(TypeError, match=f"init_model must be a fitted FastKANC.*, got {type(wrong).__name__}"):
+            FastKANClassifier(**SMALL).fit(X, y, init_model=wrong)
     with pytest.raises(DataError, match="X: column 'site' is missing; init_model was trained with it"):
         FastKANClassifier(**SMALL).fit(X[["size"]], y, init_model=first)
     with pytest.raises(ConfigError, match=r"hidden \(9,\): the model of init_from has \(8,\)"):

@@ -81,6 +81,7 @@ def test_frame_with_categories_and_missing_values_is_learned() -> None:
     model = small(epochs=20).fit(X, y)
     assert model.classes_.tolist() == ["late", "on time"] and model.feature_names_in_.tolist() == list(X)
     assert average_precision_score(truth == "on time", model.predict_proba(fresh)[:, 1]) > 0.9
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(fresh)), model.predict_proba(fresh), rtol=1e-4)
     assert model.score(fresh, truth) > 0.85 and set(model.predict(fresh)) == {"late", "on time"}
     assert model.validation_average_precision_ == max(entry["average_precision"] for entry in model.history_)
     assert model.n_iter_ == len(model.history_)
@@ -125,6 +126,7 @@ def test_several_labels_may_be_unmeasured() -> None:
         measured = ~np.isnan(y[:, index])
         assert average_precision_score(y[measured, index], probabilities[measured, index]) > 0.9
     assert np.array_equal(model.decision_function(X) > 0, probabilities > 0.5)
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), probabilities, rtol=1e-5)
 
 
 def test_unmeasured_labels_change_nothing() -> None:

@@ -34,6 +34,16 @@ def test_batch_of_arrow_has_names() -> None:
         model.predict(X.select(["z", "x"]))
 
 
+def test_sparse_and_dense_rows_are_told_apart() -> None:
+    ones = np.random.default_rng(0).integers(0, 2, (40, 3))
+    rows = {"dense": ones, "sparse": csr_matrix(ones)}
+    for kind, other, remedy in (("dense", "sparse", r"X\.toarray"), ("sparse", "dense", r"scipy\.sparse\.csr_matrix")):
+        model = FastKANClassifier(hidden=(4,), epochs=1, random_state=0, n_jobs=1).fit(rows[kind], ones[:, 0])
+        for call in (model.predict, lambda X, model=model: model.partial_fit(X, ones[:, 0])):
+            with pytest.raises(ValueError, match=f"X is {other}, and that of fit was {kind}; give {remedy}"):
+                call(rows[other])
+
+
 def test_frame_without_columns_or_rows_is_refused() -> None:
     for X, message in (
         (pd.DataFrame(index=range(4)), r"0 feature\(s\) \(shape=\(4, 0\)\)"),
