@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dkan_core.batch_scoring.frames import score_frame
 from dkan_core.batch_scoring.scores_file import check_scores_file, open_scores_file
-from dkan_core.data.source.files import find_parquet
+from dkan_core.data.source.files import find_parquet, source_paths
 from dkan_core.data.source.frames import is_frame
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.evaluation.drift.unseen import UnseenValues
@@ -97,15 +97,15 @@ def predict(
             raise ConfigError(f"out: {out}: the scores of a frame are returned; leave it out, or score Parquet")
         with local_copy(model) as folder:
             return score_frame(SavedModel(folder), sources, columns, reasons)
+    chosen = source_paths(sources)
     if out is None:
         raise ConfigError("out is not given: name the file for the scores of Parquet; those of a frame are returned")
-    return _predict_file(model, sources, out, columns, reasons, overwrite=overwrite)
+    return _predict_file(model, chosen, out, columns, reasons, overwrite=overwrite)
 
 
 def _predict_file(
-    model: str | Path, sources: Sources, out: str | Path, columns: list[str], reasons: int, *, overwrite: bool
+    model: str | Path, chosen: list[str], out: str | Path, columns: list[str], reasons: int, *, overwrite: bool
 ) -> int:
-    chosen = [sources] if isinstance(sources, (str, Path)) else list(sources)
     with naming_swapped(chosen):
         paths = [path for source in chosen for path in find_parquet([source])]
     if not is_remote(out) and str(local_path(out).resolve()) in {str(Path(path).resolve()) for path in paths}:

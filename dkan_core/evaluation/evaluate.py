@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pydantic import ConfigDict
 
 from dkan_core.data.format.shard_writer import Arrays
+from dkan_core.data.source.files import source_paths
 from dkan_core.errors import ConfigError, DataError, redact
 from dkan_core.evaluation import column_summary, curves, leakage
 from dkan_core.evaluation import metrics as metric
@@ -154,7 +155,7 @@ def evaluate(
     """
     if worst_errors < 0:
         raise ConfigError(f"worst_errors must be 0 or more, got {worst_errors}")
-    places = [str(place) for place in ([data] if isinstance(data, (str, Path)) else data)]
+    places = source_paths(data)
     columns = [label] if isinstance(label, str) else list(label)
     # Other programs write files of this name, too.
     check_file_is_ours(f"{out}/{METRICS}", beginning=b"{", mark=b'"average_precision"')

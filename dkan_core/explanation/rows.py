@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 from markupsafe import Markup
 
-from dkan_core.data.source.files import find_parquet
+from dkan_core.data.source.files import find_parquet, source_paths
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.prediction import best_device, output_schema, scored_batches, torch_threads
 from dkan_core.explanation.drawings import percent
@@ -82,7 +82,7 @@ def explain_rows(
     """
     if top < 1:
         raise ConfigError(f"top must be 1 or more, got {top}")
-    paths = find_parquet([sources] if isinstance(sources, (str, Path)) else list(sources))
+    paths = find_parquet(source_paths(sources))
     with staged_folder(out, names=(PAGE,), overwrite=overwrite) as folder:
         with local_copy(model) as model_folder:
             saved = SavedModel(model_folder)

@@ -8,6 +8,7 @@ from typing import Any
 from dkan_core.config import PrepareConfig
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import manifest_text
+from dkan_core.data.source.files import source_paths
 from dkan_core.errors import ConfigError
 from dkan_core.inspection.checks import count_distinct, find_auc, find_drift, label_suspicions, suspicions
 from dkan_core.inspection.rows import UNLABELLED, InspectedRows, read_prepared, read_raw
@@ -137,7 +138,7 @@ def inspect_data(sources: str | Path | Sequence[str | Path], config: PrepareConf
         ConfigError: Settings are given for prepared data, or are no settings of a fit.
         DataError: The data are not what was expected; the message names file and column.
     """
-    chosen = [str(source) for source in ([sources] if isinstance(sources, (str, Path)) else sources)]
+    chosen = source_paths(sources)
     prepared = [place for place in chosen if manifest_text(place) is not None]
     if prepared:
         if len(chosen) > 1 or config is not None:

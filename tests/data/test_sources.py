@@ -1,6 +1,7 @@
 """The source files of ``prepare``: which are taken, in whatever order, and what happens when they change."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import DataError, PrepareConfig, prepare, save_pointer
+from dkan_core import (
+    DataError,
+    PrepareConfig,
+    evaluate,
+    explain_rows,
+    inspect_data,
+    predict,
+    prepare,
+    save_pointer,
+    train,
+)
 from dkan_core.data.preparation import prepare as preparation
 from dkan_core.data.source import columns
 from dkan_core.data.source.files import find_parquet
@@ -31,6 +42,24 @@ def test_same_bytes_in_whatever_order_files_are_given(tmp_path: Path) -> None:
         prepare(sources, tmp_path / f"out-{index}", CONFIG)
         outputs.append(contents(tmp_path / f"out-{index}"))
     assert all(output == outputs[0] for output in outputs)
+
+
+@pytest.mark.parametrize("rows", [pa.table({"x": [1]}), np.zeros((2, 2)), [pa.table({"x": [1]})], None])
+def test_rows_in_memory_are_no_sources(rows: Any, tmp_path: Path) -> None:
+    several = rows if isinstance(rows, list) else [rows]
+    kind = type(several[0]).__name__
+    calls: list[Callable[[], object]] = [
+        lambda: prepare(rows, tmp_path / "out", CONFIG),
+        lambda: inspect_data(rows),
+        lambda: explain_rows("model", rows, tmp_path / "out"),
+        lambda: evaluate("model", rows, tmp_path / "out"),
+        lambda: predict("model", several, tmp_path / "out"),
+    ]
+    for call in calls:
+        with pytest.raises(DataError, match=f"expected Parquet files, .* got a value of type {kind}"):
+            call()
+    with pytest.raises(DataError, match=f"expected a path or URI, got a value of type {type(rows).__name__}"):
+        train(rows, tmp_path / "out")
 
 
 def test_hidden_files_and_folders_are_no_sources(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from dkan_core.data.preparation.reuse import earlier_result, is_reusable
 from dkan_core.data.preparation.statistics import collect_statistics, merge_counts, sample_limit
 from dkan_core.data.preparation.steps import PreparationTask, describe, describe_files, fit, log_unseen, spill_rows
 from dkan_core.data.source.columns import Footer, read_sources
+from dkan_core.data.source.files import source_paths
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.data.source.roles import assign_roles
 from dkan_core.data.source.split_hints import find_split_hints, split_warnings
@@ -110,13 +111,13 @@ def find_task(
     Raises:
         DataError: The sources are not what was expected; the message names file and column.
     """
-    chosen = [sources] if isinstance(sources, (str, Path)) else list(sources)
+    chosen = source_paths(sources)
     if config.extend and config.like is None:
         raise ConfigError("extend: there is nothing to extend; name a model or prepared data with --like")
     reference = None if config.like is None else read_reference(config.like)
     if reference is not None:
         config = reference.complete(config)
-    found = read_sources([str(source) for source in chosen])
+    found = read_sources(chosen)
     files, types, footers = found.files, found.types, found.footers
     where = describe_files(files)
     hints = {}

@@ -5,11 +5,12 @@ import json
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dkan_core.data.source.folders import folder_values
+from dkan_core.data.source.frames import is_frame
 from dkan_core.data.source.text_files import csv_hint, refuse_text
 from dkan_core.errors import DataError
 from dkan_core.utils.storage.failures import readable
@@ -21,6 +22,24 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 MAGIC = b"PAR1"
 
 logger = logging.getLogger(__name__)
+
+
+def source_paths(sources: Any) -> list[str]:
+    """Return the paths and URIs that a caller names, one or several.
+
+    Raises:
+        DataError: It is something else, such as a frame.
+    """
+    # A frame that is iterated over gives the names of its columns.
+    is_one = isinstance(sources, str | os.PathLike) or is_frame(sources) or not isinstance(sources, Iterable)
+    chosen = [sources] if is_one else [*sources]
+    wrong = [each for each in chosen if not isinstance(each, str | os.PathLike)]
+    if wrong:
+        raise DataError(
+            f"expected Parquet files, folders, globs or URIs, got a value of type {type(wrong[0]).__name__}; write "
+            "rows in memory to a Parquet file, or train with FastKANClassifier"
+        )
+    return [str(each) for each in chosen]
 
 
 def find_parquet(sources: Sequence[str | Path]) -> list[str]:
@@ -199,4 +218,4 @@ def listed(sources: str | Path | Sequence[str | Path]) -> list[str]:
     """
     if isinstance(sources, str):
         return [part.strip() for part in sources.replace("\n", ",").split(",") if part.strip()]
-    return [str(sources)] if isinstance(sources, Path) else [str(source) for source in sources]
+    return source_paths(sources)

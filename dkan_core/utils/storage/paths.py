@@ -41,8 +41,10 @@ def filesystem(uri: str | Path) -> tuple[Any, str]:
     return fs, path
 
 
-def check_name(uri: str | Path) -> None:
+def check_name(uri: object) -> None:
     """Raise DataError where ``uri`` can name no file or folder; an empty text would mean the current folder."""
+    if not isinstance(uri, str | os.PathLike):
+        raise DataError(f"expected a path or URI, got a value of type {type(uri).__name__}")
     text = str(uri)
     if not text.strip() or "\0" in text:
         raise DataError(f"{text!r} names no file or folder")
