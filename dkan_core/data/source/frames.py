@@ -140,5 +140,7 @@ def _array(values: Any, name: str, where: str) -> pa.Array | pa.ChunkedArray:
         )
     try:
         return pa.array(values, from_pandas=True)
+    except OverflowError as error:
+        raise TypeError(f"{where}: column {name!r} holds integers of more than 64 bits; make them floats") from error
     except pa.ArrowException as error:
         raise TypeError(f"{where}: column {name!r}: {_mixed(error)}") from error

@@ -18,6 +18,7 @@ from dkan_core.data.encoding.extending import extended_encoding, with_counts
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.like import check_features
 from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.encoding.raw_columns import are_numbers
 from dkan_core.data.encoding.sparse import longest_rows
 from dkan_core.data.preparation.statistics import sample_rows
 from dkan_core.data.source.column_types import column_types
@@ -30,6 +31,9 @@ SPARSE_COLUMN = "columns"
 """What a sparse matrix is called among the columns of a model's encoding."""
 
 Int64 = npt.NDArray[np.int64]
+
+# From where columns are fitted up to the code that called ``fit``.
+OF_CALLER_OF_FIT = 5
 
 
 EvalSet: TypeAlias = tuple[Any, Any] | list[tuple[Any, Any]]
@@ -58,6 +62,11 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Tabl
         for count, kind in zip(X.shape, ("sample", "feature"), strict=True):
             if count == 0:
                 raise ValueError(f"Found array with 0 {kind}(s) (shape={X.shape}) while a minimum of 1 is required.")
+    elif hasattr(X, "columns"):
+        raise TypeError(
+            f"X is a {type(X).__name__}; give a frame of pandas, polars or Arrow (collect() of a lazy one), an array "
+            "or a scipy sparse matrix"
+        )
     else:
         # NaN and infinity are missing values here.
         X = validate_data(estimator, X, reset=fitting, dtype=None, ensure_all_finite=False)
@@ -172,5 +181,13 @@ def _fit_columns(table: pa.Table) -> Preprocessor:
     used = preprocessor.columns
     left_out = [name for name in table.column_names if name not in set(used)]
     if left_out and used:
-        warnings.warn(f"columns {left_out} of X hold no value, or none that repeats: left out", stacklevel=4)
+        warnings.warn(
+            f"columns {left_out} of X hold no value, or none that repeats: left out", stacklevel=OF_CALLER_OF_FIT
+        )
+    if texts := [name for name in features.categorical if are_numbers(sample[name])]:
+        warnings.warn(
+            f"columns {texts} of X hold numbers as text, which become categories, without an order: convert them to "
+            "numbers",
+            stacklevel=OF_CALLER_OF_FIT,
+        )
     return preprocessor

@@ -60,8 +60,24 @@ def test_column_that_cannot_be_read_is_named() -> None:
         to_table(frame.assign(u=pd.cut(frame["x"], 2)), names)
     with pytest.raises(TypeError, match=r"X: column 'u' is sparse; .*\.sparse\.to_dense\(\)"):
         to_table(frame.assign(u=pd.arrays.SparseArray([0.0, 1.0])), names)
+    with pytest.raises(TypeError, match=r"X: column 'u' holds integers of more than 64 bits; make them floats"):
+        to_table(frame.assign(u=[2**70, 1]), names)
     with pytest.raises(TypeError, match="X: column 'u': each column's argument must be a string or a number"):
         to_table(np.array([[1, 1], [2, "a"]], dtype=object), names)
+
+
+def test_frame_that_is_not_in_memory_is_refused() -> None:
+    lazy = type("LazyFrame", (), {"columns": ["x"], "collect": None})()
+    with pytest.raises(TypeError, match=r"X is a LazyFrame; give a frame .*collect\(\)"):
+        FastKANClassifier().fit(lazy, [0, 1])
+
+
+def test_numbers_stored_as_text_are_named() -> None:
+    x = np.random.default_rng(0).integers(0, 400, 200) / 4
+    X = np.column_stack([x.astype(str), np.where(x > 50, "a", "b")])
+    with pytest.warns(UserWarning, match=r"columns \['x0'\] of X hold numbers as text, .*convert") as caught:
+        FastKANClassifier(hidden=(4,), epochs=1, random_state=0, n_jobs=1).fit(X, x > 50)
+    assert caught[0].filename == __file__
 
 
 def test_categories_of_polars_are_text() -> None:
