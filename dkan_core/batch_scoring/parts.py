@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
 from dkan_core.batch_scoring.plan import PlannedFile, ScoredFile, ScoringPlan, open_plan
+from dkan_core.data.encoding.label_columns import positive_of_columns, with_binary_labels
 from dkan_core.data.preparation.steps import label_values
 from dkan_core.data.source.files import find_parquet, listed, stamp, whole_second
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
 from dkan_core.evaluation.drift.measures import Drift, measure
-from dkan_core.evaluation.labelled_rows import positive_of_columns, with_binary_labels
 from dkan_core.evaluation.prediction import best_device, output_batch, output_schema, scored_batches
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from dkan_core.data.encoding.label_columns import label_columns
 from dkan_core.data.source.files import find_parquet, listed, stamp
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.evaluation.prediction import output_schema
@@ -101,8 +102,8 @@ def plan_scoring(
         output_uri: Folder or URI that every process can write to: absent or empty, or one that holds what the same
             plan gave. A file's scores have its name there, below the folder that all files have in common.
         columns: Source columns to pass through.
-        labels: Source columns to compare the scores with, one for each of the model's labels: of 0, 1 or null, or of
-            the values that the model was trained with.
+        labels: Source columns to compare the scores with: those of the model's labels, or others in the order of
+            these; of 0, 1 or null, or of the values that the model was trained with.
         parts: How many parts to share the files out to; where there are fewer files, fewer come.
         overwrite: Whether the scores of another plan may be replaced, or a scoring that was interrupted be discarded.
 
@@ -139,14 +140,10 @@ def plan_scoring(
 def _make_plan(
     saved: SavedModel, model: str, paths: list[str], columns: Sequence[str], labels: Sequence[str], parts: int
 ) -> ScoringPlan:
-    if labels and len(labels) != len(saved.config.labels):
-        raise ConfigError(
-            f"label must name a column for each of the model's labels ({', '.join(saved.config.labels)}), "
-            f"got {', '.join(labels)}"
-        )
+    compared = label_columns(saved.config.labels, labels) if labels else ()
     passed = list(dict.fromkeys(columns))
     stamps = [stamp(path) for path in paths]  # before the footers: a file that is replaced meanwhile is noticed later
-    _, rows = output_schema(saved, paths, passed, labels)
+    _, rows = output_schema(saved, paths, passed, compared)
     # Single files may be empty, as of a writer that had nothing to write.
     if not any(rows):
         raise DataError(f"{paths[0]}: no rows in any source file")
@@ -158,7 +155,7 @@ def _make_plan(
         model=model,
         fingerprint=model_fingerprint(saved.files),
         columns=passed,
-        labels=list(labels),
+        labels=list(compared),
         files=files,
         parts=share_out([file.bytes for file in files], parts),
     )

@@ -136,7 +136,8 @@ def evaluate(
             globs or URIs), every row of which is scored.
         out: Folder or URI for the results.
         split: Of prepared data: "train", "valid" or "test". Default: "test".
-        label: Columns of raw Parquet that hold the labels, in the order of the model's. Default: called as those.
+        label: Columns of raw Parquet that hold the labels: those of the model's labels, or others in the order of
+            these. Default: called as those.
         save_predictions: Also write ``predictions.parquet``: label and probability of each row, in stored order.
         explain: Show what the model learned in the report; takes a few seconds.
         previous: An earlier model, folder or URI, to be scored on the same rows; none there yet is fine.

@@ -10,20 +10,23 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from dkan_core.data.encoding.like import check_features, listed_names
+from dkan_core.data.encoding.label_columns import (
+    check_label_columns,
+    label_columns,
+    positive_of_columns,
+    with_binary_labels,
+)
+from dkan_core.data.encoding.like import check_features
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import MANIFEST, PreparedData, manifest_text, open_prepared
 from dkan_core.data.format.origin import Origin, origin_of, raw_origin
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
-from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.preparation.steps import encode_rows
-from dkan_core.data.source.column_types import column_types, is_number, is_text
+from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.columns import SourceFile, open_parquet, read_batches
 from dkan_core.data.source.files import find_parquet, stamp
-from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.split_hints import describe_split, split_warnings
 from dkan_core.errors import ConfigError, DataError
@@ -38,7 +41,6 @@ from dkan_core.evaluation.prediction import (
 )
 from dkan_core.explanation.reading_back import read_back
 from dkan_core.model.saved_model import SavedModel
-from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
 
 Int64 = npt.NDArray[np.int64]
@@ -160,7 +162,7 @@ class RawRows:
         name: What metrics and report call them.
         paths: Files or URIs, in the order to be read.
         names: What the model calls its labels.
-        columns: Columns that hold them, in the same order; none where they are called as the labels are.
+        columns: Columns that hold them; by default those that are called as the labels are.
         encoding: What the model reads.
         positive: By the model's label, the value that counts as 1; none where its column holds 0 and 1.
 
@@ -180,11 +182,12 @@ class RawRows:
         self.name = self.title = name
         self.split, self.warnings = "", list[str]()
         self.paths, self.labels, self.rows = paths, list(names), 0
+        self.columns = label_columns(names, columns)
         files = []
         for path in self.paths:
             parquet = open_parquet(path)
             types = column_types(path, parquet.schema_arrow)
-            self.columns = _label_columns(types, names, columns, encoding, path)
+            check_label_columns(types, self.columns, encoding, path)
             check_features(encoding, types, path, because=TRAINED_WITH)
             size, modified = stamp(path)
             files.append(SourceFile(path=path, rows=parquet.metadata.num_rows, bytes=size, modified=modified))
@@ -217,57 +220,6 @@ class RawRows:
             "rows": self.rows,
             "label columns": list(self.columns),
         }
-
-
-def positive_of_columns(positive: Mapping[str, str], labels: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
-    """Return by column the value that counts as 1, from that of each label; ``columns`` hold the ``labels``."""
-    return {column: positive[label] for label, column in zip(labels, columns, strict=True) if label in positive}
-
-
-def with_binary_labels(
-    rows: pa.RecordBatch, columns: Sequence[str], positive: Mapping[str, str], where: str
-) -> pa.RecordBatch:
-    """Return rows whose labels are 0, 1 and null, as those that a model was trained with.
-
-    Args:
-        rows: Rows of the source.
-        columns: Columns of labels.
-        positive: By column, the value that counts as 1; none where it holds 0 and 1.
-        where: The file, as messages should call it.
-
-    Raises:
-        DataError: A column holds something else.
-    """
-    rows = with_positive(with_nulls(rows, columns), positive, where)
-    for name in columns:
-        advice = "the model was trained with 0 and 1: convert these values, or name another column"
-        check_binary(name, rows.column(name), where, advice=advice)
-    return rows
-
-
-def _label_columns(
-    types: dict[str, pa.DataType], names: Sequence[str], columns: Sequence[str], encoding: Preprocessor, path: str
-) -> tuple[str, ...]:
-    """Return the columns that hold the labels, in the order of the model's."""
-    if columns and len(columns) != len(names):
-        raise ConfigError(
-            f"label {', '.join(columns)}: the model has {counted(len(names), 'label')} ({', '.join(names)})"
-        )
-    # The model's own names, in whatever order, are meant by name; other columns by their order.
-    chosen = tuple(names) if not columns or {*columns} == {*names} else tuple(columns)
-    fits = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
-    for name in chosen:
-        if name in encoding.columns:
-            raise ConfigError(f"label {name}: is a feature of the model; name a column of labels")
-        if name not in types:
-            others = [column for column in types if column not in {*encoding.columns}]
-            candidates = (
-                f"candidates are {listed_names(others)}" if others else "every column is a feature of the model"
-            )
-            raise DataError(f"{path}: label column {name!r} does not exist; name it with --label: {candidates}")
-        if not any(fit(types[name]) for fit in fits):
-            raise DataError(f"{path}: label column {name!r} is {types[name]}; expected 0, 1 or null")
-    return chosen
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from dkan_core.data.encoding.label_columns import check_label_columns
 from dkan_core.data.encoding.like import check_features
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
@@ -318,13 +319,12 @@ def output_schema(
     for path in paths:
         parquet = open_parquet(path)
         types = column_types(path, parquet.schema_arrow)
-        for name in [*columns, *labels]:
-            if name not in types:
-                why = "it was to be passed through" if name in columns else "it was named as a label"
-                raise DataError(f"{path}: column {name!r} is missing; {why}")
         for name in columns:
+            if name not in types:
+                raise DataError(f"{path}: column {name!r} is missing; it was to be passed through")
             if passed.setdefault(name, types[name]) != types[name]:
                 raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
+        check_label_columns(types, labels, saved.preprocessor, path)
         check_features(saved.preprocessor, types, path, because=TRAINED_WITH)
         rows.append(parquet.metadata.num_rows)
     read_as = saved.preprocessor.folder_types

@@ -21,13 +21,18 @@ from dkan_core import (
     DataError,
     GateError,
     OutputError,
+    PrepareConfig,
+    TrainConfig,
     TrainResult,
     complete_scoring,
+    evaluate,
     measure_drift,
     plan_scoring,
     predict,
+    prepare,
     score_part,
     summarize_scoring,
+    train,
 )
 from dkan_core.batch_scoring import plan
 from dkan_core.batch_scoring.plan import open_plan, share_out
@@ -243,8 +248,9 @@ def test_same_files_are_scored_anew(trained: TrainResult, raw: Path, tmp_path: P
     ("options", "error", "message"),
     [
         ({"parts": 0}, ConfigError, "parts must be at least 1, got 0"),
-        ({"labels": ("label", "site")}, ConfigError, r"each of the model's labels \(label\), got label, site"),
-        ({"labels": ("late",)}, DataError, r"a\.parquet: column 'late' is missing; it was named as a label"),
+        ({"labels": ("label", "site")}, ConfigError, r"label, site: the model has 1 label \(label\)"),
+        ({"labels": ("site",)}, ConfigError, r"label site: is a feature of the model"),
+        ({"labels": ("late",)}, DataError, r"a\.parquet: label column 'late' does not exist; .* candidates are"),
         ({"columns": ("late",)}, DataError, r"column 'late' is missing; it was to be passed through"),
     ],
 )
@@ -293,6 +299,36 @@ def test_files_in_a_bucket_are_scored(trained: TrainResult, raw: Path, tmp_path:
     assert {path.split("/out/")[1] for path in bucket.find(f"{s3}/out")} == {*BOUNDS, "_scoring.json"}
     predict(trained.model, raw / "a.parquet", tmp_path / "alone")
     assert bucket.cat_file(f"{s3}/out/a.parquet") == (tmp_path / "alone").read_bytes()
+
+
+def test_labels_of_the_model_are_found_by_name_and_others_in_their_order(source: Path, tmp_path: Path) -> None:
+    rows = pq.read_table(source)
+    area = rows["mean_area"].to_numpy()
+    rows = rows.append_column("small", pa.array((area < np.nanmedian(area)).astype(np.uint8)))
+    rows = rows.append_column("renamed", rows["label"])
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    prepare(
+        tmp_path / "rows.parquet",
+        tmp_path / "prepared",
+        PrepareConfig(label=("label", "small"), drop=("renamed", "mean_area")),
+    )
+    config = TrainConfig(blend=False, epochs=1, hidden=(4,), workers=1, device="cpu")
+    trained, metrics = train(tmp_path / "prepared", tmp_path / "run", config), []
+    for labels in (("label", "small"), ("small", "label"), ("renamed", "small")):
+        score(trained, tmp_path / "rows.parquet", tmp_path / "out", labels=labels, overwrite=True)
+        metrics.append(summarize_scoring(tmp_path / "out").metrics)
+    assert metrics[0] == metrics[1] == metrics[2]
+    for labels, message in (
+        (
+            ("small", "renamed"),
+            r"label 'small' is in the place of 'label'; .* of the model's labels: label, small",
+        ),
+        (("renamed", "renamed"), r"label 'renamed' is named twice; name a column for each of label, small"),
+    ):
+        for refuse in (plan_scoring, evaluate):
+            arguments = {"labels" if refuse is plan_scoring else "label": labels}
+            with pytest.raises(ConfigError, match=message):
+                refuse(trained.model, tmp_path / "rows.parquet", tmp_path / "none", **arguments)
 
 
 def test_largest_files_are_shared_out_first() -> None:

@@ -23,8 +23,8 @@ def plan_scoring(
         output_uri: Where the scores go, a file for each one of data_uri: s3://, gs:// or a shared volume.
         model_uri: Published model or run folder to score with: s3://, gs:// or a shared volume.
         columns: Columns to pass through to the scores, separated by a comma.
-        label: Columns to compare the scores with, one for each of the model's labels, of 0, 1 or null or of the values
-            that the model was trained with. Empty: none.
+        label: Columns to compare the scores with: those of the model's labels, or others in the order of these; of 0, 1
+            or null, or of the values that the model was trained with. Empty: none.
         num_parts: Parts to distribute the files over; with fewer files there are fewer parts.
         overwrite: Replace the scores of other files, of another model or settings, or discard an interrupted scoring.
         model: Run folder or published model of an upstream step, instead of model_uri.

@@ -1,0 +1,92 @@
+"""Columns of raw Parquet that hold a model's labels: which those are, and their values as those of training."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from dkan_core.data.encoding.like import listed_names
+from dkan_core.data.encoding.preprocessor import Preprocessor
+from dkan_core.data.preparation.statistics import check_binary
+from dkan_core.data.source.column_types import is_number, is_text
+from dkan_core.data.source.positive import with_nulls, with_positive
+from dkan_core.errors import ConfigError, DataError
+from dkan_core.utils.hints import counted
+
+
+def label_columns(labels: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that hold a model's labels, in the order of the labels.
+
+    Args:
+        labels: Of the model.
+        columns: As they were named: the labels themselves in any order, or a column for each label in their order.
+            None: the labels.
+
+    Raises:
+        ConfigError: There are not as many columns as labels, or one of them is meant for two labels.
+    """
+    if columns and len(columns) != len(labels):
+        raise ConfigError(
+            f"label {', '.join(columns)}: the model has {counted(len(labels), 'label')} ({', '.join(labels)})"
+        )
+    if not columns or {*columns} == {*labels}:
+        return tuple(labels)
+    for label, column in zip(labels, columns, strict=True):
+        if columns.count(column) > 1:
+            raise ConfigError(f"label {column!r} is named twice; name a column for each of {', '.join(labels)}")
+        if column != label and column in labels:
+            raise ConfigError(
+                f"label {column!r} is in the place of {label!r}; name the columns in the order of the model's labels: "
+                f"{', '.join(labels)}"
+            )
+    return tuple(columns)
+
+
+def check_label_columns(
+    types: Mapping[str, pa.DataType], columns: Sequence[str], encoding: Preprocessor, path: str
+) -> None:
+    """Raise an error where a file has no such column of labels, or it is a feature of the model.
+
+    Args:
+        types: Of the file's columns.
+        columns: Those of labels.
+        encoding: What the model reads.
+        path: The file, as messages should call it.
+    """
+    fits = (is_number, is_text, pa.types.is_boolean, pa.types.is_null)
+    for name in columns:
+        if name in encoding.columns:
+            raise ConfigError(f"label {name}: is a feature of the model; name a column of labels")
+        if name not in types:
+            others = [column for column in types if column not in {*encoding.columns}]
+            candidates = (
+                f"candidates are {listed_names(others)}" if others else "every column is a feature of the model"
+            )
+            raise DataError(f"{path}: label column {name!r} does not exist; name it with --label: {candidates}")
+        if not any(fit(types[name]) for fit in fits):
+            raise DataError(f"{path}: label column {name!r} is {types[name]}; expected 0, 1 or null")
+
+
+def positive_of_columns(positive: Mapping[str, str], labels: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
+    """Return by column the value that counts as 1, from that of each label; ``columns`` hold the ``labels``."""
+    return {column: positive[label] for label, column in zip(labels, columns, strict=True) if label in positive}
+
+
+def with_binary_labels(
+    rows: pa.RecordBatch, columns: Sequence[str], positive: Mapping[str, str], where: str
+) -> pa.RecordBatch:
+    """Return rows whose labels are 0, 1 and null, as those that a model was trained with.
+
+    Args:
+        rows: Rows of the source.
+        columns: Columns of labels.
+        positive: By column, the value that counts as 1; none where it holds 0 and 1.
+        where: The file, as messages should call it.
+
+    Raises:
+        DataError: A column holds something else.
+    """
+    rows = with_positive(with_nulls(rows, columns), positive, where)
+    for name in columns:
+        advice = "the model was trained with 0 and 1: convert these values, or name another column"
+        check_binary(name, rows.column(name), where, advice=advice)
+    return rows
