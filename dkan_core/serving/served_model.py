@@ -111,6 +111,10 @@ class ServedModel(Model):  # type: ignore[misc]
         wanted = [output.name for output in request.request_outputs or ()] or [*outputs]
         if unknown := [name for name in wanted if name not in outputs]:
             raise DataError(f"{REQUEST}: output {unknown[0]!r} does not exist; outputs are {', '.join(outputs)}")
+        if is_binary and request.from_grpc:
+            # KServe otherwise asks an array for its truth value, which several values do not have.
+            for output in outputs.values():
+                output.set_data_from_numpy(output.data, binary_data=True)
         return InferResponse(
             response_id=request.id or "",
             model_name=self.name,

@@ -5,7 +5,7 @@ import re
 import shutil
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,23 @@ def as_float32(values: list[float]) -> npt.NDArray[np.float32]:
     return np.array(values, dtype=np.float32)
 
 
+def packed(texts: Iterable[bytes]) -> bytes:
+    """Return texts as the Open Inference Protocol has them in binary data."""
+    return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+
+
+def as_bytes(request: Any) -> Any:
+    """Return a gRPC request whose values are beside its tensors, as Triton's client sends them."""
+    found = type(request)()
+    found.CopyFrom(request)
+    for tensor in found.inputs:
+        values = tensor.contents
+        raw = packed(values.bytes_contents) if tensor.datatype == "BYTES" else np.array(values.fp64_contents).tobytes()
+        found.raw_input_contents.append(raw)
+        tensor.ClearField("contents")
+    return found
+
+
 def test_rows_as_objects_get_the_probabilities_of_predict_to_the_bit(
     server: Server, table: pa.Table, expected: npt.NDArray[Any]
 ) -> None:
@@ -88,7 +105,7 @@ def test_columns_sent_as_bytes_get_the_probabilities_of_predict_to_the_bit(
     for tensor in tensors(table):
         data = tensor.pop("data")
         raw.append(
-            b"".join(struct.pack("<I", len(text or "")) + (text or "").encode() for text in data)
+            packed((text or "").encode() for text in data)
             if tensor["datatype"] == "BYTES"
             else np.array([np.nan if value is None else value for value in data]).tobytes()
         )
@@ -124,10 +141,14 @@ def test_grpc_gives_the_probabilities_of_predict_to_the_bit(
         with_reasons = messages.ModelInferRequest(model_name="late", inputs=inputs)
         with_reasons.parameters["reasons"].int64_param = 2
         _, reasons, _ = stub.ModelInfer(with_reasons).outputs
+        in_bytes = stub.ModelInfer(as_bytes(with_reasons))
         with pytest.raises(grpc.RpcError) as refused:
             stub.ModelInfer(messages.ModelInferRequest(model_name="late", inputs=inputs[1:]))
     np.testing.assert_array_equal(np.array(output.contents.fp32_contents, dtype=np.float32), expected[present])
     assert [len(json.loads(of_row)) for of_row in reasons.contents.bytes_contents] == [2] * len(present)
+    probabilities, texts, _ = in_bytes.raw_output_contents
+    np.testing.assert_array_equal(np.frombuffer(probabilities, dtype=np.float32), expected[present])
+    assert texts == packed(reasons.contents.bytes_contents)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert refused.value.details().startswith("request: column 'mean_radius' is missing; the model was trained with it")
 
