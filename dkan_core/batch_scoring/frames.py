@@ -65,7 +65,8 @@ def _read(saved: SavedModel, frame: Any, columns: Sequence[str]) -> pa.Table:
             raise DataError(f"{FRAME}: column {name!r} is missing; it was to be passed through")
     counts = Counter(there)
     read = [name for name in saved.preprocessor.columns if name in counts]
-    for name in read:
+    # A frame of pandas may have them, and then gives all of that name; others of the same name are not read.
+    for name in [*read, *columns]:
         if counts[name] > 1:
             raise DataError(f"{FRAME}: column {name!r} occurs {counts[name]} times; expected each name once")
     try:
