@@ -16,6 +16,14 @@ from dkan_core.utils.storage.outputs import HEAD_BYTES, check_file_free, check_f
 from dkan_core.utils.storage.paths import filesystem
 
 CSV = ".csv"
+# Some bytes are text, but that is known only once they are read.
+NOT_IN_CSV = {
+    pa.types.is_nested: "nested values",
+    pa.types.is_binary: "bytes",
+    pa.types.is_large_binary: "bytes",
+    pa.types.is_fixed_size_binary: "bytes",
+    pa.types.is_binary_view: "bytes",
+}
 
 
 def check_scores_file(out: str | Path, labels: tuple[str, ...], *, overwrite: bool) -> None:
@@ -56,7 +64,8 @@ def open_scores_file(out: str | Path, aside: Path, schema: pa.Schema) -> pcsv.CS
     """
     if Path(str(out)).suffix.lower() != CSV:
         return pq.ParquetWriter(aside, schema)
-    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
-    if nested:
-        raise OutputError(f"{out}: column {nested[0]!r} holds lists, which CSV cannot; let the name end in .parquet")
+    for field in schema:
+        found = next((found for fits, found in NOT_IN_CSV.items() if fits(field.type)), None)
+        if found:
+            raise OutputError(f"{out}: column {field.name!r} holds {found}, which CSV cannot; name a .parquet file")
     return pcsv.CSVWriter(aside, schema)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
@@ -86,7 +87,10 @@ def test_what_is_not_ours_stays_whatever_is_asked(line: str, taken: str, run: Ru
     ("line", "message"),
     [
         ("predict {model} {few} --out s.xlsx", r"s\.xlsx: predictions are written as Parquet or CSV; let the name end"),
-        ("predict {model} {few} --out s.csv --reasons 2", r"s\.csv: column 'label_reasons' holds lists, which CSV"),
+        (
+            "predict {model} {few} --out s.csv --reasons 2",
+            r"s\.csv: column 'label_reasons' holds nested values, which CSV",
+        ),
         ("export {model} --out model.pt", r"model\.pt: models are exported as ONNX; let the name end in \.onnx"),
         (
             "drift {model} {few} --json drift.txt",
@@ -101,6 +105,13 @@ def test_name_that_promises_another_format_is_refused(line: str, message: str, r
     code, _, error = run(line)
     check(code, error, message)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_bytes_are_refused_for_csv(run: Run, tmp_path: Path) -> None:
+    rows = pq.read_table(tmp_path / "few.parquet")
+    pq.write_table(rows.append_column("key", pa.array([b"\xff"] * len(rows))), tmp_path / "keyed.parquet")
+    code, _, error = run("predict {model} keyed.parquet --column key --out s.csv")
+    check(code, error, r"s\.csv: column 'key' holds bytes, which CSV cannot; name a \.parquet file")
 
 
 def test_csv_holds_what_parquet_does(run: Run, tmp_path: Path) -> None:
