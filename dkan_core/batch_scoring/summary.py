@@ -93,8 +93,8 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
         The rows that were scored.
 
     Raises:
-        GateError: A limit is passed. The scores stay as they are, without ``_scoring.json``; with other limits a
-            second call can accept them.
+        GateError: A limit is passed. The scores stay as they are, without ``_scoring.json`` unless an earlier call
+            accepted them; with other limits a second call can do so.
         DataError: A part is not scored yet, or a file has changed since it was written.
     """
     if max_psi < 0 or not 0 <= min_average_precision <= 1:
@@ -106,13 +106,13 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
     done = read_done(place)
     if done is not None and read_plan(place) is None:
         place.remove(WORK)  # where a first call was killed at its end
+        _check_gate(done.metrics, Drift.from_dict(done.drift), max_psi, min_average_precision)
         return done.rows
     place, plan = open_plan(output_uri)
     records = _read_records(place, plan)
     summary = _summarize(place, plan, records)
-    # Both gates before the file that says the scores are fit to be used.
-    _check_average_precision(summary.metrics, min_average_precision)
-    summary.drift.check(max_psi)
+    # Before the file that says the scores are fit to be used.
+    _check_gate(summary.metrics, summary.drift, max_psi, min_average_precision)
     files = sorted((file for record in records for file in record.files), key=lambda file: file.output)
     missing = missing_files(place, files)
     if missing:
@@ -132,6 +132,11 @@ def complete_scoring(output_uri: str | Path, *, max_psi: float = 0.0, min_averag
         place.remove(name)
     logger.info("scored %s to %s in %s", counted(done.rows, "row"), counted(len(files), "file"), output_uri)
     return done.rows
+
+
+def _check_gate(metrics: dict[str, Any] | None, drift: Drift, max_psi: float, min_average_precision: float) -> None:
+    _check_average_precision(metrics, min_average_precision)
+    drift.check(max_psi)
 
 
 def _check_average_precision(metrics: dict[str, Any] | None, limit: float) -> None:

@@ -138,6 +138,9 @@ def test_what_fails_the_gate_is_not_marked_whole(
     assert {name: (out / name).stat().st_mtime_ns for name in BOUNDS} == before
     complete_scoring(out)
     assert names_in(out) == {*BOUNDS, "_scoring.json"}
+    with pytest.raises(GateError, match=message):
+        complete_scoring(out, **limits)
+    assert names_in(out) == {*BOUNDS, "_scoring.json"}
 
 
 def test_gate_by_average_precision_needs_labels(trained: TrainResult, raw: Path, tmp_path: Path) -> None:

@@ -108,6 +108,12 @@ class Drift:
         columns = [{**asdict(column), "examples": list(column.examples)} for column in self.columns]
         return {"rows": self.rows, "max_psi": self.max_psi, "columns": columns}
 
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "Drift":
+        """Return the drift whose ``to_dict`` is given."""
+        columns = [ColumnDrift(**{**column, "examples": tuple(column["examples"])}) for column in plain["columns"]]
+        return cls(rows=plain["rows"], columns=tuple(columns))
+
     def __str__(self) -> str:
         width = max([len(column.name) for column in self.columns] + [6])
         lines = [f"{'column':{width}}  kind      {'PSI':>8} {'KS':>8} {'missing':>8} {'unseen':>8}  drift"]
