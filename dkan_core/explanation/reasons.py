@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import torch
 
 from dkan_core.data.source.column_types import is_number
+from dkan_core.data.source.times import in_seconds
 from dkan_core.explanation.additive import CROSS, AdditiveExplainer
 from dkan_core.explanation.columns import listed_columns, source_columns
 from dkan_core.explanation.contributions import explainer_of
@@ -140,11 +141,15 @@ class ReasonFinder:
 
 
 def value_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the values of a column as text, null where they are missing, as NaN and infinity are."""
+    """Return the values of a column as text, null where they are missing, as NaN and infinity are.
+
+    Durations are in seconds, as the model reads them.
+    """
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     plain = whole.cast(whole.type.value_type) if pa.types.is_dictionary(whole.type) else whole
+    plain = in_seconds(plain) if pa.types.is_duration(plain.type) else plain
     texts = plain.cast(pa.string())
-    if pa.types.is_timestamp(plain.type):
+    if pa.types.is_timestamp(plain.type) or pa.types.is_time(plain.type):
         # Before the time zone.
         texts = pc.replace_substring_regex(texts, r"\.0+(Z|[+-]\d+)?$", r"\1")
     return pc.if_else(pc.is_finite(plain), texts, None) if pa.types.is_floating(plain.type) else texts

@@ -75,3 +75,9 @@ def test_dates_and_weekdays_are_written_as_such(tmp_path: Path) -> None:
 def test_reasons_write_fractions_of_seconds_where_there_are_some(zone: str | None, beyond: int, text: str) -> None:
     times = pa.array([int(1_357_084_800e9) + beyond, None], pa.timestamp("ns", zone))
     assert value_texts(times).to_pylist() == [text, None]
+
+
+def test_reasons_write_durations_in_seconds_and_times_of_the_day_as_clocks_do() -> None:
+    durations = pa.array([90_000, 1_500, None], pa.duration("ms"))
+    assert value_texts(durations).to_pylist() == ["90", "1.5", None]
+    assert value_texts(pa.array([3_720_000_000, None], pa.time64("us"))).to_pylist() == ["01:02:00", None]
