@@ -6,6 +6,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from dkan_core.config.schema import STRICT, Expected, reports_config_errors, setting
+from dkan_core.errors import ConfigError
 
 # What URLs, Kubernetes and Prometheus all take as it is.
 MODEL_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
@@ -53,3 +54,7 @@ class ServeConfig:
 
     grace_seconds: Annotated[int, Field(ge=0, le=86_400)] = setting(30, "Server")
     """Seconds that requests have to finish in once the server is told to stop."""
+
+    def __post_init__(self) -> None:
+        if self.port and self.port == self.grpc_port:
+            raise ConfigError(f"grpc_port must be another than port, got {self.grpc_port} for both")

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import DataError, TrainResult, predict
+from dkan_core import ConfigError, DataError, TrainResult, predict
+from dkan_core.config import ServeConfig
 from tests.command import check, dkan
 from tests.serving.server import Server, serving
 from tests.training.processes import wait_until
@@ -419,3 +420,9 @@ def test_port_that_is_taken_is_named(
         port = taken.getsockname()[1]
         code = dkan("serve", trained.model, "--host", "127.0.0.1", "--port", port, monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, rf"port {port}: cannot listen there on 127.0.0.1 \(Address already in use\)")
+
+
+def test_two_protocols_on_one_port_are_refused() -> None:
+    with pytest.raises(ConfigError, match="grpc_port must be another than port, got 8080 for both"):
+        ServeConfig(grpc_port=8080)
+    assert ServeConfig(port=0, grpc_port=0).grpc_port == 0, "each takes a free one"
