@@ -24,7 +24,7 @@ from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.utils.hints import counted
 from dkan_core.utils.progress import progress
-from dkan_core.utils.storage.paths import is_remote, local_path
+from dkan_core.utils.storage.paths import filesystem, is_remote, local_path
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.staging import staged_file
 
@@ -108,7 +108,7 @@ def _predict_file(
 ) -> int:
     with naming_swapped(chosen):
         paths = [path for source in chosen for path in find_parquet([source])]
-    if not is_remote(out) and str(local_path(out).resolve()) in {str(Path(path).resolve()) for path in paths}:
+    if _identity(out) in map(_identity, paths):
         raise OutputError(f"{out}: is one of the sources; choose another file")
     with local_copy(model) as folder:
         saved = SavedModel(folder)
@@ -134,6 +134,14 @@ def _predict_file(
         logger.warning("%s", text)
     logger.info("scored %s to %s", counted(total, "row"), out)
     return total
+
+
+def _identity(file: str | Path) -> str:
+    """Return a name that is the same for all spellings of a file's place."""
+    if not is_remote(file):
+        return str(local_path(file).resolve())
+    fs, path = filesystem(str(file))
+    return str(fs.unstrip_protocol(path))
 
 
 def _with_reasons(schema: pa.Schema, finder: ReasonFinder) -> pa.Schema:

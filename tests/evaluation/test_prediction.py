@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -164,6 +165,13 @@ def test_source_is_never_overwritten(trained: TrainResult, table: pa.Table, tmp_
     with pytest.raises(OutputError, match="is one of the sources"):
         predict(trained.model, source, tmp_path / "raw/../raw/part-0.parquet")
     assert source.read_bytes() == before
+    # One that looks like scores: they are replaced on demand.
+    remote, rows = "memory://raw/rows.parquet", table.append_column("label_probability", table["row"])
+    with fsspec.open(remote, "wb") as file:
+        pq.write_table(rows, file)
+    for out in (remote, "memory:///raw/rows.parquet"):
+        with pytest.raises(OutputError, match="is one of the sources"):
+            predict(trained.model, remote, out, overwrite=True)
 
 
 def test_values_that_the_model_does_not_know_are_counted_by_column(
