@@ -259,7 +259,8 @@ def open_evaluation_data(
 
 def _open_raw(saved: SavedModel, data: Sequence[str], split: str | None, label: Sequence[str]) -> RawRows:
     try:
-        paths = [path for source in data for path in find_parquet([source])]
+        # In the order in which they were named; a file that several of them name is counted once.
+        paths = [*dict.fromkeys(path for source in data for path in find_parquet([source]))]
     except DataError as error:
         raise DataError(f"{error}; expected raw Parquet, or prepared data: a folder with {MANIFEST}") from error
     name = data[0] if len(data) == 1 else f"{data[0]} and {len(data) - 1} more"

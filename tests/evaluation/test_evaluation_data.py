@@ -72,12 +72,12 @@ def test_command_takes_several_sources(
     for index in range(2):
         part = rows.drop_columns("label").append_column(name, labels).slice(30 * index, 30)
         pq.write_table(part, tmp_path / f"{index}.parquet")
-    sources = [tmp_path / "0.parquet", f"file://{tmp_path}/1.parquet"]
+    sources = [tmp_path / "0.parquet", f"file://{tmp_path}/1.parquet", tmp_path / "?.parquet"]
     arguments = ["evaluate", trained.model, *sources, "--out", tmp_path / "eval", "--no-explain", *options]
     assert dkan(*arguments, monkeypatch=monkeypatch) == 0
     metrics = json.loads((tmp_path / "eval/metrics.json").read_text())
     assert metrics["rows"] == 60 and metrics["labels"]["label"]["rows"] == 59
-    assert metrics["split"] == f"{sources[0]} and 1 more"
+    assert metrics["split"] == f"{sources[0]} and 2 more"
 
 
 def test_rows_that_the_model_was_trained_on_are_named(
