@@ -103,6 +103,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "predictions over text": (["predict", "{model}", "rows", "--out", "notes.parquet"], r"was not written by dkan"),
     "predictions over a source": (["predict", "{model}", "rows", "--out", "rows/a.parquet"], r"is one of the sources"),
+    "prepared data in the place of raw": (
+        ["predict", "{model}", "{prepared}", "--out", "s.parquet"],
+        r"no Parquet files there .*; it is prepared data: name the raw Parquet",
+    ),
     "loud and quiet": (
         ["prepare", "rows", *PREPARE, "--label", "late", "-q", "-v"],
         r"--quiet and --verbose: choose one",
@@ -112,11 +116,11 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_message_says_what_to_do_instead(
-    mistake: str, here: Path, trained: TrainResult, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    mistake: str, here: Path, prepared: Path, trained: TrainResult, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     words, message = MISTAKES[mistake]
     before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
-    code = dkan(*(word.format(model=trained.model) for word in words), monkeypatch=monkeypatch)
+    code = dkan(*(word.format(model=trained.model, prepared=prepared) for word in words), monkeypatch=monkeypatch)
     check(code, capsys.readouterr().err, message)
     assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
 

@@ -21,6 +21,9 @@ SUFFIXES = (".parquet", ".parq", ".pq")
 # The first bytes of every Parquet file.
 MAGIC = b"PAR1"
 
+# What a folder of prepared data holds.
+PREPARED = ("manifest.json", "train")
+
 logger = logging.getLogger(__name__)
 
 
@@ -59,13 +62,20 @@ def find_partitioned(sources: Sequence[str | Path]) -> dict[str, list[str]]:
     for source in sources:
         files = _list_source(str(source))
         if not files:
-            hint = csv_hint(str(source))
+            hint = _prepared_hint(str(source)) or csv_hint(str(source))
             raise DataError(f"{source}: no Parquet files there (names must end in {', '.join(SUFFIXES)}){hint}")
         above = folder_values(_begin(str(source), files))
         found |= {path: [name for name in folder_values(path) if name not in above] for path in files}
     if not found:
         raise DataError("no source given; name a Parquet file, a folder, a glob or an fsspec URI")
     return {path: found[path] for path in _without_repeats(sorted(found))}
+
+
+def _prepared_hint(source: str) -> str:
+    """Return what a folder is that somebody took for raw data, if it is prepared data."""
+    fs, path = filesystem(source)
+    is_prepared = all(fs.exists(f"{path.rstrip('/')}/{name}") for name in PREPARED)
+    return "; it is prepared data: name the raw Parquet that it was made of, or other rows" if is_prepared else ""
 
 
 def _begin(source: str, files: Sequence[str]) -> str:
