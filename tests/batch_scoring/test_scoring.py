@@ -329,7 +329,7 @@ def test_labels_of_the_model_are_found_by_name_and_others_in_their_order(source:
         (("renamed", "renamed"), r"label 'renamed' is named twice; name a column for each of label, small"),
     ):
         for refuse in (plan_scoring, evaluate):
-            arguments = {"labels" if refuse is plan_scoring else "label": labels}
+            arguments: dict[str, Any] = {"labels" if refuse is plan_scoring else "label": labels}
             with pytest.raises(ConfigError, match=message):
                 refuse(trained.model, tmp_path / "rows.parquet", tmp_path / "none", **arguments)
 

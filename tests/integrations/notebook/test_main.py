@@ -104,8 +104,8 @@ def test_frames_keep_the_names_and_kinds_of_their_columns(tmp_path: Path) -> Non
     assert result.model.feature_names == ("size", "label", "split", "rest", "site")
     x, y = frame(50, 2)
     assert average_precision_score(y, result.predict_proba(x)) == 1
-    missing = [result.predict_proba(x.assign(site=nothing)) for nothing in (None, np.nan)]
-    np.testing.assert_array_equal(*missing)
+    none, nan = (result.predict_proba(x.assign(site=nothing)) for nothing in (None, np.nan))
+    np.testing.assert_array_equal(none, nan)
     with pytest.raises(DataError, match=r"rows: feature 0 is 'site'; the model was trained with 'size' there"):
         result.predict_proba(x[list(x)[::-1]])
     with pytest.raises(DataError, match=r"test_loader: feature 0 is 'site'; train_loader has 'size' there"):

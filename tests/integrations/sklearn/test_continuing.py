@@ -75,6 +75,7 @@ def test_more_rows_by_and_by_make_it_better(first: FastKANClassifier) -> None:
 
 def test_what_does_not_fit_is_refused(first: FastKANClassifier, trained: TrainResult) -> None:
     X, y = rows()
+    wrong: Any
     for wrong in (3, DummyClassifier().fit(X, y)):
         with pytest.raises(TypeError, match=f"init_model must be a fitted FastKANC.*, got {type(wrong).__name__}"):
             FastKANClassifier(**SMALL).fit(X, y, init_model=wrong)

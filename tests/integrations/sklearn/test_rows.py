@@ -20,8 +20,8 @@ def test_row_without_a_category_is_scored() -> None:
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"x": rng.normal(size=400), "promo": rng.choice(["a", "b"], 400)})
     model = FastKANClassifier(hidden=(4,), epochs=1, random_state=0, n_jobs=1).fit(X, X["x"] > 0)
-    missing = [model.predict_proba(X.head(1).assign(promo=nothing)) for nothing in (None, np.nan)]
-    assert np.array_equal(*missing) and missing[0].shape == (1, 2)
+    none, nan = (model.predict_proba(X.head(1).assign(promo=nothing)) for nothing in (None, np.nan))
+    assert np.array_equal(none, nan) and none.shape == (1, 2)
     with pytest.raises(TypeError, match="X: column 'promo': each column's argument must be a string or a number"):
         model.predict_proba(X.head(2).assign(promo=["a", 1]))
 
@@ -159,6 +159,7 @@ def test_eval_set_may_be_a_list_of_one_pair() -> None:
     pair = (X[:100], y[:100])
     first, second = (FastKANClassifier(**settings).fit(X[100:], y[100:], eval_set=given) for given in (pair, [pair]))
     assert first.validation_average_precision_ == second.validation_average_precision_
+    wrong: Any
     for wrong in ([pair, pair], [], (X, y, y), [X]):
         with pytest.raises(ValueError, match="eval_set must be one pair"):
             FastKANClassifier(**settings).fit(X, y, eval_set=wrong)
