@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from threadpoolctl import threadpool_limits
 
 from dkan_core.model.additive import AdditiveFastKAN, bins_of_rows
 from dkan_core.model.additive_shape import Layout, Term
@@ -101,10 +102,12 @@ def purified(terms: AdditiveTerms) -> AdditiveTerms:
     layout, table_VML = terms.layout, terms.table_VML.copy()
     mains = {term.features[0]: term for term in layout.mains}
     bins = bins_of_rows(additive_shape(terms.config), layout)
-    for pair in layout.pairs:
-        for feature, effect in zip(pair.features, _take_main_effects(pair, table_VML, terms.weight_V), strict=True):
-            main = mains[feature]
-            table_VML[main.rows] += effect[bins[main.rows]]
+    # Threads would wait for each other longer than such small matrices take.
+    with threadpool_limits(1, user_api="blas"):
+        for pair in layout.pairs:
+            for feature, effect in zip(pair.features, _take_main_effects(pair, table_VML, terms.weight_V), strict=True):
+                main = mains[feature]
+                table_VML[main.rows] += effect[bins[main.rows]]
     return centered(replace(terms, table_VML=table_VML))
 
 
