@@ -15,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.format.split_info import SplitInfo
+from dkan_core.data.source.column_types import is_text
 from dkan_core.data.source.frames import column_names, is_frame
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.hints import counted
@@ -65,12 +66,17 @@ def _dense(y: Any) -> Any:
 def _single_label(y: Any, where: str, *, warn: bool) -> Array:
     """Return the class of each row, (N,); ValueError where one is missing, or they are of several types."""
     y_N: Array = column_or_1d(_dense(y), warn=warn)
-    try:
-        # NaN and NaT differ from themselves; among objects there is None, too.
-        is_object = y_N.dtype.kind == "O"
-        missing = pa.array(y_N, from_pandas=True).null_count if is_object else int(np.count_nonzero(y_N != y_N))
-    except pa.ArrowException as error:
-        raise ValueError(f"{where} must hold values of one type ({error})") from error
+    if y_N.dtype.kind != "O":
+        # NaN and NaT differ from themselves.
+        missing = int(np.count_nonzero(y_N != y_N))
+    else:
+        try:
+            column = pa.array(y_N, from_pandas=True)
+        except pa.ArrowException as error:
+            raise ValueError(f"{where} must hold values of one type ({error})") from error
+        missing = column.null_count
+        # As objects, scikit-learn knows no classes but text: pandas has booleans so where some were missing.
+        y_N = y_N if is_text(column.type) else column.to_numpy(zero_copy_only=False)
     if missing:
         raise ValueError(
             f"Input {where} contains NaN or None: {counted(missing, 'row')} of {len(y_N):,} without a class; leave "

@@ -96,7 +96,8 @@ def _ids_of_ones(X: csr_matrix) -> pa.Table:
     wrong = X.data[(X.data != 0) & (X.data != 1)]
     if len(wrong):
         raise ValueError(
-            f"A sparse X must hold zeros and ones, got {wrong[0]:g}; give other numbers as an array or a frame"
+            f"A sparse X must hold zeros and ones, got {wrong[0]:g}; give other numbers as an array, as "
+            "ColumnTransformer does with sparse_threshold=0, or as a frame"
         )
     ones = X.astype(np.uint8)
     ones.eliminate_zeros()

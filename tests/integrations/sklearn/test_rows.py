@@ -131,6 +131,15 @@ def test_labels_have_the_names_of_a_frames_columns() -> None:
     assert find_classes(pa.table({"late": [0, 1], "early": [1, 0]}))[1] == ["late", "early"]
 
 
+@pytest.mark.parametrize("values", [[False, True], [0, 1], [0.0, 1.0]])
+def test_classes_may_be_objects(values: list[Any]) -> None:
+    """As pandas has booleans and integers where some were missing."""
+    y = np.array([*values, values[1]], dtype=object)
+    classes, _ = find_classes(y)
+    assert classes.dtype == np.array(values).dtype and classes.tolist() == values
+    assert encode_labels(y, classes, 1).ravel().tolist() == [0, 1, 1]
+
+
 @pytest.mark.parametrize("y", [["late", None, "early"], [0, 1, np.nan], pd.Series([1, pd.NA, 0], dtype="Int64")])
 def test_row_without_a_class_is_refused(y: Any) -> None:
     y = pd.Series(y)
