@@ -18,8 +18,7 @@ from dkan_core.evaluation.prediction import CHUNK_OUTPUTS
 from dkan_core.explanation.columns import Rows, Settings, changed_rows, listed_codes
 from dkan_core.explanation.response import Answers, Change, cut, first_rows, row_count, slices
 from dkan_core.model.base import TabularModel
-from dkan_core.model.blended import BlendedFastKAN
-from dkan_core.model.first_layer import FeatureChange, FirstLayerTerms
+from dkan_core.model.first_layer import Feature, FirstLayerTerms, Stored
 from dkan_core.model.tabular import TabularFastKAN
 
 # Log-odds beyond are probabilities of one in nine million, where float32 leaves no digits: a difference of two of them
@@ -188,24 +187,25 @@ class ModelAnswers(Answers):
             first_MH = self._first_NH[torch.from_numpy(rows_M).to(self._device)]
         else:
             first_MH = self._first({name: array[rows_M] for name, array in self.arrays.items()})
-        scores: dict[int, FeatureChange] = {}
-        codes: dict[int, FeatureChange] = {}
+        after: dict[Feature, Stored] = {}
         for column, cells in settings:
             if cells.scores_P is not None:
-                scores[column.score_index] = self.arrays["numeric"][rows_M, column.score_index], cells.scores_P
+                after["numeric", column.score_index] = cells.scores_P
             if cells.codes_P is not None:
-                codes[column.code_index] = self.arrays["categorical"][rows_M, column.code_index], cells.codes_P
+                after["categorical", column.code_index] = cells.codes_P
             if cells.listed_PS is not None:
                 before_MS = listed_codes(column, self.arrays["sparse"][rows_M])
                 first_MH = first_MH + self._terms.listed(cells.listed_PS) - self._terms.listed(before_MS)
-        difference_MH = self._terms.difference(scores, codes, lambda index: self.arrays["categorical"][rows_M, index])
+
+        def stored_of(feature: Feature) -> Stored:
+            name, index = feature
+            stored_M: Stored = self.arrays[name][rows_M, index]
+            return stored_M
+
+        changes = {feature: (stored_of(feature), after_M) for feature, after_M in after.items()}
+        difference_MH = self._terms.difference(changes, stored_of)
         if difference_MH is not None:
             first_MH.add_(difference_MH)
-        if isinstance(self._model, BlendedFastKAN):
-            read = {name: array for name, array in self.arrays.items() if name != "sparse"}
-            own = [(column, cells) for column, cells in settings if column.listed is None]
-            numeric, categorical, _, _ = self._stored(changed_rows(read, rows_M, own))
-            first_MH[:, self._model.network_width :] = self._model.additive.first_output(numeric, categorical)
         return first_MH
 
 

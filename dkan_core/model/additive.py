@@ -9,6 +9,8 @@ Shape suffixes: B rows, F numeric features, T features with a term, P pairs, V r
 H = M * L, K basis functions, S curved features.
 """
 
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -186,6 +188,32 @@ class AdditiveFastKAN(TabularModel, KernelModule):
             codes_BC = categorical[:, self.coded]
             parts.append(codes_BC.masked_fill(codes_BC >= self.coded_caps, UNSEEN) + self.coded_firsts)
         return torch.cat(parts, dim=1)
+
+    def places_reading(self, slots: Iterable[int], stored_of: Callable[[int], Tensor]) -> Tensor:
+        """Return those of the ``places`` that are of terms which read some features.
+
+        Args:
+            slots: Where these features are in ``place_features``.
+            stored_of: Stored scores or codes ``(B,)`` of the feature there.
+
+        Shape:
+            - Output: ``(B, K)`` int32
+        """
+        chosen = {*slots}
+
+        @functools.cache
+        def main(slot: int) -> Tensor:
+            stored_B, coded = stored_of(slot), slot - self.config.num_numeric
+            if coded < 0:
+                return self.score_rows[slot][score_codes(stored_B).long()]
+            return stored_B.masked_fill(stored_B >= self.coded_caps[coded], UNSEEN) + self.coded_firsts[coded]
+
+        places = [main(slot) for slot in sorted(chosen)]
+        for pair, (first, second) in enumerate(self.pair_slots.T.tolist() if self.layout.pairs else ()):
+            if first in chosen or second in chosen:
+                first_B, second_B = self.bins[main(first)], self.bins[main(second)]
+                places.append(first_B * self.pair_strides[pair] + second_B + self.pair_firsts[pair])
+        return torch.stack(places, dim=1)
 
     def member_logits(
         self,

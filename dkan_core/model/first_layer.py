@@ -31,14 +31,13 @@ Stored = npt.NDArray[Any]
 Feature = tuple[str, int]
 """The array that holds a feature, ``numeric`` or ``categorical``, and its index there; of ``sparse`` the column's."""
 
-CodesOf = Callable[[int], Stored]
-"""Index of a coded feature to its codes."""
+StoredOf = Callable[[Feature], Stored]
+"""A feature to its scores or codes."""
 
 FeatureChange = tuple[Stored, Stored]
 """One feature before and after it changes."""
 
-Changes = Mapping[int, FeatureChange]
-"""Some features, by index."""
+Changes = Mapping[Feature, FeatureChange]
 
 # With as many rows, tables have an entry for each value that is possible, and no search for those that occur.
 UINT8_VALUES = 256
@@ -83,23 +82,27 @@ class FirstLayerTerms:
         self._starts = dict(zip(self._embeddings, starts, strict=False))
         self._one_hots = [] if encoder.indicators is None else encoder.indicators.groups()
 
-    def difference(
-        self, scores: Mapping[int, FeatureChange], codes: Mapping[int, FeatureChange], codes_of: CodesOf
-    ) -> Tensor | None:
-        """Return what is added to the first layer's output when some features change; of a blend, to the network's.
+    def difference(self, changes: Changes, stored_of: StoredOf) -> Tensor | None:
+        """Return what is added to the first layer's output when some features change.
 
         Args:
-            scores: The numeric features that change, by index.
-            codes: The coded features that change, by index.
-            codes_of: Codes of any feature before the change.
+            changes: These features.
+            stored_of: What is stored of any feature before the change.
 
         Shape:
             - Output: ``(M, H)``; None where no term reads these features
         """
+        network_MH = self._network_difference(changes, stored_of)
+        additive_ML = None if self._blend is None else _additive_difference(self._blend, changes, stored_of)
+        if network_MH is None or additive_ML is None:
+            return additive_ML if network_MH is None else self._padded(network_MH)
+        return torch.cat([network_MH, additive_ML], dim=1)
+
+    def _network_difference(self, changes: Changes, stored_of: StoredOf) -> Tensor | None:
         tables: list[Tensor] = []
         places: list[Stored] = []
         start = 0
-        for term in self._terms(scores, codes, codes_of):
+        for term in self._terms(changes, stored_of):
             values_P, before_M, after_M = term.numbered()
             table_PH = term.of(torch.from_numpy(values_P).to(self._encoder.curved.device))
             tables += [table_PH, -table_PH]
@@ -108,7 +111,7 @@ class FirstLayerTerms:
         if not tables:
             return None
         places_MT = torch.from_numpy(np.stack(places, axis=1)).to(self._encoder.curved.device)
-        return self._padded(table_sum(places_MT, torch.cat(tables)))
+        return table_sum(places_MT, torch.cat(tables))
 
     def _padded(self, term_MH: Tensor) -> Tensor:
         """Return a term of the network as one of all outputs."""
@@ -146,7 +149,7 @@ class FirstLayerTerms:
         for feature in self._embeddings if through_basis else ():
             yield [("categorical", feature)], self._embedded_term(feature, stored("categorical", feature))
         for group in self._one_hots:
-            places_M = _places(group, lambda index: arrays["categorical"][:, index])
+            places_M = _places(group, lambda feature: arrays[feature[0]][:, feature[1]])
             term_MH = self._one_hot_term(torch.from_numpy(places_M).to(device))
             yield [("categorical", feature) for feature, _ in group.columns], term_MH
         stop = 1
@@ -182,20 +185,19 @@ class FirstLayerTerms:
         for feature, start in self._starts.items():
             yield ("categorical", feature), slice(start, start + self._embeddings[feature].embedding_dim)
 
-    def _terms(
-        self, scores: Mapping[int, FeatureChange], codes: Mapping[int, FeatureChange], codes_of: CodesOf
-    ) -> Iterator[_Term]:
-        for feature, change in scores.items():
-            of_score = functools.partial(self._binary_term if feature in self._binary else self._curved_term, feature)
-            yield _Term(of_score, change, UINT8_VALUES if change[0].dtype == np.uint8 else 0)
-        for feature, change in codes.items():
-            if feature in self._embeddings:
+    def _terms(self, changes: Changes, stored_of: StoredOf) -> Iterator[_Term]:
+        for (name, feature), change in changes.items():
+            if name == "numeric":
+                of_score = functools.partial(
+                    self._binary_term if feature in self._binary else self._curved_term, feature
+                )
+                yield _Term(of_score, change, UINT8_VALUES if change[0].dtype == np.uint8 else 0)
+            elif feature in self._embeddings:
                 of_code = functools.partial(self._embedded_term, feature)
                 yield _Term(of_code, change, self._encoder.cardinalities[feature])
         for group in self._one_hots:
-            if any(feature in codes for feature, _ in group.columns):
-                before_M = _places(group, codes_of)
-                after_M = _places(group, lambda index: codes[index][1] if index in codes else codes_of(index))
+            if any(("categorical", feature) in changes for feature, _ in group.columns):
+                before_M, after_M = _places(group, stored_of), _places(group, _after(changes, stored_of))
                 yield _Term(self._one_hot_term, (before_M, after_M), 0)
 
     def _binary_term(self, feature: int, stored_P: Tensor) -> Tensor:
@@ -238,10 +240,37 @@ def _embeddings(modules: nn.ModuleList) -> list[nn.Embedding]:
     return [module for module in modules if isinstance(module, nn.Embedding)]
 
 
-def _places(group: OneHotGroup, codes_of: CodesOf) -> Stored:
+def _places(group: OneHotGroup, stored_of: StoredOf) -> Stored:
     """Return the rows of the table of one-hot weights that a group takes."""
-    joint_M = functools.reduce(np.add, (codes_of(index) * np.int64(stride) for index, stride in group.columns))
+    codes = (stored_of(("categorical", index)) * np.int64(stride) for index, stride in group.columns)
+    joint_M = functools.reduce(np.add, codes)
     if group.cap:
         joint_M = np.where(joint_M < group.cap, joint_M, UNSEEN)
     places_M: Stored = group.first + joint_M
     return places_M
+
+
+def _after(changes: Changes, stored_of: StoredOf) -> StoredOf:
+    """Return what is stored of any feature after the change."""
+    return lambda feature: changes[feature][1] if feature in changes else stored_of(feature)
+
+
+def _additive_difference(blend: BlendedFastKAN, changes: Changes, stored_of: StoredOf) -> Tensor | None:
+    """Return what is added to a blend's additive model ``(M, L)``; None where it reads none of these features."""
+    additive, numeric = blend.additive, blend.config.num_numeric
+    features: list[Feature] = [
+        ("numeric", each) if each < numeric else ("categorical", each - numeric)
+        for each, *others in additive.place_features
+        if not others
+    ]
+    slots = [slot for slot, feature in enumerate(features) if feature in changes]
+    if not slots:
+        return None
+
+    def sums(stored_of: StoredOf) -> Tensor:
+        places_MK = additive.places_reading(
+            slots, lambda slot: torch.from_numpy(stored_of(features[slot])).to(blend.bias.device)
+        )
+        return table_sum(places_MK, additive.mean_table(), additive.kernel)
+
+    return sums(_after(changes, stored_of)) - sums(stored_of)
