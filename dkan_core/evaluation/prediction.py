@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,25 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def map_of_threads(chunks: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """Yield a ``map`` that computes chunks on the CPU, each in one thread and as many at once as torch has threads.
+
+    Threads that share a chunk wait for each other many times, and where other work has their cores, nearly all of the
+    CPU time went into waiting.
+
+    Args:
+        chunks: How many there are.
+    """
+    threads = torch.get_num_threads()
+    with torch_threads(1):
+        if threads == 1 or chunks <= 1:
+            yield map
+            return
+        with ThreadPoolExecutor(min(threads, chunks)) as pool:
+            yield pool.map
 
 
 def score(model: TabularModel, arrays: Arrays, device: torch.device) -> npt.NDArray[np.float32]:
@@ -127,13 +147,8 @@ def log_odds(model: TabularModel, arrays: Arrays, device: torch.device) -> Tenso
     threads = torch.get_num_threads()
     step = _chunk_rows(model, rows, threads)
     starts = _starts(rows, step)
-    # Each chunk is computed by one thread: threads that share a chunk wait for each other many times, and where other
-    # work has their cores, nearly all of the CPU time went into waiting.
-    with torch_threads(1):
-        if threads == 1 or len(starts) == 1:
-            return _score_chunks(model, inputs, starts, step, device, map)
-        with ThreadPoolExecutor(min(threads, len(starts))) as pool:
-            return _score_chunks(model, inputs, starts, step, device, pool.map)
+    with map_of_threads(len(starts)) as each:
+        return _score_chunks(model, inputs, starts, step, device, each)
 
 
 def _starts(rows: int, step: int) -> range:

@@ -12,6 +12,7 @@ Shape suffixes: N rows, K background rows, F source columns, Z numbers of a term
 
 import copy
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Self
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch.nn import functional
 from dkan_core.data.encoding.preprocessor import Float64, Preprocessor
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.errors import DataError
+from dkan_core.evaluation.prediction import map_of_threads
 from dkan_core.explanation.additive import AdditiveExplainer
 from dkan_core.explanation.columns import Column, encode_values, listed_columns, source_columns
 from dkan_core.explanation.terms import ColumnTerms
@@ -127,8 +129,12 @@ class ContributionExplainer:
         found_NFL = np.empty((rows, len(self.columns), labels), dtype=np.float32)
         added_NSL = np.empty((*codes_NS.shape, labels), dtype=np.float32)
         numbers = (len(self.columns) + codes_NS.shape[1]) * self._terms.width
-        chunk = max(1, min(CHUNK_STATES // len(self._start_KZ), CHUNK_NUMBERS // numbers))
-        for start in range(0, rows, chunk):
+        on_cpu = self._start_KZ.device.type == "cpu"
+        threads = torch.get_num_threads() if on_cpu else 1
+        most = min(CHUNK_STATES // len(self._start_KZ), CHUNK_NUMBERS // (numbers * threads))
+        chunk = max(1, min(most, -(-rows // threads)))
+
+        def explain_chunk(start: int) -> None:
             part = slice(start, start + chunk)
             terms_NFZ = self._terms.terms({name: array[part] for name, array in arrays.items()})
             explained_NFL, gradient_NZL = self._explain(terms_NFZ)
@@ -136,6 +142,11 @@ class ContributionExplainer:
             if codes_NS.shape[1]:
                 of_codes_NSZ = self._terms.of_codes(codes_NS[part])
                 added_NSL[part] = torch.matmul(of_codes_NSZ, gradient_NZL).cpu().numpy()
+
+        starts = range(0, rows, chunk)
+        with map_of_threads(len(starts)) if on_cpu else nullcontext(map) as each:
+            for _ in each(explain_chunk, starts):
+                pass
         return found_NFL, added_NSL
 
     def _log_odds(self, sum_NZ: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from dkan_core import ConfigError, DataError, FastKANClassifier, TrainResult, pr
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.evaluation.prediction import log_odds
+from dkan_core.evaluation.prediction import log_odds, torch_threads
 from dkan_core.explanation.contributions import BACKGROUND_ROWS, ContributionExplainer, background_rows
 from dkan_core.explanation.reasons import BASELINE
 from dkan_core.model.architecture import ModelConfig
@@ -92,6 +92,25 @@ def test_several_labels_have_contributions_of_their_own(many: tuple[Path, Path])
     assert found_NFL.shape == (6, 3, 3)
     expected_NL = log_odds(saved.module, arrays, CPU).numpy()
     np.testing.assert_allclose(found_NFL.sum(axis=1) + explainer.baseline, expected_NL, atol=1e-4)
+
+
+def test_threads_do_not_share_a_chunk_of_rows(many: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = SavedModel(many[0])
+    rows = pq.read_table(many[0].parent / "rows.parquet").slice(0, 60)
+    arrays = saved.preprocessor.transform(rows, "rows")
+    explainer = ContributionExplainer(saved.module, saved.preprocessor, CPU)
+    finish, seen = explainer._terms.finish, list[int]()
+    monkeypatch.setattr(
+        explainer._terms, "finish", lambda total: (seen.append(torch.get_num_threads()), finish(total))[1]
+    )
+    with torch_threads(3):
+        together = explainer.explain(arrays)
+    assert {*seen} == {1}
+    alone = np.concatenate(
+        [explainer.explain({name: array[row : row + 1] for name, array in arrays.items()}) for row in range(len(rows))]
+    )
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    assert explainer.explain({name: array[:0] for name, array in arrays.items()}).shape == (0, *together.shape[1:])
 
 
 def test_background_spreads_every_column_over_its_distribution(rows: tuple[PreparedData, Arrays]) -> None:
