@@ -16,6 +16,8 @@ SCORING_SUMMARY = "Score tabular Parquet with a trained FastKAN, file by file by
 EVERY_STEP = {
     "step_cpu": {"description": "CPU limit of every step."},
     "step_memory": {"description": "Memory limit of every step."},
+    "step_node_selector": {"description": "Labels that nodes must have for every step. Empty: any node."},
+    "step_tolerations": {"description": "Tolerations of every step, as in a pod's spec. Empty: none."},
 }
 # One field for the seeds of preparation and training, which each describe their own.
 SEED = {"description": "Decides split, shuffle, initialization, batch order and dropout."}

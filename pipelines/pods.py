@@ -34,21 +34,42 @@ CREDENTIALS = (
         description=f"ConfigMap with {', '.join(CONFIG_KEYS[:2])} and the like. May be absent.",
     ),
 )
-PLACEMENT = (
-    Parameter(name="node_selector", type=dict, default={}, description="Labels of the nodes that may run the steps."),
-    Parameter(name="tolerations", type=list, default=[], description="Tolerations of the steps, as in a pod's spec."),
-)
-STEP_RESOURCES = (
+# Apart from training, which alone needs nodes with GPUs: the other steps would hold those for hours.
+OTHER_STEPS = (
     Parameter(name="step_cpu", type=str, default="4", description="CPU limit of every step but training."),
     Parameter(name="step_memory", type=str, default="8Gi", description="Memory limit of every step but training."),
+    Parameter(
+        name="step_node_selector",
+        type=dict,
+        default={},
+        description="Labels that nodes must have for every step but training. Empty: any node.",
+    ),
+    Parameter(
+        name="step_tolerations",
+        type=list,
+        default=[],
+        description="Tolerations of every step but training, as in a pod's spec. Empty: none.",
+    ),
 )
-TRAINING_RESOURCES = (
+TRAINING_STEP = (
     Parameter(
         name="gpu_type", type=str, default="nvidia.com/gpu", description="Resource name of the GPUs on the cluster."
     ),
     Parameter(name="cpu", type=str, default="4", description="CPU limit of the training step."),
     Parameter(
         name="memory", type=str, default="16Gi", description="Memory limit of the training step, with its /dev/shm."
+    ),
+    Parameter(
+        name="node_selector",
+        type=dict,
+        default={},
+        description="Labels that nodes must have for the training step. Empty: any node.",
+    ),
+    Parameter(
+        name="tolerations",
+        type=list,
+        default=[],
+        description="Tolerations of the training step, as in a pod's spec. Empty: none.",
     ),
 )
 VOLUME = (
@@ -60,7 +81,7 @@ VOLUME = (
     ),
 )
 # What every step is given.
-STEP = (IMAGE_PARAMETER, *CREDENTIALS, *PLACEMENT, *STEP_RESOURCES)
+STEP = (IMAGE_PARAMETER, *CREDENTIALS, *OTHER_STEPS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +117,9 @@ class Settings:
     labels: Mapping[str, str] = field(default_factory=lambda: {"app.kubernetes.io/part-of": "dkan"})
     """Labels of every pod."""
 
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of every pod."""
+
     caching: bool = True
     """Whether preparation and training with the same data and settings are taken from an earlier run."""
 
@@ -116,7 +140,7 @@ def configure_pod(
     settings: Settings,
     *,
     cached: bool = False,
-    resources: tuple[str, str] = ("step_cpu", "step_memory"),
+    prefix: str = "step_",
 ) -> PipelineTask:
     """Give a step what every step gets.
 
@@ -125,39 +149,41 @@ def configure_pod(
         values: The form: at least the parameters of ``STEP``.
         settings: What is fixed when the pipeline is compiled.
         cached: Whether its outputs depend on nothing but its inputs.
-        resources: Which parameters limit its CPU and its memory.
+        prefix: How the parameters of its resources and its nodes begin.
     """
     task.set_container_image(values["image"])
     # The key of the cache has the inputs, not what lies at a URI: that is why a fingerprint of the data is among them.
     task.set_caching_options(cached and settings.caching)
-    cpu, memory = resources
-    task.set_cpu_limit(values[cpu]).set_memory_limit(values[memory])
+    cpu, memory = values[f"{prefix}cpu"], values[f"{prefix}memory"]
+    task.set_cpu_limit(cpu).set_memory_limit(memory)
     secret, config_map = values["secret_name"], values["config_map_name"]
     # Optional: where pods have their rights from a service account, there is neither Secret nor ConfigMap.
     # Under names of dkan's own: Kubeflow's launcher, in the same container, takes AWS_... for its own artifacts.
     kubernetes.use_secret_as_env(task, secret, {key: own_name(key) for key in SECRET_KEYS}, optional=True)
     kubernetes.use_secret_as_volume(task, secret, SECRET_PATH, optional=True)
     kubernetes.use_config_map_as_env(task, config_map, {key: own_name(key) for key in CONFIG_KEYS}, optional=True)
-    kubernetes.add_node_selector_json(task, values["node_selector"])
-    kubernetes.add_toleration_json(task, values["tolerations"])
+    kubernetes.add_node_selector_json(task, values[f"{prefix}node_selector"])
+    kubernetes.add_toleration_json(task, values[f"{prefix}tolerations"])
     kubernetes.set_security_context(task, run_as_user=settings.run_as_user, run_as_non_root=settings.run_as_non_root)
     if settings.image_pull_secrets:
         kubernetes.set_image_pull_secrets(task, list(settings.image_pull_secrets))
     for name, value in settings.labels.items():
         kubernetes.add_pod_label(task, name, value)
+    for name, value in settings.annotations.items():
+        kubernetes.add_pod_annotation(task, name, value)
     if settings.volume:
         kubernetes.mount_pvc(task, values["pvc_name"], VOLUME_PATH)
     # The SDK hands a loop or condition what its tasks are registered to take, which leaves out image and resources.
-    task.register_pipeline_channels([values["image"], values[cpu], values[memory]])
+    task.register_pipeline_channels([values["image"], cpu, memory])
     return task
 
 
 def place_training(task: PipelineTask, values: Values, settings: Settings) -> PipelineTask:
-    """Give the training step GPUs, shared memory, retries and its own resources besides.
+    """Give the training step GPUs, shared memory, retries, and its own resources and nodes besides.
 
     The GPU count is text: Kubeflow compiles a number and then gives the pod no GPU.
     """
-    configure_pod(task, values, settings, cached=True, resources=("cpu", "memory"))
+    configure_pod(task, values, settings, cached=True, prefix="")
     task.set_accelerator_type(values["gpu_type"]).set_accelerator_limit(values["num_gpus"])
     task.register_pipeline_channels([values["gpu_type"], values["num_gpus"]])
     retry(task, settings)

@@ -11,7 +11,7 @@ from dkan_core.tracking.mlflow.sweep import VARIABLE as SWEEP_VARIABLE
 from pipelines.form import REQUIRED, Parameter, Values, as_pipeline, bind, merged, parameters_of
 from pipelines.pods import (
     STEP,
-    TRAINING_RESOURCES,
+    TRAINING_STEP,
     VOLUME,
     VOLUME_PATH,
     Settings,
@@ -21,7 +21,7 @@ from pipelines.pods import (
 )
 from pipelines.steps import PipelineStep
 
-PARAMETERS = merged(parameters_of(train_fastkan, leave_out=("checkpoint_key", "data_fingerprint")), TRAINING_RESOURCES)
+PARAMETERS = merged(parameters_of(train_fastkan, leave_out=("checkpoint_key", "data_fingerprint")), TRAINING_STEP)
 
 # Of no use to training: it makes the cache tell data apart, which a URI alone does not.
 KNOWN_BY = Parameter(name="data_fingerprint", type=str, description="Fingerprint of the data.")

@@ -42,6 +42,13 @@ def test_queue_is_a_label_of_every_pod(tmp_path: Path, monkeypatch: pytest.Monke
         assert pod["metadata"]["labels"] == {"app.kubernetes.io/part-of": "dkan", "kueue.x-k8s.io/queue-name": "team"}
 
 
+def test_annotations_keep_autoscalers_off_every_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = run_block("karpenter.sh/do-not-disrupt", tmp_path, monkeypatch)
+    assert lint(path) == []
+    for pod in pods_of(path).values():
+        assert pod["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
+
+
 def test_exit_handler_compiles_around_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = run_block("ExitHandler", tmp_path, monkeypatch)
     pods = pods_of(path)

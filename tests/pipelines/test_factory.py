@@ -33,6 +33,7 @@ def test_settings_reach_the_file(tmp_path: Path) -> None:
         timeout=3600,
         run_as_user=1000,
         labels={"team": "flights"},
+        annotations={"karpenter.sh/do-not-disrupt": "true"},
         caching=False,
         volume=True,
     )
@@ -49,6 +50,7 @@ def test_settings_reach_the_file(tmp_path: Path) -> None:
     )
     for pod in pods.values():
         assert pod["podMetadata"]["labels"] == {"team": "flights"}
+        assert pod["podMetadata"]["annotations"] == {"karpenter.sh/do-not-disrupt": "true"}
         assert pod["securityContext"]["runAsUser"] == "1000"
         assert pod["pvcMount"][0]["pvcNameParameter"] == {"componentInputParameter": "pvc_name"}
 

@@ -10,6 +10,7 @@ import kubernetes_validate
 import pytest
 from kfp import dsl, kubernetes
 
+from pipelines.compiled import package_of
 from pipelines.lint import committed_files
 from pipelines.lint.documents import load
 from tests.pipelines.pods import PodError, pods_of
@@ -61,6 +62,16 @@ def test_gpus_asked_for_reach_a_pod(path: Path) -> None:
     assert parameters(path)["num_gpus"]["parameterType"] == "STRING"
     limits = [pod["spec"]["containers"][0]["resources"]["limits"] for pod in pods_of(path, num_gpus="3").values()]
     assert any(limit.get("nvidia.com/gpu") == "3" for limit in limits), limits
+
+
+def test_nodes_of_training_are_not_those_of_other_steps() -> None:
+    where = {"node_selector": {"gpu": "h100"}, "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}
+    elsewhere = {"step_node_selector": {"pool": "cpu"}, "step_tolerations": [{"key": "batch", "operator": "Exists"}]}
+    for pipeline in ("single-node", "sweep", "batch-scoring"):
+        for name, pod in pods_of(package_of(pipeline), **where, **elsewhere).items():
+            trains = name.endswith("train-fastkan")
+            assert pod["spec"]["nodeSelector"] == ({"gpu": "h100"} if trains else {"pool": "cpu"})
+            assert [each["key"] for each in pod["spec"]["tolerations"]] == ["nvidia.com/gpu" if trains else "batch"]
 
 
 @pytest.fixture(scope="module")
