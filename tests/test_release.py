@@ -18,7 +18,7 @@ TEXTS = [
     *chain.from_iterable(
         folder.glob(pattern)
         for pattern in ("*.md", "*.yml", "**/*.md", "**/*.yaml", "**/*.py")
-        for folder in (ROOT / "components", ROOT / "pipelines", ROOT / "docs")
+        for folder in (ROOT / "components", ROOT / "deploy", ROOT / "docs", ROOT / "pipelines")
     ),
     *ROOT.glob("*.md"),
     *ROOT.glob("*.yml"),

@@ -1,6 +1,9 @@
 """The files for a cluster: what the schemas of Kubernetes accept, with the names and rights that the code needs."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,8 @@ import pytest
 import yaml
 
 from dkan_core.serving import inference_service as serving
-from dkan_core.trainjob.body import CONFIG_KEYS, GROUP, PLURAL, SECRET_KEYS
-from pipelines.pods import CREDENTIALS, VOLUME, Settings
+from dkan_core.trainjob.body import CONFIG_KEYS, GROUP, PLURAL, SECRET_KEYS, SECRET_PATH
+from pipelines.pods import CREDENTIALS, VOLUME, VOLUME_PATH, Settings
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "deploy").glob("*.yaml"))
@@ -79,6 +82,24 @@ def test_names_are_the_defaults_of_the_form() -> None:
     assert named("storage-config.yaml")["metadata"]["name"] == DEFAULTS["config_map_name"]
     claim = named("volume.yaml")
     assert claim["metadata"]["name"] == DEFAULTS["pvc_name"] and claim["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_job_puts_a_folder_on_the_volume_once_however_often_it_runs(tmp_path: Path) -> None:
+    pod = named("volume-data.yaml")["spec"]["template"]["spec"]
+    (copy,) = pod["containers"]
+    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == DEFAULTS["pvc_name"]
+    assert {mount["mountPath"] for mount in copy["volumeMounts"]} == {VOLUME_PATH, SECRET_PATH}
+    sources = [next(iter(source.values()))["name"] for source in copy["envFrom"]]
+    assert sources == [DEFAULTS["secret_name"], DEFAULTS["config_map_name"]]
+    for name in ("flights/a.parquet", "flights/month=1/b.parquet"):
+        (tmp_path / "bucket" / name).parent.mkdir(parents=True)
+        (tmp_path / "bucket" / name).write_text(name)
+    target = tmp_path / "volume/flights"
+    for source in ("bucket/flights", "bucket/flights/"):
+        places = {"SOURCE": f"file://{tmp_path}/{source}", "TARGET": str(target)}
+        subprocess.run([sys.executable, *copy["command"][1:], *copy["args"]], env=os.environ | places, check=True)
+        found = {path.relative_to(target).as_posix() for path in target.rglob("*.parquet")}
+        assert found == {"a.parquet", "month=1/b.parquet"}
 
 
 def test_templates_have_the_keys_that_pods_read() -> None:
