@@ -16,6 +16,7 @@ class Submission:
     version: str
     experiment: str
     run_name: str
+    service_account: str = ""
     run_id: str = ""
     url: str = ""
 

@@ -108,11 +108,19 @@ class PipelinesServer:
         return self.patiently(lambda: self._ensure_experiment(name), self.pace.setup_patience)
 
     def create_run(
-        self, name: str, experiment: str, pipeline: str, version: str, parameters: dict[str, Any]
+        self, name: str, experiment: str, pipeline: str, version: str, parameters: dict[str, Any], account: str = ""
     ) -> tuple[str, str]:
         """Start a run of a pipeline's version; return its id and its address.
 
         Not tried again: a lost answer may have been that of a run that started.
+
+        Args:
+            name: Of the run.
+            experiment: Id of the experiment.
+            pipeline: Id of the pipeline.
+            version: Id of its version.
+            parameters: The values of its form.
+            account: Service account of the steps. Empty: the server chooses.
         """
         reference = kfp_server_api.V2beta1PipelineVersionReference(pipeline_id=pipeline, pipeline_version_id=version)
         run = kfp_server_api.V2beta1Run(
@@ -120,6 +128,7 @@ class PipelinesServer:
             experiment_id=experiment,
             pipeline_version_reference=reference,
             runtime_config=kfp_server_api.V2beta1RuntimeConfig(parameters=parameters),
+            service_account=account or None,
         )
         try:
             created = self.patiently(lambda: self._call(self._client.runs.run_service_create_run, run=run), 0)

@@ -48,6 +48,9 @@ def submit_command(
         str, typer.Option(help="Version to upload the pipeline as, or to reuse. Default: the file's hash.")
     ] = "",
     run_name: Annotated[str, typer.Option(help="Name of the run. Default: pipeline, version and time.")] = "",
+    run_as: Annotated[
+        str, typer.Option(metavar="NAME", help="Service account of the steps. Default: that of the server's runs.")
+    ] = "",
     namespace: Annotated[
         str, typer.Option(help="Namespace, on a server with several users. Default: the pod's, if any.")
     ] = "",
@@ -70,7 +73,9 @@ def submit_command(
 ) -> None:
     """Run a pipeline on a Kubeflow server."""
     credentials = None
-    submission = Submission(pipeline=pipeline, version=version_name, experiment=experiment, run_name=run_name)
+    submission = Submission(
+        pipeline=pipeline, version=version_name, experiment=experiment, run_name=run_name, service_account=run_as
+    )
     try:
         if not wait and (timeout is not None or junit):
             raise RefusedError("--timeout and --junit need --wait")
@@ -114,7 +119,7 @@ def submit(
     say(f"pipeline {name}, version {submission.version}")
     experiment = server.ensure_experiment(submission.experiment)
     submission.run_id, submission.url = server.create_run(
-        submission.run_name, experiment, pipeline, version, request.parameters
+        submission.run_name, experiment, pipeline, version, request.parameters, submission.service_account
     )
     say(f"run: {submission.url}")
     return watch(server, submission.run_id, request.spec["root"]["dag"]["tasks"], timeout, say) if wait else None

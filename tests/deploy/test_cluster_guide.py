@@ -9,6 +9,7 @@ from unittest.mock import create_autospec
 import kfp
 import pytest
 
+from components.image import IMAGE
 from pipelines.compiled import inputs_of, package_of
 from pipelines.lint import lint
 from tests.pipelines.pods import pods_of
@@ -52,7 +53,9 @@ def test_annotations_keep_autoscalers_off_every_pod(tmp_path: Path, monkeypatch:
 def test_exit_handler_compiles_around_the_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = run_block("ExitHandler", tmp_path, monkeypatch)
     pods = pods_of(path)
-    assert "notify" in pods and any(name.endswith("train-fastkan") for name in pods)
+    assert any(name.endswith("train-fastkan") for name in pods)
+    (main,) = pods["notify"]["spec"]["containers"]
+    assert main["image"] == IMAGE and "pip install" not in str(main["args"]), "clusters without internet have neither"
 
 
 @pytest.mark.parametrize(

@@ -43,11 +43,12 @@ FAILED = state(
 def test_without_wait_the_run_is_started_and_its_address_printed(
     run: Callable[..., Result], kubeflow: Kubeflow
 ) -> None:
-    result = run("--version-name", "abc123", "--run-name", "nightly", "--params", "epochs=3")
+    result = run("--version-name", "abc123", "--run-name", "nightly", "--params", "epochs=3", "--run-as", "dkan")
     assert result.exit_code == 0, result.output
     assert f"{kubeflow.host}/#/runs/details/run-1" in result.stdout
     (started,) = kubeflow.runs
     assert started["display_name"] == "nightly" and started["experiment_id"] == "experiment_id-0"
+    assert started["service_account"] == "dkan"
     assert started["pipeline_version_reference"] == {
         "pipeline_id": "pipeline_id-0", "pipeline_version_id": "pipeline_version_id-0"
     }  # fmt: skip
