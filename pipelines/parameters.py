@@ -13,6 +13,7 @@ import typer
 import yaml
 
 from pipelines.compiled import PIPELINES, package_of
+from pipelines.values import find_fault
 
 # What a parameter type of the pipeline spec is called, and how it is read from text.
 PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -43,9 +44,6 @@ TYPES: dict[str, tuple[type, ...]] = {
     "STRUCT": (dict,),
     "LIST": (list,),
 }
-
-# A parameter that another one cannot do without. A run would end with the same message, hours later.
-NEEDED_BY = {"registry_url": "publish_uri"}
 
 KNOWN = ", ".join(PIPELINES)
 
@@ -92,7 +90,7 @@ def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, A
         given: Paths of TOML, JSON or YAML files, and NAME=VALUE texts; what comes later wins, and texts win over files.
 
     Raises:
-        ArgumentError: A file is none, a name is unknown or missing, or a value is of another type.
+        ArgumentError: A file is none, a name is unknown or missing, or a run would fail on a value.
     """
     assignments = [match.groups() for text in given if (match := ASSIGNMENT.fullmatch(text))]
     values: dict[str, Any] = {}
@@ -109,9 +107,9 @@ def read_parameters(inputs: dict[str, Any], given: Sequence[str]) -> dict[str, A
     missing = sorted(name for name, spec in inputs.items() if not spec.get("isOptional") and name not in values)
     if missing:
         raise ArgumentError(f"missing parameter {', '.join(missing)}; the pipeline has {', '.join(sorted(inputs))}")
-    for name, needed in NEEDED_BY.items():
-        if values.get(name) and needed in inputs and not values.get(needed, inputs[needed].get("defaultValue")):
-            raise ArgumentError(f"parameter {name!r} needs {needed!r}, which is empty")
+    defaults = {name: spec.get("defaultValue") for name, spec in inputs.items()}
+    if fault := find_fault(defaults | values):
+        raise ArgumentError(fault)
     return values
 
 

@@ -186,11 +186,33 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
         ([*REQUIRED, "settings=[1]"], r"parameter 'settings' must be a JSON object, got \[1\]"),
         ([*REQUIRED, "tolerations=none"], "parameter 'tolerations' must be a JSON list, got 'none'"),
         (["label=late"], "missing parameter data_uri"),
+        ([*REQUIRED, "secret_name="], "parameter 'secret_name' must be a name, got ''"),
+        ([*REQUIRED, "memory=64GB"], "parameter 'memory' must be a quantity such as 4, 500m or 16Gi, got '64GB'"),
+        ([*REQUIRED, "num_gpus=all"], "parameter 'num_gpus' must be a whole number, got 'all'"),
+        ([*REQUIRED, 'node_selector={"gpu": true}'], "parameter 'node_selector' must be a JSON object of texts"),
+        ([*REQUIRED, 'step_tolerations=["gpu"]'], "parameter 'step_tolerations' must be a JSON list such as"),
+        ([*REQUIRED, "split=80/30/10"], "split must add up to 100"),
+        ([*REQUIRED, "epochs=-3"], "epochs must be from 1 to"),
+        ([*REQUIRED, 'settings={"epoch": 3}'], r"unknown setting 'epoch' \(did you mean 'epochs'\?\)"),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(assignments: list[str], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         read_parameters(inputs_of(package_of(DEFAULT)), assignments)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "assignments", "message"),
+    [
+        ("sweep", [*REQUIRED, "sweep=[3]"], "parameter 'sweep' must be a JSON list such as"),
+        ("sweep", [*REQUIRED, 'sweep=[{"seed": 1}, {"epochs": -3}]'], "epochs must be from 1 to"),
+        ("multi-node", [*REQUIRED, "run_uri=s3://b/r", "prepared_uri=s3://b/p", "memory_per_node=64GB"], "64GB"),
+        ("smoke", ["split=80/30/10"], "split must add up to 100"),
+    ],
+)
+def test_arguments_that_a_step_would_refuse_are_named(pipeline: str, assignments: list[str], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        read_parameters(inputs_of(package_of(pipeline)), assignments)
 
 
 def test_wrong_parameter_ends_the_run_before_it_starts(tmp_path: Path) -> None:

@@ -117,9 +117,9 @@ def test_missing_parameter_is_named_before_the_server_is_asked(kubeflow: Kubeflo
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("settings.toml", 'num_gpus = "4"\ndropout = 1\nepochs = 5'),
-        ("settings.json", '{"num_gpus": "4", "dropout": 1, "epochs": 5}'),
-        ("settings.yaml", "num_gpus: '4'\ndropout: 1\nepochs: 5"),
+        ("settings.toml", 'num_gpus = "4"\nweight_decay = 1\nepochs = 5'),
+        ("settings.json", '{"num_gpus": "4", "weight_decay": 1, "epochs": 5}'),
+        ("settings.yaml", "num_gpus: '4'\nweight_decay: 1\nepochs: 5"),
     ],
 )
 def test_later_parameters_override_earlier_ones_and_files(
@@ -129,7 +129,7 @@ def test_later_parameters_override_earlier_ones_and_files(
     assert run("--params", "epochs=6", "--params", "epochs=7", "--params", str(tmp_path / name)).exit_code == 0
     parameters = kubeflow.runs[0]["runtime_config"]["parameters"]
     assert parameters == {
-        "data_uri": "s3://bucket/flights", "label": "late", "num_gpus": "4", "dropout": 1, "epochs": 7
+        "data_uri": "s3://bucket/flights", "label": "late", "num_gpus": "4", "weight_decay": 1, "epochs": 7
     }  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def test_later_parameters_override_earlier_ones_and_files(
         ("num_gpus = 4", "parameter 'num_gpus' must be text, got 4"),
         ("epochs = 1.5", "parameter 'epochs' must be a whole number, got 1.5"),
         ("epochs = true", "parameter 'epochs' must be a whole number, got True"),
-        ("dropout = inf", "parameter 'dropout' must be finite"),
+        ("weight_decay = inf", "parameter 'weight_decay' must be finite"),
         ("gpus = 4", "unknown parameter 'gpus'; expected one of"),
         ("epochs", "settings.toml: Expected '=' after a key"),
     ],

@@ -1,0 +1,74 @@
+"""Values of a form that a run would fail on, some of them hours after it began."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dkan_core.config import NodesConfig, PrepareConfig, TrainConfig
+from dkan_core.config.forms import config_from_form
+from dkan_core.errors import ConfigError
+from pipelines.lint.executors import COUNT, QUANTITY
+
+# A parameter that another one cannot do without.
+NEEDED_BY = {"registry_url": "publish_uri"}
+
+# Kubeflow refuses an empty name, and gives a pod no GPU where the kind is empty.
+NEVER_EMPTY = ("image", "secret_name", "config_map_name", "pvc_name", "gpu_type")
+QUANTITIES = ("cpu", "memory", "step_cpu", "step_memory")
+SELECTORS = ("node_selector", "step_node_selector")
+OBJECTS = {
+    "tolerations": '[{"key": "gpu", "operator": "Exists"}]',
+    "step_tolerations": '[{"key": "gpu", "operator": "Exists"}]',
+    "sweep": '[{"learning_rate": 0.01}]',
+}
+
+
+def find_fault(form: Mapping[str, Any]) -> str:
+    """Return the first thing that is wrong with the values of a form, each of the type that the form says.
+
+    >>> find_fault({"memory": "64GB", "num_gpus": "8"})
+    "parameter 'memory' must be a quantity such as 4, 500m or 16Gi, got '64GB'"
+    >>> find_fault({"memory": "64Gi", "num_gpus": "8"})
+    ''
+    """
+    for name, needed in NEEDED_BY.items():
+        if form.get(name) and needed in form and not form[needed]:
+            return f"parameter {name!r} needs {needed!r}, which is empty"
+    for name, value in form.items():
+        if expected := _expected(name, value):
+            return f"parameter {name!r} must be {expected}, got {value!r}"
+    try:
+        _build_configs(form)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _expected(name: str, value: Any) -> str:
+    """Return what Kubernetes expects of a value; nothing where that is what it is."""
+    if name in NEVER_EMPTY and not value:
+        return "a name"
+    if name in QUANTITIES and not QUANTITY.fullmatch(value):
+        return "a quantity such as 4, 500m or 16Gi"
+    if name == "num_gpus" and value and not COUNT.fullmatch(value):
+        return "a whole number"
+    if name in SELECTORS and not all(isinstance(text, str) for text in value.values()):
+        return 'a JSON object of texts such as {"pool": "gpu"}'
+    if name in OBJECTS and not all(isinstance(each, dict) for each in value):
+        return f"a JSON list such as {OBJECTS[name]}"
+    return ""
+
+
+def _build_configs(form: Mapping[str, Any]) -> None:
+    """Build the settings as the steps do.
+
+    Raises:
+        ConfigError: One is unknown or out of bounds.
+    """
+    if "split" in form:
+        # Smoke has no label in its form, as its data come with one.
+        config_from_form(PrepareConfig, {"label": "label", **form})
+    if "model_kind" in form:
+        for settings in form.get("sweep", [form.get("settings", {})]):
+            config_from_form(TrainConfig, form, settings)
+    if "nodes" in form:
+        config_from_form(NodesConfig, form)
