@@ -25,13 +25,14 @@ CREDENTIALS = (
         name="secret_name",
         type=str,
         default="dkan-storage",
-        description=f"Secret with {' and '.join(SECRET_KEYS[:2])}; its files are in {SECRET_PATH}. May be absent.",
+        description=f"Secret with {' and '.join(SECRET_KEYS[:2])}; its files are in {SECRET_PATH}. "
+        "It need not exist, but must be named.",
     ),
     Parameter(
         name="config_map_name",
         type=str,
         default="dkan-storage",
-        description=f"ConfigMap with {', '.join(CONFIG_KEYS[:2])} and the like. May be absent.",
+        description=f"ConfigMap with {', '.join(CONFIG_KEYS[:2])} and the like. It need not exist, but must be named.",
     ),
 )
 # Apart from training, which alone needs nodes with GPUs: the other steps would hold those for hours.
@@ -77,7 +78,7 @@ VOLUME = (
         name="pvc_name",
         type=str,
         default="dkan",
-        description=f"PersistentVolumeClaim, mounted at {VOLUME_PATH} in every step.",
+        description=f"PersistentVolumeClaim, mounted at {VOLUME_PATH} in every step. It must exist.",
     ),
 )
 # What every step is given.

@@ -1,7 +1,7 @@
 """How many pods a run takes, counted in its compiled file, and what the READMEs say of it.
 
-A step is a pod that works and one that Kubeflow calls its driver; a graph of steps has a driver, and so have a loop and
-each of its rounds.
+In the versions that are supported, a step is a pod that works and one that Kubeflow calls its driver; a graph of steps
+has a driver, and so have a loop and each of its rounds.
 """
 
 import re
@@ -11,6 +11,7 @@ import pytest
 
 from dkan_core.data.preparation.parallel import MAX_PARTS
 from pipelines.compiled import PIPELINES, package_of, read_documents
+from pipelines.versions import VERSIONS
 
 
 class Pods(NamedTuple):
@@ -55,6 +56,7 @@ def test_other_pipelines_have_no_loop(name: str) -> None:
 
 def test_readme_says_how_many_pods_the_parts_take() -> None:
     readme = (package_of("parallel-prepare").parent / "README.md").read_text()
+    assert f"With Kubeflow Pipelines {VERSIONS[0]} to {VERSIONS[-1]} each stage is" in readme
     rows = re.findall(r"^\| (\d+) \| (\d+) \| (\d+) \|$", readme, re.MULTILINE)
     assert [int(parts) for parts, _, _ in rows] == [1, 8, MAX_PARTS]
     for parts, total, drivers in rows:

@@ -29,7 +29,8 @@ def evaluate_fastkan(
         report: One self-contained page: curves, calibration, thresholds, training history.
         summary: The metrics as Markdown.
         split: Split to evaluate: train, valid or test.
-        previous_model_uri: Earlier model to compare the new one with, such as the published one; may be absent.
+        previous_model_uri: Earlier model to compare the new one with, such as the published one; it need not exist.
+            Empty: none.
         worst_errors: Rows of each label to show in the report, with their values and reasons; 0 for none.
 
     Returns:
