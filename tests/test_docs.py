@@ -168,7 +168,7 @@ def test_file_tree_names_what_is_there() -> None:
     assert here["dkan_core"] <= listed <= here["dkan_core"] | here["pipelines"]
 
 
-@pytest.mark.parametrize("name", ["kubeflow.md"])
+@pytest.mark.parametrize("name", ["cluster.md", "kubeflow.md"])
 def test_kubernetes_objects_are_valid(name: str) -> None:
     """Everything that a reader may apply to a cluster passes the schemas of Kubernetes."""
     shown = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs/guides" / name).read_text(), re.MULTILINE | re.DOTALL)
