@@ -22,7 +22,7 @@ def plan_scoring(
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         output_uri: Where the scores go, a file for each one of data_uri: s3://, gs:// or a shared volume.
         model_uri: Published model or run folder to score with: s3://, gs:// or a shared volume.
-        columns: Columns to pass through to the scores, separated by a comma.
+        columns: Columns to pass through to the scores, separated by a comma. Empty: none.
         label: Columns to compare the scores with: those of the model's labels, or others in the order of these; of 0, 1
             or null, or of the values that the model was trained with. Empty: none.
         num_parts: Parts to distribute the files over; with fewer files there are fewer parts.
