@@ -100,9 +100,12 @@ def test_threads_do_not_share_a_chunk_of_rows(many: tuple[Path, Path], monkeypat
     arrays = saved.preprocessor.transform(rows, "rows")
     explainer = ContributionExplainer(saved.module, saved.preprocessor, CPU)
     finish, seen = explainer._terms.finish, list[int]()
-    monkeypatch.setattr(
-        explainer._terms, "finish", lambda total: (seen.append(torch.get_num_threads()), finish(total))[1]
-    )
+
+    def counted(total: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return finish(total)
+
+    monkeypatch.setattr(explainer._terms, "finish", counted)
     with torch_threads(3):
         together = explainer.explain(arrays)
     assert {*seen} == {1}
