@@ -161,8 +161,10 @@ class TrainConfig:
     eval_device: Annotated[str, Field(pattern=f"^(auto|{DEVICE})$"), Expected("auto, cpu, cuda or cuda:1")] = setting(
         "auto", "Distribution", advanced=True
     )
-    """Where the evaluator computes, such as cuda:1; "auto" is a GPU without a worker unless `--device` names GPUs, else
-    the first worker's."""
+    """Where the evaluator computes, such as cuda:1; "auto" is a GPU without a worker, else the first worker's.
+
+    Where `--device` names GPUs, "auto" is the first worker's.
+    """
 
     precision: Literal["fp32", "bf16"] = setting("fp32", "Training")
     """"bf16" computes matrix products in bfloat16, where the device is faster at that; all else stays float32.

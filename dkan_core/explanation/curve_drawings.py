@@ -26,6 +26,8 @@ from dkan_core.report.figures.axes import Axis, Box, Panel, even_axis, fit
 from dkan_core.report.figures.canvas import ACCENT, DASHED, MUTED, QUIET, SMALL_SIZE, WARM, Canvas, steps, text_width
 
 DENSITY_HEIGHT, MISSING_WIDTH = 36.0, 44.0
+# Characters of the name of a value beside a curve.
+BESIDE_LENGTH = 10
 # The band says how sure the curve is and stands out; the spread of the rows lies behind it.
 BAND_OPACITY, SPREAD_OPACITY = 0.3, 0.1
 # Around a dot, so that a finger or an unsteady hand finds it.
@@ -100,7 +102,9 @@ def _is_apart(mark: Point, curve: Curve) -> bool:
 def _draw_beside(canvas: Canvas, box: Box, y: Axis, curve: Curve, point: Point, before: Point | None) -> None:
     """Draw what lies on no curve: rows without a value, or with one that stands for unknown."""
     share = percent(point.rows / sum(each.rows for each in curve.points))
-    panel = Panel(canvas, box, Axis(low=-1, high=1, ticks=[(0, f"{point.name}\n{share}")], grid=False), y)
+    panel = Panel(
+        canvas, box, Axis(low=-1, high=1, ticks=[(0, f"{short(point.name, BESIDE_LENGTH)}\n{share}")], grid=False), y
+    )
     zero_line(panel)
     if before is not None:
         canvas.line(panel.at([-0.6, 0.6], [before.mean] * 2), MUTED, dash=(2.0, 2.0))
