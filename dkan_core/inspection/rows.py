@@ -27,7 +27,7 @@ from dkan_core.data.preparation.sampling import BottomK
 from dkan_core.data.preparation.statistics import check_binary
 from dkan_core.data.preparation.steps import PreparationTask, describe_files, label_values
 from dkan_core.data.source.blocks import side_by_side
-from dkan_core.data.source.column_types import is_number, is_sparse
+from dkan_core.data.source.column_types import is_number
 from dkan_core.data.source.columns import read_sources
 from dkan_core.data.source.folders import folder_values
 from dkan_core.data.source.roles import assign_roles, is_feature
@@ -43,6 +43,9 @@ SAMPLE_ROWS = 1 << 16
 
 # As labels are stored, and as the classes of a manifest are called.
 STORED = {0: "0", 1: "1", NOT_MEASURED: "null"}
+
+IDS = "ids, which are not inspected"
+"""What a column of lists of ids or of bit vectors becomes."""
 
 UNLABELLED = ("",)
 """Labels of settings where none is named: no column of a file that has a name."""
@@ -113,16 +116,14 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
     files, types, footers = found.files, found.types, found.footers
     where, shown = describe_files(files), {name: str(kind) for name, kind in types.items()}
     roles = {name: role for name, role in _roles(config).items() if name in shown}
-    ids = [name for name, kind in types.items() if name not in roles and is_sparse(kind)]
     no_features = {name: kind for name, kind in types.items() if name not in roles and not is_feature(kind)}
     labels = tuple(name for name in config.label if name not in UNLABELLED)
-    kept = {name: kind for name, kind in types.items() if name not in (*no_features, *ids)}
+    kept = {name: kind for name, kind in types.items() if name not in no_features}
     # Where no label is named, roles are given as if there were one.
     schema = assign_roles({**kept, **({} if labels else {UNLABELLED[0]: pa.int8()})}, config, where)
     folders = {name: shown[name] for name in folder_values(files[0].path) if name in shown}
-    task = PreparationTask(
-        config=config, files=files, schema=replace(schema, labels=labels, folders=folders, common=found.common)
-    )
+    inspected = replace(schema, sparse=(), labels=labels, folders=folders, common=found.common)
+    task = PreparationTask(config=config, files=files, schema=inspected)
     task = with_time_bounds(task, whole_files(files, footers))
     seen = _SeenRows(task)
     with progress("reading", task.rows, "rows") as advance:
@@ -139,7 +140,7 @@ def read_raw(sources: Sequence[str], config: PrepareConfig) -> InspectedRows:
         missing=seen.missing,
         counted=task.rows,
         types=shown,
-        roles={**roles, **dict.fromkeys(ids, "ids, which are not inspected")},
+        roles={**roles, **dict.fromkeys(schema.sparse, IDS)},
         refused={**{name: f"is {kind}, which is no feature" for name, kind in no_features.items()}, **useless},
         samples=samples,
         whole=bool((seen.rows <= SAMPLE_ROWS).all()),
@@ -171,13 +172,12 @@ class _SeenRows:
         stored_NL = label_values(batch.rows, labels) if labels else np.empty((len(batch.split), 0), np.uint8)
         for name in self.missing:
             self.missing[name] += _count_missing(features.column(name))
-        for index, name in enumerate(labels):
-            features = features.append_column(f"{LABEL}{name}", pa.array(stored_NL[:, index]))
+        beside = pa.record_batch([*map(pa.array, stored_NL.T)], names=[f"{LABEL}{name}" for name in labels])
         for split, sample in enumerate(self.samples):
             inside_N = batch.split == split
             self.rows[split] += inside_N.sum()
             self._counts[split] += np.stack([(stored_NL[inside_N] == value).sum(axis=0) for value in STORED], axis=1)
-            sample.add([features], batch.row_ids, inside_N)
+            sample.add([features, beside], batch.row_ids, inside_N)
 
     def classes(self) -> dict[str, dict[str, dict[str, int]]]:
         """Return the rows of each split, label and class."""
@@ -233,21 +233,23 @@ def read_prepared(prepared: str | Path) -> InspectedRows:
         for split in manifest.splits:
             with open_split(folder, manifest, split) as reader:
                 arrays: dict[str, Any] = next(all_batches(reader, SAMPLE_ROWS))
-            table = read_back(arrays, encoding)
-            for index, name in enumerate(manifest.labels):
-                table = table.append_column(f"{LABEL}{name}", pa.array(arrays["labels"][:, index]))
-            samples[split] = table
-    features = [name for name in samples["train"].column_names if not name.startswith(LABEL)]
-    kinds = {name: samples["train"].schema.field(name).type for name in features}
+            stored = zip(manifest.labels, np.asarray(arrays["labels"]).T, strict=True)
+            labels = {f"{LABEL}{name}": pa.array(values_N) for name, values_N in stored}
+            features = read_back(arrays, encoding)
+            # At once: a table without a column, as of ids alone, has no rows.
+            samples[split] = pa.table({**dict(zip(features.column_names, features.columns, strict=True)), **labels})
+    read = [name for name in samples["train"].column_names if not name.startswith(LABEL)]
+    kinds = {name: samples["train"].schema.field(name).type for name in read}
+    ids = [feature.name for feature in encoding.sparse]
     types = {name: "number" if is_number(kind) else "category" for name, kind in kinds.items()}
     return InspectedRows(
         where=str(prepared),
         rows={split: info.rows for split, info in manifest.splits.items()},
         classes={split: info.classes for split, info in manifest.splits.items()},
-        missing={name: _count_missing(samples["train"][name].combine_chunks()) for name in features},
+        missing={name: _count_missing(samples["train"][name].combine_chunks()) for name in read},
         counted=len(samples["train"]),
-        types=types,
-        roles={**dict.fromkeys(manifest.labels, "label"), **({manifest.weight: "weight"} if manifest.weight else {})},
+        types={**types, **dict.fromkeys(ids, "ids")},
+        roles=dict.fromkeys(ids, IDS),
         samples=samples,
         whole=all(info.rows <= SAMPLE_ROWS for info in manifest.splits.values()),
         inexact=frozenset(

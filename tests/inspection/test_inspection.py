@@ -131,6 +131,16 @@ def test_table_of_features_alone_needs_no_label(tmp_path: Path) -> None:
     assert words(inspect_data(tmp_path)) == {"one": "constant"}
 
 
+def test_rows_of_ids_alone_are_counted(tmp_path: Path) -> None:
+    y = np.arange(400) % 2
+    raw = write(pa.table({"ids": [[n % 7, 9] for n in range(400)], "y": y}), tmp_path / "raw")
+    prepare(raw, tmp_path / "out", PrepareConfig(label=("y",)))
+    for found in (inspect_data(raw, PrepareConfig(label=("y",))), inspect_data(tmp_path / "out")):
+        becomes = {column.name: column.becomes for column in found.columns}
+        assert sum(found.rows.values()) == 400 and becomes["ids"] == "ids, which are not inspected"
+        assert sum(counts["y"]["1"] for counts in found.classes.values()) == 200
+
+
 def test_what_cannot_be_inspected_is_refused(raw: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="label column 'z' does not exist"):
         inspect_data(raw, PrepareConfig(label=("z",)))
