@@ -19,6 +19,7 @@ from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.evaluation.prediction import log_odds, torch_threads
+from dkan_core.explanation import contributions
 from dkan_core.explanation.contributions import BACKGROUND_ROWS, ContributionExplainer, background_rows
 from dkan_core.explanation.reasons import BASELINE
 from dkan_core.model.architecture import ModelConfig
@@ -114,6 +115,17 @@ def test_threads_do_not_share_a_chunk_of_rows(many: tuple[Path, Path], monkeypat
     )
     np.testing.assert_allclose(together, alone, atol=1e-5)
     assert explainer.explain({name: array[:0] for name, array in arrays.items()}).shape == (0, *together.shape[1:])
+
+
+def test_label_is_explained_as_it_is_alone(many: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first quadrature is too coarse for one of a row's labels, and fine enough for another."""
+    monkeypatch.setattr(contributions, "POINTS", 1)
+    saved = SavedModel(many[0])
+    arrays = saved.preprocessor.transform(pq.read_table(many[0].parent / "rows.parquet").slice(0, 60), "rows")
+    together_NFL = ContributionExplainer(saved.module, saved.preprocessor, CPU).explain(arrays)
+    for label in range(3):
+        alone = ContributionExplainer(saved.module, saved.preprocessor, CPU, labels=[label])
+        np.testing.assert_allclose(together_NFL[:, :, label], alone.explain(arrays)[:, :, 0], atol=1e-6)
 
 
 def test_background_spreads_every_column_over_its_distribution(rows: tuple[PreparedData, Arrays]) -> None:
