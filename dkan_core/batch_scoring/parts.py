@@ -17,7 +17,7 @@ from dkan_core.data.preparation.steps import label_values
 from dkan_core.data.source.files import find_parquet, listed, stamp, whole_second
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.evaluation.drift.counting import CountsSchema, DriftCounts, Reference, count_rows
-from dkan_core.evaluation.drift.measures import Drift, measure
+from dkan_core.evaluation.drift.measures import Drift, measure_since_training
 from dkan_core.evaluation.prediction import best_device, output_batch, output_schema, scored_batches
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
@@ -187,4 +187,4 @@ def measure_files(model: str | Path, paths: Sequence[str]) -> Drift:
         for path in paths:
             for _ in _counted(saved, path, (), (), found, advance):
                 pass
-    return measure(found.counts, Reference.from_model(saved.preprocessor, saved.metrics))
+    return measure_since_training(found.counts, saved.preprocessor, saved.metrics)

@@ -15,13 +15,13 @@ from dkan_core.batch_scoring.parts import PartRecord, measure_files, missing_fil
 from dkan_core.batch_scoring.plan import DONE, PLAN, Scoring, ScoringPlan, open_plan, read_done, read_plan
 from dkan_core.data.source.files import find_parquet, listed
 from dkan_core.errors import ConfigError, DataError, GateError
-from dkan_core.evaluation.drift.counting import DriftCounts, Reference
-from dkan_core.evaluation.drift.measures import LARGE, MODERATE, Drift, measure, shown, verdict
+from dkan_core.evaluation.drift.counting import DriftCounts
+from dkan_core.evaluation.drift.measures import LARGE, MODERATE, Drift, measure_since_training, shown, verdict
 from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.templating import render_html
-from dkan_core.utils.hints import counted
+from dkan_core.utils.hints import counted, some_of
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.remote import local_copy
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
@@ -168,9 +168,9 @@ def _summarize(place: SharedFolder, plan: ScoringPlan, records: list[PartRecord]
         counts.merge(DriftCounts.from_schema(record.counts))
     with local_copy(f"{place.uri}/{plan.model_folder}") as folder:
         saved = SavedModel(folder)
-    drift = measure(counts, Reference.from_model(saved.preprocessor, saved.metrics))
+    drift = measure_since_training(counts, saved.preprocessor, saved.metrics)
     metrics = _read_metrics(place, plan, list(saved.config.labels)) if plan.labels else None
-    title = f"{', '.join(saved.config.labels[:3])}: batch scoring"
+    title = f"{some_of(saved.config.labels)}: batch scoring"
     page = render_drift(drift, metrics, title=title, files=len(plan.files))
     return ScoringSummary(metrics=metrics, drift=drift, page=page)
 

@@ -20,6 +20,7 @@ from dkan_core.model.saved_model import SavedModel
 from dkan_core.report.evaluation import render_report
 from dkan_core.report.templating import score
 from dkan_core.training.history import HISTORY, read_history
+from dkan_core.utils.hints import some_of
 from dkan_core.utils.storage.files import read_if_there
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def render_page(
         history: Of the run that the model is from.
     """
     return render_report(
-        title=f"{', '.join(data.labels[:3])}: {data.title}",
+        title=f"{some_of(data.labels)}: {data.title}",
         labels=evaluation.labels,
         probabilities=evaluation.probabilities,
         names=data.labels,

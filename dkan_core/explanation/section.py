@@ -18,6 +18,7 @@ from dkan_core.explanation.learned import LabelExplanation
 from dkan_core.explanation.term_tables import TermTable
 from dkan_core.report.figures.svg import page_element
 from dkan_core.report.templating import Card, inline_script, render_html
+from dkan_core.utils.hints import some_of
 
 # Of all labels together: with more, a browser takes seconds to search. All of them are in ``explanation.json``.
 TABLE_ROWS = 5000
@@ -55,10 +56,9 @@ def render_explanation(found: Explanation, overview: Drawing | None, drawings: M
         drawings: By label, its figures.
     """
     names = list(found.labels)[:LABEL_PANELS]
-    listed = f"{', '.join(names[:3])}{f' and {len(found.labels) - 3} more' if len(found.labels) > 3 else ''}"
     return render_html(
         "explanation",
-        title=f"What the model learned: {listed}",
+        title=f"What the model learned: {some_of([*found.labels])}",
         lead=f"{found.rows:,} rows of the {found.split} split, {len(found.importance):,} columns"
         + (f", {len(found.labels):,} labels" if overview else ""),
         overview=_overview(found, overview, names) if overview else None,

@@ -29,6 +29,15 @@ def hint(name: str, known: Iterable[str], shown: Sequence[str], *, cutoff: float
     return f"expected one of {listed}{f' and {len(shown) - SHOWN:,} more' * (len(shown) > SHOWN)}"
 
 
+def some_of(names: Sequence[str], count: int = 3) -> str:
+    """Return the first of some names, and how many more there are.
+
+    >>> some_of(["a", "b", "c"]), some_of(["a", "b", "c", "d"])
+    ('a, b, c', 'a, b, c and 1 more')
+    """
+    return f"{', '.join(names[:count])}{f' and {len(names) - count:,} more' * (len(names) > count)}"
+
+
 def flag(option: str, value: object) -> str:
     """Return an option of the command line with its value, as a shell takes it.
 

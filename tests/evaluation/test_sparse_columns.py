@@ -100,7 +100,7 @@ def test_training_goes_on_with_a_further_column(folder: Path, tmp_path: Path) ->
     assert len(new_VH) == len(old_VH) + 7 and abs(new_VH[len(old_VH) :]).max() < 1e-6
 
 
-def test_what_does_not_take_ids_says_so(folder: Path, tmp_path: Path) -> None:
+def test_what_does_not_take_ids_says_so(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataError, match=r"column 'tags' holds ids; .* not held against others"):
         explain(folder / "run", folder / "data", tmp_path / "explained", against=folder / "run")
     with pytest.raises(DataError, match="column 'tags' holds ids"):
@@ -113,6 +113,7 @@ def test_what_does_not_take_ids_says_so(folder: Path, tmp_path: Path) -> None:
     assert not plan(folder / "data", TRAIN, gpus=2, rows_per_second=1e6, device_memory="1MB").divided
     drift = measure_drift(folder / "run", [folder / "raw"])
     assert {column.name for column in drift.columns} == {"x", "y"}
+    assert "drift is not measured of columns of ids: tags" in caplog.text
     found = inspect_data(folder / "raw", CONFIG)
     assert next(each.becomes for each in found.columns if each.name == "tags") == "ids, which are not inspected"
 

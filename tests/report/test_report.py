@@ -85,7 +85,7 @@ def render(labels: Array, scores: Array, names: list[str], **changes: Any) -> st
         "thresholds": {name: best_f1_threshold(labels[:, place], scores[:, place]) for place, name in enumerate(names)},
         "history": HISTORY,
         "data_summary": {"rows": {"train": 1000, "test": 400}, "features": [f"f{place}" for place in range(100)]},
-        "model_summary": {"hidden": [64, 32], "input_norm": "none", "dropout": 0.1, "weights": None},
+        "model_summary": {"hidden": [64, 32], "thresholds": {"is_late": 0.5}, "dropout": 0.1, "weights": None},
     }
     return render_report(**{**given, **changes})
 
@@ -137,7 +137,7 @@ def test_single_label_page_shows_everything() -> None:
     assert len(check_page(page)) == 8
     precision = compute_metrics(labels, scores, ["active"])["average_precision"]
     # Of 400 rows, three digits say something.
-    for text in (f">{precision:.3f}<", "no skill", "Calibration", "Alerts per 1,000 rows", "operating", "input norm"):
+    for text in (f">{precision:.3f}<", "no skill", "Calibration", "Alerts per 1,000 rows", "operating", ">is_late<"):
         assert text in page
     for text in ("Cumulative gain", "Lift", "<title>recall ", "at threshold", " positives, ", " rows have "):
         assert text in page, text

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.data.encoding.histograms import Int64
-from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor
 from dkan_core.errors import GateError
 from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, Reference
 
@@ -155,6 +155,13 @@ def measure(counts: DriftCounts, reference: Reference) -> Drift:
         _number(label, "score", counts.scores[label], reference.scores[label]["rows"]) for label in counts.scores
     ]
     return Drift(rows=counts.rows, columns=tuple(sorted(columns, key=lambda column: (-(column.psi or 0), column.name))))
+
+
+def measure_since_training(counts: DriftCounts, preprocessor: Preprocessor, metrics: Mapping[str, Any]) -> Drift:
+    """Return how far counted rows are from a model's training; columns that have no drift are logged."""
+    if ids := [feature.name for feature in preprocessor.sparse]:
+        logger.warning("drift is not measured of columns of ids: %s", ", ".join(ids))
+    return measure(counts, Reference.from_model(preprocessor, metrics))
 
 
 def _number(name: str, kind: str, new: Int64, old: list[int] | None) -> ColumnDrift:
