@@ -17,6 +17,7 @@ from dkan_core.evaluation.metrics import NOT_MEASURED, Array, compute_metrics
 from dkan_core.explanation.columns import Column, read_codes, read_values, source_columns
 from dkan_core.explanation.grid import written_value
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.utils.hints import hint
 
 # The most frequent levels of a category; ranges of equal count of a number.
 MAX_LEVELS, RANGES = 12, 5
@@ -32,12 +33,15 @@ def find_columns(saved: SavedModel, names: Sequence[str]) -> list[Column]:
     """Return the model's columns of these names.
 
     Raises:
-        ConfigError: It has no such column.
+        ConfigError: It has no such column, or one of ids.
     """
+    ids = {feature.name for feature in saved.preprocessor.sparse}
     known = {column.name: column for column in source_columns(saved.preprocessor)}
     for name in names:
+        if name in ids:
+            raise ConfigError(f"slice {name!r}: holds ids, of which there are no slices; name another column")
         if name not in known:
-            raise ConfigError(f"slice {name!r}: is no column of the model; columns are {', '.join(list(known)[:20])}")
+            raise ConfigError(f"slice {name!r}: is no column of the model; {hint(name, known, [*known])}")
     return [known[name] for name in dict.fromkeys(names)]
 
 

@@ -111,6 +111,8 @@ def test_what_does_not_take_ids_says_so(folder: Path, tmp_path: Path, caplog: py
     with pytest.raises(ConfigError, match="strategy tensor-parallel: column 'tags' holds ids"):
         train(folder / "data", tmp_path / "divided", TrainConfig(**divided))
     assert not plan(folder / "data", TRAIN, gpus=2, rows_per_second=1e6, device_memory="1MB").divided
+    with pytest.raises(ConfigError, match="slice 'tags': holds ids"):
+        evaluate(folder / "run", folder / "data", out=tmp_path / "sliced", slices=["tags"])
     drift = measure_drift(folder / "run", [folder / "raw"])
     assert {column.name for column in drift.columns} == {"x", "y"}
     assert "drift is not measured of columns of ids: tags" in caplog.text
