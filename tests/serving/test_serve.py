@@ -5,7 +5,7 @@ import re
 import shutil
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dkan_core import ConfigError, DataError, TrainResult, predict
+from dkan_core import ConfigError, TrainResult, predict
 from dkan_core.config import ServeConfig
 from tests.command import check, dkan
+from tests.serving.requests import INFER, PREDICT, tensors
 from tests.serving.server import Server, serving
 from tests.training.processes import wait_until
-
-PREDICT = "/v1/models/late:predict"
-INFER = "/v2/models/late/infer"
-TYPES = {"double": "FP64", "string": "BYTES", "int64": "INT64", "bool": "BOOL", "float": "FP32"}
-
-
-@pytest.fixture(scope="module")
-def server(trained: TrainResult, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    run = Path(trained.model).parent
-    log = tmp_path_factory.mktemp("serve") / "log"
-    with serving(run, log, "--grpc-port", "0", "--max-request-mb", "1") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def table(source: Path) -> pa.Table:
-    """Return 40 rows, among them missing values and a category that training did not see."""
-    rows = pq.read_table(source).drop_columns("label").slice(0, 40)
-    place = rows.schema.get_field_index("site")
-    sites = ["nowhere", *rows["site"].to_pylist()[1:]]
-    return rows.set_column(place, "site", pa.array(sites, pa.string()))
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +30,6 @@ def expected(trained: TrainResult, table: pa.Table, tmp_path_factory: pytest.Tem
     predict(trained.model, folder / "rows.parquet", folder / "scores.parquet")
     found: npt.NDArray[Any] = pq.read_table(folder / "scores.parquet")["label_probability"].to_numpy()
     return found
-
-
-def tensors(table: pa.Table) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "datatype": TYPES[str(table[name].type)], "shape": [len(table)], "data": table[name].to_pylist()}
-        for name in table.column_names
-    ]
 
 
 def as_float32(values: list[float]) -> npt.NDArray[np.float32]:
@@ -196,13 +169,6 @@ def test_reasons_are_given_on_request(server: Server, table: pa.Table, reasons: 
     }
 
 
-@pytest.mark.parametrize("count", [-1, 1.5, "3", True, None])
-def test_counts_of_reasons_that_are_none_are_refused(server: Server, table: pa.Table, count: Any) -> None:
-    asked = {"instances": table.to_pylist()[:1], "parameters": {"reasons": count}}
-    message = f'request: parameter "reasons" must be a whole number, 0 or more, got {count!r}'
-    assert server.ask(PREDICT, asked) == (400, {"error": message})
-
-
 def test_metadata_names_the_columns_that_are_read_and_the_probabilities(server: Server, table: pa.Table) -> None:
     metadata = server.ask("/v2/models/late").content
     kinds = {"name": "late", "FP64": 30, "BYTES": 1}
@@ -212,96 +178,6 @@ def test_metadata_names_the_columns_that_are_read_and_the_probabilities(server: 
     assert server.ask("/v2").content["name"] == "dkan"
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/late/ready", "/v1/models/late"):
         assert server.ask(path).status == 200, path
-
-
-def column_of(kind: pa.DataType, value: Any) -> Any:
-    def change(table: pa.Table, name: str) -> pa.Table:
-        return table.set_column(table.schema.get_field_index(name), name, pa.array([value] * len(table), kind))
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("mean_radius", pa.Table.drop_columns),
-        ("mean_radius", column_of(pa.string(), "wide")),
-        ("mean_radius", column_of(pa.bool_(), True)),
-        ("site", column_of(pa.int64(), 1)),
-        ("site", column_of(pa.float64(), 0.5)),
-        ("site", column_of(pa.list_(pa.int64()), [1])),
-    ],
-)
-def test_columns_are_refused_with_the_words_of_predict(
-    server: Server, trained: TrainResult, table: pa.Table, tmp_path: Path, name: str, change: Any
-) -> None:
-    wrong = change(table, name)
-    pq.write_table(wrong, tmp_path / "rows.parquet")
-    with pytest.raises(DataError) as refused:
-        predict(trained.model, tmp_path / "rows.parquet", tmp_path / "out.parquet")
-    message = str(refused.value).replace(str(tmp_path / "rows.parquet"), "request")
-    message = message.replace("large_list<item", "list<element")
-    by_rows = server.ask(PREDICT, {"instances": wrong.to_pylist()})
-    assert by_rows.status == 400
-    # A column that is missing is missing in a row, and lists have no name in JSON for what they hold.
-    assert re.sub(r": row 0(?=:)", "", by_rows.content["error"]).replace("item", "element") == message
-    if (
-        str(table[name].type) in TYPES
-        and str(wrong.schema.field(name).type if name in wrong.schema.names else "") in TYPES
-    ):
-        assert server.ask(INFER, {"inputs": tensors(wrong)}).content == {"error": message}
-
-
-@pytest.mark.parametrize(
-    ("path", "content", "status", "message"),
-    [
-        (PREDICT, b"{", 400, r"^request: is not valid JSON \("),
-        (PREDICT, b"", 400, r"^request: is not valid JSON \("),
-        (PREDICT, b"[" * 100_000, 400, "^request: is nested too deeply to be read"),
-        (PREDICT, b'{"instances": "\xff"}', 400, r"^request: is not valid JSON \('utf-8' codec"),
-        (PREDICT, [1], 400, r'^request: expected a JSON object with a list "instances"'),
-        (PREDICT, {"rows": []}, 400, r'^request: expected a JSON object with a list "instances"'),
-        (PREDICT, {"instances": {"site": "left"}}, 400, r'^request: "instances" must be a list of rows'),
-        (PREDICT, {"instances": [[1, 2]]}, 400, r"^request: row 0: expected an object of column and value, found \[1"),
-        (INFER, b"[", 400, "^request: "),
-        (INFER, {}, 400, "^request: inputs: Field required"),
-        (INFER, {"inputs": []}, 400, "^request: column 'mean_radius' is missing; the model was trained with it"),
-        ("/v1/models/early:predict", {"instances": []}, 404, "early"),
-        ("/v2/models/early/infer", {"inputs": []}, 404, "early"),
-        ("/v2/repository/models/late/unload", {}, 404, ""),
-        (PREDICT, {"instances": ["x" * (1 << 20)]}, 413, "^request: is larger than 1 MB; send fewer rows at a time"),
-        # More than the system keeps for a server that has stopped reading.
-        (PREDICT, {"instances": ["x" * (40 << 20)]}, 413, "^request: is larger than 1 MB; send fewer rows at a time"),
-    ],
-)
-def test_malformed_requests_are_refused_with_a_message(
-    server: Server, path: str, content: Any, status: int, message: str
-) -> None:
-    answer = server.ask(path, content)
-    assert answer.status == status
-    assert re.search(message, str(answer.content.get("error", ""))), answer
-    assert "Traceback" not in server.log.read_text()
-
-
-@pytest.mark.parametrize(
-    ("tensor", "message"),
-    [
-        ({"datatype": "FP128"}, "column 'mean_radius': datatype must be one of BOOL, .*, got 'FP128'"),
-        ({"shape": [20, 2]}, r"column 'mean_radius' has shape \[20, 2\]; expected \[rows\] or \[rows, 1\]"),
-        ({"shape": [41]}, r"column 'mean_radius' has shape \[41\] and 40 values"),
-        ({"shape": [1], "data": [1.0]}, "column 'mean_texture' has 40 rows; column 'mean_radius' has 1"),
-        ({"data": [1.0] * 39 + ["x"]}, "row 39: column 'mean_radius' is declared FP64, found 'x'"),
-        ({"datatype": "INT64", "data": [1.5] * 40}, "row 0: column 'mean_radius' is declared INT64, found 1.5"),
-        ({"name": "site"}, "column 'site' occurs 2 times; expected each name once"),
-    ],
-)
-def test_tensors_that_are_not_what_they_say_are_refused(
-    server: Server, table: pa.Table, tensor: dict[str, Any], message: str
-) -> None:
-    first, *others = tensors(table)
-    answer = server.ask(INFER, {"inputs": [{**first, **tensor}, *others]})
-    assert answer.status == 400
-    assert re.match(f"request: {message}", answer.content["error"]), answer
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded", "text/plain"])
