@@ -35,43 +35,35 @@ CREDENTIALS = (
         description=f"ConfigMap with {', '.join(CONFIG_KEYS[:2])} and the like. It need not exist, but must be named.",
     ),
 )
+
+
+def _resources(prefix: str, step: str, memory: str, memory_of: str = "") -> tuple[Parameter, ...]:
+    """Return what a step may use, and the nodes that it may run on."""
+    return (
+        Parameter(name=f"{prefix}cpu", type=str, default="4", description=f"CPU limit of {step}."),
+        Parameter(name=f"{prefix}memory", type=str, default=memory, description=f"Memory limit of {step}{memory_of}."),
+        Parameter(
+            name=f"{prefix}node_selector",
+            type=dict,
+            default={},
+            description=f"Labels that nodes must have for {step}. Empty: any node.",
+        ),
+        Parameter(
+            name=f"{prefix}tolerations",
+            type=list,
+            default=[],
+            description=f"Tolerations of {step}, as in a pod's spec. Empty: none.",
+        ),
+    )
+
+
 # Apart from training, which alone needs nodes with GPUs: the other steps would hold those for hours.
-OTHER_STEPS = (
-    Parameter(name="step_cpu", type=str, default="4", description="CPU limit of every step but training."),
-    Parameter(name="step_memory", type=str, default="8Gi", description="Memory limit of every step but training."),
-    Parameter(
-        name="step_node_selector",
-        type=dict,
-        default={},
-        description="Labels that nodes must have for every step but training. Empty: any node.",
-    ),
-    Parameter(
-        name="step_tolerations",
-        type=list,
-        default=[],
-        description="Tolerations of every step but training, as in a pod's spec. Empty: none.",
-    ),
-)
+OTHER_STEPS = _resources("step_", "every step but training", "8Gi")
 TRAINING_STEP = (
     Parameter(
         name="gpu_type", type=str, default="nvidia.com/gpu", description="Resource name of the GPUs on the cluster."
     ),
-    Parameter(name="cpu", type=str, default="4", description="CPU limit of the training step."),
-    Parameter(
-        name="memory", type=str, default="16Gi", description="Memory limit of the training step, with its /dev/shm."
-    ),
-    Parameter(
-        name="node_selector",
-        type=dict,
-        default={},
-        description="Labels that nodes must have for the training step. Empty: any node.",
-    ),
-    Parameter(
-        name="tolerations",
-        type=list,
-        default=[],
-        description="Tolerations of the training step, as in a pod's spec. Empty: none.",
-    ),
+    *_resources("", "the training step", "16Gi", ", with its /dev/shm"),
 )
 VOLUME = (
     Parameter(
