@@ -93,7 +93,7 @@ class FirstLayerTerms:
             - Output: ``(M, H)``; None where no term reads these features
         """
         network_MH = self._network_difference(changes, stored_of)
-        additive_ML = None if self._blend is None else _additive_difference(self._blend, changes, stored_of)
+        additive_ML = None if self._blend is None else self._additive_difference(self._blend, changes, stored_of)
         if network_MH is None or additive_ML is None:
             return additive_ML if network_MH is None else self._padded(network_MH)
         return torch.cat([network_MH, additive_ML], dim=1)
@@ -112,6 +112,26 @@ class FirstLayerTerms:
             return None
         places_MT = torch.from_numpy(np.stack(places, axis=1)).to(self._encoder.curved.device)
         return table_sum(places_MT, torch.cat(tables))
+
+    def _additive_difference(self, blend: BlendedFastKAN, changes: Changes, stored_of: StoredOf) -> Tensor | None:
+        """Return what is added to a blend's additive model ``(M, L)``; None where it reads none of these features."""
+        slots = [slot for slot, feature in enumerate(self._additive_features) if feature in changes]
+        if not slots:
+            return None
+
+        def sums(stored_of: StoredOf) -> Tensor:
+            places_MK = blend.additive.places_reading(
+                slots, lambda slot: torch.from_numpy(stored_of(self._additive_features[slot])).to(blend.bias.device)
+            )
+            return table_sum(places_MK, blend.additive.mean_table(), blend.additive.kernel)
+
+        return sums(_after(changes, stored_of)) - sums(stored_of)
+
+    @functools.cached_property
+    def _additive_features(self) -> list[Feature]:
+        """The features of a blend's additive model, by their places in ``place_features``."""
+        assert self._blend is not None
+        return [_feature(self._blend, each) for each, *others in self._blend.additive.place_features if not others]
 
     def _padded(self, term_MH: Tensor) -> Tensor:
         """Return a term of the network as one of all outputs."""
@@ -227,13 +247,18 @@ class FirstLayerTerms:
 
 def _of_additive(blend: BlendedFastKAN, arrays: Mapping[str, Stored]) -> Iterator[tuple[list[Feature], slice, Tensor]]:
     """Yield the terms of a blend's additive model, whose outputs come behind those of the network."""
-    device, numeric = blend.bias.device, blend.config.num_numeric
+    device = blend.bias.device
     stored = {name: torch.from_numpy(arrays[name]).to(device) for name in ("numeric", "categorical") if name in arrays}
     places_MT = blend.additive.places(stored.get("numeric"), stored.get("categorical")).long()
     table_VL, outputs = blend.additive.mean_table(), slice(blend.network_width, blend.first_width)
     for features, places_M in zip(blend.additive.place_features, places_MT.T, strict=True):
-        named = [("categorical", each - numeric) if each >= numeric else ("numeric", each) for each in features]
-        yield named, outputs, table_VL[places_M]
+        yield [_feature(blend, each) for each in features], outputs, table_VL[places_M]
+
+
+def _feature(blend: BlendedFastKAN, index: int) -> Feature:
+    """Return the feature that an additive model counts behind the numeric ones."""
+    numeric = blend.config.num_numeric
+    return ("numeric", index) if index < numeric else ("categorical", index - numeric)
 
 
 def _embeddings(modules: nn.ModuleList) -> list[nn.Embedding]:
@@ -253,24 +278,3 @@ def _places(group: OneHotGroup, stored_of: StoredOf) -> Stored:
 def _after(changes: Changes, stored_of: StoredOf) -> StoredOf:
     """Return what is stored of any feature after the change."""
     return lambda feature: changes[feature][1] if feature in changes else stored_of(feature)
-
-
-def _additive_difference(blend: BlendedFastKAN, changes: Changes, stored_of: StoredOf) -> Tensor | None:
-    """Return what is added to a blend's additive model ``(M, L)``; None where it reads none of these features."""
-    additive, numeric = blend.additive, blend.config.num_numeric
-    features: list[Feature] = [
-        ("numeric", each) if each < numeric else ("categorical", each - numeric)
-        for each, *others in additive.place_features
-        if not others
-    ]
-    slots = [slot for slot, feature in enumerate(features) if feature in changes]
-    if not slots:
-        return None
-
-    def sums(stored_of: StoredOf) -> Tensor:
-        places_MK = additive.places_reading(
-            slots, lambda slot: torch.from_numpy(stored_of(features[slot])).to(blend.bias.device)
-        )
-        return table_sum(places_MK, additive.mean_table(), additive.kernel)
-
-    return sums(_after(changes, stored_of)) - sums(stored_of)
