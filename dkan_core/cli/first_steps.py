@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dkan_core.errors import ConfigError
+from dkan_core.utils.hints import counted, some_of
 
 if TYPE_CHECKING:
     from dkan_core.config import PrepareConfig, ResolvedTrainConfig, TrainConfig
@@ -85,7 +86,6 @@ def describe_preparation(sources: Sequence[str], out: str, config: "PrepareConfi
     from dkan_core.data.format.manifest import OUTPUTS
     from dkan_core.data.preparation.prepare import find_task
     from dkan_core.data.source.split_hints import describe_split, split_warnings
-    from dkan_core.utils.hints import counted
     from dkan_core.utils.storage.outputs import check_free
 
     check_free(out, ours=OUTPUTS, overwrite=overwrite)
@@ -111,14 +111,13 @@ def _label_text(name: str, positive: Mapping[str, str]) -> str:
 
 def _described_model(config: "ResolvedTrainConfig") -> str:
     if not config.hidden:
-        return f"an additive model of {config.members} member{'s' * (config.members > 1)}"
+        return f"an additive model of {counted(config.members, 'member')}"
     widths = " x ".join(map(str, config.hidden))
-    return f"{config.members} network{'s' * (config.members > 1)} of {widths} hidden units"
+    return f"{counted(config.members, 'network')} of {widths} hidden units"
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return (", ".join(names[:SHOWN]) or "none") + more
+    return some_of(names, SHOWN) or "none"
 
 
 def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwrite: bool) -> str:
@@ -137,7 +136,6 @@ def describe_training(prepared: str, out: str, config: "TrainConfig", *, overwri
     from dkan_core.training.launcher.run_folder import check_run_folder
     from dkan_core.training.setup.defaults import resolve_for
     from dkan_core.training.state.schedule import Schedule
-    from dkan_core.utils.hints import counted
 
     check_run_folder(out, overwrite=overwrite or config.resume != "never")
     with open_prepared(prepared, "train", "valid") as (_, manifest):

@@ -25,17 +25,16 @@ def hint(name: str, known: Iterable[str], shown: Sequence[str], *, cutoff: float
         return f"did you mean {folded[close[0]]!r}?"
     if not shown:
         return "there is none"
-    listed = ", ".join(repr(each) for each in shown[:SHOWN])
-    return f"expected one of {listed}{f' and {len(shown) - SHOWN:,} more' * (len(shown) > SHOWN)}"
+    return f"expected one of {some_of([*map(repr, shown)], SHOWN)}"
 
 
-def some_of(names: Sequence[str], count: int = 3) -> str:
+def some_of(names: Sequence[str], count: int = 3, separator: str = ", ") -> str:
     """Return the first of some names, and how many more there are.
 
     >>> some_of(["a", "b", "c"]), some_of(["a", "b", "c", "d"])
     ('a, b, c', 'a, b, c and 1 more')
     """
-    return f"{', '.join(names[:count])}{f' and {len(names) - count:,} more' * (len(names) > count)}"
+    return f"{separator.join(names[:count])}{f' and {len(names) - count:,} more' * (len(names) > count)}"
 
 
 def flag(option: str, value: object) -> str:
@@ -53,9 +52,8 @@ def drop_advice(columns: Sequence[str]) -> str:
     >>> drop_advice(["zip"]), drop_advice(["zip", "the key"])
     ('leave it out with --drop zip', "leave them out with --drop zip --drop 'the key'")
     """
-    flags = " ".join(flag("drop", name) for name in columns[:SHOWN])
-    more = f" and {len(columns) - SHOWN:,} more" if len(columns) > SHOWN else ""
-    return f"leave {'it' if len(columns) == 1 else 'them'} out with {flags}{more}"
+    flags = some_of([flag("drop", name) for name in columns], SHOWN, " ")
+    return f"leave {'it' if len(columns) == 1 else 'them'} out with {flags}"
 
 
 def counted(count: int, noun: str) -> str:

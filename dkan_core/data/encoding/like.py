@@ -18,6 +18,7 @@ from dkan_core.data.source.folders import FOLDER_TEXT
 from dkan_core.data.source.roles import Schema, check_roles, feature_columns, special_columns
 from dkan_core.data.source.times import expected, fits_zone, is_duration
 from dkan_core.errors import ConfigError, DataError
+from dkan_core.utils.hints import some_of
 from dkan_core.utils.schemas import read_json
 from dkan_core.utils.storage.files import read_if_there
 
@@ -165,8 +166,7 @@ def listed_names(names: Sequence[str]) -> str:
     >>> listed_names(["a", "b"])
     "'a', 'b'"
     """
-    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    return ", ".join(map(repr, names[:SHOWN_NAMES])) + more
+    return some_of([*map(repr, names)], SHOWN_NAMES)
 
 
 def read_reference(place: str) -> Reference:

@@ -6,7 +6,6 @@ by the plan's id, so that nothing of another plan is ever taken for this one's.
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +22,7 @@ from dkan_core.data.source.files import stamp, whole_second
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.time_split import TimeBounds
 from dkan_core.errors import DataError, OutputError
+from dkan_core.utils.hints import some_of
 from dkan_core.utils.storage.outputs import PARTIAL, check_free, entries
 from dkan_core.utils.storage.shared_folder import WORK, SharedFolder
 
@@ -203,14 +203,9 @@ def read_records(place: SharedFolder, plan: PreparationPlan, stage: str) -> list
     records = [place.read_json(f"{plan.record(stage, part)}.json") for part in range(len(plan.parts))]
     missing = [part for part, record in enumerate(records) if record is None]
     if missing:
-        parts = f"part {missing[0]}" if len(missing) == 1 else f"parts {_listed(missing)}"
+        parts = f"part {missing[0]}" if len(missing) == 1 else f"parts {some_of([*map(str, missing)], 8)}"
         raise DataError(
             f"{place.uri}: {parts} of {len(records)} not {DONE[stage]} yet; "
             f"prepare_part with stage={stage!r} comes first"
         )
     return records
-
-
-def _listed(parts: Sequence[int]) -> str:
-    shown = ", ".join(map(str, parts[:8]))
-    return f"{shown} and {len(parts) - 8} more" if len(parts) > 8 else shown

@@ -18,6 +18,7 @@ from dkan_core.data.encoding.histograms import Int64
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor
 from dkan_core.errors import GateError
 from dkan_core.evaluation.drift.counting import EXAMPLES, DriftCounts, Reference
+from dkan_core.utils.hints import some_of
 
 # Tenths are what the limits below were made for: more bins give a larger index to the same difference.
 PSI_BINS = 10
@@ -91,8 +92,7 @@ class Drift:
             f"{column.kind} {column.name!r} has {column.psi:.4f}" for column in known if (column.psi or 0) > max_psi
         ]
         if above:
-            more = f" and {len(above) - EXAMPLES} more" if len(above) > EXAMPLES else ""
-            raise GateError(f"PSI above max_psi {max_psi:g}: {', '.join(above[:EXAMPLES])}{more}")
+            raise GateError(f"PSI above max_psi {max_psi:g}: {some_of(above, EXAMPLES)}")
 
     def is_stable(self, max_psi: float) -> bool:
         """Tell whether ``check`` passes; what does not is logged."""

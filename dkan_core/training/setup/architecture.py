@@ -10,7 +10,7 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.setup.additive_terms import choose_additive
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
 from dkan_core.training.setup.sizing import fitted_pairs
-from dkan_core.utils.hints import flag
+from dkan_core.utils.hints import flag, some_of
 
 # In a line of the log: there may be a hundred.
 SHOWN_PAIRS = 12
@@ -57,8 +57,7 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
     one_hot_groups, shape = choose_additive(encoding, sample, config, searched)
     names = [feature.name for feature in (*encoding.numeric, *encoding.coded)]
     pairs = [" x ".join(names[feature] for feature in pair) for pair in shape.pairs]
-    more = f" and {len(pairs) - SHOWN_PAIRS} more" if len(pairs) > SHOWN_PAIRS else ""
-    logger.info("pairs to learn: %s%s", ", ".join(pairs[:SHOWN_PAIRS]) or "none", more)
+    logger.info("pairs to learn: %s", some_of(pairs, SHOWN_PAIRS) or "none")
     if searched is not None:
         terms = len(encoding.numeric) + len(one_hot_groups) + len(pairs)
         logger.info("after the gradients, all %d terms are fitted anew by penalized likelihood", terms)

@@ -8,7 +8,6 @@ Shape suffixes: N rows, T terms, V rows of the table, M members, L labels.
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +20,7 @@ from dkan_core.data.hashing import salted
 from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.order import dropout_keys
 from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.evaluation.prediction import torch_threads
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.additive_shape import FeatureCuts, Layout
 from dkan_core.model.additive_terms import TABLES, AdditiveTerms, Float64, purified
@@ -73,7 +73,8 @@ def fitted_terms(model: AdditiveFastKAN, reader: RowReader, config: TrainConfig)
     rows = replace(singles, codes_TN=[*singles.codes_TN, *_pair_codes(fine, singles.codes_TN)])
     labels = len(model.config.labels)
     table_VML, intercept_L = np.zeros((fine.layout.size, model.config.members, labels)), np.zeros(labels)
-    with _one_thread():
+    # The number of threads of linear algebra changes the last bits.
+    with torch_threads(1), threadpool_limits(1, user_api="blas"):
         for label in range(labels):
             fits = _fit_label(fine, rows, label, config.pos_weight)
             everywhere, members = fits[0], fits[1:]
@@ -101,18 +102,6 @@ def _with_fine_bins(model: AdditiveFastKAN, codes_TN: Sequence[UInt16]) -> Addit
     binned = tuple(FeatureCuts(feature=feature, cuts=each) for feature, each in cuts.items())
     refined = shape.model_copy(update={**TABLES, "binned": binned})
     return AdditiveFastKAN(model.config.model_copy(update={"additive": refined}))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep linear algebra to one thread: the number of them changes the last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1, user_api="blas"):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _around(everywhere: PenalizedFit, members: Sequence[PenalizedFit]) -> Float64:
