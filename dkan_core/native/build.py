@@ -57,6 +57,9 @@ VARIANT_SOURCES = {
 }
 """Compiled for each kind of processor; "off": operations round one by one, as numpy's do."""
 
+ONCE = ("library", "threads", "gather", "sorting", "hidden_call", "input_layer_call", "input_entries")
+"""Compiled for any processor."""
+
 ONLY = {"amx_bf16": ("input_layer",)}
 """What a kind of processor has of its own: the rest is that of ``avx512_bf16``."""
 
@@ -104,10 +107,7 @@ def compile_library(target: Path = LIBRARY) -> None:
         variants[name] = flags
         shared.append(f"-DDKAN_{name.upper()}")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".passes-") as scratch:
-        objects = [
-            _compile(compiler, source, Path(scratch) / f"{source}.o", shared)
-            for source in ("library", "gather", "sorting", "hidden_call", "input_layer_call", "input_entries")
-        ]
+        objects = [_compile(compiler, source, Path(scratch) / f"{source}.o", shared) for source in ONCE]
         for name, flags in variants.items():
             names = [f"-D{macro}={prefix}{name}" for macro, prefix in VARIANT_NAMES.items()]
             for source in ONLY.get(name, VARIANT_SOURCES):

@@ -3,6 +3,7 @@
 
 #include "arguments.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -55,16 +56,17 @@ void update(const dkan::AdamW& a, int64_t start, int64_t stop, float factor, flo
 
 }  // namespace
 
-// Returns the sum of the squares of the parameters: no finite number where one of them is none.
-float DKAN_ADAMW(const dkan::AdamW& a) {
+// Updates some of the parameters; returns the sum of their squares: no finite number where one of them is none.
+float DKAN_ADAMW(const dkan::AdamW& a, int64_t start, int64_t stop) {
     float squares[LANES] = {};
-    int64_t done = 0;
+    int64_t done = start;
     for (int64_t stretch = 0; stretch < a.stretches; ++stretch) {
-        update(a, done, a.starts[stretch], 1, squares);
-        update(a, a.starts[stretch], a.stops[stretch], a.factors[stretch], squares);
-        done = a.stops[stretch];
+        const int64_t first = std::clamp(a.starts[stretch], done, stop), last = std::clamp(a.stops[stretch], done, stop);
+        update(a, done, first, 1, squares);
+        update(a, first, last, a.factors[stretch], squares);
+        done = last;
     }
-    update(a, done, a.count, 1, squares);
+    update(a, done, stop, 1, squares);
     float total = 0;
     for (float each : squares) total += each;
     return total;

@@ -220,7 +220,7 @@ struct Passes {
     void (*table_backward)(const TableSum&, int64_t start, int64_t stop);
     const HiddenPasses* hidden_layer;
     const InputPasses* input_layer;
-    float (*adamw)(const AdamW&);
+    float (*adamw)(const AdamW&, int64_t start, int64_t stop);
     void (*encode)(const Column&, int64_t start, int64_t count);
     void (*place)(const Place&, int64_t first, int64_t last, int64_t start, int64_t stop);
     void (*mix_rows)(uint64_t first, int64_t count, uint64_t increment, uint32_t* out);

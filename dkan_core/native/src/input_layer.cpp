@@ -88,6 +88,16 @@ float* joint_table(const InputCall& call, const Block& block, const Entry& entry
     return call.tables + (panel * block.rows + entry.row) * PANEL;
 }
 
+// Calls `run` for each column of some entries.
+template <typename Run>
+void for_each_column(const InputCall& call, int64_t start, int64_t stop, const Run& run) {
+    for (int64_t index = start; index < stop; ++index) {
+        for (const int64_t part : call.entries[index].parts) {
+            if (const InputColumn* column = call.column_of(part)) run(*column);
+        }
+    }
+}
+
 // The table of a group or column.
 Table table_of_part(const InputCall& call, const Block& block, int64_t part, int64_t panel, float* one_hot) {
     const int32_t* places = call.places_of(part);
@@ -131,24 +141,26 @@ void sum_parts(const InputCall& call, const Block& block, const Entry& entry, in
     }
 }
 
-// What each value adds to the outputs: its basis and SiLU times the weights, and its own one-hot weights.
-void value_tables(const InputCall& call, const Block& block, int64_t panel) {
+// What each value of a column adds to the outputs: its basis and SiLU times the weights, and its own one-hot weights.
+void fill_table(const InputCall& call, const Block& block, const InputColumn& column, int64_t panel) {
     const InputLayer& a = call.a;
     const int64_t columns = columns_of(call, panel);
-    for (const int64_t index : block.columns) {
-        const InputColumn& column = call.columns[index];
-        const int64_t depth = column.width * call.terms, values = column.values.size();
-        float* weights = call.weights + call.panels * column.weights + panel * depth * PANEL;
-        pack_weights(call, column.first, column.width, panel, weights);
-        float* table = table_of(call, block, column, panel);
-        memset(table, 0, values * PANEL * 4);
-        for (int64_t place = 0; column.one_hot >= 0 && place < values; ++place) {
-            const int64_t row = column.one_hot + column.values[place];
-            memcpy(table + place * PANEL, a.one_hot + row * a.outputs + panel * PANEL, columns * 4);
-        }
-        add_product(block.value_bases + column.bases, depth, 1, weights, PANEL, values, depth, columns, table, PANEL);
+    const int64_t depth = column.width * call.terms, values = column.values.size();
+    float* weights = call.weights + call.panels * column.weights + panel * depth * PANEL;
+    pack_weights(call, column.first, column.width, panel, weights);
+    float* table = table_of(call, block, column, panel);
+    memset(table, 0, values * PANEL * 4);
+    for (int64_t place = 0; column.one_hot >= 0 && place < values; ++place) {
+        const int64_t row = column.one_hot + column.values[place];
+        copy_some(a.one_hot + row * a.outputs + panel * PANEL, columns, table + place * PANEL);
     }
-    for (int64_t index = block.first; index < block.stop; ++index) sum_parts(call, block, call.entries[index], panel);
+    add_product(block.value_bases + column.bases, depth, 1, weights, PANEL, values, depth, columns, table, PANEL);
+}
+
+// The tables of some entries: those of their columns, and of their joint values.
+void value_tables(const InputCall& call, const Block& block, int64_t panel, int64_t start, int64_t stop) {
+    for_each_column(call, start, stop, [&](const InputColumn& column) { fill_table(call, block, column, panel); });
+    for (int64_t index = start; index < stop; ++index) sum_parts(call, block, call.entries[index], panel);
 }
 
 // Adds the gradient of an entry's joint values to that of their parts.
@@ -168,11 +180,11 @@ void split_joint(const InputCall& call, const Block& block, const Entry& entry, 
 }
 
 // Adds the gradients of rows to the entries of groups that stand alone.
-void add_to_groups(const InputCall& call, const Block& block, int64_t panel) {
+void add_to_groups(const InputCall& call, const Block& block, int64_t panel, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
     const int64_t columns = columns_of(call, panel);
     std::vector<Table> tables;
-    for (int64_t index = block.first; index < block.stop; ++index) {
+    for (int64_t index = start; index < stop; ++index) {
         const Entry& entry = call.entries[index];
         const bool is_group = !entry.is_joint() && !call.column_of(entry.parts[0]);
         if (is_group) tables.push_back(table_of_part(call, block, entry.parts[0], panel, a.grad_one_hot));
@@ -229,7 +241,7 @@ void forward(const InputCall& call, const Block& block, int64_t panel, int64_t s
         float sums[PANEL];
         gather(tables, b, columns, begun + b * begun_step, sums);
         add_row(shift + b * a.outputs, columns, sums);
-        memcpy(out + b * a.outputs, sums, columns * 4);
+        copy_some(sums, columns, out + b * a.outputs);
     }
 }
 
@@ -238,7 +250,7 @@ template <typename Copy>
 void for_each_part(const InputCall& call, const Rows& rows, const Copy& copy) {
     for (int64_t panel = 0; panel < call.panels; ++panel) {
         float* out = call.a.out + rows.first * call.a.outputs + panel * PANEL;
-        for (int64_t r = 0; r < rows.count; ++r) copy(panel, r, out + r * call.a.outputs, columns_of(call, panel) * 4);
+        for (int64_t r = 0; r < rows.count; ++r) copy(panel, r, out + r * call.a.outputs, columns_of(call, panel));
     }
 }
 
@@ -251,29 +263,47 @@ void scores(const InputCall& call, int64_t start, int64_t stop) {
     float* sums = sums_memory.make(call.panels * SIZE, true);
     for (int64_t first = start; first < stop; first += ROWS_AT_A_TIME) {
         const Rows rows{first, std::min(stop - first, ROWS_AT_A_TIME)};
-        for_each_part(call, rows, [&](int64_t panel, int64_t r, float* out, int64_t bytes) {
-            memcpy(sums + panel * SIZE + r * PANEL, out, bytes);
+        for_each_part(call, rows, [&](int64_t panel, int64_t r, float* out, int64_t columns) {
+            copy_some(out, columns, sums + panel * SIZE + r * PANEL);
         });
         for (int64_t next = 0; next < call.scores; next += SCORES_AT_A_TIME) {
             add_scores(call, scores_from(call, next), rows, bases, sums, SIZE);
         }
-        for_each_part(call, rows, [&](int64_t panel, int64_t r, float* out, int64_t bytes) {
-            memcpy(out, sums + panel * SIZE + r * PANEL, bytes);
+        for_each_part(call, rows, [&](int64_t panel, int64_t r, float* out, int64_t columns) {
+            copy_some(sums + panel * SIZE + r * PANEL, columns, out);
         });
     }
 }
 
-// Adds the gradient of every row to the bias and to the entries that the row has taken, and from these to the weights
-// and to one-hot weights.
-void scatter(const InputCall& call, const Block& block, int64_t panel) {
+// Adds the gradient of a column's values to its one-hot weights and its weights.
+void split_values(const InputCall& call, const Block& block, const InputColumn& column, int64_t panel) {
     const InputLayer& a = call.a;
-    const int64_t columns = columns_of(call, panel);
-    const float* gradient = a.grad_out + panel * PANEL;
-    for (int64_t b = 0; b < a.rows && !block.first; ++b) {
-        add_row(gradient + b * a.outputs, columns, a.grad_bias + panel * PANEL);
+    const int64_t columns = columns_of(call, panel), values = column.values.size();
+    const float* table = table_of(call, block, column, panel);
+    for (int64_t place = 0; column.one_hot >= 0 && place < values; ++place) {
+        float* own = a.grad_one_hot + (column.one_hot + column.values[place]) * a.outputs + panel * PANEL;
+        for (int64_t h = 0; h < columns; ++h) own[h] += table[place * PANEL + h];
     }
-    add_to_groups(call, block, panel);
-    for (int64_t index = block.first; index < block.stop; ++index) {
+    Floats memory;
+    float* scratch = memory.make(PANEL * padded_terms(column.width, call.terms));
+    add_weight_gradient(call, column.first, column.width, panel, table, values, block.value_bases + column.bases,
+                        column.width * call.terms, scratch);
+}
+
+// Adds the gradient of every row to the bias.
+void bias_gradient(const InputCall& call, int64_t panel) {
+    const InputLayer& a = call.a;
+    const float* gradient = a.grad_out + panel * PANEL;
+    for (int64_t b = 0; b < a.rows; ++b) {
+        add_row(gradient + b * a.outputs, columns_of(call, panel), a.grad_bias + panel * PANEL);
+    }
+}
+
+// Adds the gradient of every row to some entries, to what the row has taken of them, and from these to the weights and
+// to one-hot weights.
+void scatter(const InputCall& call, const Block& block, int64_t panel, int64_t start, int64_t stop) {
+    add_to_groups(call, block, panel, start, stop);
+    for (int64_t index = start; index < stop; ++index) {
         const Entry& entry = call.entries[index];
         if (entry.is_joint()) {
             sum_rows(call, entry, panel, joint_table(call, block, entry, panel));
@@ -282,39 +312,29 @@ void scatter(const InputCall& call, const Block& block, int64_t panel) {
             sum_rows(call, entry, panel, table_of(call, block, *column, panel));
         }
     }
-    Floats memory;
-    float* scratch = memory.make(PANEL * padded_terms(call.widest, call.terms));
-    for (const int64_t index : block.columns) {
-        const InputColumn& column = call.columns[index];
-        const int64_t values = column.values.size();
-        const float* table = table_of(call, block, column, panel);
-        for (int64_t place = 0; column.one_hot >= 0 && place < values; ++place) {
-            float* own = a.grad_one_hot + (column.one_hot + column.values[place]) * a.outputs + panel * PANEL;
-            for (int64_t h = 0; h < columns; ++h) own[h] += table[place * PANEL + h];
-        }
-        add_weight_gradient(call, column.first, column.width, panel, table, values, block.value_bases + column.bases,
-                            column.width * call.terms, scratch);
-    }
+    for_each_column(call, start, stop, [&](const InputColumn& column) { split_values(call, block, column, panel); });
 }
 
-// Adds the gradient of a column's embeddings.
-void embedding_gradient(const InputCall& call, const Block& block, const InputColumn& column) {
+// Adds the gradient of the embeddings of some of a column's values.
+void embedding_gradient(
+    const InputCall& call, const Block& block, const InputColumn& column, int64_t start, int64_t stop) {
     const InputLayer& a = call.a;
     const int64_t terms = column.width * call.terms, step = padded_terms(column.width, call.terms);
-    const int64_t values = column.values.size();
+    const int64_t values = stop - start;
+    const float* bases = block.value_bases + column.bases + start * terms;
     Floats turned_memory, memory;
     float* turned = turned_memory.make(a.outputs * step);
     float* grad_bases = memory.make(values * step, true);
     turn_weights(call, column.first, column.width, turned);
     for (int64_t panel = 0; panel < call.panels; ++panel) {
-        const float* table = table_of(call, block, column, panel);
+        const float* table = table_of(call, block, column, panel) + start * PANEL;
         add_product(table, PANEL, 1, turned + panel * PANEL * step, step, values, columns_of(call, panel), terms,
                     grad_bases, step);
     }
     for (int64_t place = 0; place < values; ++place) {
-        const int64_t value = column.values[place];
-        add_x_gradient(a, inputs_of(a, column, value), column.width, block.value_bases + column.bases + place * terms,
-                       grad_bases + place * step, a.grad_embeddings[column.place] + value * column.width);
+        const int64_t value = column.values[start + place];
+        add_x_gradient(a, inputs_of(a, column, value), column.width, bases + place * terms, grad_bases + place * step,
+                       a.grad_embeddings[column.place] + value * column.width);
     }
 }
 
@@ -347,6 +367,6 @@ void score_gradient(const InputCall& call, const float* turned, int64_t start, i
 
 extern const dkan::InputPasses DKAN_INPUT_PASSES;
 const dkan::InputPasses DKAN_INPUT_PASSES = {
-    HAS_MATRIX_UNIT, value_bases,           value_tables,   score_weights, forward, scores,             pack_gradients,
-    score_bases,     score_weight_gradient, score_gradient, turn_weights,  scatter, embedding_gradient,
+    HAS_MATRIX_UNIT, value_bases,           value_tables,   score_weights, forward, scores,        pack_gradients,
+    score_bases,     score_weight_gradient, score_gradient, turn_weights,  bias_gradient, scatter, embedding_gradient,
 };

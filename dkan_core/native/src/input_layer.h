@@ -105,7 +105,6 @@ struct InputCall {
     std::vector<Entry> entries;
     std::vector<Block> blocks;
     std::vector<int32_t> places;  // [groups + columns, B]: rows of their tables, counted from the group's or column's first
-    int64_t widest = 0;     // column
     int64_t scores = 0;     // that have no tables, and of each its input and its feature
     std::vector<int64_t> score_inputs, score_features;
     float* byte_bases = nullptr;  // of each byte, and SiLU: [256, G + 1]
@@ -158,7 +157,7 @@ struct InputPasses {
     // Whether products in bfloat16, in parts too, are faster than tables of the values of bytes.
     bool multiplies_bytes;
     void (*value_bases)(const InputCall&, const Block&, const InputColumn&);
-    void (*value_tables)(const InputCall&, const Block&, int64_t panel);
+    void (*value_tables)(const InputCall&, const Block&, int64_t panel, int64_t start, int64_t stop);
     void (*score_weights)(const InputCall&, int64_t panel);
     void (*forward)(const InputCall&, const Block&, int64_t panel, int64_t start, int64_t stop);
     void (*scores)(const InputCall&, int64_t start, int64_t stop);
@@ -167,8 +166,9 @@ struct InputPasses {
     void (*score_weight_gradient)(const InputCall&, const Scores&, const Rows& chunk, int64_t panel);
     void (*score_gradient)(const InputCall&, const float* turned, int64_t start, int64_t stop);
     void (*turn_weights)(const InputCall&, int64_t first, int64_t width, float* to);
-    void (*scatter)(const InputCall&, const Block&, int64_t panel);
-    void (*embedding_gradient)(const InputCall&, const Block&, const InputColumn&);
+    void (*bias_gradient)(const InputCall&, int64_t panel);
+    void (*scatter)(const InputCall&, const Block&, int64_t panel, int64_t start, int64_t stop);
+    void (*embedding_gradient)(const InputCall&, const Block&, const InputColumn&, int64_t start, int64_t stop);
 };
 
 // Room for the last vector of a row that is no whole number of vectors.

@@ -13,8 +13,8 @@ namespace {
 
 using namespace dkan;
 
-// Rows of a task, and bytes of the bases of rows of a chunk, which a gradient reads again and again.
-constexpr int64_t TASK_ROWS = 192, CHUNK_BYTES = 1 << 20;
+// Rows of a task, values of one, and bytes of the bases of rows of a chunk, which a gradient reads again and again.
+constexpr int64_t TASK_ROWS = 192, TASK_VALUES = 288, CHUNK_BYTES = 1 << 20;
 // Rows of the tables of a block: 512 KiB of a panel, which stay in the second-level cache.
 constexpr int64_t BLOCK_ROWS = 2048;
 constexpr int64_t BYTES = 256;
@@ -78,50 +78,49 @@ InputCall read_layout(const InputLayer& a) {
         call.columns.push_back({next[3], next[2], next[0], next[1], place, next[4], {}, 0, 0, 0});
     }
     for (int64_t groups = *next++; groups > 0; --groups) call.groups.push_back(read_group(next));
-    for (const InputColumn& column : call.columns) call.widest = std::max(call.widest, column.width);
     return call;
 }
 
-// Finds the row of each group's table for all rows; returns the first row that has none.
-int64_t find_groups(InputCall& call) {
-    const InputLayer& a = call.a;
-    int64_t wrong = a.rows, t = 0;
-    for (const Group& group : call.groups) {
-        int32_t* places = call.places.data() + a.rows * t++;
-        for (int64_t b = 0; b < a.rows; ++b) {
-            int64_t place = 0;
-            for (const auto& [feature, stride] : group.columns) place += a.codes[b * a.coded + feature] * stride;
-            if (group.cap && place >= group.cap) place = UNSEEN;
-            if (place < 0 || place >= group.size) wrong = std::min(wrong, b);
-            places[b] = static_cast<int32_t>(place);
-        }
+// Finds the row of a group's table for all rows; returns the first row that has none.
+int64_t find_group(const InputLayer& a, const Group& group, int32_t* places) {
+    int64_t wrong = a.rows;
+    for (int64_t b = 0; b < a.rows; ++b) {
+        int64_t place = 0;
+        for (const auto& [feature, stride] : group.columns) place += a.codes[b * a.coded + feature] * stride;
+        if (group.cap && place >= group.cap) place = UNSEEN;
+        if (place < 0 || place >= group.size) wrong = std::min(wrong, b);
+        places[b] = static_cast<int32_t>(place);
     }
     return wrong;
 }
 
-// Finds the values of each column that occur, and which of them each row has; returns the first row of no value.
-int64_t find_values(InputCall& call) {
-    const InputLayer& a = call.a;
-    int64_t wrong = a.rows, t = call.groups.size();
-    std::vector<int32_t> known;
-    for (InputColumn& column : call.columns) {
-        int32_t* places = call.places.data() + a.rows * t++;
-        known.assign(column.codes, -1);
-        for (int64_t b = 0; b < wrong; ++b) {
-            const int32_t value = column.place < 0 ? a.bytes[b * a.features + column.feature]
-                                                   : a.codes[b * a.coded + column.feature];
-            if (value < 0 || value >= column.codes) {
-                wrong = b;
-                break;
-            }
-            if (known[value] < 0) {
-                known[value] = static_cast<int32_t>(column.values.size());
-                column.values.push_back(value);
-            }
-            places[b] = known[value];
+// Finds the values of a column that occur, and which of them each row has; returns the first row of no value.
+int64_t find_values(const InputLayer& a, InputColumn& column, int32_t* places) {
+    std::vector<int32_t> known(column.codes, -1);
+    for (int64_t b = 0; b < a.rows; ++b) {
+        const int32_t value = column.place < 0 ? a.bytes[b * a.features + column.feature]
+                                               : a.codes[b * a.coded + column.feature];
+        if (value < 0 || value >= column.codes) return b;
+        if (known[value] < 0) {
+            known[value] = static_cast<int32_t>(column.values.size());
+            column.values.push_back(value);
         }
+        places[b] = known[value];
     }
-    return wrong;
+    return a.rows;
+}
+
+// Finds the places of all groups and columns; returns the first row with a code that no table has.
+int64_t find_places(InputCall& call, int threads) {
+    const int64_t B = call.a.rows, groups = call.groups.size(), parts = groups + call.columns.size();
+    call.places.resize(B * parts);
+    std::vector<int64_t> wrong(parts, B);
+    for_each_task(parts, B * parts * 4, threads, [&](int64_t part) {
+        int32_t* places = call.places.data() + B * part;
+        wrong[part] = part < groups ? find_group(call.a, call.groups[part], places)
+                                    : find_values(call.a, call.columns[part - groups], places);
+    });
+    return parts ? *std::min_element(wrong.begin(), wrong.end()) : B;
 }
 
 // All columns of bytes have the same basis.
@@ -185,6 +184,22 @@ void make_bases(InputCall& call, Block& block, int threads) {
     });
 }
 
+// Calls a pass for some of a block's entries, and each panel: for all at a time, if there are panels enough for all threads.
+void for_each_share(
+    const InputCall& call,
+    const Block& block,
+    int64_t numbers,
+    int threads,
+    void (*pass)(const InputCall&, const Block&, int64_t panel, int64_t start, int64_t stop)) {
+    const int64_t entries = block.stop - block.first;
+    const int64_t shares = threads > call.panels ? std::min(entries, ceil_div(2 * threads, call.panels)) : 1;
+    for_each_task(call.panels * shares, numbers, threads, [&](int64_t task) {
+        const int64_t share = task % shares;
+        pass(call, block, task / shares, block.first + entries * share / shares,
+             block.first + entries * (share + 1) / shares);
+    });
+}
+
 void run_forward(InputCall& call, int threads) {
     const InputLayer& a = call.a;
     const InputPasses& pass = *passes().input_layer;
@@ -198,10 +213,9 @@ void run_forward(InputCall& call, int threads) {
         make_bases(call, block, threads);
         call.weights = weights.make(call.panels * block.weights);
         call.tables = tables.make(call.panels * block.rows * PANEL);
-        for_each_task(call.panels, call.panels * (block.weights + block.bases * PANEL / 8), threads, [&](int64_t panel) {
-            pass.value_tables(call, block, panel);
-        });
         const int64_t entries = block.stop - block.first, tasks = ceil_div(a.rows, TASK_ROWS);
+        const int64_t products = call.panels * (block.weights + block.bases * PANEL / 8);
+        for_each_share(call, block, products, threads, pass.value_tables);
         // All rows of a panel one after the other: its tables stay in the cache.
         for_each_task(call.panels * tasks, a.rows * entries * call.panels * 4, threads, [&](int64_t task) {
             const int64_t start = task % tasks * TASK_ROWS;
@@ -257,10 +271,30 @@ void run_score_gradients(InputCall& call, const InputPasses& pass, int threads) 
     });
 }
 
+void run_embedding_gradients(const InputCall& call, const Block& block, int threads) {
+    struct Task {
+        const InputColumn& column;
+        int64_t start, stop;
+    };
+    std::vector<Task> tasks;
+    for (const int64_t index : block.columns) {
+        const InputColumn& column = call.columns[index];
+        const int64_t values = column.place < 0 ? 0 : column.values.size();
+        for (int64_t start = 0; start < values; start += TASK_VALUES) {
+            tasks.push_back({column, start, std::min(values, start + TASK_VALUES)});
+        }
+    }
+    for_each_task(tasks.size(), block.bases * call.panels, threads, [&](int64_t task) {
+        const auto& [column, start, stop] = tasks[task];
+        passes().input_layer->embedding_gradient(call, block, column, start, stop);
+    });
+}
+
 void run_backward(InputCall& call, int threads) {
     const InputLayer& a = call.a;
     const InputPasses& pass = *passes().input_layer;
     run_score_gradients(call, pass, threads);
+    for_each_task(call.panels, a.rows * a.outputs, threads, [&](int64_t panel) { pass.bias_gradient(call, panel); });
     for_each_task(call.entries.size(), call.entries.size() * a.rows, threads, [&](int64_t index) {
         sort_rows(call, call.entries[index]);
     });
@@ -269,21 +303,15 @@ void run_backward(InputCall& call, int threads) {
         make_bases(call, block, threads);
         call.tables = tables.make(call.panels * block.rows * PANEL);
         const int64_t entries = block.stop - block.first;
-        for_each_task(call.panels, call.panels * a.rows * entries * 4, threads, [&](int64_t panel) {
-            pass.scatter(call, block, panel);
-        });
-        for_each_task(block.columns.size(), block.bases * call.panels, threads, [&](int64_t task) {
-            const InputColumn& column = call.columns[block.columns[task]];
-            if (column.place >= 0) pass.embedding_gradient(call, block, column);
-        });
+        for_each_share(call, block, call.panels * a.rows * entries * 4, threads, pass.scatter);
+        run_embedding_gradients(call, block, threads);
     }
 }
 
 // Returns the first row with a code that no table has, and nothing else is done then; -1 if there is none.
-int64_t prepare(InputCall& call, bool joins) {
+int64_t prepare(InputCall& call, bool joins, int threads) {
     const InputLayer& a = call.a;
-    call.places.resize(a.rows * (call.groups.size() + call.columns.size()));
-    const int64_t wrong = std::min(find_groups(call), find_values(call));
+    const int64_t wrong = find_places(call, threads);
     if (wrong < a.rows) return wrong;
     list_entries(call);
     if (joins) join_entries(call);
@@ -330,14 +358,14 @@ dkan::Floats::~Floats() {
 DKAN_EXPORT int64_t dkan_input_layer(const InputLayer* a, int backward, int threads) {
     InputCall call = read_layout(*a);
     // What a row's outputs are then depends on no other row, to the bit.
-    const int64_t wrong = prepare(call, false);
+    const int64_t wrong = prepare(call, false, threads);
     if (wrong < 0) (backward ? run_backward : run_forward)(call, threads);
     return wrong;
 }
 
 DKAN_EXPORT int64_t dkan_training_step(const TrainingStep* step, int threads) {
     InputCall call = read_layout(step->input);
-    const int64_t wrong = prepare(call, true);
+    const int64_t wrong = prepare(call, true, threads);
     if (wrong >= 0) return wrong;
     run_forward(call, threads);
     hidden_backward(step->hidden, &step->loss, threads);

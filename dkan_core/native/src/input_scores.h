@@ -273,7 +273,7 @@ void pack_gradients(const InputCall& call, int64_t start, int64_t stop) {
         const float* from = a.grad_out + panel * PANEL;
         float* to = call.gradients + panel * gradient_size(call);
         if (!parts_of(call)) {
-            for (int64_t b = start; b < stop; ++b) memcpy(to + b * PANEL, from + b * a.outputs, columns * 4);
+            for (int64_t b = start; b < stop; ++b) copy_some(from + b * a.outputs, columns, to + b * PANEL);
             continue;
         }
         for (int64_t part = 0; part < parts_of(call); ++part, to += PANEL * step) {

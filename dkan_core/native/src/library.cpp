@@ -2,7 +2,9 @@
 
 #include "tasks.h"
 
+#include <atomic>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #if defined(DKAN_AMX_BF16) && defined(__linux__)
@@ -31,6 +33,8 @@ using namespace dkan;
 
 // Inputs of a task of the basis, rows of a sum of table rows, and columns of its gradient.
 constexpr int64_t BASIS_TASK = 4096, TABLE_TASK_ROWS = 64, TABLE_TASK_COLUMNS = 64;
+// Parameters that AdamW updates at once.
+constexpr int64_t ADAMW_TASK = 1 << 15;
 // Values of a column that are encoded at once: enough that preparing the search costs little.
 constexpr int64_t ENCODE_TASK_ROWS = 1 << 16;
 // Codes that are put in their places at once: a cache line of so many rows.
@@ -117,7 +121,14 @@ DKAN_EXPORT int64_t dkan_table_sum(const TableSum* a, int backward, int threads)
     return -1;
 }
 
-DKAN_EXPORT float dkan_adamw(const AdamW* a) { return passes().adamw(*a); }
+DKAN_EXPORT float dkan_adamw(const AdamW* a, int threads) {
+    const int64_t tasks = ceil_div(a->count, ADAMW_TASK);
+    std::vector<float> squares(tasks);
+    for_each_task(tasks, a->count * 4, threads, [&](int64_t task) {
+        squares[task] = passes().adamw(*a, task * ADAMW_TASK, std::min(a->count, (task + 1) * ADAMW_TASK));
+    });
+    return std::accumulate(squares.begin(), squares.end(), 0.0f);
+}
 
 DKAN_EXPORT void dkan_encode(const Column* columns, int64_t count, int64_t rows, int threads) {
     const int64_t per_column = ceil_div(rows, ENCODE_TASK_ROWS);

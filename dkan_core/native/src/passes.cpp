@@ -130,7 +130,7 @@ void choose_basis_backward(const Basis& a, int64_t start, int64_t stop) {
 
 extern const dkan::HiddenPasses DKAN_HIDDEN_PASSES;
 extern const dkan::InputPasses DKAN_INPUT_PASSES;
-float DKAN_ADAMW(const dkan::AdamW&);
+float DKAN_ADAMW(const dkan::AdamW&, int64_t start, int64_t stop);
 void DKAN_ENCODE(const dkan::Column&, int64_t start, int64_t count);
 void DKAN_PLACE(const dkan::Place&, int64_t first, int64_t last, int64_t start, int64_t stop);
 void DKAN_MIX_ROWS(uint64_t first, int64_t count, uint64_t increment, uint32_t* out);

@@ -10,8 +10,8 @@ namespace dkan {
 // The fastest passes that this processor has, unless a test asks for others.
 const Passes& passes();
 
-// Starting a thread takes about as long as so many numbers do.
-constexpr int64_t NUMBERS_PER_THREAD = 1 << 15;
+// Waking a thread takes about as long as so many numbers do.
+constexpr int64_t NUMBERS_PER_THREAD = 1 << 14;
 
 // Tasks that depend on no other, each of which computes the same whatever the number of threads.
 template <typename Run>

@@ -57,6 +57,11 @@ inline void store_some(float* to, Float value, int64_t count) {
     memcpy(to, &value, 4 * count);
 }
 
+// Few numbers: a compiler may copy them by a string instruction, which takes long to begin.
+inline void copy_some(const float* from, int64_t count, float* to) {
+    for (int64_t i = 0; i < count; i += LANES) store_some(to + i, load_some(from + i, count - i), count - i);
+}
+
 inline Float splat(float value) { return value - Float{}; }
 
 // Half of the lanes are added to the other half until one is left.

@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from dkan_core.native.library import AdamWArguments, native_library
 
@@ -148,7 +149,7 @@ class FlatAdamW:
         root_scale, step_size = 1 / math.sqrt(1 - BETA2**count), lr / (1 - BETA1**count)
         moments = (BETA1, BETA2, 1 - BETA1, 1 - BETA2)
         arguments = AdamWArguments(*pointers, *sizes, *moments, root_scale, EPSILON, step_size, scale)
-        return math.isfinite(library.dkan_adamw(ctypes.byref(arguments)))
+        return math.isfinite(library.dkan_adamw(ctypes.byref(arguments), torch.get_num_threads()))
 
     def _decay(self, old: AdamState, new: AdamState, block: slice, lr: float) -> None:
         if new is not old:
