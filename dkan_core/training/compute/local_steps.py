@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from dkan_core.data.loading.loader import SliceBatches
 from dkan_core.training.compute.flat_model import Replica
@@ -52,7 +53,7 @@ class HostSteps(LocalSteps):
         self, replica: Replica, batches: SliceBatches, rules: Rules, on_step: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(replica, batches, rules, on_step)
-        self._optimizer = rules.optimizer()
+        self._optimizer = rules.optimizer(torch.get_num_threads())
         # Of no step yet, and 0 again after each.
         self._gradient_P = np.zeros(replica.values_P.numel(), np.float32)
         replica.bind_gradient_array(self._gradient_P)

@@ -49,7 +49,7 @@ def _update_source(spec: ProcessSpec, process: ComputeProcess) -> "Iterator[OwnS
     # A rank that was restarted begins with empty memory, as all do at first.
     if process_group.size > 1:
         broadcast_state(memory, process_group)
-    store = ParameterStore(memory, process.rules)
+    store = ParameterStore(memory, process.rules, spec.threads)
     on_step = process.heartbeat.record_activity
     if spec.config.steps_on_devices:
         exchange = EXCHANGES[spec.config.strategy](process_group, process.replica, process.rules)

@@ -120,7 +120,8 @@ class _Single:
         initialize_store(memory, values_P, initial.moments_2P if initial else None)
         decayed = decayed_ranges(model, config, train.rows)
         rates = learning_rate_factors(model, config, train.rows)
-        self.store = ParameterStore(memory, Rules.from_config(config, train.rows, decayed, rates))
+        rules = Rules.from_config(config, train.rows, decayed, rates)
+        self.store = ParameterStore(memory, rules, torch.get_num_threads())
         self.replica = Replica(model, torch.device(config.device), config.kernel)
         self.scorer = Scorer(self.replica, valid, EarlyStopping(config.patience))
         self.best: Best | None = None

@@ -12,7 +12,6 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from dkan_core.native.library import AdamWArguments, native_library
 
@@ -59,6 +58,7 @@ class FlatAdamW:
     Args:
         decayed: Stretches of the parameters that decay, in order: start, stop, and the decoupled decay, which the
             learning rate multiplies.
+        threads: How many the native extension uses, for the same bits.
 
     >>> state = AdamState.starting_at(np.ones(2, np.float32))
     >>> FlatAdamW([(1, 2, 0.5)]).step(state, state, np.ones(2, np.float32), lr=0.1, count=1)
@@ -67,8 +67,8 @@ class FlatAdamW:
     [0.8999999761581421, 0.8500000238418579]
     """
 
-    def __init__(self, decayed: Sequence[Decayed]) -> None:
-        self.decayed = decayed
+    def __init__(self, decayed: Sequence[Decayed], threads: int = 1) -> None:
+        self.decayed, self.threads = decayed, threads
         starts_D, stops_D, self._decay_D = np.array(decayed, np.float64).reshape(-1, 3).T
         assert (starts_D[1:] >= stops_D[:-1]).all() and (starts_D <= stops_D).all(), "in order"
         self._starts_D, self._stops_D = starts_D.astype(np.int64), stops_D.astype(np.int64)
@@ -149,7 +149,7 @@ class FlatAdamW:
         root_scale, step_size = 1 / math.sqrt(1 - BETA2**count), lr / (1 - BETA1**count)
         moments = (BETA1, BETA2, 1 - BETA1, 1 - BETA2)
         arguments = AdamWArguments(*pointers, *sizes, *moments, root_scale, EPSILON, step_size, scale)
-        return math.isfinite(library.dkan_adamw(ctypes.byref(arguments), torch.get_num_threads()))
+        return math.isfinite(library.dkan_adamw(ctypes.byref(arguments), self.threads))
 
     def _decay(self, old: AdamState, new: AdamState, block: slice, lr: float) -> None:
         if new is not old:

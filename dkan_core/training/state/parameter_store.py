@@ -49,9 +49,11 @@ class Rules:
         schedule = Schedule.from_config(config, train_rows)
         return cls(config, schedule, plan_work(config, train_rows), decayed, rates)
 
-    def optimizer(self) -> FlatAdamW:
+    def optimizer(self, threads: int) -> FlatAdamW:
         """Return an optimizer: of stretches with rates of their own, where there are any."""
-        return PartwiseAdamW(self.decayed, self.rates) if self.rates else FlatAdamW(self.decayed)
+        if self.rates:
+            return PartwiseAdamW(self.decayed, self.rates, threads)
+        return FlatAdamW(self.decayed, threads)
 
     def optimizer_count(self, step: int) -> int:
         """Return AdamW's count of steps at a step of the run, counted from 0: its moments may be older than the run."""
@@ -123,12 +125,13 @@ class ParameterStore:
     Args:
         memory: Where it stands; ``initialize_store`` has been called on it once.
         rules: What changes depend on.
+        threads: How many an update uses.
     """
 
-    def __init__(self, memory: SharedMemory, rules: Rules) -> None:
+    def __init__(self, memory: SharedMemory, rules: Rules, threads: int = 1) -> None:
         self.memory = memory
         self.rules = rules
-        self.optimizer = rules.optimizer()
+        self.optimizer = rules.optimizer(threads)
         self.ledger = memory.ledger.read()
         self._averages_are_equal = False
         """Whether both copies of the state are known to have the same moving average."""

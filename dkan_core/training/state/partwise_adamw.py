@@ -33,6 +33,7 @@ class PartwiseAdamW(FlatAdamW):
     Args:
         decayed: As ``FlatAdamW`` takes them; none lies in two stretches.
         rates: Stretches with a factor other than 1, in order.
+        threads: As ``FlatAdamW`` takes them.
 
     >>> state = AdamState.starting_at(np.ones(3, np.float32))
     >>> optimizer = PartwiseAdamW([(0, 3, 0.5)], [(0, 1, 0.0), (2, 3, 0.5)])
@@ -42,9 +43,9 @@ class PartwiseAdamW(FlatAdamW):
     [1.0, 0.8500000238418579, 0.925000011920929]
     """
 
-    def __init__(self, decayed: Sequence[Decayed], rates: Sequence[Rate]) -> None:
-        super().__init__(decayed)
-        self._parts = [_part(decayed, *each) for each in _covering(rates)]
+    def __init__(self, decayed: Sequence[Decayed], rates: Sequence[Rate], threads: int = 1) -> None:
+        super().__init__(decayed, threads)
+        self._parts = [_part(decayed, *each, threads) for each in _covering(rates)]
 
     def _take_step(self, old: AdamState, new: AdamState, gradient_P: Float32, terms: StepTerms) -> bool:
         finite = [_take_step_of_part(each, old, new, gradient_P, terms) for each in self._parts]
@@ -94,11 +95,11 @@ def _covering(rates: Sequence[Rate]) -> list[tuple[int, int | None, float]]:
     return [*covering, (end, None, 1.0)]
 
 
-def _part(decayed: Sequence[Decayed], start: int, stop: int | None, factor: float) -> _Part:
+def _part(decayed: Sequence[Decayed], start: int, stop: int | None, factor: float, threads: int) -> _Part:
     end = math.inf if stop is None else stop
     within = [
         (int(max(first, start)) - start, int(min(last, end)) - start, decay)
         for first, last, decay in decayed
         if first < end and last > start
     ]
-    return _Part(slice(start, stop), factor, FlatAdamW(within))
+    return _Part(slice(start, stop), factor, FlatAdamW(within, threads))

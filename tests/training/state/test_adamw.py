@@ -63,7 +63,7 @@ def test_native_step_has_the_bits_of_numpy(size: int, in_place: bool, monkeypatc
     for native in (True, False):
         if not native:
             monkeypatch.setattr(adamw_module, "native_library", lambda: None)
-        optimizer, state = FlatAdamW(decayed), AdamState.starting_at(start.copy())
+        optimizer, state = FlatAdamW(decayed, threads=3), AdamState.starting_at(start.copy())
         other = state if in_place else AdamState.starting_at(np.empty_like(start))
         for count, kept in enumerate(gradients, start=1):
             gradient, rules = kept.copy(), {"lr": 0.01 / count, "scale": 0.3 ** (count % 2)}
