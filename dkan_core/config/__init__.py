@@ -3,7 +3,7 @@
 The string under a field is its help text on the command line, and its group the panel there (see ``dkan_core.cli``).
 """
 
-from dkan_core.config.loading import ConfigT, build_config, read_settings
+from dkan_core.config.loading import ConfigT, build_config, check_config, read_settings
 from dkan_core.config.prepare import PrepareConfig
 from dkan_core.config.resolved import MODEL_PARALLEL, ResolvedTrainConfig
 from dkan_core.config.schema import Group, field_docs, field_types, item_type, without_none
@@ -23,6 +23,7 @@ __all__ = [
     "Strategy",
     "TrainConfig",
     "build_config",
+    "check_config",
     "field_docs",
     "field_types",
     "item_type",

@@ -37,6 +37,14 @@ def build_config(kind: type[ConfigT], settings: Mapping[str, Any]) -> ConfigT:
     return kind(**{name: _typed(name, value, types[name]) for name, value in settings.items()})
 
 
+def check_config(kind: type[ConfigT], config: object) -> None:
+    """Raise ConfigError unless a config is of its class, which a dict or a text of settings is not."""
+    if not isinstance(config, kind):
+        name = kind.__name__
+        hint = f"; build_config({name}, ...) makes one of it" if isinstance(config, Mapping) else ""
+        raise ConfigError(f"expected the settings as a {name}, got {type(config).__name__}{hint}")
+
+
 def _typed(name: str, value: Any, expected: Any) -> Any:
     """Return a value as its field takes it: several, listed or as text with commas or line ends, as a tuple.
 

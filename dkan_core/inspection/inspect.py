@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dkan_core.config import PrepareConfig
+from dkan_core.config import PrepareConfig, check_config
 from dkan_core.data.encoding.preprocessor import Preprocessor
 from dkan_core.data.format.manifest import manifest_text
 from dkan_core.data.source.files import source_paths
@@ -145,6 +145,7 @@ def inspect_data(sources: str | Path | Sequence[str | Path], config: PrepareConf
             raise ConfigError(f"{prepared[0]}: is prepared data, which is inspected alone and without settings")
         return _inspect(read_prepared(prepared[0]))
     config = config or PrepareConfig(label=UNLABELLED)
+    check_config(PrepareConfig, config)
     if config.like is not None:
         raise ConfigError("like: inspection shows what would be fitted; `dkan drift` compares with a model")
     return _inspect(read_raw(chosen, config))

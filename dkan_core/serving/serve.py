@@ -6,7 +6,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from dkan_core.config import ServeConfig
+from dkan_core.config import ServeConfig, check_config
 from dkan_core.errors import ConfigError
 from dkan_core.serving.kserve_library import import_kserve
 from dkan_core.serving.scorer import Scorer, load_scorer
@@ -34,6 +34,7 @@ def serve(model: str | Path, config: ServeConfig | None = None) -> None:
         DataError: There is no model, or it is damaged.
     """
     config = config or ServeConfig()
+    check_config(ServeConfig, config)
     for setting, port in (("port", config.port), ("grpc_port", config.grpc_port)):
         if port is not None:
             _check_free(setting, config.host, port)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dkan_core.config import NodesConfig, TrainConfig
+from dkan_core.config import NodesConfig, TrainConfig, check_config
 from dkan_core.data.format.manifest import MANIFEST, manifest_text
 from dkan_core.errors import ConfigError, DataError, DkanError, TrainingError
 from dkan_core.training.history import HISTORY, read_history
@@ -59,6 +59,8 @@ def train_on_nodes(
         DataError: There is no prepared data set.
         TrainingError: The job failed, was not done in time, or is gone; the message has the end of its log.
     """
+    check_config(TrainConfig, config)
+    check_config(NodesConfig, nodes)
     data, out = (_shared(name, uri, nodes) for name, uri in (("prepared", prepared), ("run", run)))
     config = settle(config, nodes)
     # The name before anything is made: it tells whether an earlier attempt's job is this one's.

@@ -2,16 +2,19 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dkan_core import ConfigError, PrepareConfig, TrainConfig, build_config
+import dkan_core
+from dkan_core import ConfigError, NodesConfig, PrepareConfig, TrainConfig, build_config
 from dkan_core.config import field_docs, read_settings
 
 
@@ -93,6 +96,29 @@ def test_configs_are_frozen_and_keyword_only() -> None:
 def test_wrong_setting_is_named_with_its_value(kind: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_config(kind, settings)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (partial(dkan_core.prepare, "data", "out"), "PrepareConfig"),
+        (partial(dkan_core.plan_preparation, "data", "out", parts=1), "PrepareConfig"),
+        (partial(dkan_core.inspect_data, "data"), "PrepareConfig"),
+        (partial(dkan_core.train, "data", "run"), "TrainConfig"),
+        (partial(dkan_core.plan, "data"), "TrainConfig"),
+        (partial(dkan_core.plan_slices, "data"), "TrainConfig"),
+        (partial(dkan_core.tune_learning_rate, "data"), "TrainConfig"),
+        (partial(dkan_core.train_on_nodes, "data", "run", nodes=NodesConfig(image="dkan")), "TrainConfig"),
+        (partial(dkan_core.train_on_nodes, "data", "run", TrainConfig()), "NodesConfig"),
+        (partial(dkan_core.main, [], []), "TrainConfig"),
+        (partial(dkan_core.serve, "model"), "ServeConfig"),
+    ],
+)
+def test_settings_that_are_no_config_are_refused(call: Callable[[Any], None], kind: str) -> None:
+    with pytest.raises(ConfigError, match=rf"a {kind}, got dict; build_config\({kind}, \.\.\.\) makes one of it"):
+        call({"seed": 1})
+    with pytest.raises(ConfigError, match=f"expected the settings as a {kind}, got str"):
+        call("seed")
 
 
 @pytest.mark.parametrize("name", ["bogus", "label"])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from dkan_core.config import PrepareConfig
+from dkan_core.config import PrepareConfig, check_config
 from dkan_core.data.encoding.like import read_reference
 from dkan_core.data.format.manifest import MANIFEST, OUTPUTS, PreparedData
 from dkan_core.data.format.shard_writer import SpillReader
@@ -109,8 +109,10 @@ def find_task(
         What is to be prepared, and each file's footer.
 
     Raises:
+        ConfigError: A setting is wrong.
         DataError: The sources are not what was expected; the message names file and column.
     """
+    check_config(PrepareConfig, config)
     chosen = source_paths(sources)
     if config.extend and config.like is None:
         raise ConfigError("extend: there is nothing to extend; name a model or prepared data with --like")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dkan_core.config import PrepareConfig, TrainConfig
+from dkan_core.config import PrepareConfig, TrainConfig, check_config
 from dkan_core.data.encoding.fitting import MIN_CATEGORY_ROWS
 from dkan_core.data.encoding.raw_columns import numbers
 from dkan_core.data.preparation.prepare import prepare
@@ -97,9 +97,12 @@ def main(
         - features ``(N, F)``; labels ``(N,)`` or ``(N, L)`` with 0, 1, or NaN for not measured
 
     Raises:
+        ConfigError: A setting is wrong.
         DataError: Shapes do not fit, labels hold anything else, or a feature says nothing.
         OutputError: ``run`` cannot take the result.
     """
+    config = config or TrainConfig()
+    check_config(TrainConfig, config)
     _show_progress()
     loaders = {"train_loader": train_loader, "test_loader": test_loader}
     loaders |= {"holdout_loader": holdout_loader} if holdout_loader is not None else {}
@@ -179,9 +182,7 @@ def _check_classes(rows: LabelledRows, name: str) -> None:
         raise DataError(f"{name}: label {lacking[0]} has one class only ({seen}) in {len(labels_N):,} rows")
 
 
-def _train(
-    splits: dict[str, LabelledRows], run: str, config: TrainConfig | None, *, overwrite: bool
-) -> tuple[float, str]:
+def _train(splits: dict[str, LabelledRows], run: str, config: TrainConfig, *, overwrite: bool) -> tuple[float, str]:
     """Return the best average precision on the validation rows, and the folder of the best model."""
     features = splits["train"].features.column_names
     count = splits["train"].labels_NL.shape[1]
@@ -199,8 +200,8 @@ def _train(
         # The caller holds the rows, too: there is no need for a second copy while training.
         del tables
         # New rows fit the weights of an earlier model only in its encoding.
-        like = config.init_from if config else None
-        prepare(source, prepared, PrepareConfig(label=tuple(labels), split_column=split_column, like=like))
+        settings = PrepareConfig(label=tuple(labels), split_column=split_column, like=config.init_from)
+        prepare(source, prepared, settings)
         result = train(prepared, run, config, overwrite=overwrite)
     return result.average_precision, result.model
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dkan_core.config import ResolvedTrainConfig, TrainConfig
+from dkan_core.config import ResolvedTrainConfig, TrainConfig, check_config
 from dkan_core.config.saving import settings_text
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.loading.loader import open_split
@@ -116,6 +116,7 @@ def train(
         KeyboardInterrupt: Ctrl-C was pressed twice; pressed once, the run ends in order.
     """
     config = config or TrainConfig()
+    check_config(TrainConfig, config)
     torchrun = TorchRun.read()
     ranks = Ranks(torchrun, config.exchange_timeout) if torchrun else None
     if ranks is not None and ranks.place.rank:

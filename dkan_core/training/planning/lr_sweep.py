@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dkan_core.config import ResolvedTrainConfig, TrainConfig
+from dkan_core.config import ResolvedTrainConfig, TrainConfig, check_config
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import FirstRows, RowReader, open_split
 from dkan_core.data.loading.order import steps_per_epoch
@@ -143,12 +143,14 @@ def tune_learning_rate(
         raise ConfigError(f"factors must be positive numbers, got {tuple(factors)}")
     if steps < 1 or repeats < 1:
         raise ConfigError(f"steps and repeats must be at least 1, got {steps} and {repeats}")
+    config = config or TrainConfig()
+    check_config(TrainConfig, config)
     with (
         open_prepared(prepared, "train", "valid") as (folder, manifest),
         open_split(folder, manifest, "train") as train,
         open_split(folder, manifest, "valid") as valid,
     ):
-        alone = replace(undivided(config or TrainConfig()), workers=1, resume="never")
+        alone = replace(undivided(config), workers=1, resume="never")
         alone, initial = take_initial(alone, manifest, prepared, "")
         base = resolve_for(alone, manifest)
         full_steps = Schedule.from_config(base, train.rows).steps

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dkan_core.config import ResolvedTrainConfig, TrainConfig
+from dkan_core.config import ResolvedTrainConfig, TrainConfig, check_config
 from dkan_core.data.format.manifest import PreparedData, open_prepared
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
@@ -236,6 +236,7 @@ def plan(
     if rows_per_second is not None and check:
         raise ConfigError("check: a plan with a given rows_per_second is for GPUs elsewhere; run it where they are")
     config = config or TrainConfig()
+    check_config(TrainConfig, config)
     interval = config.sync_interval or DEFAULT_INTERVAL
     with open_prepared(prepared, "train", "valid") as (data, manifest):
         config = with_architecture(config, manifest, prepared)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dkan_core.config import TrainConfig
+from dkan_core.config import TrainConfig, check_config
 from dkan_core.data.format.manifest import open_prepared
 from dkan_core.data.loading.loader import open_split
 from dkan_core.errors import ConfigError
@@ -99,6 +99,7 @@ def plan_slices(prepared: str | Path, config: TrainConfig) -> SlicePlan:
     Raises:
         UserError: The data or a setting is wrong.
     """
+    check_config(TrainConfig, config)
     with open_prepared(prepared, "train", "valid") as (data, manifest):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
