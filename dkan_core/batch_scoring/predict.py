@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dkan_core.batch_scoring.frames import score_frame
 from dkan_core.batch_scoring.scores_file import check_scores_file, open_scores_file
-from dkan_core.data.source.files import find_parquet, source_paths
+from dkan_core.data.source.files import find_in_order, source_paths
 from dkan_core.data.source.frames import is_frame
 from dkan_core.errors import ConfigError, DataError, OutputError
 from dkan_core.evaluation.drift.unseen import UnseenValues
@@ -72,8 +72,8 @@ def predict(
 
     Args:
         model: Folder that ``train`` wrote, or its ``model`` folder; a path or an fsspec URI.
-        sources: Files, folders, globs or fsspec URIs in the order to be scored; a folder's files by path. Or a frame:
-            pandas, polars or Arrow, whose columns are found by name.
+        sources: Files, folders, globs or fsspec URIs in the order to be scored; a folder's files by path, and
+            one that is named twice once. Or a frame: pandas, polars or Arrow, whose columns are found by name.
         out: File to write: ``LABEL_probability`` for each label, in input order. CSV where its name ends in .csv, else
             Parquet. None for a frame.
         columns: Source columns to pass through.
@@ -107,7 +107,7 @@ def _predict_file(
     model: str | Path, chosen: list[str], out: str | Path, columns: list[str], reasons: int, *, overwrite: bool
 ) -> int:
     with naming_swapped(chosen):
-        paths = [path for source in chosen for path in find_parquet([source])]
+        paths = find_in_order(chosen)
     if _identity(out) in map(_identity, paths):
         raise OutputError(f"{out}: is one of the sources; choose another file")
     with local_copy(model) as folder:

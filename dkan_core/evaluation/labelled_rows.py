@@ -26,7 +26,7 @@ from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.data.preparation.steps import encode_rows
 from dkan_core.data.source.column_types import column_types
 from dkan_core.data.source.columns import SourceFile, open_parquet, read_batches
-from dkan_core.data.source.files import find_parquet, stamp
+from dkan_core.data.source.files import find_in_order, stamp
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.split_hints import describe_split, split_warnings
 from dkan_core.errors import ConfigError, DataError
@@ -259,8 +259,7 @@ def open_evaluation_data(
 
 def _open_raw(saved: SavedModel, data: Sequence[str], split: str | None, label: Sequence[str]) -> RawRows:
     try:
-        # In the order in which they were named; a file that several of them name is counted once.
-        paths = [*dict.fromkeys(path for source in data for path in find_parquet([source]))]
+        paths = find_in_order(data)
     except DataError as error:
         raise DataError(f"{error}; expected raw Parquet, or prepared data: a folder with {MANIFEST}") from error
     name = data[0] if len(data) == 1 else f"{data[0]} and {len(data) - 1} more"

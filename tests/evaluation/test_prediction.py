@@ -152,9 +152,11 @@ def test_truth_can_stand_beside_the_prediction(trained: TrainResult, source: Pat
     assert found["label"].to_pylist() == pq.read_table(source)["label"].to_pylist()
 
 
-def test_files_are_scored_in_the_order_they_are_named(trained: TrainResult, table: pa.Table, tmp_path: Path) -> None:
+def test_files_are_scored_once_and_in_the_order_named(trained: TrainResult, table: pa.Table, tmp_path: Path) -> None:
     first, second = (write(table.slice(*part), tmp_path / str(part[0]), files=1) for part in ((0, 50), (50, 70)))
-    predict(trained.model, [second, first], tmp_path / "scores.parquet", columns=["label"])
+    (tmp_path / "link").symlink_to(first)
+    sources: list[str | Path] = [second, first, f"{second}/*.parquet", tmp_path / "link"]
+    predict(trained.model, sources, tmp_path / "scores.parquet", columns=["label"])
     expected = table.slice(50, 70)["label"].to_pylist() + table.slice(0, 50)["label"].to_pylist()
     assert pq.read_table(tmp_path / "scores.parquet")["label"].to_pylist() == expected
 

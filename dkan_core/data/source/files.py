@@ -56,6 +56,11 @@ def find_parquet(sources: Sequence[str | Path]) -> list[str]:
     return list(find_partitioned(sources))
 
 
+def find_in_order(sources: Sequence[str | Path]) -> list[str]:
+    """List Parquet files as ``find_parquet`` does, in the order in which the sources are named."""
+    return _without_repeats([path for source in sources for path in find_parquet([source])])
+
+
 def find_partitioned(sources: Sequence[str | Path]) -> dict[str, list[str]]:
     """List Parquet files as ``find_parquet`` does, each with the columns in the names of folders below its source."""
     found: dict[str, list[str]] = {}
@@ -88,7 +93,7 @@ def _begin(source: str, files: Sequence[str]) -> str:
 
 
 def _without_repeats(paths: Sequence[str]) -> list[str]:
-    """Leave out files that are another one by a link or spelling: else their rows would lie in several splits."""
+    """Leave out files that are another one by a link or spelling: else their rows would count twice."""
     first: dict[object, str] = {}
     for path in paths:
         with readable(path):
