@@ -11,6 +11,7 @@ import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 from kserve.constants.constants import PredictorProtocol
 from kserve.errors import InvalidInput, ModelNotFound, ModelNotReady
 from kserve.protocol.dataplane import DataPlane, has_binary_headers
@@ -19,6 +20,7 @@ from kserve.protocol.rest.v1_endpoints import V1Endpoints
 from kserve.protocol.rest.v2_datamodels import InferenceRequest
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
 
 import dkan_core
 from dkan_core.errors import DkanError
@@ -99,6 +101,7 @@ def build_app(dataplane: DataPlane, name: str, max_bytes: int, lifespan: Lifespa
     _add_routes(app, dataplane)
     for kind in (*STATUS, Exception):
         app.add_exception_handler(kind, refuse)
+    app.add_exception_handler(HTTPException, refuse_path)
     return _Gateway(app, name, max_bytes)
 
 
@@ -140,6 +143,16 @@ async def refuse(_: Request, error: Exception) -> JSONResponse:
         message = "internal error; the server's log says more"
     current_request().error = message
     return JSONResponse({"error": message}, status)
+
+
+async def refuse_path(request: Request, error: Exception) -> JSONResponse:
+    """Return the answer to a path that is none, or to another method than that of its path."""
+    assert isinstance(error, HTTPException), error
+    routes = [route for route in request.app.routes if isinstance(route, APIRoute)]
+    known = ", ".join(f"{method} {route.path}" for route in routes for method in route.methods or ())
+    message = f"{REQUEST}: {request.method} {request.url.path} is not answered here; expected one of {known}"
+    current_request().error = message
+    return JSONResponse({"error": message}, error.status_code, error.headers)
 
 
 def _parsed(body: bytes) -> Any:

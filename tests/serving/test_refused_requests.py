@@ -74,7 +74,14 @@ def test_columns_are_refused_with_the_words_of_predict(
         (INFER, {"inputs": []}, 400, "^request: column 'mean_radius' is missing; the model was trained with it"),
         ("/v1/models/early:predict", {"instances": []}, 404, "early"),
         ("/v2/models/early/infer", {"inputs": []}, 404, "early"),
-        ("/v2/repository/models/late/unload", {}, 404, ""),
+        (
+            "/v2/repository/models/late/unload",
+            {},
+            404,
+            "^request: POST /v2/repository/models/late/unload is not answered here; expected one of GET /, .*, "
+            "POST /v2/models/{model_name}/infer$",
+        ),
+        ("/v2", {}, 405, "^request: POST /v2 is not answered here; expected one of .*, GET /v2,"),
         (PREDICT, {"instances": ["x" * (1 << 20)]}, 413, "^request: is larger than 1 MB; send fewer rows at a time"),
         # More than the system keeps for a server that has stopped reading.
         (PREDICT, {"instances": ["x" * (40 << 20)]}, 413, "^request: is larger than 1 MB; send fewer rows at a time"),
