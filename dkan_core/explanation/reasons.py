@@ -143,7 +143,7 @@ class ReasonFinder:
 def value_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return the values of a column as text, null where they are missing, as NaN and infinity are.
 
-    Durations are in seconds, as the model reads them.
+    Durations are in seconds, as the model reads them, and midnight is the date alone, as in explanations.
     """
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     plain = whole.cast(whole.type.value_type) if pa.types.is_dictionary(whole.type) else whole
@@ -152,4 +152,6 @@ def value_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if pa.types.is_timestamp(plain.type) or pa.types.is_time(plain.type):
         # Before the time zone.
         texts = pc.replace_substring_regex(texts, r"\.0+(Z|[+-]\d+)?$", r"\1")
+        # As times without a zone are written elsewhere; a server has timestamps where a file has dates.
+        texts = pc.replace_substring_regex(texts, " 00:00:00$", "")
     return pc.if_else(pc.is_finite(plain), texts, None) if pa.types.is_floating(plain.type) else texts

@@ -66,13 +66,16 @@ def test_dates_and_weekdays_are_written_as_such(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("zone", "beyond", "text"),
     [
-        (None, 0, "2013-01-02 00:00:00"),
+        (None, 0, "2013-01-02"),
+        (None, 10**9, "2013-01-02 00:00:01"),
         ("UTC", 0, "2013-01-02 00:00:00Z"),
         ("Asia/Tokyo", 0, "2013-01-02 09:00:00+0900"),
         (None, 5 * 10**8, "2013-01-02 00:00:00.500000000"),
     ],
 )
-def test_reasons_write_fractions_of_seconds_where_there_are_some(zone: str | None, beyond: int, text: str) -> None:
+def test_reasons_write_clocks_and_fractions_of_seconds_where_there_are(
+    zone: str | None, beyond: int, text: str
+) -> None:
     times = pa.array([int(1_357_084_800e9) + beyond, None], pa.timestamp("ns", zone))
     assert value_texts(times).to_pylist() == [text, None]
 
