@@ -2,7 +2,11 @@
 
 import difflib
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+# Says of columns how to leave them out.
+Advice: TypeAlias = Callable[[Sequence[str]], str]
 
 # All columns of wide data would fill the screen.
 SHOWN = 20
@@ -46,14 +50,16 @@ def flag(option: str, value: object) -> str:
     return f"--{option} {shlex.quote(str(value))}"
 
 
-def drop_advice(columns: Sequence[str]) -> str:
-    """Return how to leave columns out.
+def drop_advice(columns: Sequence[str], argument: str = "") -> str:
+    """Return how to leave columns out: with an option, or of the rows that are an argument of a function.
 
     >>> drop_advice(["zip"]), drop_advice(["zip", "the key"])
     ('leave it out with --drop zip', "leave them out with --drop zip --drop 'the key'")
+    >>> drop_advice(["zip"], "X")
+    'leave it out of X'
     """
     flags = some_of([flag("drop", name) for name in columns], SHOWN, " ")
-    return f"leave {'it' if len(columns) == 1 else 'them'} out with {flags}"
+    return f"leave {'it' if len(columns) == 1 else 'them'} out {f'of {argument}' if argument else f'with {flags}'}"
 
 
 def counted(count: int, noun: str) -> str:

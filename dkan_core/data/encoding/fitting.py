@@ -28,7 +28,7 @@ from dkan_core.data.encoding.raw_columns import are_numbers, column_named, texts
 from dkan_core.data.encoding.sparse import MAX_IDS, SparseFeature, fit_sparse
 from dkan_core.data.source.times import TimePart, time_parts
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import SHOWN, counted, drop_advice
+from dkan_core.utils.hints import SHOWN, Advice, counted, drop_advice
 
 # A knot at each level that uint8 can store: more knots would tell apart what storage rounds together.
 LEVELS = np.linspace(-SCORE_LIMIT, SCORE_LIMIT, STEPS + 1)
@@ -93,6 +93,7 @@ def fit_preprocessor(
     sparse: Sequence[str] = (),
     max_categories: int | None = None,
     useless: Literal["refuse", "leave out"] = "refuse",
+    advice: Advice = drop_advice,
 ) -> Preprocessor:
     """Choose knots and vocabularies.
 
@@ -107,6 +108,7 @@ def fit_preprocessor(
         max_categories: Where a category column has more values, or one of lists more ids, only the most frequent have
             a code of their own; the others share some by their hash. Default: values that occur once are unseen.
         useless: What becomes of a column that holds no value at all, or of a category column no value of which repeats.
+        advice: Says of columns how to leave them out.
 
     Raises:
         DataError: There are useless columns, and they are to be refused; or float64 cannot tell a column's values
@@ -148,7 +150,7 @@ def fit_preprocessor(
             lists.append(_fit_sparse(column_named(sample, name, where), name, where, max_categories))
     if unusable:
         places = {name: place for place, name in enumerate(sample.column_names)}
-        raise _refusal(sorted(unusable, key=lambda each: places[each.name]), where)
+        raise _refusal(sorted(unusable, key=lambda each: places[each.name]), where, advice)
     fitted = Preprocessor(numeric=scored, coded=coded, sparse=lists, numeric_dtype=numeric_dtype)
     categories = Preprocessor(
         numeric=[], coded=[each for each in coded if each.kind == "category"], numeric_dtype="uint8"
@@ -157,14 +159,14 @@ def fit_preprocessor(
     return fitted.model_copy(update={"counts": counts})
 
 
-def _refusal(unusable: Sequence[_UnusableColumnError], where: str) -> DataError:
+def _refusal(unusable: Sequence[_UnusableColumnError], where: str, advice: Advice) -> DataError:
     """Return the error that names columns and what can be done about them."""
-    first, advice = unusable[0], drop_advice([each.name for each in unusable])
+    first, leave_out = unusable[0], advice([each.name for each in unusable])
     if len(unusable) == 1:
         remedy = f"{first.remedy}, or " if first.remedy else ""
-        return DataError(f"{where}: column {first.name!r} {first.problem}; {remedy}{advice}")
+        return DataError(f"{where}: column {first.name!r} {first.problem}; {remedy}{leave_out}")
     listed = "; ".join(f"{each.name!r} {each.problem}" for each in unusable[:SHOWN])
-    return DataError(f"{where}: {len(unusable):,} columns cannot be used: {listed}; {advice}")
+    return DataError(f"{where}: {len(unusable):,} columns cannot be used: {listed}; {leave_out}")
 
 
 def _fit_column(

@@ -22,7 +22,7 @@ from dkan_core.data.encoding.raw_columns import column_named
 from dkan_core.data.hashing import splitmix64
 from dkan_core.data.source.column_types import is_id_list
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import drop_advice
+from dkan_core.utils.hints import Advice, drop_advice
 
 EMPTY = 0
 # Of a column; the manifest lists them, and the model has a vector of weights for each.
@@ -158,8 +158,16 @@ def _ones_of(vectors: pa.FixedSizeBinaryArray) -> tuple[Int64, Int64]:
     return np.concatenate(rows), np.concatenate(bits)
 
 
-def longest_rows(rows: pa.RecordBatch | pa.Table, names: Sequence[str], where: str) -> dict[str, int]:
+def longest_rows(
+    rows: pa.RecordBatch | pa.Table, names: Sequence[str], where: str, advice: Advice = drop_advice
+) -> dict[str, int]:
     """Return by column how many ids the longest of some rows has.
+
+    Args:
+        rows: At least the columns ``names``.
+        names: Columns of lists of ids or of bit vectors.
+        where: The rows, as messages should call them.
+        advice: Says of columns how to leave them out.
 
     Raises:
         DataError: They are more than ``MAX_ROW_IDS``.
@@ -171,7 +179,7 @@ def longest_rows(rows: pa.RecordBatch | pa.Table, names: Sequence[str], where: s
         if longest[name] > MAX_ROW_IDS:
             raise DataError(
                 f"{where}: column {name!r} has {longest[name]:,} ids in a row; expected at most {MAX_ROW_IDS:,}: "
-                f"shorten its lists, or {drop_advice([name])}"
+                f"shorten its lists, or {advice([name])}"
             )
     return longest
 

@@ -10,7 +10,7 @@ from dkan_core.config.prepare import PrepareConfig
 from dkan_core.data.source.column_types import is_number, is_sparse, is_text
 from dkan_core.data.source.times import is_duration, is_time, time_parts
 from dkan_core.errors import DataError
-from dkan_core.utils.hints import SHOWN, drop_advice, hint
+from dkan_core.utils.hints import SHOWN, Advice, drop_advice, hint
 
 # Settings that name a column which is neither label nor feature.
 ROLES = ("group", "split_column", "split_by_time", "weight")
@@ -121,20 +121,20 @@ def is_feature(kind: pa.DataType) -> bool:
     return any(fits(kind) for fits in (is_number, is_duration, is_time, is_text, pa.types.is_boolean, is_sparse))
 
 
-def check_kinds(types: dict[str, pa.DataType], where: str, advice: str | None = None) -> None:
+def check_kinds(types: dict[str, pa.DataType], where: str, advice: Advice = drop_advice) -> None:
     """Raise DataError where columns have types that are no features; the message names all of them.
 
     Args:
         types: Type of each column.
         where: The files, as messages should call them.
-        advice: What can be done about them. Default: to leave them out with an option.
+        advice: Says of columns how to leave them out. Default: with an option.
     """
     others = {name: kind for name, kind in types.items() if not is_feature(kind)}
     if others:
         shown = ", ".join(f"column {name!r} is {kind}" for name, kind in [*others.items()][:SHOWN])
         raise DataError(
             f"{where}: {shown}; a feature is a number, string, boolean, date, time, duration, list of integers or bit "
-            f"vector; {advice or drop_advice([*others])}"
+            f"vector; {advice([*others])}"
         )
 
 

@@ -4,6 +4,7 @@ Shape suffixes: N rows, L labels.
 """
 
 import warnings
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,11 +27,14 @@ from dkan_core.data.source.frames import column_names, is_frame, nulls_as_number
 from dkan_core.data.source.roles import check_kinds, feature_columns
 from dkan_core.data.source.splits import hold_out
 from dkan_core.data.source.targets import check_classes
+from dkan_core.utils.hints import Advice, drop_advice
 
 SPARSE_COLUMN = "columns"
 """What a sparse matrix is called among the columns of a model's encoding."""
 
 Int64 = npt.NDArray[np.int64]
+
+OUT_OF_X: Advice = partial(drop_advice, argument="X")
 
 # From where columns are fitted up to the code that called ``fit``.
 OF_CALLER_OF_FIT = 5
@@ -75,7 +79,7 @@ def read_features(estimator: BaseEstimator, X: Any, *, fitting: bool) -> pa.Tabl
     if not fitting:
         return without_empty_types(table)
     table = nulls_as_numbers(table)
-    check_kinds(column_types("X", table.schema), "X", "leave it out of X")
+    check_kinds(column_types("X", table.schema), "X", OUT_OF_X)
     return table
 
 
@@ -175,9 +179,10 @@ def _fit_columns(table: pa.Table) -> Preprocessor:
         times=features.times,
         sparse=features.sparse,
         useless="leave out",
+        advice=OUT_OF_X,
     )
     if features.sparse:
-        longest = longest_rows(table, features.sparse, "X")
+        longest = longest_rows(table, features.sparse, "X", OUT_OF_X)
         preprocessor = preprocessor.model_copy(update={"row_codes": sum(longest.values())})
     used = preprocessor.columns
     left_out = [name for name in table.column_names if name not in set(used)]

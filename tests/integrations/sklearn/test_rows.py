@@ -11,6 +11,7 @@ from scipy.sparse import csr_matrix
 from sklearn.datasets import load_breast_cancer
 
 from dkan_core import FastKANClassifier
+from dkan_core.data.encoding import sparse as encoding
 from dkan_core.data.source.frames import to_table
 from dkan_core.data.source.targets import encode_labels, find_classes
 
@@ -109,9 +110,20 @@ def test_column_of_polars_that_arrow_cannot_take_is_named(kind: str, message: st
     assert to_table(Exported(("x",), ("Int64",)), ["x"])["x"].to_pylist() == [1, 2]
 
 
-def test_column_of_a_type_that_is_no_feature_is_named_with_what_its_caller_can_do() -> None:
-    X = pa.table({"x": np.arange(40.0), "tags": pa.array([["a"]] * 40, pa.list_(pa.string_view()))})
-    with pytest.raises(ValueError, match=r"X: column 'tags' is list<.*; a feature is a number, .*; leave it out of X"):
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        (pa.array([["a"]] * 40, pa.list_(pa.string_view())), "is list<.*; a feature is a number, .*;"),
+        (pa.array(range(2**60, 2**60 + 40)), "has 36 different values, which are only 1 as 64-bit floats; .*, or"),
+        (pa.array([[*range(6)]] * 40), "has 6 ids in a row; expected at most 5: shorten its lists, or"),
+    ],
+)
+def test_column_that_cannot_be_a_feature_is_named_with_what_its_caller_can_do(
+    column: pa.Array, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding, "MAX_ROW_IDS", 5)
+    X = pa.table({"x": np.arange(40.0), "tags": column})
+    with pytest.raises(ValueError, match=f"X: column 'tags' {problem} leave it out of X$"):
         FastKANClassifier().fit(X, np.arange(40) % 2)
 
 
