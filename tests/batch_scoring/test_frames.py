@@ -48,8 +48,10 @@ def test_column_that_is_missing_throughout_is_scored_as_such(trained: TrainResul
     frame = table.to_pandas()
     # What pandas makes of a column that a CSV file has no value for.
     empty = predict(trained.model, frame.assign(site=np.nan))
-    nulls = predict(trained.model, table.drop_columns("site").append_column("site", pa.nulls(80, pa.string())))
-    assert np.array_equal(empty["label_probability"].to_numpy(), nulls["label_probability"].to_numpy())
+    others = table.drop_columns("site")
+    for values in (pa.nulls(80, pa.string()), pa.array([np.nan] * 79 + [None])):
+        found = predict(trained.model, others.append_column("site", values))
+        assert np.array_equal(empty["label_probability"].to_numpy(), found["label_probability"].to_numpy())
 
 
 def test_mistakes_name_the_column_or_the_setting(trained: TrainResult, table: pa.Table) -> None:

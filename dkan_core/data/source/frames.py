@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dkan_core.data.source.column_types import column_types
 
@@ -66,17 +67,22 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str, where: str) -> 
 
 
 def without_empty_types(table: pa.Table) -> pa.Table:
-    """Return rows to score: a column without any value has no type, as pandas makes of a missing category a number.
+    """Return rows to score: a column without any value has no type, as frames make of a missing category a number.
 
-    >>> without_empty_types(pa.table({"city": pa.nulls(2, pa.float64())})).schema.types
-    [DataType(null)]
+    >>> without_empty_types(pa.table({"city": pa.nulls(2, pa.float64()), "zip": [float("nan"), None]})).schema.types
+    [DataType(null), DataType(null)]
     """
     return pa.table(
         {
-            name: pa.nulls(len(table)) if column.null_count == len(table) else column
+            name: pa.nulls(len(table)) if _is_empty(column) else column
             for name, column in zip(table.column_names, table.columns, strict=True)
         }
     )
+
+
+def _is_empty(column: pa.ChunkedArray) -> bool:
+    # Arrow and polars tell NaN from null; pandas does not.
+    return bool(pc.all(pc.is_null(column, nan_is_null=True), min_count=0).as_py())
 
 
 def nulls_as_numbers(table: pa.Table) -> pa.Table:
