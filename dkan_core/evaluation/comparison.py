@@ -80,9 +80,11 @@ def compare(previous: str | Path, data: EvaluationData) -> Comparison:
     try:
         with local_copy(place) as folder:
             saved = SavedModel(folder)
-        if list(saved.config.labels) != data.labels:
-            return _not_compared(place, f"it was trained for the labels {', '.join(saved.config.labels)}")
+        known = list(saved.config.labels)
+        if sorted(known) != sorted(data.labels):
+            return _not_compared(place, f"it was trained for the labels {', '.join(known)}")
         labels_NL, probabilities_NL, weight_N = score_rows(saved, data, data.batches(saved.preprocessor))
+        probabilities_NL = np.take(probabilities_NL, [known.index(name) for name in data.labels], axis=1)
     # An earlier model that cannot be read is no reason to lose the evaluation of the new one.
     except DataError as error:
         return _not_compared(place, str(error))

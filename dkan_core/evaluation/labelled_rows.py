@@ -82,7 +82,7 @@ class EvaluationData(Protocol):
 def score_rows(
     saved: SavedModel, data: EvaluationData, batches: Iterator[Arrays]
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], npt.NDArray[np.float32] | None]:
-    """Return the labels and the probabilities of labelled rows, and their weights where they have some.
+    """Return the labels of labelled rows, their probabilities in the order of the model's labels, and any weights.
 
     Args:
         saved: The model.
@@ -99,7 +99,7 @@ def score_rows(
     with progress("scoring", data.rows, "rows") as advance:
         scored = score_batches(saved.module.to(device), _counted(batches, advance), device)
     probabilities_NL = to_probability(scored.log_odds_NL)
-    check_probabilities(probabilities_NL, data.labels, data.title)
+    check_probabilities(probabilities_NL, saved.config.labels, data.title)
     return scored.labels_NL, probabilities_NL, scored.weight_N
 
 

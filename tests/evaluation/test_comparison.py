@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -72,6 +74,24 @@ def test_model_of_other_columns_is_not_compared(source: Path, prepared: Path, tm
     earlier = train(tmp_path / "data", tmp_path / "run", SMALL)
     compared = compare(earlier.model, PreparedRows(prepared, read_manifest(prepared), "test"))
     assert not compared.metrics and "'radius' is missing" in compared.why_not
+
+
+def test_labels_in_another_order_are_compared_by_name(source: Path, tmp_path: Path) -> None:
+    table = pq.read_table(source)
+    large = pc.cast(pc.greater(table["mean_area"], 600), pa.int8())
+    pq.write_table(table.append_column("large", large), tmp_path / "rows.parquet")
+    made = {}
+    for first, second in (("label", "large"), ("large", "label")):
+        data = tmp_path / first
+        prepare(tmp_path / "rows.parquet", data, PrepareConfig(label=(first, second)))
+        made[first] = train(data, tmp_path / f"{first}-run", replace(SMALL, epochs=1)).model
+    found = evaluate(made["large"], tmp_path / "large", tmp_path / "eval", explain=False)
+    compared = compare(made["large"], PreparedRows(tmp_path / "label", read_manifest(tmp_path / "label"), "test"))
+    assert list(compared.metrics["labels"]) == ["label", "large"]
+    for name, metrics in compared.metrics["labels"].items():
+        assert metrics.items() <= found.metrics["labels"][name].items()
+    report = evaluate(made["label"], tmp_path / "label", tmp_path / "both", previous=made["large"]).metrics
+    assert report["comparable"] and report["previous_average_precision"] == found.metrics["average_precision"]
 
 
 @pytest.mark.parametrize("split_by", ["row", "content"])
