@@ -8,13 +8,15 @@ from unittest.mock import create_autospec
 
 import kfp
 import pytest
+import yaml
 
 from components.image import IMAGE
 from pipelines.compiled import inputs_of, package_of
 from pipelines.lint import lint
 from tests.pipelines.pods import pods_of
 
-PAGE = (Path(__file__).parents[2] / "docs/guides/cluster.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/guides/cluster.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
@@ -25,6 +27,14 @@ def run_block(saying: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.chdir(folder)
     runpy.run_path(str(folder / "block.py"))
     return folder / "flights.yaml"
+
+
+def test_pod_that_takes_files_to_the_volume_is_as_restricted_as_the_copy_of_a_bucket() -> None:
+    (block,) = re.findall(r"^```yaml\n(.*?kind: Pod\n.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    pod = yaml.safe_load(block)
+    job = yaml.safe_load((ROOT / "deploy/volume-data.yaml").read_text())
+    (shell,), (copy,) = (spec["containers"] for spec in (pod["spec"], job["spec"]["template"]["spec"]))
+    assert shell["securityContext"] == copy["securityContext"]
 
 
 def test_secrets_of_the_registry_reach_every_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
