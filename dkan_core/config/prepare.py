@@ -71,10 +71,12 @@ class PrepareConfig:
         repeated = [name for name in self.label if self.label.count(name) > 1]
         if repeated:
             raise ConfigError(f"label {repeated[0]!r} is named twice; name each label once")
-        roles = [*self.label, *{*self.drop}, *given.values(), *filter(None, [self.group, self.weight])]
-        twice = sorted({name for name in roles if roles.count(name) > 1})
-        if twice:
-            raise ConfigError(f"column {twice[0]!r} has two roles; a column can have only one")
+        single = {**given, "group": self.group, "weight": self.weight}
+        named = {"label": self.label, "drop": self.drop, **{setting: (name,) for setting, name in single.items()}}
+        for name in sorted({*self.label, *self.drop, *filter(None, single.values())}):
+            role, *others = [setting for setting, names in named.items() if name in names]
+            if others:
+                raise ConfigError(f"column {name!r} has two roles, {role} and {others[0]}; a column can have only one")
         if len(given) > 1:
             (setting, column), (other, removed) = list(given.items())[:2]
             raise ConfigError(f"{setting} {column!r} already determines the splits; remove {other} {removed!r}")

@@ -80,7 +80,12 @@ def test_configs_are_frozen_and_keyword_only() -> None:
         (TrainConfig, {"input_norm": "batch"}, "input_norm must be one of none, layer"),
         (PrepareConfig, {}, "label: name at least one"),
         (PrepareConfig, {"label": 3}, "label must be .*got 3"),
-        (PrepareConfig, {"label": ["y"], "drop": ["y"]}, "column 'y' has two roles"),
+        (PrepareConfig, {"label": ["y"], "drop": ["y"]}, "column 'y' has two roles, label and drop; "),
+        (
+            PrepareConfig,
+            {"label": ["y"], "drop": ["t", "t"], "split_by_time": "t"},
+            "column 't' has two roles, drop and split_by_time; a column can have only one",
+        ),
         (PrepareConfig, {"label": ["y", "x", "y"]}, "label 'y' is named twice"),
         (PrepareConfig, {"label": ["y"], "numeric_dtype": "int8"}, "numeric_dtype must be one of uint8"),
         (PrepareConfig, {"label": ["y"], "split": "70/30"}, "split must be three integer percentages"),
