@@ -156,28 +156,31 @@ class ContributionExplainer:
 
     def _explain(self, terms_NFZ: Tensor) -> tuple[Tensor, Tensor]:
         """Return the contributions ``(N, F, L)``, and the mean gradients ``(N, Z, L)``."""
+        sum_NZ, background = terms_NFZ.sum(dim=1), len(self._start_KZ)
         with torch.no_grad():
-            total_NL = self._log_odds(terms_NFZ.sum(dim=1)) - self._baseline_L
-        found_NFL, gradient_NZL = self._integrate(terms_NFZ, POINTS)
-        for points in FINER_POINTS:
-            coarse_NL = (found_NFL.sum(dim=1) - total_NL).abs() > TOLERANCE
-            for label in coarse_NL.any(dim=0).nonzero().flatten().tolist():
-                coarse_N = coarse_NL[:, label]
-                finer_NF1, finer_NZ1 = self.of_labels([label])._integrate(terms_NFZ[coarse_N], points)
-                found_NFL[coarse_N, :, label], gradient_NZL[coarse_N, :, label] = finer_NF1[..., 0], finer_NZ1[..., 0]
+            total_NL = self._log_odds(sum_NZ) - self._baseline_L
+        found, gradients = [], []
+        for label, mean_KNZ in enumerate(self._mean_gradients(sum_NZ, POINTS)):
+            self._refine(mean_KNZ, sum_NZ, total_NL[:, label], label)
+            gradients.append(mean_KNZ.mean(dim=0))
+            own_NF = torch.einsum("nfz,nz->nf", terms_NFZ, gradients[-1])
+            from_NF = mean_KNZ.transpose(0, 1).flatten(1) @ self._background_KZF.flatten(0, 1)
+            found.append(own_NF - from_NF / background)
+        found_NFL = torch.stack(found, dim=2)
         # So that the sum is exact. The rest is large only where the model is rugged, as narrow and deep ones are.
         share_NFL = functional.normalize(found_NFL.abs() + TINY, p=1.0, dim=1)
         rest_NL = total_NL - found_NFL.sum(dim=1)
-        return found_NFL + share_NFL * rest_NL.unsqueeze(1), gradient_NZL
+        return found_NFL + share_NFL * rest_NL.unsqueeze(1), torch.stack(gradients, dim=2)
 
-    def _integrate(self, terms_NFZ: Tensor, points: int) -> tuple[Tensor, Tensor]:
-        """Return the contributions and the mean gradients by a quadrature of ``points`` points."""
-        found, gradients = [], []
-        for mean_KNZ in self._mean_gradients(terms_NFZ.sum(dim=1), points):
-            gradients.append(mean_KNZ.mean(dim=0))
-            own_NF = torch.einsum("nfz,nz->nf", terms_NFZ, gradients[-1])
-            found.append(own_NF - torch.matmul(mean_KNZ, self._background_KZF).mean(dim=0))
-        return torch.stack(found, dim=2), torch.stack(gradients, dim=2)
+    def _refine(self, mean_KNZ: Tensor, sum_NZ: Tensor, total_N: Tensor, label: int) -> None:
+        """Replace the mean gradients of the rows whose log-odds they miss by those of a finer quadrature."""
+        change_KNZ = sum_NZ - self._start_KZ.unsqueeze(1)
+        for points in FINER_POINTS:
+            reached_N = torch.einsum("knz,knz->n", mean_KNZ, change_KNZ) / len(change_KNZ)
+            coarse_N = (reached_N - total_N).abs() > TOLERANCE
+            if coarse_N.any():
+                (finer_KNZ,) = self.of_labels([label])._mean_gradients(sum_NZ[coarse_N], points)
+                mean_KNZ[:, coarse_N] = finer_KNZ
 
     def _mean_gradients(self, sum_NZ: Tensor, points: int) -> list[Tensor]:
         """Return, for each label, the mean gradient on the line from each background row to each row, ``(K, N, Z)``."""

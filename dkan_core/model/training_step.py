@@ -34,7 +34,7 @@ class _Hidden(NamedTuple):
     """A hidden layer, which is the last one."""
 
     parameters: Sequence[Tensor]
-    """As ``native.hidden_layer`` takes them, but for the first dimension where there is one network alone."""
+    """As ``native_hidden.hidden_layer`` takes them, but for the first dimension where there is one network alone."""
 
     basis: RadialBasis
     dropout: RowDropout

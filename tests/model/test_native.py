@@ -20,7 +20,15 @@ from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.ensemble import MemberLayer
 from dkan_core.model.fastkan import FastKANLayer
-from dkan_core.model.kernels import check_kernel, describe_kernel, eager, native, use_kernel, verified_native
+from dkan_core.model.kernels import (
+    check_kernel,
+    describe_kernel,
+    eager,
+    native,
+    native_hidden,
+    use_kernel,
+    verified_native,
+)
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.native.library import native_library
 from tests.model.architectures import CONFIG, PLAIN, changed
@@ -66,7 +74,7 @@ def hidden_leaves(networks: int, rows: int, inputs: int, outputs: int, centers: 
 
 def hidden_layer(grid: Tensor, width: float, dropout: RowDropout, keys: Tensor) -> Callable[..., Tensor]:
     def run(*leaves: Tensor) -> Tensor:
-        return native.hidden_layer(leaves[0], leaves[1:], grid, width, *dropout.hashed(keys))
+        return native_hidden.hidden_layer(leaves[0], leaves[1:], grid, width, *dropout.hashed(keys))
 
     return run
 
@@ -98,6 +106,18 @@ def test_hidden_layer_equals_the_formula(
     errors = relative_errors(hidden_layer(*arguments), written_out(*arguments), leaves)
     # Of two inputs LayerNorm leaves hardly more than their signs, and of the gradient hardly anything.
     assert max(errors[:1] + errors[2:]) < TOLERANCE and errors[1] < (TOLERANCE if inputs > 2 else 1), errors
+
+
+@pytest.mark.parametrize("asked", [[1], [0, 2], []])
+def test_gradient_of_some_outputs_equals_the_formula(asked: list[int]) -> None:
+    grid, dropout = torch.linspace(-2, 2, 8), RowDropout(2 * 20, 0.3, layer=1)
+    arguments = (grid, 4 / 7, dropout, torch.from_numpy(dropout_keys(0, 0, 40)))
+    errors = relative_errors(
+        lambda *leaves: hidden_layer(*arguments)(*leaves)[..., asked],
+        lambda *leaves: written_out(*arguments)(*leaves)[..., asked],
+        hidden_leaves(2, 40, 20, 3, 8, side_by_side=True),
+    )
+    assert max(errors) < TOLERANCE, errors
 
 
 @pytest.mark.usefixtures("variant")
@@ -247,9 +267,9 @@ def test_first_call_imports_no_compiler() -> None:
 
 
 def test_passes_that_are_wrong_are_replaced(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    right, layer, x = native.hidden_layer, MemberLayer(2, 6, 1), torch.randn(2, 9, 6)
+    right, layer, x = native_hidden.hidden_layer, MemberLayer(2, 6, 1), torch.randn(2, 9, 6)
     expected = layer(x)
-    monkeypatch.setattr(native, "hidden_layer", lambda *each: 1.0001 * right(*each))
+    monkeypatch.setattr(native_hidden, "hidden_layer", lambda *each: 1.0001 * right(*each))
     verified_native.hidden_layer_is_right.cache_clear()
     with caplog.at_level(logging.WARNING):
         found = layer(x)

@@ -12,7 +12,16 @@ from torch.nn import functional as F
 
 from dkan_core.errors import ConfigError
 from dkan_core.model.dropout import RowDropout
-from dkan_core.model.kernels import choice, eager, gpu_layers, native, recompute, verified, verified_native
+from dkan_core.model.kernels import (
+    choice,
+    eager,
+    gpu_layers,
+    native,
+    native_hidden,
+    recompute,
+    verified,
+    verified_native,
+)
 from dkan_core.native.library import MAX_CENTERS, MAX_OUTPUTS, native_library, variant_names
 
 Kernel = Literal["auto", "eager", "recompute", "native"]
@@ -94,7 +103,7 @@ def hidden_layer(
 
     Args:
         x_NBI: Outputs of the layer before.
-        weights: Of LayerNorm weight and bias, spline weight, base weight and bias, as ``native.hidden_layer``
+        weights: Of LayerNorm weight and bias, spline weight, base weight and bias, as ``native_hidden.hidden_layer``
             takes them; each may have dimensions of size 1 in between.
         centers_G: Where the Gaussians lie.
         width: Their width.
@@ -116,13 +125,13 @@ def hidden_layer(
         row_key_B, unit_key_U, dropped = dropout.hashed(dropout_key_B)
     if x_NBI.is_cuda:
         return gpu_layers.hidden_layer(x_NBI, row_key_B, weights, centers_G, width, unit_key_U, dropped)
-    return native.hidden_layer(x_NBI, weights, centers_G, width, row_key_B, unit_key_U, dropped)
+    return native_hidden.hidden_layer(x_NBI, weights, centers_G, width, row_key_B, unit_key_U, dropped)
 
 
 def _can_compute_hidden(x_NBI: Tensor, weight_NOK: Tensor, centers_G: Tensor) -> bool:
     """Tell whether the native extension computes such a layer."""
     networks, _, inputs = x_NBI.shape
-    if not native.can_compute_hidden(x_NBI, weight_NOK, centers_G):
+    if not native_hidden.can_compute_hidden(x_NBI, weight_NOK, centers_G):
         return False
     return verified_native.hidden_layer_is_right(networks, inputs, weight_NOK.shape[-2], len(centers_G))
 

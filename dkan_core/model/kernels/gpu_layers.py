@@ -50,7 +50,7 @@ def hidden_layer(
     Args:
         x_NBI: Inputs.
         row_key_B: By which inputs are dropped; None where none are.
-        weights: Of LayerNorm weight and bias, basis, base and bias, as ``native.hidden_layer`` takes them.
+        weights: Of LayerNorm weight and bias, basis, base and bias, as ``native_hidden.hidden_layer`` takes them.
         centers_G: Where the Gaussians lie.
         width: Their width.
         unit_key_U: Keys of the inputs.

@@ -1,15 +1,14 @@
-"""Backend for CPUs: the native extension's passes around torch's matrix products.
+"""Backend for CPUs: the native extension's passes around torch's matrix products, and its sums of table rows.
 
 Each is an operation of ``torch.library``, so that autograd, ``torch.compile`` and fake tensors know it: registered one
 by one, since ``torch.library.custom_op`` imports all of torch's compiler at its first call, which takes seconds. All
 numbers are float32; what the passes compute does not depend on the number of threads.
 
-Shape suffixes: N networks side by side, B rows, I inputs, O outputs, G centers, K = I * G, T places of a row, V rows of
-a table, H its columns.
+Shape suffixes: B rows, I inputs, O outputs, G centers, K = I * G, T places of a row, V rows of a table, H its columns.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,9 +17,7 @@ from torch import Tensor
 from dkan_core.model.kernels import recompute
 from dkan_core.native.library import (
     MAX_CENTERS,
-    MAX_OUTPUTS,
     BasisArguments,
-    HiddenArguments,
     TableArguments,
     native_library,
     require_library,
@@ -28,9 +25,6 @@ from dkan_core.native.library import (
 
 TILE_BYTES = 1 << 19
 """Of the basis, at a time: a matrix product then reads it from the second-level cache of a core."""
-
-LAYER_NORM_EPSILON = 1e-5
-"""Torch's own."""
 
 
 OPERATIONS = torch.library.Library("dkan", "DEF")
@@ -145,172 +139,6 @@ class _RadialLinear(torch.autograd.Function):
 
 
 OPERATIONS.impl("radial_linear", _RadialLinear.apply, "Autograd")
-
-
-def can_compute_hidden(x_NBI: Tensor, spline_weight_NOK: Tensor, centers_G: Tensor) -> bool:
-    """Tell whether ``hidden_layer`` takes these: few outputs, for which a matrix product is not worth its memory."""
-    few = spline_weight_NOK.shape[-2] <= MAX_OUTPUTS and len(centers_G) <= MAX_CENTERS and x_NBI.shape[-1] > 0
-    return few and can_compute(x_NBI, spline_weight_NOK)
-
-
-def hidden_layer(
-    x_NBI: Tensor,
-    weights: Sequence[Tensor],
-    centers_G: Tensor,
-    width: float,
-    row_key_B: Tensor | None,
-    unit_key_U: Tensor,
-    dropped: int,
-) -> Tensor:
-    """Return dropout, LayerNorm, basis and linear map, plus SiLU and linear map, of layers with few outputs.
-
-    Args:
-        x_NBI: Outputs of the layer before.
-        weights: Weight and bias of LayerNorm ``(N, I)``, weights of the basis ``(N, O, I * G)`` and of the SiLU
-            ``(N, O, I)``, and what is added to the result ``(N, O)``; each may have dimensions of size 1 in between.
-        centers_G: Where the Gaussians lie.
-        width: Their width.
-        row_key_B: Keys of the rows for dropout (``model.dropout``); None if nothing is dropped.
-        unit_key_U: Keys of the units over all networks.
-        dropped: Share of cells to drop, in units of 2**-32.
-
-    Shape:
-        - Output: ``(N, B, O)``
-    """
-    out_NBO: Tensor = torch.ops.dkan.hidden_layer(x_NBI, *weights, centers_G, width, row_key_B, unit_key_U, dropped)
-    return out_NBO
-
-
-def _hidden_layer(
-    x_NBI: Tensor,
-    norm_weight_NI: Tensor,
-    norm_bias_NI: Tensor,
-    spline_weight_NOK: Tensor,
-    base_weight_NOI: Tensor,
-    base_bias_NO: Tensor,
-    centers_G: Tensor,
-    width: float,
-    row_key_B: Tensor | None,
-    unit_key_U: Tensor,
-    dropped: int,
-) -> Tensor:
-    out_NBO = x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2])
-    tensors = (x_NBI, norm_weight_NI, norm_bias_NI, spline_weight_NOK, base_weight_NOI, base_bias_NO, centers_G)
-    call = HiddenCall(tensors, width, row_key_B, unit_key_U, dropped)
-    call.arguments.out = out_NBO.data_ptr()
-    require_library().dkan_hidden_forward(ctypes.byref(call.arguments), torch.get_num_threads())
-    return out_NBO
-
-
-def _hidden_layer_backward(
-    grad_NBO: Tensor,
-    x_NBI: Tensor,
-    norm_weight_NI: Tensor,
-    norm_bias_NI: Tensor,
-    spline_weight_NOK: Tensor,
-    base_weight_NOI: Tensor,
-    base_bias_NO: Tensor,
-    centers_G: Tensor,
-    width: float,
-    row_key_B: Tensor | None,
-    unit_key_U: Tensor,
-    dropped: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    weights = (norm_weight_NI, norm_bias_NI, spline_weight_NOK, base_weight_NOI, base_bias_NO)
-    call = HiddenCall((x_NBI, *weights, centers_G), width, row_key_B, unit_key_U, dropped)
-    grad_NBO = grad_NBO.contiguous()
-    gradients = tuple(torch.zeros_like(each, memory_format=torch.contiguous_format) for each in weights)
-    grad_x_NBI = torch.empty_like(call.x_NBI)
-    call.arguments.grad_out = grad_NBO.data_ptr()
-    call.point_to_gradients(grad_x_NBI, gradients)
-    require_library().dkan_hidden_backward(ctypes.byref(call.arguments), torch.get_num_threads())
-    return (grad_x_NBI, *gradients)  # type: ignore[return-value] # as many as there are weights
-
-
-HIDDEN_ARGUMENTS = (
-    "Tensor norm_weight, Tensor norm_bias, Tensor spline_weight, Tensor base_weight, Tensor base_bias, "
-    "Tensor centers, float hidden_width, Tensor? row_key, Tensor unit_key, int dropped"
-)
-register(
-    f"hidden_layer(Tensor x, {HIDDEN_ARGUMENTS}) -> Tensor",
-    _hidden_layer,
-    lambda x_NBI, _, __, spline_weight_NOK, *___: x_NBI.new_empty(*x_NBI.shape[:2], spline_weight_NOK.shape[-2]),
-)
-register(
-    f"hidden_layer_backward(Tensor grad, Tensor x, {HIDDEN_ARGUMENTS})"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    _hidden_layer_backward,
-    lambda _, x_NBI, *rest: (
-        torch.empty_like(x_NBI),
-        *(torch.empty_like(weight, memory_format=torch.contiguous_format) for weight in rest[:5]),
-    ),
-)
-
-
-class _HiddenLayer(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        *tensors, ctx.width, row_key_B, unit_key_U, ctx.dropped = arguments
-        ctx.save_for_backward(*tensors, row_key_B, unit_key_U)
-        with BelowAutograd():
-            out_NBO: Tensor = torch.ops.dkan.hidden_layer(*arguments)
-        return out_NBO
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, row_key_B, unit_key_U = ctx.saved_tensors
-        backward = torch.ops.dkan.hidden_layer_backward
-        gradients = backward(grads[0], *tensors, ctx.width, row_key_B, unit_key_U, ctx.dropped)
-        return (*gradients, None, None, None, None, None)
-
-
-OPERATIONS.impl("hidden_layer", _HiddenLayer.apply, "Autograd")
-
-
-class HiddenCall:
-    """The arguments of both passes, and the tensors that their pointers point into."""
-
-    def __init__(
-        self, tensors: tuple[Tensor, ...], width: float, row_key_B: Tensor | None, unit_key_U: Tensor, dropped: int
-    ) -> None:
-        x_NBI, *weights = tensors
-        # The networks' rows may lie side by side; the gradient then does, too.
-        if x_NBI.stride(-1) != 1 or torch.empty_like(x_NBI).stride() != x_NBI.stride():
-            x_NBI = x_NBI.contiguous()
-        keys = [] if row_key_B is None else [row_key_B.contiguous(), unit_key_U.contiguous()]
-        self.x_NBI = x_NBI
-        self.kept = [each.contiguous() for each in weights] + keys
-        pointers = [each.data_ptr() for each in self.kept]
-        networks, rows, inputs = x_NBI.shape
-        self.arguments = HiddenArguments(
-            x=x_NBI.data_ptr(),
-            norm_weight=pointers[0],
-            norm_bias=pointers[1],
-            spline=pointers[2],
-            base=pointers[3],
-            bias=pointers[4],
-            centers=pointers[5],
-            row_keys=pointers[6] if keys else None,
-            unit_keys=pointers[7] if keys else None,
-            network_stride=x_NBI.stride(0),
-            row_stride=x_NBI.stride(1),
-            networks=networks,
-            rows=rows,
-            inputs=inputs,
-            outputs=weights[2].shape[-2],
-            num_centers=len(weights[5]),
-            threshold=dropped - (1 << 31),
-            kept_factor=1 / (1 - dropped / (1 << 32)),
-            inverse_width=1 / width,
-            epsilon=LAYER_NORM_EPSILON,
-        )
-
-    def point_to_gradients(self, grad_x_NBI: Tensor, gradients: Sequence[Tensor]) -> None:
-        """Have the gradient of the inputs put, and those of the weights added, into these."""
-        arguments = self.arguments
-        arguments.grad_x = grad_x_NBI.data_ptr()
-        arguments.grad_norm_weight, arguments.grad_norm_bias, *others = (each.data_ptr() for each in gradients)
-        arguments.grad_spline, arguments.grad_base, arguments.grad_bias = others
 
 
 def table_sum(places_BT: Tensor, table_VH: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dkan_core.model.kernels.native import HIDDEN_ARGUMENTS, HiddenCall, register
+from dkan_core.model.kernels.native import register
+from dkan_core.model.kernels.native_hidden import HIDDEN_ARGUMENTS, HiddenCall
 from dkan_core.model.kernels.native_input import INPUT_ARGUMENTS, InputCall
 from dkan_core.native.library import LossArguments, StepArguments, require_library
 
@@ -64,7 +65,7 @@ def training_step(
 
     Args:
         input_arguments: What ``native_input.input_layer`` is given, one by one.
-        hidden_arguments: What ``native.hidden_layer`` is given after its inputs, one by one.
+        hidden_arguments: What ``native_hidden.hidden_layer`` is given after its inputs, one by one.
         loss: What it is.
         gradients: Where they go.
         first_BH: Takes the gradient of the first layer's outputs.

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dkan_core.model.dropout import keep_factors
-from dkan_core.model.kernels import eager, native
+from dkan_core.model.kernels import eager, native, native_hidden
 from dkan_core.model.kernels.native_input import (
     EmbeddedColumn,
     InputLayout,
@@ -67,7 +67,7 @@ def hidden_layer_is_right(networks: int, inputs: int, outputs: int, centers: int
     )
 
     def fused(x_NBI: Tensor, *weights: Tensor) -> Tensor:
-        return native.hidden_layer(x_NBI, weights, grid_G, width, row_key_B, unit_key_U, DROPPED)
+        return native_hidden.hidden_layer(x_NBI, weights, grid_G, width, row_key_B, unit_key_U, DROPPED)
 
     def exact(x_NBI: Tensor, *weights: Tensor) -> Tensor:
         return _exact_hidden(x_NBI, weights, grid_G, width, row_key_B, unit_key_U)
