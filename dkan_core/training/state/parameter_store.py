@@ -114,9 +114,12 @@ def newest_restore_point(memory: SharedMemory, out_KP: Float32 | None = None) ->
     return None
 
 
-def checksum(array: Float32) -> int:
-    """Return the CRC-32 of an array."""
-    return zlib.crc32(np.ascontiguousarray(array).data)
+def checksum(state_KP: Float32) -> int:
+    """Return the CRC-32 of a state, as if its arrays lay one after the other."""
+    found = 0
+    for array_P in state_KP:
+        found = zlib.crc32(array_P.data, found)
+    return found
 
 
 class ParameterStore:
