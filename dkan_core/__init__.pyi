@@ -14,6 +14,7 @@ from dkan_core.config import ServeConfig as ServeConfig
 from dkan_core.config import TrainConfig as TrainConfig
 from dkan_core.config import build_config as build_config
 from dkan_core.config.forms import config_from_form as config_from_form
+from dkan_core.config.forms import training_from_form as training_from_form
 from dkan_core.data.example_data import write_sample as write_sample
 from dkan_core.data.format.manifest import PreparedData as PreparedData
 from dkan_core.data.format.manifest import save_pointer as save_pointer
@@ -68,6 +69,8 @@ from dkan_core.training.planning.plan import Plan as Plan
 from dkan_core.training.planning.plan import plan as plan
 from dkan_core.training.planning.slices import SlicePlan as SlicePlan
 from dkan_core.training.planning.slices import plan_slices as plan_slices
+from dkan_core.training.setup.early_checks import check_training as check_training
+from dkan_core.trainjob.launch import check_training_on_nodes as check_training_on_nodes
 from dkan_core.trainjob.launch import train_on_nodes as train_on_nodes
 
 __all__: list[str]

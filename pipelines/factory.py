@@ -9,7 +9,7 @@ from kfp.dsl.base_component import BaseComponent
 
 from pipelines.form import Parameter, Values, form, merged
 from pipelines.pods import Settings
-from pipelines.steps import PipelineStep, finish, prepare, score, train
+from pipelines.steps import PipelineStep, TrainingStep, finish, prepare, score, train
 
 SUMMARY = "Train FastKAN on tabular Parquet data for binary or multi-label classification; publish what is good enough."
 SCORING_SUMMARY = "Score tabular Parquet with a trained FastKAN, file by file by many pods; measure drift; hold a gate."
@@ -69,7 +69,7 @@ def define_pipeline(
     name: str,
     *,
     preparation: PipelineStep = prepare.ONCE,
-    training: PipelineStep = train.ONCE,
+    training: TrainingStep = train.ONCE,
     settings: Settings | None = None,
     form: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Definition[finish.Outputs]:
@@ -80,7 +80,7 @@ def define_pipeline(
     finish_run = finish.build_finish(settings)
 
     def tasks(values: Values) -> finish.Outputs:
-        prepared, fingerprint = prepare_data(values)
+        prepared, fingerprint = prepare_data(values, train.check(training.check, values, settings))
         return finish_run(values, prepared, train_model({**values, "data_fingerprint": fingerprint}, prepared))
 
     return Definition(
@@ -117,7 +117,7 @@ def build_pipeline(
     *,
     summary: str = SUMMARY,
     preparation: PipelineStep = prepare.ONCE,
-    training: PipelineStep = train.ONCE,
+    training: TrainingStep = train.ONCE,
     settings: Settings | None = None,
     form: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> BaseComponent:

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dkan_core.config import NodesConfig, PrepareConfig, TrainConfig
-from dkan_core.config.forms import config_from_form
+from dkan_core.config import NodesConfig, PrepareConfig
+from dkan_core.config.forms import config_from_form, training_from_form
 from dkan_core.errors import ConfigError
-from pipelines.lint.executors import COUNT, QUANTITY
+from dkan_core.training.setup.early_checks import check_training
+from dkan_core.trainjob.body import settle
+from pipelines.lint.executors import QUANTITY
 
 # A parameter that another one cannot do without.
 NEEDED_BY = {"registry_url": "publish_uri"}
@@ -49,8 +51,6 @@ def _expected(name: str, value: Any) -> str:
         return "a name"
     if name in QUANTITIES and not QUANTITY.fullmatch(value):
         return "a quantity such as 4, 500m or 16Gi"
-    if name == "num_gpus" and value and not COUNT.fullmatch(value):
-        return "a whole number"
     if name in SELECTORS and not all(isinstance(text, str) for text in value.values()):
         return 'a JSON object of texts such as {"pool": "gpu"}'
     if name in OBJECTS and not all(isinstance(each, dict) for each in value):
@@ -62,13 +62,15 @@ def _build_configs(form: Mapping[str, Any]) -> None:
     """Build the settings as the steps do.
 
     Raises:
-        ConfigError: One is unknown or out of bounds.
+        ConfigError: One is unknown or out of bounds, or settings exclude each other.
     """
     if "split" in form:
         # Smoke has no label in its form, as its data come with one.
         config_from_form(PrepareConfig, {"label": "label", **form})
     if "model_kind" in form:
         for settings in form.get("sweep", [form.get("settings", {})]):
-            config_from_form(TrainConfig, form, settings)
-    if "nodes" in form:
-        config_from_form(NodesConfig, form)
+            config = training_from_form(form, settings)
+            if "nodes" in form:
+                settle(config, config_from_form(NodesConfig, form))
+            else:
+                check_training(config)

@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from dkan_core.config.loading import ConfigT, build_config
 from dkan_core.config.schema import Form, field_docs, field_types, item_type, without_none
+from dkan_core.config.train import TrainConfig
+from dkan_core.errors import ConfigError
 
 # Kubeflow's forms always hand over a value. Where None is allowed, the bounds of the numbers exclude 0.
 NONE_IN_FORMS: dict[type, Any] = {int: 0, float: 0.0, str: ""}
@@ -92,6 +94,30 @@ def config_from_form(
     given = [field for field in form_fields(kind) if field.name in values and not field.is_open(values[field.name])]
     settings = {field.setting: values[field.name] for field in given}
     return build_config(kind, {**settings, **changes})
+
+
+def training_from_form(values: Mapping[str, Any], changes: Mapping[str, Any] = MappingProxyType({})) -> TrainConfig:
+    """Build the settings of a training on one node, whose form has ``num_gpus`` and ``workers`` besides.
+
+    Args:
+        values: Values by the names of the form; names that are no fields of it are passed over.
+        changes: Settings by their own names, which override them.
+
+    Returns:
+        The settings, checked.
+
+    Raises:
+        ConfigError: A setting is unknown or out of bounds.
+
+    >>> training_from_form({"num_gpus": "2"}).device, training_from_form({"num_gpus": "0", "workers": 3}).workers
+    ('cuda', 3)
+    """
+    num_gpus = values.get("num_gpus") or "0"
+    if not num_gpus.isdecimal():
+        raise ConfigError(f"num_gpus must be a whole number, got {num_gpus!r}")
+    gpus = int(num_gpus)
+    placed = {"device": "cuda" if gpus else "auto", "workers": gpus or values.get("workers") or None}
+    return config_from_form(TrainConfig, values, {**placed, **changes})
 
 
 def form_type(expected: Any) -> type:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from dkan_core.config import MODEL_PARALLEL, NodesConfig, TrainConfig
 from dkan_core.errors import ConfigError
-from dkan_core.training.setup.model_division import check_dividing
+from dkan_core.training.setup.early_checks import check_workers
 from dkan_core.utils.kubernetes_api import OWN_LABELS
 
 GROUP, VERSION, PLURAL, KIND = "trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob"
@@ -76,11 +76,13 @@ def settle(config: TrainConfig, nodes: NodesConfig) -> TrainConfig:
     kind = "cuda" if nodes.gpus_per_node else "cpu"
     if config.device not in ("auto", kind):
         raise ConfigError(f"device {config.device}: with gpus_per_node {nodes.gpus_per_node} it is {kind}")
+    if config.refit:
+        raise ConfigError("refit: several nodes have no second training; leave it out, or train on one node")
     if config.resume not in ("auto", "never"):
         raise ConfigError(f"resume {config.resume}: a job resumes from its own checkpoints; leave it out")
     strategy = "allreduce" if config.strategy == "auto" else config.strategy
     # Here, as Kubernetes would start ranks that refuse it again and again.
-    check_dividing(config, strategy, nodes.workers)
+    check_workers(config, strategy, nodes.workers)
     return replace(config, strategy=strategy, workers=None, device=kind, resume="auto")
 
 

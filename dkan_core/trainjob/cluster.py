@@ -24,6 +24,14 @@ logger = logging.getLogger(__name__)
 UNKNOWN_FIELD = "unknown field"
 
 
+def check_sdk() -> None:
+    """Raise ConfigError where the Kubeflow SDK is not installed."""
+    if importlib.util.find_spec("kubeflow") is None or importlib.util.find_spec("kubeflow.trainer") is None:
+        raise ConfigError(
+            "training on several nodes needs the Kubeflow SDK; in a checkout of dkan run: pip install '.[nodes]'"
+        )
+
+
 class Cluster:
     """The jobs and pods of a namespace, through the Kubeflow SDK's connection.
 
@@ -35,10 +43,7 @@ class Cluster:
     """
 
     def __init__(self, namespace: str) -> None:
-        if importlib.util.find_spec("kubeflow") is None or importlib.util.find_spec("kubeflow.trainer") is None:
-            raise ConfigError(
-                "training on several nodes needs the Kubeflow SDK; in a checkout of dkan run: pip install '.[nodes]'"
-            )
+        check_sdk()
         from kubeflow.trainer import KubernetesBackendConfig
         from kubeflow.trainer.backends.kubernetes.backend import KubernetesBackend
         from kubernetes.config import ConfigException

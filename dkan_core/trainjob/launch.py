@@ -4,6 +4,7 @@ import json
 import logging
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from dkan_core.errors import ConfigError, DataError, DkanError, TrainingError
 from dkan_core.training.history import HISTORY, read_history
 from dkan_core.training.launcher.run_folder import METRICS, WRITTEN, check_run_folder
 from dkan_core.training.launcher.train import TrainResult
+from dkan_core.training.setup.early_checks import check_names
 from dkan_core.trainjob.body import arguments, job_name, settle, train_job
-from dkan_core.trainjob.cluster import Cluster, index_of
+from dkan_core.trainjob.cluster import Cluster, check_sdk, index_of
 from dkan_core.trainjob.logs import LogFollower
 from dkan_core.utils.kubernetes_api import ClusterUnreachableError
 from dkan_core.utils.schemas import parse_json
@@ -73,6 +75,32 @@ def train_on_nodes(
     if copy_to is not None:
         _copy(out, copy_to)
     return result
+
+
+def check_training_on_nodes(
+    run: str | Path,
+    config: TrainConfig,
+    nodes: NodesConfig,
+    sources: str | Path | Sequence[str | Path] = (),
+    labels: str = "",
+) -> None:
+    """Check what ``train_on_nodes`` is to be given before any data are prepared, which may take hours.
+
+    Args:
+        run: Folder for the run.
+        config: Settings of the training.
+        nodes: What the cluster is to give.
+        sources: As of ``check_training``.
+        labels: As of ``check_training``.
+
+    Raises:
+        ConfigError: A setting is wrong, nodes cannot reach ``run``, or the SDK is missing.
+        DataError: Columns are to be read, and a file is missing or broken.
+    """
+    check_sdk()
+    out, settled = _shared("run", run, nodes), settle(config, nodes)
+    train_job("check", arguments("prepared", out, settled), nodes)
+    check_names(config, sources, labels)
 
 
 def _shared(name: str, uri: str | Path, nodes: NodesConfig) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kfp.dsl.base_component import BaseComponent
+
 from pipelines.form import Parameter
 from pipelines.pods import Settings
 
@@ -17,5 +19,13 @@ class PipelineStep:
 
     build: Callable[[Settings, str], Callable[..., Any]]
     """Given the settings and the pipeline's name, return what makes the tasks of a form's values. A preparation returns
-    the artifact and the fingerprint of the data, which training is handed. Pipelines within the pipeline are made here,
-    as kfp wants none made inside another."""
+    the artifact and the fingerprint of the data, which training is handed; it starts when the check of the training is
+    done. Pipelines within the pipeline are made here, as kfp wants none made inside another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingStep(PipelineStep):
+    """A training, whose settings are checked before its data are prepared."""
+
+    check: BaseComponent
+    """Component that fails where they are wrong."""

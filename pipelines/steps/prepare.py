@@ -32,9 +32,9 @@ def fingerprint(values: Values, settings: Settings) -> Any:
 
 
 def _prepare_once(settings: Settings, _: str) -> Any:
-    def prepare(values: Values) -> Any:
+    def prepare(values: Values, checked: Any) -> Any:
         known_by = fingerprint(values, settings)
-        task = bind(prepare_parquet, values, data_fingerprint=known_by)
+        task = bind(prepare_parquet, values, data_fingerprint=known_by).after(checked)
         return configure_pod(task, values, settings, cached=True).outputs["prepared"], known_by
 
     return prepare
@@ -65,17 +65,18 @@ def _prepare_in_parallel(settings: Settings, name: str) -> Any:
         returns=Prepared,
     )
 
-    def prepare(values: Values) -> Any:
+    def prepare(values: Values, checked: Any) -> Any:
         known_by = fingerprint(values, settings)
-        return bind(preparation, values, data_fingerprint=known_by).outputs["prepared"], known_by
+        task = bind(preparation, values, data_fingerprint=known_by).after(checked)
+        return task.outputs["prepared"], known_by
 
     return prepare
 
 
 def _prepare_sample(settings: Settings, _: str) -> Any:
-    def prepare(values: Values) -> Any:
+    def prepare(values: Values, checked: Any) -> Any:
         sample = configure_pod(sample_parquet(), values, settings, cached=True)
-        task = bind(prepare_parquet, values, source=sample.outputs["source"], label=SAMPLE_LABEL)
+        task = bind(prepare_parquet, values, source=sample.outputs["source"], label=SAMPLE_LABEL).after(checked)
         return configure_pod(task, values, settings, cached=True).outputs["prepared"], "sample"
 
     return prepare

@@ -3,7 +3,10 @@
 from typing import Any, NamedTuple
 
 from kfp import dsl, kubernetes
+from kfp.dsl.base_component import BaseComponent
 
+from components.training.check_training import check_training
+from components.training.check_training_nodes import check_training_nodes
 from components.training.choose_best_run import choose_best_run
 from components.training.train_fastkan import train_fastkan
 from components.training.train_fastkan_nodes import train_fastkan_nodes
@@ -19,7 +22,7 @@ from pipelines.pods import (
     place_training,
     retry,
 )
-from pipelines.steps import PipelineStep
+from pipelines.steps import TrainingStep
 
 PARAMETERS = merged(parameters_of(train_fastkan, leave_out=("checkpoint_key", "data_fingerprint")), TRAINING_STEP)
 
@@ -41,6 +44,16 @@ class Trained(NamedTuple):
     """What a sweep hands on."""
 
     model: dsl.Model
+
+
+def check(component: BaseComponent, values: Values, settings: Settings) -> Any:
+    """Return the task that fails where settings of a training are wrong."""
+    return configure_pod(bind(component, values, **_volume(settings)), values, settings)
+
+
+def _volume(settings: Settings) -> Values:
+    """Return where the nodes of a training mount the volume."""
+    return {"mount_path": VOLUME_PATH} if settings.volume else {}
 
 
 def _train_once(settings: Settings, name: str, *, in_sweep: bool = False) -> Any:
@@ -84,21 +97,23 @@ def _train_on_nodes(settings: Settings, _: str) -> Any:
         raise ValueError(f"timeout {settings.timeout}: on several nodes it is timeout_seconds of the form")
 
     def train(values: Values, prepared: Any) -> Any:
-        volume = {"mount_path": VOLUME_PATH} if settings.volume else {}
-        task = bind(train_fastkan_nodes, values, prepared=prepared, **volume)
+        task = bind(train_fastkan_nodes, values, prepared=prepared, **_volume(settings))
         return retry(configure_pod(task, values, settings, cached=True), settings).outputs["model"]
 
     return train
 
 
-ONCE = PipelineStep(parameters=PARAMETERS, build=_train_once)
-SWEEP = PipelineStep(
-    parameters=[*(parameter for parameter in PARAMETERS if parameter.name != "settings"), SWEEP_SETTINGS], build=_sweep
+ONCE = TrainingStep(parameters=PARAMETERS, build=_train_once, check=check_training)
+SWEEP = TrainingStep(
+    parameters=[*(parameter for parameter in PARAMETERS if parameter.name != "settings"), SWEEP_SETTINGS],
+    build=_sweep,
+    check=check_training,
 )
-ON_NODES = PipelineStep(
+ON_NODES = TrainingStep(
     parameters=parameters_of(
         train_fastkan_nodes,
         leave_out=("mount_path", "data_fingerprint", *(parameter.name for parameter in (*STEP, *VOLUME))),
     ),
     build=_train_on_nodes,
+    check=check_training_nodes,
 )

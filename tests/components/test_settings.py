@@ -10,6 +10,8 @@ from kfp.dsl.base_component import BaseComponent
 
 from components.data_processing.plan_preparation.component import plan_preparation
 from components.data_processing.prepare_parquet.component import prepare_parquet
+from components.training.check_training.component import check_training
+from components.training.check_training_nodes.component import check_training_nodes
 from components.training.train_fastkan.component import train_fastkan
 from components.training.train_fastkan_nodes.component import train_fastkan_nodes
 from dkan_core import FastKANClassifier, PrepareConfig, TrainConfig
@@ -25,6 +27,8 @@ ARTIFACTS = {"model"}
 FORMS: list[tuple[BaseComponent, type[PrepareConfig | TrainConfig]]] = [
     (train_fastkan, TrainConfig),
     (train_fastkan_nodes, TrainConfig),
+    (check_training, TrainConfig),
+    (check_training_nodes, TrainConfig),
     (prepare_parquet, PrepareConfig),
     (plan_preparation, PrepareConfig),
 ]
@@ -60,7 +64,7 @@ def test_form_has_the_type_and_the_default_of_the_schema(form: Any, kind: type, 
 @pytest.mark.parametrize(("form", "kind"), FORMS, ids=[form.name for form, _ in FORMS])
 def test_no_setting_has_the_name_of_an_artifact(form: Any, kind: type) -> None:
     """It would be given the artifact."""
-    artifacts = {name for name, each in form.component_spec.outputs.items() if each.type.startswith("system.")}
+    artifacts = {name for name, each in (form.component_spec.outputs or {}).items() if each.type.startswith("system.")}
     assert not artifacts & {field.name for field in form_fields(kind)}
 
 

@@ -188,11 +188,12 @@ def test_arguments_take_the_type_of_their_parameter() -> None:
         (["label=late"], "missing parameter data_uri"),
         ([*REQUIRED, "secret_name="], "parameter 'secret_name' must be a name, got ''"),
         ([*REQUIRED, "memory=64GB"], "parameter 'memory' must be a quantity such as 4, 500m or 16Gi, got '64GB'"),
-        ([*REQUIRED, "num_gpus=all"], "parameter 'num_gpus' must be a whole number, got 'all'"),
+        ([*REQUIRED, "num_gpus=all"], "num_gpus must be a whole number, got 'all'"),
         ([*REQUIRED, 'node_selector={"gpu": true}'], "parameter 'node_selector' must be a JSON object of texts"),
         ([*REQUIRED, 'step_tolerations=["gpu"]'], "parameter 'step_tolerations' must be a JSON list such as"),
         ([*REQUIRED, "split=80/30/10"], "split must add up to 100"),
         ([*REQUIRED, "epochs=-3"], "epochs must be from 1 to"),
+        ([*REQUIRED, "strategy=single", "num_gpus=4"], "workers 4: strategy single has one"),
         ([*REQUIRED, 'settings={"epoch": 3}'], r"unknown setting 'epoch' \(did you mean 'epochs'\?\)"),
     ],
 )
@@ -207,6 +208,7 @@ def test_arguments_that_do_not_fit_are_named(assignments: list[str], message: st
         ("sweep", [*REQUIRED, "sweep=[3]"], "parameter 'sweep' must be a JSON list such as"),
         ("sweep", [*REQUIRED, 'sweep=[{"seed": 1}, {"epochs": -3}]'], "epochs must be from 1 to"),
         ("multi-node", [*REQUIRED, "run_uri=s3://b/r", "prepared_uri=s3://b/p", "memory_per_node=64GB"], "64GB"),
+        ("multi-node", [*REQUIRED, "run_uri=s3://b/r", "prepared_uri=s3://b/p", "refit=true"], "refit: several nodes"),
         ("smoke", ["split=80/30/10"], "split must add up to 100"),
     ],
 )

@@ -67,7 +67,11 @@ def test_form_is_changed_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("training", [train.ONCE, train.SWEEP, train.ON_NODES])
 def test_every_preparation_goes_with_every_training(preparation: Any, training: Any, tmp_path: Path) -> None:
     spec, _ = compiled(tmp_path / "any.yaml", preparation=preparation, training=training)
-    assert {"evaluate-fastkan", "approve-model"} <= set(spec["root"]["dag"]["tasks"])
+    tasks = spec["root"]["dag"]["tasks"]
+    assert {"evaluate-fastkan", "approve-model"} <= set(tasks)
+    (prepared,) = {"prepare-parquet", "any-preparation", "flights-preparation"} & set(tasks)
+    (check,) = {"check-training", "check-training-nodes"} & set(tasks)
+    assert check in tasks[prepared]["dependentTasks"], "a wrong setting costs no preparation"
 
 
 def test_pods_of_a_loop_are_limited(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ SOURCE = (ROOT / COMPONENT).read_text()
 def test_components_have_the_settings_of_the_schema() -> None:
     assert write_signatures(check=True) == [], "run: python -m pipelines signatures"
     with_settings = [path for path in ROOT.glob("components/*/*/component.py") if "# Settings of" in path.read_text()]
-    assert len(with_settings) == 5
+    assert len(with_settings) == 7
 
 
 @reports_config_errors

@@ -89,22 +89,13 @@ def train_fastkan(
         data_fingerprint: Output of fingerprint_parquet: part of the cache key, and not used otherwise.
     """
     form = dict(locals())
-    from dkan_core import TrainConfig, config_from_form, train
+    from dkan_core import train, training_from_form
 
     # Beside the artifact and not in it: Kubeflow would upload checkpoints with the model.
     folder = f"{checkpoint_uri.rstrip('/')}/{checkpoint_key}" if checkpoint_uri else f"{model.path}.checkpoints"
-    config = config_from_form(
-        TrainConfig,
-        form,
-        {
-            "device": "auto" if num_gpus in ("", "0") else "cuda",
-            "workers": int(num_gpus) if num_gpus.isdecimal() and num_gpus != "0" else workers or None,
-            "checkpoint_uri": f"{folder}/{{run}}",
-            # A pod that is started again resumes.
-            "resume": "auto",
-            **settings,
-        },
-    )
+    # A pod that is started again resumes.
+    resumed = {"checkpoint_uri": f"{folder}/{{run}}", "resume": "auto"}
+    config = training_from_form(form, {**resumed, **settings})
     result = train(prepared.path, model.path, config)
     metrics.log_metric("validation_average_precision", result.average_precision)
     model.metadata["validation_average_precision"] = result.average_precision

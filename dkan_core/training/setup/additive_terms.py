@@ -51,7 +51,7 @@ def choose_additive(
     Raises:
         ConfigError: ``monotone`` names no numeric column.
     """
-    monotone = parse_monotone(config.monotone, preprocessor)
+    monotone = parse_monotone(config.monotone, [each.name for each in preprocessor.numeric])
     warn_of_calendar(config.monotone, preprocessor)
     names = {preprocessor.numeric[feature].name for feature, _ in monotone}
     # A value's own weight could turn a monotone curve around.

@@ -12,6 +12,7 @@ from dkan_core.model.kernels import check_kernel, describe_kernel
 from dkan_core.tracking.mlflow.client import check_mlflow
 from dkan_core.training.communication.process_group import backend_for_devices
 from dkan_core.training.communication.rendezvous import TorchRun
+from dkan_core.training.setup.early_checks import averages_parameters, check_label_weights, check_workers
 from dkan_core.training.setup.model_division import check_columns, check_division, tensor_parallel_size
 from dkan_core.training.setup.monotone import parse_monotone
 from dkan_core.training.setup.placement import choose_eval_device, rank_devices, worker_devices
@@ -88,7 +89,7 @@ def resolve_for(
         needs_gradients=not (from_scratch and needs_no_gradients(config, prepared)),
     )
     check_columns(found, prepared.preprocessor)
-    parse_monotone(found.monotone, prepared.preprocessor)
+    parse_monotone(found.monotone, [each.name for each in prepared.preprocessor.numeric])
     return found
 
 
@@ -130,7 +131,7 @@ def resolve(
             another number of label weights than labels, or of slice weights than workers, they do not fit what
             torchrun has started, or an extra or the native extension is missing.
     """
-    _check_label_weights(config, labels)
+    check_label_weights(config, labels)
     _check_extras(config)
     if config.refit and torchrun is not None:
         raise ConfigError("refit: under torchrun there is no second training; leave it out, or train on one node")
@@ -139,7 +140,8 @@ def resolve(
         check_kernel(config.kernel, device)
     strategy = _strategy(config, devices, torchrun)
     workers = len(devices)
-    _check_workers(workers, strategy, rows, torchrun)
+    check_workers(config, strategy, workers)
+    _check_rows(workers, rows, torchrun)
     batch_size = batch_rows(config, workers, rows)
     _check_slices(config.slice_weights, workers, batch_size)
     members, hidden = network_size(config, rows)
@@ -210,22 +212,13 @@ def scaled_learning_rate(batch_size: int, lr_scaling: str) -> float:
     return BASE_LR * growth
 
 
-def _check_label_weights(config: TrainConfig, labels: int) -> None:
-    if config.label_weights and len(config.label_weights) != labels:
-        raise ConfigError(
-            f"label_weights: {len(config.label_weights)} numbers; the data has {counted(labels, 'label')}"
-        )
-
-
 def _check_extras(config: TrainConfig) -> None:
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("tensorboard is not installed; in a checkout of dkan run: pip install '.[tensorboard]'")
     check_mlflow(config)
 
 
-def _check_workers(workers: int, strategy: ResolvedStrategy, rows: int, torchrun: TorchRun | None) -> None:
-    if strategy == "single" and workers > 1:
-        raise ConfigError(f"workers {workers}: strategy single has one; choose another strategy")
+def _check_rows(workers: int, rows: int, torchrun: TorchRun | None) -> None:
     if workers > rows:
         raise ConfigError(f"workers {workers}: the train split has only {counted(rows, 'row')}")
     if workers > MAX_WORKERS and torchrun is None:
@@ -236,8 +229,6 @@ def _check_slices(weights: Sequence[float], workers: int, batch_size: int) -> No
     """Check that every worker has a row of a batch."""
     if workers > batch_size:
         raise ConfigError(f"workers {workers}: more than the {counted(batch_size, 'row')} of a batch")
-    if len(weights) not in (0, workers):
-        raise ConfigError(f"slice_weights: {len(weights)} numbers; there are {workers} workers")
     for rank in range(workers):
         start, stop = slice_of(batch_size, 0, batch_size=batch_size, rank=rank, workers=workers, weights=weights)
         if start == stop:
@@ -245,15 +236,7 @@ def _check_slices(weights: Sequence[float], workers: int, batch_size: int) -> No
 
 
 def _sync_interval(config: TrainConfig, strategy: ResolvedStrategy) -> int:
-    """Return the steps between two exchanges: more than one only where workers step by themselves in between."""
-    if strategy != "parameter-server" and config.mode != "sync":
-        raise ConfigError(f"mode {config.mode}: only strategy parameter-server has modes, not {strategy}")
-    local_steps = config.mode != "sync" or strategy == "local-sgd"
-    if config.sync_interval not in (None, 1) and not local_steps:
-        raise ConfigError(
-            f"sync_interval {config.sync_interval}: gradients are aggregated every step; choose mode average"
-        )
-    return config.sync_interval or (DEFAULT_INTERVAL if local_steps else 1)
+    return config.sync_interval or (DEFAULT_INTERVAL if averages_parameters(config, strategy) else 1)
 
 
 def _learning_rate(config: TrainConfig, batch_size: int) -> float:

@@ -43,15 +43,14 @@ def check_division(config: ResolvedTrainConfig, torchrun: TorchRun | None = None
         return
     if torchrun is None:
         _check_devices(config.strategy, config.devices)
-    check_dividing(config, config.strategy, config.workers)
     if config.strategy == "pipeline":
         _check_layers(config)
     else:
         _check_units(config)
 
 
-def check_dividing(config: TrainConfig, strategy: ResolvedStrategy, workers: int) -> None:
-    """Check what can be told of a division before sizes are chosen and devices are known.
+def check_dividing(config: TrainConfig, strategy: ResolvedStrategy, workers: int | None) -> None:
+    """Check what can be told of a division before sizes are chosen and devices are known; nor need the workers be.
 
     Raises:
         ConfigError: So many workers cannot divide such a model, or the strategy takes no ``tensor_parallel_size``.
@@ -72,7 +71,7 @@ def check_dividing(config: TrainConfig, strategy: ResolvedStrategy, workers: int
         raise ConfigError(
             f"slice_weights: the workers of strategy {strategy} divide the model, not only rows; choose allreduce"
         )
-    if size is not None and (workers % size or workers == size):
+    if size is not None and workers is not None and (workers % size or workers == size):
         raise ConfigError(
             f"workers {workers}: strategy hybrid takes twice tensor_parallel_size {size}, three times, and so on; "
             "choose tensor-parallel for one copy of the model"

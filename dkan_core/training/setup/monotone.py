@@ -13,23 +13,23 @@ logger = logging.getLogger(__name__)
 SIGNS: dict[str, Literal[-1, 1]] = {"+": 1, "-": -1}
 
 
-def parse_monotone(settings: Sequence[str], preprocessor: Preprocessor) -> tuple[tuple[int, Literal[-1, 1]], ...]:
-    """Return the numeric features that are to be monotone, each with 1 for rising or -1 for falling.
+def parse_monotone(settings: Sequence[str], numeric: Sequence[str]) -> tuple[tuple[int, Literal[-1, 1]], ...]:
+    """Return the places of the numeric features that are to be monotone, each with 1 for rising or -1 for falling.
 
     Raises:
         ConfigError: A setting names no numeric column, or one twice.
     """
-    numeric = {feature.name: index for index, feature in enumerate(preprocessor.numeric)}
+    places = {name: place for place, name in enumerate(numeric)}
     found: dict[int, Literal[-1, 1]] = {}
     for text in settings:
         name, _, sign = text.rpartition(":")
-        if name not in numeric:
+        if name not in places:
             raise ConfigError(
-                f"monotone: {name!r} is no numeric column of the data; {hint(name, numeric, sorted(numeric))}"
+                f"monotone: {name!r} is no numeric column of the data; {hint(name, places, sorted(places))}"
             )
-        if numeric[name] in found:
+        if places[name] in found:
             raise ConfigError(f"monotone: column {name!r} is named twice")
-        found[numeric[name]] = SIGNS[sign]
+        found[places[name]] = SIGNS[sign]
     return tuple(sorted(found.items()))
 
 

@@ -25,8 +25,8 @@ DIVIDED: tuple[Strategy, ...] = ("tensor-parallel", "hybrid", "pipeline")
         ({"slice_weights": (1.0, 1.0, 1.0, 2.0)}, "slice_weights: the workers of strategy .* choose allreduce"),
         ({"mode": "async"}, "mode async: only strategy parameter-server has modes"),
         ({"sync_interval": 4}, "sync_interval 4: gradients are aggregated every step"),
-        ({"workers": 2, "device": "cuda:0,cuda:0"}, "device cuda:0,cuda:0: strategy .* takes one GPU per worker"),
-        ({"workers": 2, "device": "cuda:0,cpu"}, "device cuda:0,cpu: strategy .* or cpu for all"),
+        ({"device": "cuda:0,cuda:0,cuda:0,cuda:0"}, "device cuda:0,.*: strategy .* takes one GPU per worker"),
+        ({"device": "cuda:0,cpu,cpu,cpu"}, "device cuda:0,cpu,.*: strategy .* or cpu for all"),
         ({"data_in": "device"}, "data_in device: with strategy .* no GPU takes steps by itself"),
     ],
 )

@@ -127,3 +127,11 @@ def test_failing_step_fails_the_run_and_is_named(raw: Path, tmp_path: Path) -> N
     assert "label column 'benign' does not exist" in process.stderr.strip().splitlines()[-1]
     assert "benign" in process.stdout, "the step's own error is shown"
     assert "test AP" not in process.stdout
+
+
+def test_wrong_setting_of_the_training_fails_before_preparation(raw: Path, tmp_path: Path) -> None:
+    settings = (f"data_uri={raw}", "label=malignant", "model_kind=additive", "monotone=mean size:+")
+    process = warm_python.run(command(tmp_path / "out", *settings), ROOT)
+    assert process.returncode == 1
+    assert "monotone: 'mean size' is no numeric column of the data" in process.stderr.strip().splitlines()[-1]
+    assert not [*(tmp_path / "out").glob("*/prepare-parquet")]

@@ -1,0 +1,90 @@
+"""Component: settings of a training, refused where they are wrong."""
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def check_training(
+    data_uri: str = "",
+    label: str = "",
+    # Settings of TrainConfig, by: python -m pipelines signatures
+    model_kind: str = "auto",
+    members: int = 0,
+    hidden: str = "auto",
+    quality: str = "default",
+    pairs: str = "auto",
+    monotone: str = "",
+    num_centers: int = 8,
+    dropout: float = 0.2,
+    sketch_rank: int = 0,
+    blend: bool = True,
+    initial_model_uri: str = "",
+    strategy: str = "auto",
+    epochs: int = 0,
+    batch_size: int = 0,
+    learning_rate: float = 0.0,
+    weight_decay: float = 1.0,
+    pos_weight: float = 1.0,
+    label_weights: str = "",
+    patience: int = 5,
+    refit: bool = False,
+    max_seconds: float = 0.0,
+    seed: int = 0,
+    # End of settings.
+    num_gpus: str = "0",
+    workers: int = 0,
+    settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
+    sweep: list = [],  # noqa: B006 - kfp asks for a value, and never changes it
+) -> None:
+    """Fail where settings of train_fastkan are wrong, before preparation, which may take hours.
+
+    Args:
+        data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
+        label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
+            commas. Empty: those of initial_model_uri.
+        model_kind: "auto" extends FastKAN with what suits the data; "fastkan" is plain; "additive" has no hidden layer.
+            One of: auto, fastkan, additive.
+        members: Networks in the ensemble, trained together, with averaged probabilities. 0: from the number of rows.
+        hidden: Units in each member's hidden layer; several values make several layers; separate several by commas.
+            auto: from the number of rows.
+        quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
+            Members, hidden, epochs, batch_size and learning_rate keep the values that are set. One of: fast, default,
+            best.
+        pairs: Pairs of columns with a term of their own, with model additive; "auto": as many as predict unseen rows.
+        monotone: Numeric columns along which log-odds never fall (age:+) or never rise (age:-), with model additive;
+            separate several by commas. Empty: none.
+        num_centers: Gaussian basis functions per edge.
+        dropout: Fraction of hidden units dropped during training; independent of the number of workers.
+        sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights; 0 for
+            no sketches.
+        blend: Average the network of model auto with an additive model of the same rows; validation AP chooses the
+            weight.
+        initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
+        strategy: How workers synchronize; "auto": single with one, allreduce on GPUs or under torchrun, else
+            parameter-server. One of: auto, parameter-server, allreduce, ddp, ring, local-sgd, single, tensor-parallel,
+            hybrid, pipeline.
+        epochs: Maximum passes over the train split; may be raised when resuming. 0: from the number of rows.
+        batch_size: Rows per step over all workers. 0: from the number of rows.
+        learning_rate: Peak learning rate of AdamW. 0: from the batch size.
+        weight_decay: AdamW's decoupled weight decay.
+        pos_weight: Weight of positives in the loss; predicted probabilities are corrected for it.
+        label_weights: Weight of each label in the loss, in the order of the labels; separate several by commas. Empty:
+            equal weights.
+        patience: Stop after this many evaluations without a better validation AP; may be raised when resuming.
+        refit: Train once more, on the train and valid splits together, with all that was chosen on valid. The second
+            training takes as many epochs as the best model of the first. Metrics stay those of the first model, which
+            had not seen valid.
+        max_seconds: Stop after this many seconds of training and keep the best model. 0: no limit.
+        seed: Seed of initialization, batch order and dropout.
+        num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 takes what there is.
+        workers: Training processes when num_gpus is 0; 0 means one per visible GPU, or one on the CPU.
+        settings: Further settings of dkan train by name, which override the ones above.
+        sweep: Settings of dkan train by name, a run for each entry; the best by validation is published.
+    """
+    form = dict(locals())
+    from dkan_core import check_training, training_from_form
+
+    for changes in sweep or [settings]:
+        check_training(training_from_form(form, changes), data_uri, label)

@@ -1,0 +1,66 @@
+"""What training would refuse is refused before there are prepared data."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.training.check_training import check_training
+from dkan_core import ConfigError
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    columns = {"age": [30, 40], "name": ["a", "b"], "seen": pa.array([0, 1], pa.timestamp("s")), "late": [0, 1]}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    return str(tmp_path / "rows.parquet")
+
+
+ADDITIVE = {"model_kind": "additive", "monotone": "agee:+"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": -1}, "epochs must be from 1 to"),
+        ({"members": 2, "model_kind": "fastkan"}, "members must be 1 with model fastkan"),
+        ({"settings": {"epoch": 3.0}}, r"unknown setting 'epoch' \(did you mean 'epochs'\?\)"),
+        ({"sweep": [{"learning_rate": 0.01}, {"learning_rate": "fast"}]}, "learning_rate must be"),
+        ({"strategy": "single", "num_gpus": "4"}, "workers 4: strategy single has one"),
+        ({"strategy": "hybrid", "workers": 3}, "workers 3: strategy hybrid takes twice tensor_parallel_size 2"),
+        ({"settings": {"device": "cpu,cpu", "slice_weights": [1.0]}}, "slice_weights: 1 numbers; there are 2 workers"),
+        ({"settings": {"mode": "async"}, "strategy": "ring"}, "mode async: only strategy parameter-server"),
+        ({"num_gpus": "all"}, "num_gpus must be a whole number, got 'all'"),
+        ({"label": "late, lost", "label_weights": "1,2,3"}, "label_weights: 3 numbers; the data has 2 labels"),
+        (ADDITIVE, r"monotone: 'agee' is no numeric column of the data; did you mean 'age'\?"),
+        ({**ADDITIVE, "monotone": "name:+"}, "monotone: 'name' is no numeric column"),
+        ({**ADDITIVE, "monotone": "age:+,age:-"}, "monotone: column 'age' is named twice"),
+    ],
+)
+def test_wrong_setting_is_named(settings: dict[str, Any], message: str, rows: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_training.python_func(**{"data_uri": rows, "label": "late", **settings})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"strategy": "hybrid", "num_gpus": "4"},
+        # How many workers there are, the machine decides that trains.
+        {"strategy": "tensor-parallel"},
+        {"settings": {"mode": "average", "sync_interval": 4}},
+        {**ADDITIVE, "monotone": "age:+,seen.month:-"},
+        # Its columns are those of the earlier model.
+        {**ADDITIVE, "monotone": "name:+", "initial_model_uri": "s3://bucket/model"},
+        {"label": "", "label_weights": "1,2,3"},
+    ],
+)
+def test_setting_that_may_be_right_is_let_through(settings: dict[str, Any], rows: str) -> None:
+    check_training.python_func(**{"data_uri": rows, "label": "late", **settings})
+
+
+def test_data_are_opened_only_where_a_setting_names_a_column() -> None:
+    check_training.python_func(data_uri="/nowhere/rows.parquet", label="late", epochs=3)

@@ -1,0 +1,37 @@
+"""What nodes would refuse is refused before there are prepared data; no cluster is needed."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from components.training.check_training_nodes import check_training_nodes
+from dkan_core import ConfigError
+
+PLACES = {"run_uri": "s3://bucket/run", "image": "dkan"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": -1}, "epochs must be from 1 to"),
+        ({"strategy": "single"}, "strategy single: is for one node"),
+        ({"strategy": "hybrid", "nodes": 3}, "workers 3: strategy hybrid takes twice"),
+        ({"memory_per_node": "64GB"}, "memory_per_node must be a Kubernetes quantity"),
+        ({"tolerations": [{"keys": "gpu"}]}, "tolerations: one has a field that Kubernetes does not know"),
+        ({"run_uri": "/tmp/run"}, "run /tmp/run: is on one machine"),
+        ({"label": "late", "label_weights": "1,2"}, "label_weights: 2 numbers; the data has 1 label"),
+        ({"model_kind": "additive", "monotone": "agee:+"}, "monotone: 'agee' is no numeric column"),
+    ],
+)
+def test_wrong_setting_is_named(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"age": [30, 40], "late": [0, 1]}), tmp_path / "rows.parquet")
+    given = {**PLACES, "data_uri": str(tmp_path / "rows.parquet"), **settings}
+    with pytest.raises(ConfigError, match=message):
+        check_training_nodes.python_func(**given)
+
+
+def test_right_settings_are_let_through() -> None:
+    check_training_nodes.python_func(**PLACES, strategy="hybrid", gpus_per_node=2, label="late", label_weights="1")

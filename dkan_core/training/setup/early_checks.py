@@ -1,0 +1,96 @@
+"""What can be told of a training's settings on any machine, before there are prepared data."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dkan_core.config import ResolvedStrategy, TrainConfig
+from dkan_core.data.source.column_types import is_number
+from dkan_core.data.source.columns import read_sources
+from dkan_core.data.source.files import listed
+from dkan_core.data.source.times import is_duration, is_time, time_parts
+from dkan_core.errors import ConfigError
+from dkan_core.training.setup.model_division import check_dividing
+from dkan_core.training.setup.monotone import parse_monotone
+from dkan_core.utils.hints import counted
+
+
+def check_training(config: TrainConfig, sources: str | Path | Sequence[str | Path] = (), labels: str = "") -> None:
+    """Check settings of ``train`` before any data are prepared, which may take hours.
+
+    Args:
+        config: The settings.
+        sources: Parquet files, folders or globs that will be prepared; in one text, separated by commas. They are
+            opened only where a setting names a column. Default: not known.
+        labels: Label columns, separated by commas. Default: not known.
+
+    Raises:
+        ConfigError: Settings exclude each other or name a column that is not there.
+        DataError: Columns are to be read, and a file is missing or broken.
+    """
+    # What "auto" becomes depends on the machine; these take what the others that it may become do.
+    default: ResolvedStrategy = "allreduce" if config.mode == "sync" else "parameter-server"
+    check_workers(config, default if config.strategy == "auto" else config.strategy, _known_workers(config))
+    check_names(config, sources, labels)
+
+
+def check_names(config: TrainConfig, sources: str | Path | Sequence[str | Path], labels: str) -> None:
+    """Check what settings say of columns and labels; the arguments and errors are those of ``check_training``."""
+    if labels:
+        check_label_weights(config, len(listed(labels)))
+    # Data are encoded as those of the initial model were, whatever types their columns have.
+    if sources and config.monotone and not config.init_from:
+        parse_monotone(config.monotone, _numeric_columns(sources))
+
+
+def check_workers(config: TrainConfig, strategy: ResolvedStrategy, workers: int | None) -> None:
+    """Check that a strategy takes so many workers and what is said of them.
+
+    Args:
+        config: The settings.
+        strategy: The one that is taken.
+        workers: How many there are; None where the machine decides.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if strategy == "single" and (workers or 1) > 1:
+        raise ConfigError(f"workers {workers}: strategy single has one; choose another strategy")
+    if strategy != "parameter-server" and config.mode != "sync":
+        raise ConfigError(f"mode {config.mode}: only strategy parameter-server has modes, not {strategy}")
+    if config.sync_interval not in (None, 1) and not averages_parameters(config, strategy):
+        raise ConfigError(
+            f"sync_interval {config.sync_interval}: gradients are aggregated every step; choose mode average"
+        )
+    check_dividing(config, strategy, workers)
+    if workers is not None and len(config.slice_weights) not in (0, workers):
+        raise ConfigError(f"slice_weights: {len(config.slice_weights)} numbers; there are {workers} workers")
+
+
+def averages_parameters(config: TrainConfig, strategy: ResolvedStrategy) -> bool:
+    """Tell whether workers step by themselves between two exchanges."""
+    return config.mode != "sync" or strategy == "local-sgd"
+
+
+def check_label_weights(config: TrainConfig, labels: int) -> None:
+    """Raise ConfigError where there are weights of more or fewer labels."""
+    if config.label_weights and len(config.label_weights) != labels:
+        raise ConfigError(
+            f"label_weights: {len(config.label_weights)} numbers; the data has {counted(labels, 'label')}"
+        )
+
+
+def _known_workers(config: TrainConfig) -> int | None:
+    if config.device in ("auto", "cuda"):
+        return config.workers
+    return (config.workers or 1) if config.device == "cpu" else config.device.count(",") + 1
+
+
+def _numeric_columns(sources: str | Path | Sequence[str | Path]) -> list[str]:
+    """Return what may become numeric features; which of the columns are labels or left out is not asked."""
+    names: list[str] = []
+    for name, kind in read_sources(listed(sources)).types.items():
+        if is_time(kind):
+            names += [part.name for part in time_parts(name, kind)]
+        elif is_number(kind) or is_duration(kind):
+            names.append(name)
+    return names
