@@ -35,10 +35,18 @@ def row_groups(
         DataError: A group or a time is missing.
     """
     if config.group is not None:
-        keys = splitmix64(group_keys(rows, config.group, path), seed=config.seed)
-        return (keys >> np.uint64(56)).astype(np.uint8)
+        return group_bytes(group_keys(rows, config.group, path), config.seed)
     assert config.split_by_time is not None and bounds is not None, "the bounds are found before rows are encoded"
     return bounds.stretch_of(time_keys(rows.column(config.split_by_time), config.split_by_time, path))
+
+
+def group_bytes(keys: UInt64, seed: int = 0) -> npt.NDArray[np.uint8]:
+    """Return a byte for the group of each row.
+
+    Shape:
+        - Input and output: ``(N,)``
+    """
+    return (splitmix64(keys, seed=seed) >> np.uint64(56)).astype(np.uint8)
 
 
 def group_keys(rows: pa.RecordBatch, name: str, path: str) -> UInt64:

@@ -21,6 +21,7 @@ from dkan_core.data.source.positive import with_nulls, with_positive
 from dkan_core.data.source.roles import Schema
 from dkan_core.data.source.time_split import TimeBounds, time_keys
 from dkan_core.errors import DataError
+from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.hints import counted
 
 # Their order is that of ``--split 70/10/20``, and of the counts by split in every file of a preparation.
@@ -176,4 +177,27 @@ def hold_out(
     for rows in np.split(by_stratum, starts[1:]):
         count = min(len(rows) - 1, max(1, round(fraction * len(rows))))
         held_out[rows[:count]] = True
+    return shuffled[~held_out[shuffled]], shuffled[held_out[shuffled]]
+
+
+def hold_out_groups(
+    labels_NL: npt.NDArray[np.uint8], keys_N: UInt64, fraction: float, random: np.random.Generator
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the rows to train on and the rows held out, both shuffled; all rows of a group are in one of the two.
+
+    Groups are drawn as ``hold_out`` draws rows. A group has a label where one of its rows has it.
+
+    Args:
+        labels_NL: 0, 1, or another value for not measured.
+        keys_N: What stands for the group of each row.
+        fraction: Share of the groups of each stratum to hold out.
+        random: Decides which.
+    """
+    groups, group_N = np.unique(keys_N, return_inverse=True)
+    labels_GL = np.full((len(groups), labels_NL.shape[1]), NOT_MEASURED, np.uint8)
+    for value in (0, 1):
+        for label, labels_N in enumerate(labels_NL.T):
+            labels_GL[np.bincount(group_N[labels_N == value], minlength=len(groups)) > 0, label] = value
+    held_out = np.isin(group_N, hold_out(labels_GL, fraction, random)[1])
+    shuffled = random.permutation(len(group_N))
     return shuffled[~held_out[shuffled]], shuffled[held_out[shuffled]]

@@ -15,8 +15,10 @@ from sklearn.utils.validation import _check_sample_weight
 
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.format.split_info import SplitInfo
+from dkan_core.data.hashing import UInt64, value_keys
 from dkan_core.data.source.column_types import is_text
 from dkan_core.data.source.frames import column_names, is_frame
+from dkan_core.data.source.groups import group_bytes
 from dkan_core.evaluation.metrics import NOT_MEASURED
 from dkan_core.utils.hints import counted
 
@@ -146,6 +148,27 @@ def check_weights(sample_weight: Any, labels_NL: npt.NDArray[np.uint8]) -> npt.N
     return np.asarray(weight_N, dtype=np.float32)
 
 
+def check_groups(groups: Any, rows: int) -> UInt64:
+    """Return what stands for the group of each row, ``(N,)``.
+
+    Raises:
+        ValueError: There are more or fewer than ``rows``, one is missing, or they are of several types.
+    """
+    group_N = np.asarray(groups)
+    if group_N.shape != (rows,):
+        raise ValueError(f"groups must hold one value for each of {counted(rows, 'row')}, got shape {group_N.shape}")
+    try:
+        column = pa.array(group_N, from_pandas=True)
+    except pa.ArrowException as error:
+        raise ValueError(f"groups must hold values of one type ({error})") from error
+    if column.null_count:
+        raise ValueError(
+            f"groups contains NaN or None in {counted(column.null_count, 'row')}; leave them out, or give each a group "
+            "of its own"
+        )
+    return value_keys(column)
+
+
 def find_class_weights(class_weight: Any, labels_NL: npt.NDArray[np.uint8], classes: Array) -> Array | None:
     """Return the weight of rows of label 0 and of label 1, ``(2,)``; None where all weigh the same.
 
@@ -179,16 +202,21 @@ def with_class_weights(
     return np.asarray(found_N if weight_N is None else found_N * weight_N, dtype=np.float32)
 
 
-def labelled(labels_NL: npt.NDArray[np.uint8], weight_N: Array | None, rows: npt.NDArray[np.int64]) -> Arrays:
-    """Return the labels of ``rows``, and their weights where there are any.
+def labelled(
+    labels_NL: npt.NDArray[np.uint8], weight_N: Array | None, rows: npt.NDArray[np.int64], keys_N: UInt64 | None = None
+) -> Arrays:
+    """Return the labels of ``rows``, and their weights and the numbers of their groups where there are any.
 
     Args:
         labels_NL: Labels of all rows.
         weight_N: Their weights, or None.
         rows: Numbers of the rows to return.
+        keys_N: What stands for their groups, or None.
     """
     labels = {"labels": labels_NL[rows]}
-    return labels if weight_N is None else {**labels, "weight": weight_N[rows]}
+    weights = {} if weight_N is None else {"weight": weight_N[rows]}
+    groups = {} if keys_N is None else {"group": group_bytes(keys_N[rows])}
+    return {**labels, **weights, **groups}
 
 
 def split_info(labels_NL: npt.NDArray[np.uint8], names: list[str]) -> SplitInfo:

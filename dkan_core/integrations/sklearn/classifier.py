@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.source.targets import (
     check_classes,
+    check_groups,
     check_weights,
     encode_labels,
     find_class_weights,
@@ -202,6 +203,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         sample_weight: Any = None,
         eval_set: EvalSet | None = None,
         init_model: "str | Path | FastKANClassifier | None" = None,
+        groups: Any = None,
     ) -> Self:
         """Train.
 
@@ -214,15 +216,18 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
                 default a part of the rows is held out.
             init_model: Fitted classifier, or path or URI of a model folder, whose encoding, architecture and weights to
                 start from. Columns and labels may have been added; all of its columns must be there.
+            groups: Group of each row, such as its patient or user: groups are held out, and not rows; exact values and
+                crosses of columns are chosen across groups, as with ``--group`` of ``dkan prepare``. Those of an
+                ``eval_set`` should be others. Default: every row by itself.
 
         Shape:
-            - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight: ``(N,)``
+            - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight, groups: ``(N,)``
         """
         initial = None if init_model is None else read_initial(init_model)
         self._columns_by_name = False
         table = read_features(self, X, fitting=True)
         self.classes_, names = find_classes(y)
-        return self._fit(table, y, names, sample_weight, eval_set, initial, self.get_params())
+        return self._fit(table, y, names, sample_weight, eval_set, groups, initial, self.get_params())
 
     def partial_fit(
         self,
@@ -231,6 +236,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         classes: Any = None,
         sample_weight: Any = None,
         eval_set: EvalSet | None = None,
+        groups: Any = None,
     ) -> Self:
         """Train on further rows for one epoch, from the model as it is; the first call also chooses the encoding.
 
@@ -244,9 +250,10 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
                 ``y``.
             sample_weight: As of ``fit``.
             eval_set: As of ``fit``.
+            groups: As of ``fit``.
 
         Shape:
-            - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight: ``(N,)``
+            - X: ``(N, F)``; y: ``(N,)`` or ``(N, L)``; sample_weight, groups: ``(N,)``
         """
         is_first = not hasattr(self, "module_")
         if is_first:
@@ -261,7 +268,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
             # What the first call left out stays out, whatever later rows hold there.
             table = table.select(self.preprocessor_.columns)
         settings = {**self.get_params(), "epochs": 1, "blend": False, "refit": False}
-        return self._fit(table, y, names, sample_weight, eval_set, initial, settings)
+        return self._fit(table, y, names, sample_weight, eval_set, groups, initial, settings)
 
     def _fit(
         self,
@@ -270,6 +277,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         names: list[str],
         sample_weight: Any,
         eval_set: EvalSet | None,
+        groups: Any,
         initial: Initial | None,
         parameters: dict[str, Any],
     ) -> Self:
@@ -277,6 +285,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         labels_NL = encode_labels(y, self.classes_, len(names))
         check_consistent_length(table, labels_NL)
         weight_N = None if sample_weight is None else check_weights(sample_weight, labels_NL)
+        keys_N = None if groups is None else check_groups(groups, len(labels_NL))
         # A row of weight 0 must not decide anything, such as which rows are held out.
         rows = np.arange(len(labels_NL)) if weight_N is None else np.flatnonzero(weight_N)
         check_classes(labels_NL[rows], "y")
@@ -285,8 +294,8 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
 
         random = np.random.default_rng(check_random_state(self.random_state).randint(2**31 - 1))
         if eval_set is None:
-            train, held_out = hold_out_rows(rows, labels_NL, self.validation_fraction, random)
-            valid_table, valid = table.take(held_out), labelled(labels_NL, weight_N, held_out)
+            train, held_out = hold_out_rows(rows, labels_NL, self.validation_fraction, random, keys_N)
+            valid_table, valid = table.take(held_out), labelled(labels_NL, weight_N, held_out, keys_N)
         else:
             train = random.permutation(rows)
             valid_X, valid_y = one_pair(eval_set)
@@ -300,7 +309,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         train_table = table.take(train)
         self.preprocessor_ = fit_encoding(train_table, None if initial is None else initial.model.preprocessor)
         arrays = {
-            "train": {**self._encode(train_table), **labelled(labels_NL, weight_N, train)},
+            "train": {**self._encode(train_table), **labelled(labels_NL, weight_N, train, keys_N)},
             "valid": {**self._encode(valid_table), **valid},
         }
         config = train_config(parameters, seed=int(random.integers(2**31)))

@@ -109,6 +109,7 @@ def train_on_arrays(
         seed=config.seed,
         invalid={},
         sources=[],
+        grouped="group" in train,
     )
     if initial is not None:
         check_transfer(initial, prepared, "X", "init_model")
@@ -134,6 +135,9 @@ def _refit(
         # Rows of an eval_set have no weights of their own, or those of their classes alone: one mean for both.
         weight_N = valid.get("weight", np.ones(len(valid["labels"]), np.float32))
         others["weight"] = (weight_N * (train["weight"].mean() / weight_N.mean())).astype(np.float32)
+    if "group" in train:
+        # Rows of an eval_set have none: each is one by itself.
+        others.setdefault("group", np.arange(len(valid["labels"])).astype(np.uint8))
     joined = {name: np.concatenate([array, others[name]]) for name, array in train.items()}
     second = train_single(
         ArraysReader(joined),

@@ -13,7 +13,8 @@ from sklearn.datasets import load_breast_cancer
 from dkan_core import FastKANClassifier
 from dkan_core.data.encoding import sparse as encoding
 from dkan_core.data.source.frames import to_table
-from dkan_core.data.source.targets import encode_labels, find_classes
+from dkan_core.data.source.targets import check_groups, encode_labels, find_classes
+from dkan_core.integrations.sklearn.rows import hold_out_rows
 
 
 def test_row_without_a_category_is_scored() -> None:
@@ -184,3 +185,52 @@ def test_eval_set_may_be_a_list_of_one_pair() -> None:
     for wrong in ([pair, pair], [], (X, y, y), [X]):
         with pytest.raises(ValueError, match="eval_set must be one pair"):
             FastKANClassifier(**settings).fit(X, y, eval_set=wrong)
+
+
+def test_no_group_has_rows_in_both_splits() -> None:
+    rng = np.random.default_rng(0)
+    groups = check_groups(rng.choice([f"patient {number}" for number in range(60)], 1000), 1000)
+    # One patient in ten is ill, in some of the rows; every fifth row does not count.
+    ill = np.unique(groups)[::10]
+    labels_NL = (np.isin(groups, ill) & (rng.random(1000) < 0.5)).astype(np.uint8)[:, None]
+    rows = np.flatnonzero(np.arange(1000) % 5)
+    for seed in range(20):
+        train, valid = hold_out_rows(rows, labels_NL, 0.2, np.random.default_rng(seed), groups)
+        assert sorted([*train, *valid]) == rows.tolist()
+        assert not {*groups[train]} & {*groups[valid]}
+        assert len({*groups[valid]}) == 12, "a fraction of the groups"
+        assert len({*groups[valid]} & {*ill}) == 1, "those that have the rarer class are drawn by themselves"
+
+
+def test_validation_score_is_that_of_other_groups() -> None:
+    """The group says the label, and nothing else does."""
+    rng = np.random.default_rng(0)
+    patients = np.repeat(np.arange(40), 10)
+    X, y = pd.DataFrame({"patient": [f"p{number}" for number in patients]}), rng.permutation(40)[patients] < 20
+    model = FastKANClassifier(hidden=(8,), epochs=20, batch_size=32, blend=False, random_state=0, n_jobs=1)
+    assert model.fit(X, y).validation_average_precision_ > 0.9
+    for fit in (model.fit, FastKANClassifier(hidden=(8,), random_state=0, n_jobs=1).partial_fit):
+        assert fit(X, y, groups=patients).validation_average_precision_ < 0.8
+
+
+def test_groups_go_with_an_eval_set_that_has_none() -> None:
+    X = np.random.default_rng(0).integers(0, 5, (200, 2)).astype(float)
+    y, groups = X[:, 0] > 2, pd.Series(np.arange(200) // 4)
+    model = FastKANClassifier(hidden=(4,), epochs=2, refit=True, random_state=0, n_jobs=1)
+    assert model.fit(X, y, eval_set=(X[:50], y[:50]), groups=groups).predict(X).shape == (200,)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([1, 2, 3], r"groups must hold one value for each of 40 rows, got shape \(3,\)"),
+        (np.zeros((40, 2)), r"got shape \(40, 2\)"),
+        (["a", None] * 20, "groups contains NaN or None in 20 rows; leave them out, or give each a group of its own"),
+        ([np.nan, *range(39)], "groups contains NaN or None in 1 row"),
+        (np.array([1, "a"] * 20, dtype=object), "groups must hold values of one type"),
+        (["a"] * 40, r"validation rows held out \(0 rows\): one class only; .* give fit an eval_set"),
+    ],
+)
+def test_wrong_groups_are_named(groups: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FastKANClassifier().fit(np.arange(40.0)[:, None], np.arange(40) % 2, groups=groups)
