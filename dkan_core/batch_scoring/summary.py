@@ -20,6 +20,7 @@ from dkan_core.evaluation.drift.measures import LARGE, MODERATE, Drift, measure_
 from dkan_core.evaluation.metrics import compute_metrics
 from dkan_core.model.model_folder import naming_swapped
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html
 from dkan_core.utils.hints import counted, some_of
 from dkan_core.utils.storage.files import write_atomic, write_json
@@ -47,6 +48,10 @@ class ScoringSummary:
 
     page: str = field(repr=False)
     """Both as one HTML page."""
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, which notebooks show."""
+        return inline_page(self.page, "Summary of a scoring")
 
     def scalars(self) -> dict[str, float]:
         """Return the metrics that are defined and the largest PSI, as plain floats."""

@@ -104,7 +104,7 @@ def explain(
             found = compare_explanations(
                 saved, earlier, found, arrays, labels=manifest.labels, where=where, effort=effort
             )
-        _write(found, folder)
+        found = replace(found, page=_write(found, folder))
         write_json(folder / NUMBERS, found.to_dict())
     for name, each in found.labels.items():
         logger.info("%s counts most for %s", each.importance[0].name, name)
@@ -203,13 +203,16 @@ def _draw_overview(found: Explanation) -> Drawing | None:
     return draw_importance(found.importance[:bars], wide=True)
 
 
-def _write(found: Explanation, folder: Path) -> None:
+def _write(found: Explanation, folder: Path) -> str:
+    """Write the figures and the page, which is returned."""
     overview, drawings = _draw_overview(found), _draw_labels(found)
     if overview is not None:
         _save(folder / IMPORTANCE, overview)
     for name, label in zip(safe_names(drawings), drawings, strict=True):
         _write_figures(found.labels[label], drawings[label], folder / LABELS / name if overview else folder)
-    write_atomic(folder / PAGE, render_explanation(found, overview, drawings))
+    page = str(render_explanation(found, overview, drawings))
+    write_atomic(folder / PAGE, page)
+    return page
 
 
 def _write_figures(found: LabelExplanation, drawings: LabelDrawings, folder: Path) -> None:

@@ -11,6 +11,7 @@ from dkan_core.explanation.importance import Importance
 from dkan_core.explanation.learned import Effort, LabelExplanation, read_effects, read_label
 from dkan_core.explanation.response import row_count
 from dkan_core.model.saved_model import SavedModel
+from dkan_core.report.inline import inline_page
 
 OF_SOME = ("intercept", "terms", "against")
 """What ``explanation.json`` has of some labels alone: those of additive models, or with an earlier model."""
@@ -34,9 +35,17 @@ class Explanation:
     labels: dict[str, LabelExplanation]
     """What was learned about each label."""
 
+    page: str = field(default="", repr=False)
+    """The page that ``explanation.html`` holds."""
+
+    def _repr_html_(self) -> str | None:
+        """Return the page in a frame, which notebooks show; None where it was not made."""
+        return inline_page(self.page, "Explanation") if self.page else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
         plain = asdict(self)
+        del plain["page"]
         for name, found in plain["labels"].items():
             terms = self.labels[name].terms
             found["terms"] = None if terms is None else [term.to_dict() for term in terms]

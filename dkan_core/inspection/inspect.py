@@ -12,6 +12,7 @@ from dkan_core.data.source.files import source_paths
 from dkan_core.errors import ConfigError
 from dkan_core.inspection.checks import count_distinct, find_auc, find_drift, label_suspicions, suspicions
 from dkan_core.inspection.rows import UNLABELLED, InspectedRows, read_prepared, read_raw
+from dkan_core.report.inline import inline_page
 from dkan_core.report.templating import render_html
 from dkan_core.utils.hints import counted
 from dkan_core.utils.storage.outputs import check_page_free
@@ -96,8 +97,16 @@ class Inspection:
             OutputError: It cannot be written.
         """
         check_page_free(file, overwrite=overwrite)
+        with staged_file(file) as aside:
+            aside.write_text(self._page(), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, which notebooks show."""
+        return inline_page(self._page(), "Inspection")
+
+    def _page(self) -> str:
         rows = sum(self.rows.values())
-        page = render_html(
+        return render_html(
             "inspection",
             title="Inspection",
             lead=self.where,
@@ -110,8 +119,6 @@ class Inspection:
             columns=[(column, _numbers(column, whole=self.whole)) for column in self.columns],
             whole=self.whole,
         )
-        with staged_file(file) as aside:
-            aside.write_text(page, encoding="utf-8")
 
 
 def _clipped(text: str) -> str:

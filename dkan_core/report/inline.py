@@ -29,10 +29,16 @@ class Page:
         write_atomic(Path(path), self.html)
 
 
-def inline_page(html: str) -> str:
+def inline_page(html: str, title: str = "Report") -> str:
     """Return a frame that shows a page inside another one.
+
+    Args:
+        html: The page.
+        title: What screen readers call the frame.
 
     >>> inline_page('<p title="x">')[-58:]
     'border:0" srcdoc="&lt;p title=&quot;x&quot;&gt;"></iframe>'
     """
-    return f'<iframe title="Report" style="width:100%;height:{HEIGHT}px;border:0" srcdoc="{escape(html)}"></iframe>'
+    # As plain text: Markup would escape the entities that stand in place of its characters once more.
+    page = escape(str(html))
+    return f'<iframe title="{title}" style="width:100%;height:{HEIGHT}px;border:0" srcdoc="{page}"></iframe>'

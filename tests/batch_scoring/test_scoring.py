@@ -1,5 +1,6 @@
 """Batch scoring by parts: the scores of ``predict``, exact metrics, drift, a gate; nothing looks whole too early."""
 
+import html
 import json
 import os
 import shutil
@@ -79,6 +80,7 @@ def test_what_is_known_at_the_end_does_not_depend_on_the_parts(
     out = tmp_path / "out"
     score(trained, raw, out, labels=("label",), parts=parts)
     summary = summarize_scoring(out)
+    assert html.escape(str(summary.page)) in summary._repr_html_()
     complete_scoring(out, max_psi=10, min_average_precision=0.5)
     rows = pq.read_table(raw, columns=["row", "label"], partitioning=None).sort_by("row")
     predict(trained.model, raw, tmp_path / "alone", columns=("row",))

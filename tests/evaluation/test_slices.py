@@ -1,6 +1,7 @@
 """Metrics of slices are those of their rows alone, and every row is in one slice of a column."""
 
 import html
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -83,7 +84,11 @@ def test_results_show_themselves_in_a_line_and_in_a_notebook(folder: Path, tmp_p
     assert repr(result) == "TrainResult(average_precision=0.5000, model='run/model'; 2 epochs)"
     learned = explain(folder / "run", folder / "prepared", tmp_path / "learned", rows=50, top=1)
     assert len(repr(learned)) < 200 and "labels={'y': LabelExplanation(label='y'" in repr(learned)
-    assert len(repr(inspect_data(folder / "prepared"))) < 400
+    assert html.escape((tmp_path / "learned/explanation.html").read_text()) in (learned._repr_html_() or "")
+    assert "page" not in learned.to_dict() and replace(learned, page="")._repr_html_() is None
+    facts = inspect_data(folder / "prepared")
+    facts.save_page(tmp_path / "facts.html")
+    assert len(repr(facts)) < 400 and html.escape((tmp_path / "facts.html").read_text()) in facts._repr_html_()
 
 
 def test_report_says_what_made_it_and_when(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
