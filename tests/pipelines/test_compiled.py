@@ -102,7 +102,15 @@ def test_gpu_count_is_text_and_reaches_pod_and_trainer() -> None:
 
 def test_only_what_depends_on_its_inputs_alone_is_cached(spec: dict[str, Any]) -> None:
     cached = {name for name, task in all_tasks(spec).items() if task["cachingOptions"].get("enableCache")}
-    never = {"fingerprint-parquet", "evaluate-fastkan", "approve-model", "publish-model", *SCORING}
+    never = {
+        "check-training",
+        "check-training-nodes",
+        "fingerprint-parquet",
+        "evaluate-fastkan",
+        "approve-model",
+        "publish-model",
+        *SCORING,
+    }
     assert not {name for name in cached if name.removeprefix("exec-") in never}
     trains = any(name.startswith("exec-train") for name in all_tasks(spec))
     assert bool(cached & set(RESUMING)) == trains
