@@ -35,11 +35,12 @@ def check_training(config: TrainConfig, sources: str | Path | Sequence[str | Pat
 
 def check_names(config: TrainConfig, sources: str | Path | Sequence[str | Path], labels: str) -> None:
     """Check what settings say of columns and labels; the arguments and errors are those of ``check_training``."""
-    if labels:
-        check_label_weights(config, len(listed(labels)))
+    names = listed(labels)
+    if names:
+        check_label_weights(config, len(names))
     # Data are encoded as those of the initial model were, whatever types their columns have.
     if sources and config.monotone and not config.init_from:
-        parse_monotone(config.monotone, _numeric_columns(sources))
+        parse_monotone(config.monotone, [name for name in _numeric_columns(sources) if name not in names])
 
 
 def check_workers(config: TrainConfig, strategy: ResolvedStrategy, workers: int | None) -> None:
@@ -86,7 +87,7 @@ def _known_workers(config: TrainConfig) -> int | None:
 
 
 def _numeric_columns(sources: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return what may become numeric features; which of the columns are labels or left out is not asked."""
+    """Return what may become numeric features; which of the columns have a role or are left out is not asked."""
     names: list[str] = []
     for name, kind in read_sources(listed(sources)).types.items():
         if is_time(kind):
