@@ -24,6 +24,10 @@ TYPES = {
 }
 
 
+# In the place of a table without rows.
+NONE = "None"
+
+
 class TableError(ValueError):
     """A README or a docstring lacks what a table needs; the message says what."""
 
@@ -43,20 +47,25 @@ def load_asset(folder: str) -> BaseComponent:
 def inputs_table(asset: BaseComponent) -> str:
     """Render the table of inputs, in the order of the signature."""
     descriptions = _descriptions(asset)
-    lines = ["| Name | Type | Default | Description |", "|---|---|---|---|"]
+    rows = []
     for name, field in (asset.component_spec.inputs or {}).items():
         default = _default(field.default) if field.optional else "required"
-        lines.append(f"| `{name}` | `{_type(field)}` | {default} | {_cell(descriptions, name)} |")
-    return "\n".join(lines)
+        rows.append(f"| `{name}` | `{_type(field)}` | {default} | {_cell(descriptions, name)} |")
+    return _table("| Name | Type | Default | Description |", rows)
 
 
 def outputs_table(asset: BaseComponent) -> str:
     """Render the table of outputs: the Output artifacts, then what is returned."""
     descriptions = _descriptions(asset)
-    lines = ["| Name | Type | Description |", "|---|---|---|"]
-    for name, field in (asset.component_spec.outputs or {}).items():
-        lines.append(f"| `{name}` | `{_type(field)}` | {_cell(descriptions, name)} |")
-    return "\n".join(lines)
+    rows = [
+        f"| `{name}` | `{_type(field)}` | {_cell(descriptions, name)} |"
+        for name, field in (asset.component_spec.outputs or {}).items()
+    ]
+    return _table("| Name | Type | Description |", rows)
+
+
+def _table(head: str, rows: list[str]) -> str:
+    return "\n".join([head, "|---" * (head.count("|") - 1) + "|", *rows]) if rows else NONE
 
 
 def updated(folder: str) -> str:
@@ -68,7 +77,7 @@ def updated(folder: str) -> str:
     path = ROOT / folder / "README.md"
     asset, text = load_asset(folder), path.read_text(encoding="utf-8")
     for title, table in (("Inputs", inputs_table(asset)), ("Outputs", outputs_table(asset))):
-        pattern = rf"(^## {title}\n\n)(?:\|.*\n)*"
+        pattern = rf"(^## {title}\n\n)(?:\|.*\n|{NONE}\n)*"
         text, found = re.subn(pattern, partial(_with_table, table), text, flags=re.MULTILINE)
         if found != 1:
             raise TableError(f"{folder}/README.md: expected one section '## {title}', found {found}")

@@ -66,13 +66,14 @@ def test_every_type_has_its_row() -> None:
     ]
 
 
-def test_input_without_a_description_is_an_error() -> None:
+def test_input_without_a_description_is_an_error_and_no_output_is_said() -> None:
     @dsl.component(base_image="dkan:0.2.0", install_kfp_package=False)
     def silent(name: str = "") -> None:
         """Say nothing of the name."""
 
     with pytest.raises(TableError, match="name has no description"):
         inputs_table(silent)
+    assert outputs_table(silent) == "None"
 
 
 @pytest.fixture
