@@ -18,6 +18,7 @@ from dkan_core.data.encoding.distinct import distinct_values
 from dkan_core.data.encoding.fitting import fit_preprocessor
 from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN, Preprocessor, normal_scores
 from dkan_core.data.source.column_types import is_number
+from tests import warm
 from tests.native import needs_native
 
 STEP = 6 / 254
@@ -278,3 +279,23 @@ def test_encoding_that_was_used_equals_one_that_was_not() -> None:
     new.transform(table, "t")
     assert used == new
     assert used != used.model_copy(update={"numeric": [used.numeric[0].model_copy(update={"name": "other"})]})
+
+
+# A process that has encoded columns is forked, and has the child do the same; one that hangs is ended by its alarm.
+FORKING = """
+import os, signal, sys, time
+from dkan_core.data.encoding.column_threads import map_columns
+# Enough for every thread to be started.
+columns = [0.002] * 300
+list(map_columns(time.sleep, columns))
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    os._exit(list(map_columns(time.sleep, columns)) != [None] * 300)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_forked_process_encodes_columns_with_threads_of_its_own() -> None:
+    done = warm.server().run(["-c", FORKING])
+    assert done.returncode == 0, done.stderr

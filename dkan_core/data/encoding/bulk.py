@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dkan_core.data.encoding.column_threads import map_columns
 from dkan_core.data.encoding.edges import CodeEdges, Int64, UInt8, code_edges
 from dkan_core.data.encoding.preprocessor import (
     CategoryFeature,
@@ -21,7 +22,6 @@ from dkan_core.data.encoding.preprocessor import (
     Preprocessor,
     ValueFeature,
     category_codes,
-    columns_pool,
     normal_scores,
     quantize,
     value_codes,
@@ -141,7 +141,7 @@ class BulkEncoder:
             return category_codes(column_named(block, feature.name, where), feature, where)
 
         features = [self.preprocessor.coded[index] for index in indices]
-        for index, codes in zip(indices, columns_pool.map(encode, features), strict=True):
+        for index, codes in zip(indices, map_columns(encode, features), strict=True):
             coded_CN[index] = codes
 
     def _place(self, codes_FN: UInt8, places: Int64, numeric_NF: UInt8) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dkan_core.data.encoding.column_threads import map_columns
 from dkan_core.data.encoding.distinct import DistinctValues, Int64, distinct_values
 from dkan_core.data.encoding.histograms import count_values
 from dkan_core.data.encoding.preprocessor import (
@@ -22,7 +23,6 @@ from dkan_core.data.encoding.preprocessor import (
     NumericFeature,
     Preprocessor,
     ValueFeature,
-    columns_pool,
 )
 from dkan_core.data.encoding.raw_columns import are_numbers, column_named, texts_of
 from dkan_core.data.encoding.sparse import MAX_IDS, SparseFeature, fit_sparse
@@ -140,7 +140,7 @@ def fit_preprocessor(
             fitted = _fit_column(sample, where, *column, with_codes=with_codes)
         return fitted
 
-    for each in filter(None, columns_pool.map(fit_column, columns)):
+    for each in filter(None, map_columns(fit_column, columns)):
         scored.append(each.feature)
         counts[each.feature.name] = each.counts
         coded += [each.codes] if each.codes is not None else []

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dkan_core.data.encoding.column_threads import map_columns
 from dkan_core.data.encoding.preprocessor import (
     CategoryFeature,
     NumericFeature,
     Preprocessor,
     category_codes,
-    columns_pool,
 )
 from dkan_core.data.encoding.raw_columns import column_named, numbers
 
@@ -44,7 +44,7 @@ def count_values(rows: pa.RecordBatch | pa.Table, preprocessor: Preprocessor, wh
 
     numeric, categories = preprocessor.numeric, [each for each in preprocessor.coded if each.kind == "category"]
     names = [*(feature.name for feature in numeric), *(feature.name for feature in categories)]
-    counted = [*columns_pool.map(count_numeric, numeric), *columns_pool.map(count_category, categories)]
+    counted = [*map_columns(count_numeric, numeric), *map_columns(count_category, categories)]
     return dict(zip(names, counted, strict=True))
 
 

@@ -10,7 +10,6 @@ Shape suffixes: N rows, F numeric features, C coded features.
 import hashlib
 import json
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -25,11 +24,11 @@ from pydantic import (
     model_validator,
 )
 
+from dkan_core.data.encoding.column_threads import map_columns
 from dkan_core.data.encoding.features import Feature, rising
 from dkan_core.data.encoding.raw_columns import buckets_of, column_named, column_of_numbers, numbers, texts_of
 from dkan_core.data.encoding.sparse import SparseFeature, sparse_codes
 from dkan_core.data.source.times import TimePart
-from dkan_core.utils.resources import available_cores
 from dkan_core.utils.schemas import Schema, read_json
 
 # 99.7% of a normal distribution. The few rows beyond would stretch the storage steps of all others, and have their
@@ -48,8 +47,6 @@ Score = Annotated[float, Field(ge=-SCORE_LIMIT, le=SCORE_LIMIT)]
 
 # Measured with 29 columns: below, handing columns to threads cost more than it saved (1 row: 4.6 ms instead of 2.4).
 THREADED_ROWS = 2048
-# NumPy and Arrow release the interpreter lock on whole columns, so columns are encoded in parallel.
-columns_pool = ThreadPoolExecutor(available_cores(), thread_name_prefix="dkan-encode")
 
 
 class NumericFeature(Feature):
@@ -286,7 +283,7 @@ class Preprocessor(Schema):
                 return codes[feature.name]
             return category_codes(column_named(rows, feature.name, where), feature, where)
 
-        encode_all = map if len(rows) < THREADED_ROWS else columns_pool.map
+        encode_all = map if len(rows) < THREADED_ROWS else map_columns
         arrays: dict[str, npt.NDArray[Any]] = {}
         # The numeric columns first: their values give the value codes, too, and are then read only once.
         if self.numeric:
@@ -312,7 +309,7 @@ class Preprocessor(Schema):
                 return value_codes(self.numbers_of(rows, feature.name, where), feature)
             return category_codes(column_named(rows, feature.name, where), feature, where)
 
-        return np.stack(list(columns_pool.map(encode, self.coded)), axis=1)
+        return np.stack(list(map_columns(encode, self.coded)), axis=1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain form that is saved as JSON."""
