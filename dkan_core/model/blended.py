@@ -17,6 +17,7 @@ from dkan_core.model.additive import AdditiveFastKAN, score_codes
 from dkan_core.model.additive_shape import SCORE_CODES, Blend
 from dkan_core.model.architecture import ModelConfig, blended_config
 from dkan_core.model.ensemble import mean_log_odds
+from dkan_core.model.random_state import random_state
 from dkan_core.model.tabular import TabularFastKAN
 
 
@@ -47,7 +48,7 @@ class BlendedFastKAN(TabularFastKAN):
             additive: The additive model, of one member and of the form "tables".
             blend: Its weight and its shape.
         """
-        with torch.random.fork_rng(devices=[]):
+        with random_state():
             model = cls(network.config.model_copy(update={"blended": blend}))
         model.load_state_dict({**model.state_dict(), **network.state_dict()})
         model.additive.load_state_dict(additive.state_dict())
@@ -62,7 +63,7 @@ class BlendedFastKAN(TabularFastKAN):
 
     def network_alone(self) -> TabularFastKAN:
         """Return a copy of the network, not calibrated: that of the blend is not its own."""
-        with torch.random.fork_rng(devices=[]):
+        with random_state():
             network = TabularFastKAN(self.config.model_copy(update={"blended": None}))
         state = self.state_dict()
         network.load_state_dict({name: state[name] for name in network.state_dict()})

@@ -21,6 +21,7 @@ from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.model.calibration import MAX_SCALE, MIN_SCALE
 from dkan_core.model.model_folder import CARD, CONFIG, METRICS, PREPROCESSOR, WEIGHTS, ModelFolder, with_hashes
+from dkan_core.model.random_state import random_state
 from dkan_core.model.sketch import sketched_layers
 from dkan_core.report.templating import render_markdown
 from dkan_core.utils.resources import available_memory
@@ -235,7 +236,7 @@ class SavedModel:
         if product_bytes(self.config) > available_memory():
             raise DataError(f"{where}: the first layer's weights need {product_bytes(self.config):,} bytes of memory")
         # Its initial weights are random, and at once replaced; the caller's random state stays as it is.
-        with torch.random.fork_rng(devices=[]):
+        with random_state():
             module = build_model(self.config)
         check_weights(module.state_dict(), state, where)
         module.load_state_dict(state)

@@ -21,6 +21,7 @@ from dkan_core.model.architecture import ModelConfig, check_fits_memory, check_s
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
 from dkan_core.model.kernels.native_input import gradients_in_place
+from dkan_core.model.random_state import random_state
 from dkan_core.model.training_step import LossTerms, add_step_gradient
 from dkan_core.training.state.adamw import Decayed
 
@@ -48,8 +49,7 @@ def untrained_model(architecture: ModelConfig, prepared: PreparedData, config: R
     """
     check_sketch(architecture)
     check_fits_memory(architecture)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with random_state(config.seed):
         model = build_model(architecture)
     classes = [prepared.splits["train"].classes[label] for label in prepared.labels]
     # Half a row more of each class: a label may have one class alone.

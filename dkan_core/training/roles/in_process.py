@@ -87,9 +87,7 @@ def train_single(
         TrainingError: The loss is not finite, whatever the learning rate.
     """
     assert config.workers == 1, f"one process trains, not {config.workers}"
-    # An estimator must not change the random numbers of its caller's program.
-    with torch.random.fork_rng(devices=[]):
-        return _Single(train, valid, prepared, config, initial, on_evaluation, choices).run()
+    return _Single(train, valid, prepared, config, initial, on_evaluation, choices).run()
 
 
 class _Single:

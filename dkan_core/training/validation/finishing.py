@@ -17,6 +17,7 @@ from dkan_core.model.additive_terms import calibrated, purified
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.model.base import TabularModel
 from dkan_core.model.calibration import Calibration
+from dkan_core.model.random_state import random_state
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.validation.additive_tables import TABLE_CHOICES, TableMaker
@@ -66,7 +67,7 @@ class Finisher:
         if isinstance(model, AdditiveFastKAN):
             return self._finish_additive(model, best)
         assert isinstance(model, TabularFastKAN) and model.config.blended is None, "there is no other model"
-        with torch.random.fork_rng(devices=[]):
+        with random_state():
             final = TabularFastKAN(model.config)
         final.load_state_dict(model.state_dict())
         if self.choices is not None:
