@@ -32,7 +32,7 @@ def demo(
     overwrite: Overwrite = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Prepare, train and evaluate on a small data set that dkan brings along; takes less than a minute."""
+    """Prepare, train and evaluate on a small built-in data set; takes less than a minute."""
     from dkan_core.utils.storage.outputs import check_free
 
     folder = Path(out)
@@ -60,12 +60,12 @@ def _whole_way(folder: Path, say: Callable[[str], None], *, overwrite: bool) -> 
         package.setLevel(logging.WARNING)
     with fork_ahead():
         dkan_core.write_sample(folder / ROWS)
-        say("1/4  569 tumours of the Breast Cancer Wisconsin data (UCI 17), 30 measurements of each")
+        say("1/4  569 tumours from the Breast Cancer Wisconsin data (UCI 17), 30 measurements each")
         config = dkan_core.PrepareConfig(label=(LABEL,))
         dkan_core.prepare(folder / ROWS, folder / PREPARED, config, overwrite=overwrite)
         manifest = read_manifest(folder / PREPARED)
         rows = ", ".join(f"{name} {split.rows}" for name, split in manifest.splits.items())
-        say(f"2/4  prepared: {rows}; split at random, as each row is another patient")
+        say(f"2/4  prepared: {rows}; split at random, as each row is a different patient")
         settings = dkan_core.TrainConfig(device="cpu", strategy="single")
         trained = dkan_core.train(folder / PREPARED, folder / RUN, settings, overwrite=overwrite)
         last = trained.history[-1]
@@ -73,7 +73,7 @@ def _whole_way(folder: Path, say: Callable[[str], None], *, overwrite: bool) -> 
     prepared, model = folder / PREPARED, trained.model
     metrics = dkan_core.evaluate(model, prepared, folder / EVAL, explain=False, overwrite=overwrite).metrics
     learned = dkan_core.explain(model, prepared, folder / LEARNED, split="test", top=STRONGEST, overwrite=overwrite)
-    say(f"4/4  evaluated on {metrics['rows']} rows that nothing was chosen on\n")
+    say(f"4/4  evaluated on {metrics['rows']} held-out test rows\n")
     return {
         "average_precision": metrics["average_precision"],
         "average_precision_interval": metrics["average_precision_interval"],

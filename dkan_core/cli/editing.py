@@ -20,14 +20,14 @@ from dkan_core.cli.workflow import PANEL, app
 def edit(
     model: Model,
     edits: Annotated[
-        str, option("--set", help="TOML file of edits, a table each: term, action, and what the action needs.")
+        str, option("--set", help="TOML file of edits, one table per edit: term, action and the action's arguments.")
     ],
     out: Annotated[str, option("--out", help="Folder or fsspec URI of the new model.", group="Output")],
     data: Annotated[
         str | None,
         option("--data", help="Prepared folder or URI to measure quality on, before and after. Default: none."),
     ] = None,
-    split: Annotated[str, option("--split", help="Which of its splits: train, valid or test.")] = "valid",
+    split: Annotated[str, option("--split", help="Split of that data: train, valid or test.")] = "valid",
     overwrite: Overwrite = False,
     json_file: JsonFile = None,
 ) -> None:

@@ -81,9 +81,9 @@ def command(
 
 
 def _said(
-    quiet: Annotated[bool, option("--quiet", "-q", help="Show warnings and errors alone.", group="Output")] = False,
+    quiet: Annotated[bool, option("--quiet", "-q", help="Show only warnings and errors.", group="Output")] = False,
     verbose: Annotated[
-        bool, option("--verbose", "-v", help="Show more, also of the libraries used.", group="Output")
+        bool, option("--verbose", "-v", help="Show more detail, including messages of libraries.", group="Output")
     ] = False,
 ) -> None:
     """Set what a command says while it works, and say that it has begun; every command has these options."""

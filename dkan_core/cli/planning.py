@@ -141,7 +141,7 @@ def sync(
     overwrite: Overwrite = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure what each way of exchanging parameters costs, by their size."""
+    """Measure the cost of each way to exchange parameters, by size."""
     from dkan_core.training.launcher.fork_server_start import fork_ahead
 
     options = {"sizes": size} if size else {}

@@ -21,7 +21,7 @@ PANEL = "Deployment"
     ],
 )
 def register(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder or URI of the model, where others fetch it.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder or URI from which others fetch the model.")],
     registry: Annotated[str, option("--registry", help="Address of a Kubeflow Model Registry.")],
     name: Annotated[
         str | None, option("--name", help="Name of the registered model. Default: the last part of MODEL.")
@@ -31,12 +31,12 @@ def register(
         option("--version", help="Name of the version. Default: from the fingerprints of data and model."),
     ] = None,
     metrics: Annotated[
-        str | None, option("--metrics", help="metrics.json of `dkan evaluate`, to register, too. Default: none.")
+        str | None, option("--metrics", help="metrics.json from `dkan evaluate`, to register as well. Default: none.")
     ] = None,
     overwrite: Overwrite = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Register a published model in a Kubeflow Model Registry: once, however often the command is repeated."""
+    """Register a published model in a Kubeflow Model Registry; repeating the command has no further effect."""
     with result_printer(json_file, overwrite=overwrite) as show:
         found = dkan_core.register(model, registry, name=name or "", version=version or "", metrics=metrics)
         show(found.to_dict(), found)

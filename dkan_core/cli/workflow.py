@@ -72,9 +72,9 @@ def prepare(
         int | None,
         option(
             "--workers",
-            help="Number of parts to prepare at once. With 1 or more, the same command continues if it is killed; 0 "
-            "prepares all rows in one pass, which costs less. The result is the same, and all cores are used. "
-            "Default: 1 from 5 billion values on, 20 GB as float32; else 0.",
+            help="Number of parts to prepare at once. With 1 or more, repeating a command that was killed continues "
+            "it; 0 prepares all rows in one pass, which costs less. The result is the same, and all cores are used. "
+            "Default: 1 for 5 billion values or more, 20 GB as float32; else 0.",
             group="Output",
         ),
     ] = None,
@@ -214,7 +214,7 @@ def evaluate(
         list[str] | None,
         option(
             "--slice",
-            help="Column: metrics of each of its values; may be repeated. Default: the most important columns.",
+            help="Column to report metrics by; may be repeated. Default: the most important columns.",
             group="Output",
         ),
     ] = None,
@@ -266,11 +266,11 @@ def explain(
     out: Out,
     prepared: Annotated[
         str | None,
-        typer.Argument(metavar="DIR", help="Folder or URI that `dkan prepare` wrote; none where --rows is Parquet."),
+        typer.Argument(metavar="DIR", help="Folder or URI that `dkan prepare` wrote; not with Parquet in --rows."),
     ] = None,
     split: Annotated[str, option("--split", help="Split to read: train, valid or test.", group="Data")] = "valid",
     top: Annotated[
-        int, option("--top", help="Columns to shuffle and to draw a curve for, or a step for.", group="Output")
+        int, option("--top", help="Columns to shuffle and draw curves for, or to draw per row.", group="Output")
     ] = 12,
     rows: Annotated[
         str,
@@ -283,19 +283,19 @@ def explain(
     ] = "20000",
     label: Annotated[
         str | None,
-        option("--label", help="Label to explain. Default: all; of raw rows, the most frequent one.", group="Data"),
+        option("--label", help="Label to explain. Default: all; for raw rows, the most frequent.", group="Data"),
     ] = None,
     seed: Annotated[int, option("--seed", help="Seed of the shuffles.", group="Data")] = 0,
     against: Annotated[
         str | None,
         option(
-            "--against", help="Earlier model to show beside: curves, importances, rows. Default: none.", group="Model"
+            "--against", help="Earlier model to compare with: curves, importances, rows. Default: none.", group="Model"
         ),
     ] = None,
     overwrite: Overwrite = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Write what the model learned, as a page and as figures; or, with rows, why each is scored as it is."""
+    """Write what the model learned, as a page and as figures; or, with raw rows, the reasons for each score."""
     count = int(rows) if rows.removeprefix("-").isdecimal() else None
     shared: dict[str, Any] = {"label": label, "top": top, "overwrite": overwrite}
     with result_printer(json_file, overwrite=overwrite) as show:
@@ -359,7 +359,7 @@ def export(
         str,
         option(
             "--missing-text",
-            help="What stands for a missing category, as ONNX has no nulls. Default: the empty text.",
+            help="Text that stands for a missing category, as ONNX has no nulls. Default: the empty string.",
             group="Output",
         ),
     ] = "",

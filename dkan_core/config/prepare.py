@@ -21,14 +21,14 @@ class PrepareConfig:
     """Label column, holding 0, 1 or null (not measured); several make it multi-label. Default: those of `like`."""
 
     positive: tuple[str, ...] = setting((), "Data", form=True)
-    """Value of the label that counts as 1, such as late; every other one counts as 0. Of several labels LABEL=VALUE for
-    each that does not hold 0 and 1. Default: labels hold 0 and 1."""
+    """Value of the label that counts as 1, such as late; every other one counts as 0. With several labels,
+    LABEL=VALUE for each that does not hold 0 and 1. Default: labels hold 0 and 1."""
 
     drop: tuple[str, ...] = setting((), "Data", form=True)
     """Column to leave out."""
 
     group: str | None = setting(None, "Data", form=True)
-    """Column whose equal values belong together, in one split unless another column decides the splits. It is not used
+    """Column whose equal values stay together in one split, unless another column decides the splits. It is not used
     as a feature. Default: every row by itself."""
 
     split_column: str | None = setting(None, "Data", form=True)
@@ -51,8 +51,8 @@ class PrepareConfig:
     """Storage type of the numeric columns, which are stored as normal scores."""
 
     max_categories: Annotated[int | None, Field(ge=1, le=65_536)] = setting(None, "Data", form=True)
-    """Most values of a column of strings, or ids in lists, that get codes of their own. Rarer ones share codes by their
-    hash. Default: all that repeat."""
+    """Maximum number of values of a string column, or of ids in lists, with codes of their own. Rarer ones share
+    codes by hash. Default: all that repeat."""
 
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = setting(0, "Data", form=True)
     """Seed of the split, of the sample that statistics are computed from, and of the shuffle."""
@@ -61,7 +61,7 @@ class PrepareConfig:
     """Model or prepared data (path or URI) whose encoding and labels are used instead of fitting an encoding."""
 
     extend: bool = setting(False, "Data")
-    """Make features of the columns that `like` does not know as well, and let `label` add to its labels."""
+    """Also make features of columns that `like` does not know, and let `label` add to its labels."""
 
     def __post_init__(self) -> None:
         if not self.label and self.like is None:

@@ -28,32 +28,32 @@ class ServeConfig:
     """Address to listen on."""
 
     port: Annotated[int, Field(ge=0, le=65_535)] = setting(8080, "Server")
-    """Port of HTTP; 0 takes a free one, which the log names."""
+    """HTTP port; 0 picks a free one, which is logged."""
 
     grpc_port: Annotated[int, Field(ge=0, le=65_535)] | None = setting(None, "Server")
-    """Port of gRPC; 0 takes a free one. Default: no gRPC."""
+    """gRPC port; 0 picks a free one. Default: no gRPC."""
 
     workers: Annotated[int, Field(ge=1, le=256)] = setting(1, "Server")
-    """Processes that serve, each with the whole model."""
+    """Server processes, each with the whole model."""
 
     # With two threads on a busy machine a row took 20 times as long: they wait for each other.
     threads: Annotated[int, Field(ge=1, le=1024)] = setting(1, "Server")
-    """Threads that score, in each worker. More than 1 pays only for requests of thousands of rows."""
+    """Scoring threads per worker. More than 1 helps only with requests of thousands of rows."""
 
     # Measured with 32 clients: 100-row requests went through twice as fast as alone, and no faster than alone with 256.
     max_batch_rows: Annotated[int, Field(ge=1, le=1_000_000)] = setting(1024, "Batching")
-    """Rows of concurrent requests that are scored together, at most; a larger request is scored alone."""
+    """Maximum rows of concurrent requests to score together; a larger request is scored alone."""
 
     # Waiting for 2 ms brought no more rows a second: those that come while a batch is scored are enough for the next.
     max_wait_ms: Annotated[float, Field(ge=0, le=60_000)] = setting(0.0, "Batching")
-    """Milliseconds that a request waits for others; without waiting, those that arrive while the model is busy are
+    """Milliseconds that a request waits for others; at 0, only requests that arrive while the model is busy are
     scored together."""
 
     max_request_mb: Annotated[int, Field(ge=1, le=2047)] = setting(32, "Server")
-    """Megabytes of a request, at most."""
+    """Maximum size of a request in megabytes."""
 
     grace_seconds: Annotated[int, Field(ge=0, le=86_400)] = setting(30, "Server")
-    """Seconds that requests have to finish in once the server is told to stop."""
+    """Seconds that requests have to finish after the server is told to stop."""
 
     def __post_init__(self) -> None:
         if self.port and self.port == self.grpc_port:

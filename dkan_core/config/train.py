@@ -68,7 +68,7 @@ class TrainConfig:
         Field(pattern="^(auto|[0-9]{1,3})$"),
         Expected("auto or a number from 0 to 999"),
     ] = setting("auto", "Model", advanced=True, form=True)
-    """Pairs of columns with a term of their own, with model additive; "auto": as many as predict unseen rows."""
+    """Pairs of columns with a term of their own, with model additive; "auto": as many as help on unseen rows."""
 
     monotone: Annotated[
         tuple[Annotated[str, Field(pattern=r"(?s)^.+:[+-]$")], ...],
@@ -114,13 +114,13 @@ class TrainConfig:
     """Model (path or URI) whose architecture and weights to start from; prepare the data with `--like` this model."""
 
     init_optimizer: Literal["fresh", "kept"] = setting("fresh", "Model", advanced=True)
-    """Optimizer state to start with besides init_from: zero moments, or those of that run's checkpoint of its best."""
+    """Optimizer state to start with after init_from: zero moments, or those of that run's best checkpoint."""
 
     freeze: tuple[str, ...] = setting((), "Model", advanced=True)
-    """Part of the model of init_from that stays as it is, by the name that its tensors begin with, such as encoder."""
+    """Part of the init_from model to keep unchanged, given as the prefix of its tensor names, such as encoder."""
 
     lr_multipliers: tuple[str, ...] = setting((), "Model", advanced=True)
-    """Factor of a part's learning rate, as PART=FACTOR; the longest of the names that a tensor begins with counts."""
+    """Learning rate factor of a part of the model, as PART=FACTOR; the longest prefix of a tensor's name applies."""
 
     strategy: Strategy = setting("auto", "Distribution", form=True)
     """How workers synchronize; "auto": single with one, allreduce on GPUs or under torchrun, else parameter-server."""
@@ -134,7 +134,7 @@ class TrainConfig:
     """What the server combines: gradients per step, parameters per sync interval, or updates as they arrive."""
 
     sync_interval: Annotated[int | None, Field(ge=1, le=10**9)] = setting(None, "Distribution", advanced=True)
-    """Steps that a worker takes alone between two synchronizations. Default: 1, or 8 if parameters are averaged."""
+    """Steps that a worker takes by itself between two synchronizations. Default: 1, or 8 if parameters are averaged."""
 
     # An update counts 1 / (1 + staleness): beyond this it would add less than 2% of what it says.
     max_staleness: Annotated[int, Field(ge=0, le=10**9)] = setting(64, "Distribution", advanced=True)
@@ -167,13 +167,13 @@ class TrainConfig:
     """
 
     precision: Literal["fp32", "bf16"] = setting("fp32", "Training")
-    """"bf16" computes matrix products in bfloat16, where the device is faster at that; all else stays float32.
+    """"bf16" computes matrix products in bfloat16, where the device is faster at that; the rest stays float32.
 
-    On a CPU it pays for many numeric columns with AMX, and with AVX-512 BF16 for those not stored as uint8.
+    On a CPU it helps with many numeric columns: with AMX, and with AVX-512 BF16 if they are not stored as uint8.
     """
 
     kernel: Literal["auto", "eager", "recompute", "native"] = setting("auto", "Training", advanced=True)
-    """What computes the layers; "auto" is the fastest that is right on the device: native C++ on a CPU, where built."""
+    """Implementation of the layers; "auto" is the fastest correct one on the device: native C++ on a CPU, if built."""
 
     accumulate: Annotated[int, Field(ge=1, le=10**6)] = setting(1, "Training", advanced=True)
     """Micro-batches that a worker splits its rows of a step into, to save memory."""
@@ -216,7 +216,7 @@ class TrainConfig:
     """Learning rate after warmup: half a cosine down to 0, constant, or multiplied by gamma in each epoch."""
 
     schedule_epochs: Annotated[int | None, Field(ge=1, le=10**6)] = setting(None, "Training", advanced=True)
-    """Epochs that the schedule of the learning rate is for; a run takes the first of them. Default: epochs."""
+    """Epochs that the learning rate schedule spans; a run takes the first of them. Default: epochs."""
 
     gamma: Annotated[float, Field(ge=1e-6, le=1)] = setting(0.9, "Training", advanced=True)
     """Factor applied to the learning rate per epoch, with schedule exponential."""
@@ -229,7 +229,7 @@ class TrainConfig:
 
     # It gained 0.002 of AP, the mean of ten sets, nine of them better.
     refit: bool = setting(False, "Training", form=True)
-    """Train once more, on the train and valid splits together, with all that was chosen on valid.
+    """Train once more, on the train and valid splits together, with everything that was chosen on valid.
 
     The second training takes as many epochs as the best model of the first. Metrics stay those of the first model,
     which had not seen valid.
@@ -245,9 +245,9 @@ class TrainConfig:
     """Stop after this many seconds of training and keep the best model. Default: no limit."""
 
     data_in: Literal["auto", "device", "memory", "disk", "remote"] = setting("auto", "Distribution", advanced=True)
-    """Where each worker has its rows: on its GPU, in memory, or on disk; "auto" is the first of these with room.
+    """Where each worker keeps its rows: on its GPU, in memory, or on disk; "auto" is the first of these with room.
 
-    Data in a bucket are read when they are needed; "disk" downloads them first, "remote" keeps nothing in memory.
+    Data in a bucket are read on demand; "disk" downloads them first, "remote" keeps nothing in memory.
     """
 
     data_cache_gb: Annotated[float | None, Field(ge=0, le=1e9)] = setting(None, "Distribution", advanced=True)
@@ -261,11 +261,11 @@ class TrainConfig:
     """Record and check what ranks exchange, with a strategy that has no server; RUN/logs has the details."""
 
     checkpoint_steps: Annotated[int | None, Field(ge=1, le=10**12)] = setting(None, "Output", advanced=True)
-    """Steps between two checkpoints. Default: one at an evaluation, unless writing takes over 5% of the time."""
+    """Steps between two checkpoints. Default: one per evaluation, unless writing takes over 5% of the time."""
 
     # Under Kubeflow Pipelines a pod that is removed has no time to write one: this is what is lost then.
     checkpoint_seconds: Annotated[float, Field(ge=0, le=1e9)] = setting(120.0, "Output", advanced=True)
-    """Maximum seconds between two checkpoints, more where writing takes over a twentieth of that; 0 sets no limit."""
+    """Maximum seconds between two checkpoints, more if writing one takes over a twentieth of that; 0 sets no limit."""
 
     checkpoint_uri: str | None = setting(None, "Output")
     """Folder or URI for checkpoints; {run} becomes a digest of data and settings. Default: inside the run's folder."""
@@ -277,7 +277,7 @@ class TrainConfig:
     """Write live curves for TensorBoard."""
 
     tracking: Literal["auto", "none", "mlflow"] = setting("auto", "Output")
-    """Where the run is logged besides its folder; "auto" is MLflow where MLFLOW_TRACKING_URI is set."""
+    """Where to log the run besides its folder; "auto" is MLflow if MLFLOW_TRACKING_URI is set."""
 
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = setting(0, "Training", form=True)
     """Seed of initialization, batch order and dropout."""

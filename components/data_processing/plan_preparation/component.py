@@ -38,10 +38,10 @@ def plan_preparation(
         num_parts: Parts to cut the rows into, at most 64, at bounds of row groups; fewer row groups are fewer parts.
         overwrite: Replace an earlier result of other data or settings, or discard an interrupted preparation.
         positive: Value of the label that counts as 1, such as late; every other one counts as 0; separate several by
-            commas. Of several labels LABEL=VALUE for each that does not hold 0 and 1. Empty: labels hold 0 and 1.
+            commas. With several labels, LABEL=VALUE for each that does not hold 0 and 1. Empty: labels hold 0 and 1.
         drop: Column to leave out; separate several by commas. Empty: none.
-        group: Column whose equal values belong together, in one split unless another column decides the splits. It is
-            not used as a feature. Empty: every row by itself.
+        group: Column whose equal values stay together in one split, unless another column decides the splits. It is not
+            used as a feature. Empty: every row by itself.
         split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by
             hash.
         split_by_time: Column of times, dates or numbers: the earliest rows are train, the latest test; it is not used
@@ -52,8 +52,8 @@ def plan_preparation(
         weight: Column holding a non-negative weight for each row; it is not used as a feature. Empty: equal weights.
         numeric_dtype: Storage type of the numeric columns, which are stored as normal scores. One of: uint8, float16,
             float32.
-        max_categories: Most values of a column of strings, or ids in lists, that get codes of their own. Rarer ones
-            share codes by their hash. 0: all that repeat.
+        max_categories: Maximum number of values of a string column, or of ids in lists, with codes of their own. Rarer
+            ones share codes by hash. 0: all that repeat.
         seed: Seed of the split, of the sample that statistics are computed from, and of the shuffle.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
         data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.

@@ -36,10 +36,10 @@ def prepare_parquet(
         label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
             commas. Empty: those of initial_model_uri.
         positive: Value of the label that counts as 1, such as late; every other one counts as 0; separate several by
-            commas. Of several labels LABEL=VALUE for each that does not hold 0 and 1. Empty: labels hold 0 and 1.
+            commas. With several labels, LABEL=VALUE for each that does not hold 0 and 1. Empty: labels hold 0 and 1.
         drop: Column to leave out; separate several by commas. Empty: none.
-        group: Column whose equal values belong together, in one split unless another column decides the splits. It is
-            not used as a feature. Empty: every row by itself.
+        group: Column whose equal values stay together in one split, unless another column decides the splits. It is not
+            used as a feature. Empty: every row by itself.
         split_column: Column holding train, valid or test for each row; it is not used as a feature. Empty: split by
             hash.
         split_by_time: Column of times, dates or numbers: the earliest rows are train, the latest test; it is not used
@@ -50,8 +50,8 @@ def prepare_parquet(
         weight: Column holding a non-negative weight for each row; it is not used as a feature. Empty: equal weights.
         numeric_dtype: Storage type of the numeric columns, which are stored as normal scores. One of: uint8, float16,
             float32.
-        max_categories: Most values of a column of strings, or ids in lists, that get codes of their own. Rarer ones
-            share codes by their hash. 0: all that repeat.
+        max_categories: Maximum number of values of a string column, or of ids in lists, with codes of their own. Rarer
+            ones share codes by hash. 0: all that repeat.
         seed: Seed of the split, of the sample that statistics are computed from, and of the shuffle.
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
         prepared_uri: Folder or bucket for the prepared shards, one folder per data set. Empty: inside the artifact.

@@ -74,7 +74,7 @@ def check_training_nodes(
         quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
             Members, hidden, epochs, batch_size and learning_rate keep the values that are set. One of: fast, default,
             best.
-        pairs: Pairs of columns with a term of their own, with model additive; "auto": as many as predict unseen rows.
+        pairs: Pairs of columns with a term of their own, with model additive; "auto": as many as help on unseen rows.
         monotone: Numeric columns along which log-odds never fall (age:+) or never rise (age:-), with model additive;
             separate several by commas. Empty: none.
         num_centers: Gaussian basis functions per edge.
@@ -95,9 +95,9 @@ def check_training_nodes(
         label_weights: Weight of each label in the loss, in the order of the labels; separate several by commas. Empty:
             equal weights.
         patience: Stop after this many evaluations without a better validation AP; may be raised when resuming.
-        refit: Train once more, on the train and valid splits together, with all that was chosen on valid. The second
-            training takes as many epochs as the best model of the first. Metrics stay those of the first model, which
-            had not seen valid.
+        refit: Train once more, on the train and valid splits together, with everything that was chosen on valid. The
+            second training takes as many epochs as the best model of the first. Metrics stay those of the first model,
+            which had not seen valid.
         max_seconds: Stop after this many seconds of training and keep the best model. 0: no limit.
         seed: Seed of initialization, batch order and dropout.
         nodes: Nodes to train on.

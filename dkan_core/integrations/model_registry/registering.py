@@ -101,7 +101,7 @@ def register(
     artifact with its URI and format.
 
     Args:
-        model: Folder or URI of the model, where others fetch it.
+        model: Folder or URI from which others fetch the model.
         registry: Address of the registry's server, such as ``http://registry.example:8080``.
         name: Name of the registered model, which is made if there is none. Default: the last part of ``model``.
         version: Name of the version. Default: from the fingerprints of the training data and of the model.

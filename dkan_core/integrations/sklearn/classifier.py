@@ -87,9 +87,9 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         label_weights: Weight of each label in the loss, in the order of the labels. Default: equal weights.
         warmup_fraction: Fraction of all steps over which the learning rate rises to its peak. Default: 0.05.
         patience: Stop after this many evaluations without a better validation AP. Default: 5.
-        refit: Train once more, on the train and valid splits together, with all that was chosen on valid. The second
-            training takes as many epochs as the best model of the first. Metrics stay those of the first model, which
-            had not seen valid. Default: False.
+        refit: Train once more, on the train and valid splits together, with everything that was chosen on valid. The
+            second training takes as many epochs as the best model of the first. Metrics stay those of the first
+            model, which had not seen valid. Default: False.
         max_seconds: Stop after this many seconds of training and keep the best model. Default: no limit.
         validation_fraction: Fraction of the rows to hold out, stratified, if ``fit`` gets no ``eval_set``.
         class_weight: Weight of each class, a dict or "balanced" (inversely to their rows), by which the weights of rows
