@@ -152,7 +152,7 @@ def _check_average_precision(metrics: dict[str, Any] | None, limit: float) -> No
         raise ConfigError(f"min_average_precision {limit:g} needs label columns; name them with label, or set it to 0")
     found = metrics["average_precision"]
     if found is None:
-        raise GateError(f"min_average_precision {limit:g}: no label column has both classes, so that there is none")
+        raise GateError(f"min_average_precision {limit:g}: no label column has both classes, so it is undefined")
     if found < limit:
         raise GateError(f"average precision {found:.4f} is below min_average_precision {limit:g}")
 

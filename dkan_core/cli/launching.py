@@ -35,7 +35,9 @@ def torchrun_command(
     from dkan_core.trainjob.body import arguments
 
     if given["--launch"] is None:
-        raise ConfigError(f"nproc {nproc}: is for --launch torchrun; without it, --workers says how many processes")
+        raise ConfigError(
+            f"nproc {nproc}: is for --launch torchrun; without it, --workers sets the number of processes"
+        )
     if given["--json"] is not None:
         raise ConfigError(f"--json: with --launch, the result is in {out}/metrics.json; leave it out")
     count = _processes(nproc)

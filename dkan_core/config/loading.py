@@ -41,7 +41,7 @@ def check_config(kind: type[ConfigT], config: object) -> None:
     """Raise ConfigError unless a config is of its class, which a dict or a text of settings is not."""
     if not isinstance(config, kind):
         name = kind.__name__
-        hint = f"; build_config({name}, ...) makes one of it" if isinstance(config, Mapping) else ""
+        hint = f"; build_config({name}, ...) builds one from it" if isinstance(config, Mapping) else ""
         raise ConfigError(f"expected the settings as a {name}, got {type(config).__name__}{hint}")
 
 

@@ -114,7 +114,7 @@ class PrepareConfig:
             named = max((label for label in self.label if text.startswith(f"{label}=")), key=len, default=None)
             if named is None and len(self.label) > 1:
                 raise ConfigError(
-                    f"positive {text!r}: of several labels write LABEL=VALUE, such as '{self.label[0]}={text}'"
+                    f"positive {text!r}: with several labels write LABEL=VALUE, such as '{self.label[0]}={text}'"
                 )
             label, value = (self.label[0], text) if named is None else (named, text[len(named) + 1 :])
             if label in found:

@@ -70,7 +70,7 @@ def chosen_values(
 
 def _categories(edit: Edit, cells: TermCells, column: Column, where: str) -> Mask:
     if edit.values is None:
-        raise ConfigError(f"{where}: is no numeric column, which a range needs; give values")
+        raise ConfigError(f"{where}: is not a numeric column, which a range needs; give values")
     assert column.coded is not None
     codes = {UNKNOWN: MISSING} | {str(name): code for code, name in enumerate(column.coded.names, FIRST_CODE)}
     unknown = [value for value in edit.values if codes.get(value, len(cells.code_C)) >= len(cells.code_C)]
@@ -111,7 +111,7 @@ def _seconds(text: str, name: str, column: Column, where: str) -> float:
             time = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"{where}: {name}: {text!r} is no date or time; expected one such as 2024-05-31 or 2024-05-31T18:00"
+            f"{where}: {name}: {text!r} is not a date or time; expected one such as 2024-05-31 or 2024-05-31T18:00"
         ) from None
     if time.tzinfo is not None:
         if zone is None:

@@ -101,7 +101,7 @@ def read_edits(edits: str | Path | Sequence[Edit | Mapping[str, Any]]) -> tuple[
     except OSError as error:
         raise ConfigError(f"{edits}: cannot be read ({error.strerror or error})") from error
     except UnicodeDecodeError:
-        raise ConfigError(f"{edits}: is no text; expected a TOML file of edits") from None
+        raise ConfigError(f"{edits}: is not text; expected a TOML file of edits") from None
     try:
         parsed = tomllib.loads(text)
     except RecursionError:

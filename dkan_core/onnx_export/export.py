@@ -116,7 +116,9 @@ def onnx_bytes(saved: SavedModel, missing_text: str = "") -> bytes:
                 "with columns of numbers in its place, or score with `dkan predict`"
             )
         if name in ("", OUTPUT):
-            raise DataError(f"{saved.folder}: column {name!r}: no input of an ONNX graph may be called so; rename it")
+            raise DataError(
+                f"{saved.folder}: column {name!r}: an input of an ONNX graph cannot have this name; rename it"
+            )
     graph = Graph(reserved=[*saved.preprocessor.columns, OUTPUT])
     config = saved.config
     read = {*config.embedded, *config.missing, *(index for group in config.one_hot_groups for index in group)}

@@ -147,7 +147,7 @@ def _wait(services: "_Services", name: str, generation: int, timeout_seconds: in
         if time.monotonic() >= deadline:
             raise DeploymentError(
                 f"InferenceService {services.namespace}/{name} is not ready after {timeout_seconds} seconds: "
-                f"{_why(found) or 'KServe says nothing of it'}"
+                f"{_why(found) or 'KServe reports no reason'}"
             )
         time.sleep(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
 

@@ -127,7 +127,7 @@ def read_history(text: str, where: str) -> list[dict[str, Any]]:
     """
     *lines, rest = text.split("\n")
     if rest:
-        logger.warning("%s: line %d breaks off and is left out", where, len(lines) + 1)
+        logger.warning("%s: line %d is incomplete and is skipped", where, len(lines) + 1)
     return [
         read_json(HistoryEntry, line, f"{where}: line {number}").to_dict() for number, line in enumerate(lines, start=1)
     ]

@@ -128,7 +128,7 @@ def _fingerprint(data: str) -> str:
     try:
         return str(json.loads(text)["fingerprint"])
     except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{data}/{MANIFEST}: is no manifest of dkan ({error})") from error
+        raise DataError(f"{data}/{MANIFEST}: is not a dkan manifest ({error})") from error
 
 
 def _result(run: str) -> TrainResult:

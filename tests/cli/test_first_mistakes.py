@@ -174,8 +174,8 @@ def test_dry_run_of_an_additive_model_names_its_kind(
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ("ex:+", "monotone: 'ex' is no numeric column of the data; expected one of 'area_error'.* and 10 more"),
-        ("Mean_Area:+", "monotone: 'Mean_Area' is no numeric column of the data; did you mean 'mean_area'"),
+        ("ex:+", "monotone: 'ex' is not a numeric column of the data; expected one of 'area_error'.* and 10 more"),
+        ("Mean_Area:+", "monotone: 'Mean_Area' is not a numeric column of the data; did you mean 'mean_area'"),
         ("x", r"monotone must be columns with the sign of their curve, such as age:\+ .never falls. or age:-"),
     ],
 )

@@ -120,7 +120,7 @@ def test_wrong_setting_is_named_with_its_value(kind: Any, settings: dict[str, An
     ],
 )
 def test_settings_that_are_no_config_are_refused(call: Callable[[Any], None], kind: str) -> None:
-    with pytest.raises(ConfigError, match=rf"a {kind}, got dict; build_config\({kind}, \.\.\.\) makes one of it"):
+    with pytest.raises(ConfigError, match=rf"a {kind}, got dict; build_config\({kind}, \.\.\.\) builds one from it"):
         call({"seed": 1})
     with pytest.raises(ConfigError, match=f"expected the settings as a {kind}, got str"):
         call("seed")

@@ -118,7 +118,7 @@ def test_mistake_in_a_value_is_named(label: str, positive: tuple[str, ...], mess
 @pytest.mark.parametrize(
     ("positive", "message"),
     [
-        (("late",), r"positive 'late': of several labels write LABEL=VALUE, such as 'outcome=late'"),
+        (("late",), r"positive 'late': with several labels write LABEL=VALUE, such as 'outcome=late'"),
         (("paid=yes", "paid=no"), "positive: label 'paid' has two values, 'yes' and 'no'; name one"),
     ],
 )

@@ -31,7 +31,7 @@ def test_times_and_weekdays_are_written_as_such(caplog: pytest.LogCaptureFixture
     weekday = effect["at.weekday"].groupby(at.dt.weekday).first()
     assert np.ptp(weekday[:3]) < 1e-5 and np.ptp(weekday[5:]) < 1e-5 and weekday[:5].min() > weekday[5:].max() + 8
     for wrong, message in (
-        ({"start": "May"}, "start: 'May' is no date or time; expected one such as 2024-05-31 or"),
+        ({"start": "May"}, "start: 'May' is not a date or time; expected one such as 2024-05-31 or"),
         ({"start": "2024-06-01", "stop": "2024-05-01"}, "start 2024-05-31 22:00 is above stop 2024-05-01 21:59"),
     ):
         with pytest.raises(ConfigError, match=message):

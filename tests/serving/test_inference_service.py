@@ -97,7 +97,7 @@ INVALID = {
     ("state", "message"),
     [
         (LOADING, r"late is not ready after 0 seconds: Ready: MinimumReplicasUnavailable no pod is ready"),
-        (EARLIER, r"late is not ready after 0 seconds: KServe says nothing of it"),
+        (EARLIER, r"late is not ready after 0 seconds: KServe reports no reason"),
         (INVALID, r"late cannot be served: RuntimeNotRecognized dkan is no runtime"),
     ],
 )

@@ -325,7 +325,7 @@ def test_data_that_are_not_there_are_named(shared: Path, nodes: NodesConfig) -> 
     with pytest.raises(DataError, match=r"no manifest\.json there"):
         train_on_nodes(shared / "nothing", shared / "run", CONFIG, nodes)
     (shared / "data" / "manifest.json").write_text(json.dumps({"format_version": 1}))
-    with pytest.raises(DataError, match="is no manifest of dkan"):
+    with pytest.raises(DataError, match="is not a dkan manifest"):
         train_on_nodes(shared / "data", shared / "run", CONFIG, nodes)
 
 

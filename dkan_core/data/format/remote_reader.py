@@ -56,7 +56,7 @@ def open_remote(uri: str, shards: Sequence[Shard], folder: Path, cache_bytes: in
         folder,
     )
     if kept == "some":
-        logger.warning("the cache does not hold all of it: what exceeds it is read anew in each epoch")
+        logger.warning("the cache does not hold all of it: what exceeds it is read again in each epoch")
 
 
 def _check_sizes(source: RemoteSource) -> None:

@@ -184,7 +184,7 @@ def find_class_weights(class_weight: Any, labels_NL: npt.NDArray[np.uint8], clas
     if class_weight is None:
         return None
     if labels_NL.shape[1] > 1:
-        raise ValueError("class_weight is for one label; of several set label_weights or pos_weight")
+        raise ValueError("class_weight is for one label; with several, set label_weights or pos_weight")
     y = classes[labels_NL[:, 0].astype(np.int64)]
     weights = np.asarray(compute_class_weight(class_weight, classes=classes, y=y), dtype=np.float32)
     if not (np.isfinite(weights) & (weights > 0)).all():

@@ -226,5 +226,5 @@ def _refusal(server: str, error: ApiException) -> UserError:
         said = error.reason
     if _may_pass(error):
         return OutputError(f"registry {server}: does not take the model ({error.status}: {said})")
-    hints = {401: "does not know this process; it wants a token", 403: "does not allow this process to register"}
+    hints = {401: "does not know this process; it expects a token", 403: "does not allow this process to register"}
     return ConfigError(f"registry {server}: {hints.get(error.status, 'refuses')} ({error.status}: {said})")

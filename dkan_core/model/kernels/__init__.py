@@ -58,7 +58,7 @@ def check_kernel(kernel: Kernel, device: str) -> None:
         ConfigError: It cannot.
     """
     if kernel == "native" and device != "cpu":
-        raise ConfigError(f"kernel native computes on the cpu alone, not on {device}; choose auto")
+        raise ConfigError(f"kernel native computes only on the cpu, not on {device}; choose auto")
     if kernel == "native" and native_library() is None:
         raise ConfigError(f"kernel native: {NOT_BUILT}; choose auto")
 

@@ -166,7 +166,7 @@ def is_there(client: Any, run_id: str) -> bool:
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
-        logger.warning("MLflow: run %s is not there; a new one is begun", run_id)
+        logger.warning("MLflow: run %s does not exist; starting a new one", run_id)
         return False
 
 

@@ -179,7 +179,7 @@ class CheckpointWriter:
             self._bring_best()
         except DkanError as error:
             # Training continues: it does not need the checkpoint, and the next one may work.
-            logger.error("no checkpoint of step %d: %s", checkpoint.ledger.step, error)
+            logger.error("checkpoint of step %d was not written: %s", checkpoint.ledger.step, error)
         self._note_duration(time.monotonic() - self._began)
 
     def _note_duration(self, seconds: float) -> None:

@@ -132,7 +132,7 @@ def load_checkpoint(uri: str) -> tuple[str, Checkpoint] | None:
         except DataError as error:
             if name == names[0]:
                 raise
-            logger.warning("%s; the one before is taken", error)
+            logger.warning("%s; using the one before", error)
     best = load_checkpoint(f"{uri}/{BEST_FILE}")
     return best if best is not None and best[1].ledger.step else None
 

@@ -67,7 +67,7 @@ def refit(
     if checkpoint is None:
         _clear(f"{checkpoints}/{REFIT}")
     if checkpoint is None and config.init_from is not None and initial is None:
-        raise ConfigError("refit: the model of init_from is gone, from which the second training starts, too")
+        raise ConfigError("refit: the model of init_from is gone, from which the second training also starts")
     logger.info("refit: training on train and valid together, %s rows, for %d epochs", f"{rows:,}", config.epochs)
     make_ready(place, checkpoint)
     if checkpoint is None or ending_of(checkpoint, config, rows) != "epochs":

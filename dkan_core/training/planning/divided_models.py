@@ -122,7 +122,7 @@ def divided_models(
 
 def divided_table(models: Sequence[DividedModel]) -> list[str]:
     """Return Markdown: a line for each strategy."""
-    lines = ["dividing the model is slower than allreduce; it pays where one device is too small for it:", ""]
+    lines = ["dividing the model is slower than allreduce; it helps only where one device is too small for it:", ""]
     lines += [f"| {' | '.join(COLUMNS)} |", "|---|" + "---:|" * (len(COLUMNS) - 2) + "---|"]
     return [*lines, *(f"| {' | '.join(each.cells())} |" for each in models)]
 

@@ -117,7 +117,7 @@ class Plan:
         cores = self.measured.cores
         notes = [
             f"workers beyond the {cores} cores take turns and gain nothing",
-            "exchanges of more than 4 workers cost what a line through 2 and 4 says",
+            "the cost of exchanges among more than 4 workers is extrapolated from 2 and 4",
         ]
         if self.asked.gpus is not None:
             notes.append(
@@ -140,7 +140,7 @@ class Plan:
                 "memory for a step, the optimizer and the loader were measured on this machine's CPU",
             ]
             if self.asked.device_memory is None:
-                notes.append("the GPU's memory is not known, and taken for unlimited; give it with --device-memory")
+                notes.append("the GPU's memory is unknown and assumed to be unlimited; give it with --device-memory")
         return notes
 
     def __str__(self) -> str:

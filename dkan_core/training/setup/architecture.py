@@ -38,7 +38,7 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
         missing = choose_missing(encoding, sample, one_hot_groups)
         names = [feature.name for feature in encoding.coded]
         crosses = [" x ".join(names[index] for index in group) for group in one_hot_groups if len(group) > 1]
-        logger.info("crosses that pay on unseen rows: %s", ", ".join(crosses) or "none")
+        logger.info("feature crosses that help on unseen rows: %s", ", ".join(crosses) or "none")
     return ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, missing=missing)
 
 
@@ -47,7 +47,7 @@ def _choose_additive(reader: RowReader, prepared: PreparedData, config: Resolved
     if encoding.sparse:
         name = encoding.sparse[0].name
         raise ConfigError(
-            f"model additive: column {name!r} holds ids, of which there is no curve; choose model auto, or prepare "
+            f"model additive: column {name!r} holds ids, which have no curve; choose model auto, or prepare "
             f"with {flag('drop', name)}"
         )
     columns = len(encoding.numeric) + len(encoding.coded)

@@ -25,7 +25,7 @@ def parse_monotone(settings: Sequence[str], numeric: Sequence[str]) -> tuple[tup
         name, _, sign = text.rpartition(":")
         if name not in places:
             raise ConfigError(
-                f"monotone: {name!r} is no numeric column of the data; {hint(name, places, sorted(places))}"
+                f"monotone: {name!r} is not a numeric column of the data; {hint(name, places, sorted(places))}"
             )
         if places[name] in found:
             raise ConfigError(f"monotone: column {name!r} is named twice")

@@ -236,14 +236,14 @@ class ParameterStore:
     def _refuse(self, ledger: Ledger) -> Ledger:
         """Return the ledger without the update; after several in a row go back and halve the learning rate."""
         # Its work units are done all the same: whoever computed them again would come to the same.
-        logger.warning("the update that leads to step %d is no finite number and is refused", ledger.step)
+        logger.warning("the update to step %d is not finite and is rejected", ledger.step)
         ledger = replace(ledger, refused=ledger.refused + 1, refused_in_a_row=ledger.refused_in_a_row + 1)
         return self._step_back(ledger) if ledger.refused_in_a_row == REFUSED_BEFORE_BACKOFF else ledger
 
     def _step_back(self, ledger: Ledger) -> Ledger:
         if ledger.backoffs == MAX_BACKOFFS:
             raise TrainingError(
-                f"loss is no finite number at step {ledger.step}, even with 1/{2**MAX_BACKOFFS} of the learning rate; "
+                f"loss is not finite at step {ledger.step}, even with 1/{2**MAX_BACKOFFS} of the learning rate; "
                 "check the row weights, or lower learning_rate or weight_decay"
             )
         restore_point = newest_restore_point(self.memory)

@@ -134,7 +134,7 @@ def without_idle_pairs(terms: AdditiveTerms) -> AdditiveTerms:
     changed = shape.model_copy(
         update={"pairs": pairs, "binned": tuple(each for each in shape.binned if each.feature in used)}
     )
-    logger.info("%d of %d pairs are left: the others say next to nothing", len(pairs), len(kept))
+    logger.info("%d of %d pairs are kept: the others contribute next to nothing", len(pairs), len(kept))
     stretches = [term.rows for term in layout.mains]
     stretches += [pair.rows for pair, keeps in zip(layout.pairs, kept, strict=True) if keeps]
     rows = np.concatenate([np.r_[each] for each in stretches])

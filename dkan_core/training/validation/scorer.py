@@ -71,7 +71,7 @@ class Scorer:
         if not np.isfinite(scored.log_odds_NL).all():
             # Not an error: parameters that diverge for a while may come back, and the run refuses and backs off by
             # itself.
-            logger.warning("a score is no finite number: these parameters cannot be the best")
+            logger.warning("a score is not finite: these parameters cannot be the best")
             return -math.inf, scored
         return macro_average_precision(scored.labels_NL, scored.log_odds_NL, scored.weight_N), scored
 

@@ -169,7 +169,7 @@ def test_in_an_event_loop_as_in_a_notebook(registry: str, model: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "error", "message"),
     [
-        (401, ConfigError, "does not know this process; it wants a token"),
+        (401, ConfigError, "does not know this process; it expects a token"),
         (403, ConfigError, "does not allow this process"),
         (404, ConfigError, r"has no API of a Model Registry \(v1 or v1alpha3\)"),
         (400, ConfigError, r"refuses \(400: trouble\)"),

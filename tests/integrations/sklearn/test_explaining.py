@@ -35,7 +35,7 @@ def test_class_weight_is_a_weight_of_the_rows(given: bool) -> None:
 
 def test_class_weight_is_refused_where_it_means_nothing() -> None:
     X, y = several()
-    with pytest.raises(ValueError, match="class_weight is for one label; of several set label_weights"):
+    with pytest.raises(ValueError, match="class_weight is for one label; with several, set label_weights"):
         small(class_weight="balanced").fit(X, y)
     with pytest.raises(ValueError, match="class_weight"):
         small(class_weight="even").fit(*frame())
