@@ -65,7 +65,7 @@ def test_preparing_imports_no_torch(tmp_path: Path) -> None:
     assert not modules & COMPUTING
 
 
-# What ends without being taken apart reports no reasonself; what is registered for the end is done.
+# What ends without being taken apart says nothing of itself; what is registered for the end is done.
 ENDING = """
 import atexit, sys, threading, time
 from dkan_core.cli.startup import run_process

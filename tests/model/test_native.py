@@ -292,5 +292,5 @@ def test_without_the_extension_it_is_recomputed(tmp_path: Path, monkeypatch: pyt
     assert "recompute: the native extension is not built" in describe_kernel("auto", "cpu")
     with pytest.raises(ConfigError, match="kernel native: the native extension is not built"):
         check_kernel("native", "cpu")
-    with pytest.raises(ConfigError, match=r"on the cpu alone, not on cuda:0; choose auto"):
+    with pytest.raises(ConfigError, match=r"computes only on the cpu, not on cuda:0; choose auto"):
         check_kernel("native", "cuda:0")

@@ -153,7 +153,10 @@ def with_time_bounds(task: PreparationTask, fragments: Sequence[Fragment]) -> Pr
     with progress("reading times", task.rows, "rows") as advance:
         schema = task.schema
         bounds = find_time_bounds(fragments, column, task.config.split_percent, advance, schema.folders, schema.common)
-    text = "%s decides the split and is not a feature; a copy under another name gives the model its month, weekday and hour"
+    text = (
+        "%s decides the split and is not a feature; "
+        "a copy under another name gives the model its month, weekday and hour"
+    )
     logger.info(text, column)
     logger.info("split by %s: %s", column, ", ".join(f"{name} {value}" for name, value in bounds.describe().items()))
     return replace(task, bounds=bounds)

@@ -35,8 +35,11 @@ ADDITIVE = {"model_kind": "additive", "monotone": "agee:+"}
         ({"num_gpus": "all"}, "num_gpus must be a whole number, got 'all'"),
         ({"label": "late, lost", "label_weights": "1,2,3"}, "label_weights: 3 numbers; the data has 2 labels"),
         (ADDITIVE, r"monotone: 'agee' is not a numeric column of the data; did you mean 'age'\?"),
-        ({**ADDITIVE, "monotone": "name:+"}, "monotone: 'name' is no numeric column"),
-        ({**ADDITIVE, "monotone": "late:+"}, "monotone: 'late' is no numeric column .* expected one of 'age', 'seen'"),
+        ({**ADDITIVE, "monotone": "name:+"}, "monotone: 'name' is not a numeric column"),
+        (
+            {**ADDITIVE, "monotone": "late:+"},
+            "monotone: 'late' is not a numeric column .* expected one of 'age', 'seen'",
+        ),
         ({**ADDITIVE, "monotone": "age:+,age:-"}, "monotone: column 'age' is named twice"),
     ],
 )

@@ -23,7 +23,7 @@ PLACES = {"run_uri": "s3://bucket/run", "image": "dkan"}
         ({"tolerations": [{"keys": "gpu"}]}, "tolerations: one has a field that Kubernetes does not know"),
         ({"run_uri": "/tmp/run"}, "run /tmp/run: is on one machine"),
         ({"label": "late", "label_weights": "1,2"}, "label_weights: 2 numbers; the data has 1 label"),
-        ({"model_kind": "additive", "monotone": "agee:+"}, "monotone: 'agee' is no numeric column"),
+        ({"model_kind": "additive", "monotone": "agee:+"}, "monotone: 'agee' is not a numeric column"),
     ],
 )
 def test_wrong_setting_is_named(settings: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -133,5 +133,5 @@ def test_wrong_setting_of_the_training_fails_before_preparation(raw: Path, tmp_p
     settings = (f"data_uri={raw}", "label=malignant", "model_kind=additive", "monotone=mean size:+")
     process = warm_python.run(command(tmp_path / "out", *settings), ROOT)
     assert process.returncode == 1
-    assert "monotone: 'mean size' is no numeric column of the data" in process.stderr.strip().splitlines()[-1]
+    assert "monotone: 'mean size' is not a numeric column of the data" in process.stderr.strip().splitlines()[-1]
     assert not [*(tmp_path / "out").glob("*/prepare-parquet")]
