@@ -169,7 +169,7 @@ def test_no_prepared_data_is_refused_before_anything_is_written(tmp_path: Path) 
 
 
 def test_loss_that_diverges_at_any_rate_ends_the_run(prepared: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match=r"no finite number at step \d+, even with 1/1024 of the learning rate"):
+    with pytest.raises(TrainingError, match=r"not finite at step \d+, even with 1/1024 of the learning rate"):
         train(prepared, tmp_path / "run", replace(ENDLESS, learning_rate=1e3, weight_decay=1e3, max_seconds=60))
 
 

@@ -85,7 +85,7 @@ def test_refused_again_and_again_goes_back_and_halves_the_rate_then_ends() -> No
     for _ in range(REFUSED_BEFORE_BACKOFF - 1):
         store.apply_updates(gradients(step, 1.0, float("nan")))
         step += 1
-    with pytest.raises(TrainingError, match="no finite number at step"):
+    with pytest.raises(TrainingError, match="not finite at step"):
         store.apply_updates(gradients(step, 1.0, float("nan")))
 
 
