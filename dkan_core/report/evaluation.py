@@ -166,27 +166,27 @@ def _curves(labels_N: Array, scores_N: Array, threshold: float | None) -> list[C
     return [
         (
             "Precision and recall",
-            f"Share of alerts that are right, over share of positives found. Dashed: no skill, {no_skill:.3g}.",
+            f"Share of alerts that are correct, against share of positives found. Dashed: no skill, {no_skill:.3g}.",
             figures.precision_recall_figure(labels_N, scores_N, threshold),
         ),
         (
             "ROC",
-            "Share of positives found, over share of negatives alerted on. Dashed: no skill.",
+            "Share of positives found, against share of negatives alerted on. Dashed: no skill.",
             figures.roc_figure(labels_N, scores_N, threshold),
         ),
         (
             "Calibration",
-            "Observed rate, over mean probability, in bins of equal count; bars: 95% intervals. Dashed: perfect.",
+            "Observed rate, against mean probability, in bins of equal count; bars: 95% intervals. Dashed: perfect.",
             figures.calibration_figure(labels_N, scores_N),
         ),
         (
             "Scores by class",
-            "How many rows of each class have which score. Logarithmic scale.",
+            "Number of rows of each class by score. Logarithmic scale.",
             figures.score_figure(labels_N, scores_N),
         ),
         (
             "Cumulative gain",
-            "Share of positives found, over share of rows alerted on. Dashed: no skill. Grey: a perfect order.",
+            "Share of positives found, against share of rows alerted on. Dashed: no skill. Grey: a perfect ranking.",
             figures.gain_figure(labels_N, scores_N),
         ),
         (

@@ -17,10 +17,10 @@ MEANING: dict[Part, str] = {
     "compute": "forward and backward pass",
     "exchange": "parameters and gradients on their way, and waiting for the slowest worker",
     "wait": "nothing to do",
-    "update": "gradients aggregated, and the optimizer's step",
+    "update": "aggregating gradients, and the optimizer's step",
     "score": "snapshots scored",
     "save": "models written",
-    "other": "start, and what is none of these",
+    "other": "start-up, and everything else",
 }
 
 History = Sequence[Mapping[str, Any]]
