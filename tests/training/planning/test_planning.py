@@ -245,7 +245,7 @@ def test_gpus_that_are_not_here_are_planned_from_what_is_given(prepared: Path, m
     assert (wide.workers, grouped.workers, deep.workers) == (4, 4, 2) and wide.bytes_per_worker < wide.bytes_whole / 3
     assert f"| hidden {wide.hidden_from:,} |" in printed and f"| {deep.layers_from:,} hidden layers |" in printed
     unknown = plan(prepared, config, gpus=4, rows_per_second=1e6)
-    assert unknown.advice.device_memory is None and "the GPU's memory is not known" in str(unknown)
+    assert unknown.advice.device_memory is None and "the GPU's memory is unknown" in str(unknown)
     assert str(unknown).count("| unknown without --device-memory |") == 3
     assert json.loads(json.dumps(unknown.to_dict(), allow_nan=False))["asked"]["rows_per_second"] == 1e6
 
