@@ -53,7 +53,7 @@ def test_the_command_is_printed_and_runs_as_it_is(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--nproc", "2"], "nproc 2: is for --launch torchrun; without it, --workers says how many"),
+        (["--nproc", "2"], "nproc 2: is for --launch torchrun; without it, --workers sets the number"),
         (["--launch", "torchrun", "--nproc", "0"], "nproc must be at least 1, got 0"),
         (["--launch", "torchrun", "--nproc", "2", "--strategy", "single"], "strategy single: torchrun has started 2"),
         (["--launch", "torchrun", "--nproc", "2", "--workers", "3"], "workers 3: torchrun has started 2"),
