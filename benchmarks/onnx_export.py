@@ -124,7 +124,7 @@ def main(
     sources: Annotated[list[str], typer.Argument(help="Raw Parquet to score.")],
     rows: Annotated[int, typer.Option(help="Rows of each file to score.")] = 20_000,
 ) -> None:
-    """Print a row of the table in docs/development/benchmarks.md."""
+    """Print a row of the table in docs/benchmarks/scoring.md."""
     typer.echo(compare(model, sources, rows))
 
 

@@ -76,8 +76,7 @@ class TrainConfig:
     ] = setting((), "Model", advanced=True, form=True)
     """Numeric columns along which log-odds never fall (age:+) or never rise (age:-), with model additive."""
 
-    # 16 centers lost 0.005 of AP and took twice the time. This figure and those below are means over the data sets of
-    # docs/development/benchmarks.md.
+    # 16 centers gained nothing and took half as much time again. This and what follows: docs/benchmarks/experiments.md.
     num_centers: Annotated[int, Field(ge=2, le=256)] = setting(8, "Model", advanced=True, form=True)
     """Gaussian basis functions per edge."""
 
@@ -87,22 +86,22 @@ class TrainConfig:
     grid_max: Annotated[float | None, Field(ge=-1e6, le=1e6)] = setting(None, "Model", advanced=True)
     """Center of the last basis function, in units of the layer's input. Default: from the rows of the rarer class."""
 
-    # LayerNorm mixes columns that have nothing to do with each other, and lost 0.006 of AP.
+    # LayerNorm mixes columns that have nothing to do with each other: it lost AP, and took nearly three times the time.
     input_norm: Literal["none", "layer"] = setting("none", "Model", advanced=True)
     """Normalization before the first layer; "layer" is LayerNorm, as in the reference implementation."""
 
-    # Without it 0.002 of AP were lost; more gained nothing.
+    # Without it 0.0015 of AP were lost; more gained nothing.
     dropout: Annotated[float, Field(ge=0, le=0.99)] = setting(0.2, "Model", form=True)
     """Fraction of hidden units dropped during training; independent of the number of workers."""
 
-    # Without it 0.020 of AP were lost on a table of 1,024 binary columns.
+    # Without it 0.004 of AP were lost on a table of 1,024 binary columns.
     binary_dropout: Annotated[float, Field(ge=0, le=0.99)] = setting(0.2, "Model", advanced=True)
     """Fraction of binary inputs dropped during training; independent of the number of workers."""
 
     embedding_dim: Annotated[int, Field(ge=1, le=1024)] = setting(8, "Model", advanced=True)
     """Width of a categorical column's embedding."""
 
-    # What it costs and brings is in docs/development/benchmarks.md.
+    # What it costs and brings is in docs/benchmarks/strategies.md.
     sketch_rank: Annotated[int, Field(ge=0, le=4096)] = setting(0, "Model", advanced=True, form=True)
     """Rank of the random sketches whose factors are trained instead of the first layer's weights; 0 for no sketches."""
 

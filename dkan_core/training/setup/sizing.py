@@ -6,8 +6,8 @@ from dkan_core.config import TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.split_info import SplitInfo
 
-# The numbers below were chosen on the validation parts of the data sets in docs/development/benchmarks.md, which says
-# what some of them are worth.
+# The numbers below were chosen on validation rows: docs/benchmarks/experiments.md says of which sets, and what some of
+# them are worth.
 
 # Rows of a batch over the root of the train split's rows.
 BATCH_PER_ROOT = 2.8
@@ -63,7 +63,7 @@ class Quality:
     epochs: float = 1.0
 
 
-# What they cost and bring is in docs/development/benchmarks.md.
+# What they cost and bring is in docs/benchmarks/quality.md.
 QUALITIES = {
     "fast": Quality(members=0.5, width=0.5, batch=2, epochs=0.4),
     "default": Quality(),
