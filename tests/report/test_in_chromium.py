@@ -4,15 +4,18 @@ import base64
 import html
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dkan_core import TrainResult, evaluate, explain
+from dkan_core import TrainResult, evaluate, explain, train
 from dkan_core.evaluation.curves import confusion_matrix
 from dkan_core.evaluation.metrics import Array, best_f1_threshold
 from docs.chromium import PROGRAM, Chromium, chromium
+from tests.additive_data import QUICK, prepare_rows
+from tests.report.contrast import UNREADABLE
 from tests.report.test_report import render, sample
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")]
@@ -38,20 +41,24 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 
 @pytest.fixture(scope="module")
 def pages(trained: TrainResult, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Write a report and an explanation of a real model, and a report with several labels of awkward names."""
+    """Write pages of a real model and of one whose terms are tables, and a report with labels of awkward names."""
     folder = tmp_path_factory.mktemp("pages")
-    evaluate(trained.model, prepared, folder / "eval")
+    evaluate(trained.model, prepared, folder / "eval", slices=("site",), previous=trained.model)
     explain(trained.model, prepared, folder / "learned", split="test", top=4, rows=60)
+    rows = prepare_rows(folder, ("label",))
+    additive = train(rows, folder / "run", replace(QUICK, epochs=1, members=1))
+    explain(additive.model, rows, folder / "terms")
     labels, scores = sample(len(NAMES))
     (folder / "several.html").write_text(render(labels, scores, NAMES), encoding="utf-8")
     return {
         "report": folder / "eval/report.html",
         "explanation": folder / "learned/explanation.html",
+        "terms": folder / "terms/explanation.html",
         "several labels": folder / "several.html",
     }
 
 
-@pytest.mark.parametrize("name", ["report", "explanation", "several labels"])
+@pytest.mark.parametrize("name", ["report", "explanation", "terms", "several labels"])
 def test_page_fits_every_window_and_says_nothing_on_the_console(
     name: str, browser: Chromium, pages: dict[str, Path]
 ) -> None:
@@ -63,6 +70,7 @@ def test_page_fits_every_window_and_says_nothing_on_the_console(
             ground, ink = (
                 browser.ask(f"getComputedStyle(document.body).{key}") for key in ("backgroundColor", "color")
             )
+            assert browser.ask(UNREADABLE) == []
             assert (brightness(ground) < brightness(ink)) == dark
             assert browser.complaints() == []
 

@@ -316,7 +316,7 @@ def test_worst_errors_and_columns_are_shown_and_escaped() -> None:
     assert "Highest-scored negatives" not in page and page.count("Worst errors") == 1
 
 
-def test_slices_of_few_rows_are_grey() -> None:
+def test_slices_of_few_rows_are_in_italics() -> None:
     labels, scores = sample(1)
     level = dict.fromkeys(("prevalence", "mean_probability", "average_precision", "roc_auc"), 0.123456)
     levels = [{"level": name, "rows": rows, **level, "average_precision_interval": None} for name, rows in SLICES]
