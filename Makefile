@@ -97,21 +97,21 @@ release-notes: ## Print the changelog's section of this version
 bench: $(READY) ## Measure preparation, loading and training speed on this machine
 	$(BIN)/python -m benchmarks.throughput
 
-bench-kernels: $(READY) ## Measure what a step of a default model costs by each kernel on a CPU: SRC="files", ARGS="options"
+bench-kernels: $(READY) ## Measure what a step of a default model costs with each kernel on a CPU: SRC="files", ARGS="options"
 	$(BIN)/python -m benchmarks.kernels $(SRC) $(ARGS)
 
-bench-strategies: $(READY) ## Compare all strategies over workers and sizes of data: ARGS="--quick" takes 10 minutes on two cores
+bench-strategies: $(READY) ## Compare all strategies by number of workers and size of data: ARGS="--quick" takes 10 minutes on two cores
 	$(BIN)/python -m benchmarks.strategies $(ARGS)
 
 bench-training: $(READY) ## Measure what several workers, evaluation, checkpoints and faults cost: SRC="...", ARGS="options"
 	$(BIN)/python -m benchmarks.training $(SRC) $(ARGS)
 
-# The comparators are a dependency group of its own, in an environment of its own: nothing else needs them.
-bench-data: | $(UV) ## Measure preparation and loading of generated rows by CPU time, beside others: ARGS="options"
+# The libraries to compare with are a separate dependency group in a separate environment: nothing else needs them.
+bench-data: | $(UV) ## Measure preparation and loading of generated rows by CPU time, with other libraries: ARGS="options"
 	$(BENCH_SYNC)
 	$(BENCH_VENV)/bin/python -m benchmarks.data $(ARGS)
 
-bench-end-to-end: | $(UV) ## Measure every stage on generated rows, 10 million at most, beside LightGBM and XGBoost: ARGS="options"
+bench-end-to-end: | $(UV) ## Measure every stage on up to 10 million generated rows, with LightGBM and XGBoost: ARGS="options"
 	$(BENCH_SYNC)
 	$(BENCH_VENV)/bin/python -m benchmarks.end_to_end $(ARGS)
 

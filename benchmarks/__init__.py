@@ -1,1 +1,1 @@
-"""The figures that docs/benchmarks/ publishes, one command each."""
+"""The figures that docs/benchmarks/ publishes, one command for each."""

@@ -1,9 +1,9 @@
-"""What each ingredient of the default model is worth: AP with it left out, on other splits of each set.
+"""What each ingredient of the default model is worth: AP without it, on other splits of each data set.
 
     python -m benchmarks.ablation FILE.parquet ... [--folds 2] [--variants "no crosses,16 centers"]
 
 Every variant is trained in this process on the same prepared data, seeds and splits, those of ``benchmarks.splits``:
-each fold validates on one part of the rows, and has another one that no choice of a run sees.
+each fold validates on one part of the rows and has another part that no choice of a run sees.
 """
 
 import argparse

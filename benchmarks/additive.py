@@ -1,8 +1,8 @@
 """An additive model on generated rows of a known additive function: are its curves right, and how fast is it?
 
-``python -m benchmarks.additive --rows 1000000`` generates, prepares and trains, and prints how many points of the
-curves lie within their 90% bands, and rows per second beside the default model. With ``--pairs`` the log-odds have
-products of columns as well, and the cells of the pairs are looked at, too.
+``python -m benchmarks.additive --rows 1000000`` generates, prepares and trains. It prints the share of points of the
+curves that lie within their 90% bands, and rows per second, compared with the default model. With ``--pairs``, products
+of columns are added to the log-odds, and the cells of the pairs are checked as well.
 
 Shape suffixes: N rows, F columns, P points.
 """
@@ -51,7 +51,7 @@ SHAPES: dict[str, Callable[[Float64], Float64]] = {
 
 
 def shape_of(column: int) -> tuple[str, Callable[[Float64], Float64]]:
-    """Return the function of a column; they take turns."""
+    """Return the function of a column; the functions alternate."""
     return [*SHAPES.items()][column % len(SHAPES)]
 
 
@@ -129,9 +129,9 @@ def main(
     rows: Annotated[int, typer.Option(min=1000, help="Rows to generate.")] = 10_000_000,
     columns: Annotated[int, typer.Option(min=1, help="Numeric columns.")] = 28,
     pairs: Annotated[int, typer.Option(min=0, help="Products of two columns in the log-odds, and terms for them.")] = 0,
-    seed: Annotated[int, typer.Option(help="Of rows and runs.")] = 0,
-    default_model: Annotated[bool, typer.Option(help="Train the default model, too.")] = True,
-    epochs: Annotated[int, typer.Option(min=0, help="Of both models; 0: as many as the rows ask for.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of rows and runs.")] = 0,
+    default_model: Annotated[bool, typer.Option(help="Also train the default model.")] = True,
+    epochs: Annotated[int, typer.Option(min=0, help="Epochs of both models; 0: from the number of rows.")] = 0,
 ) -> None:
     """Train on rows of a known additive function."""
     with tempfile.TemporaryDirectory(prefix="dkan-additive-") as scratch:

@@ -1,8 +1,8 @@
 """How often bands cover the true curve: ``python -m benchmarks.bands``.
 
-Rows are drawn whose log-odds are a sum of known curves; models with default settings are trained on them, and
-explained on their validation split, as ``dkan explain`` does. A band covers a value if the true curve lies within it
-there; values count as often as rows have them. Beside it stands what the members' spread alone would cover.
+Rows are drawn whose log-odds are a sum of known curves. Models with default settings are trained on them and explained
+on their validation split, as ``dkan explain`` does. A band covers a value if the true curve lies within it there;
+values are weighted by their rows. For comparison, the coverage of the members' spread alone is shown.
 """
 
 import tempfile
@@ -118,7 +118,7 @@ def main(seeds: Annotated[int, typer.Option("--seeds", help="Models of each kind
             by_curve.setdefault(name, []).append(each)
         typer.echo(f"{case}, seed {seed}: {np.mean([*found.values()], axis=0).round(2)}")
     typer.echo(
-        "\n| | covered by 90% bands | by the members' spread alone | half-width, in log-odds |\n|---|---:|---:|---:|"
+        "\n| | covered by 90% bands | from the members' spread alone | half-width, in log-odds |\n|---|---:|---:|---:|"
     )
     groups = {**{str(case): found for case, found in by_case.items()}, **by_curve}
     groups["all"] = [each for found in by_case.values() for each in found]

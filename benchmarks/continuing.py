@@ -1,9 +1,9 @@
-"""What continuing from a model is worth on drifted rows: AP on the later half of the flights, beside training anew.
+"""What continuing from a model gains on drifted rows: AP on the second half of the flights, compared with retraining.
 
     python examples/flights.py flights
     python -m benchmarks.continuing flights [--seeds 3] [--out build/continuing.json]
 
-A model is trained on the flights from January to June. Then there are new ones: those of July, or of July to December.
+A model is trained on the flights from January to June. Then new ones arrive: those of July, or of July to December.
 Every variant is evaluated on the test days of July to December, which none has seen.
 """
 

@@ -1,8 +1,8 @@
-"""The whole way on generated rows, stage by stage: ``python -m benchmarks.end_to_end``.
+"""The whole pipeline on generated rows, stage by stage: ``python -m benchmarks.end_to_end``.
 
-Rows are written as Parquet, prepared, trained on for one epoch and evaluated by the commands of ``dkan``; LightGBM with
-all rows in memory and XGBoost with its external memory learn from the same files. Two sizes give what a row costs, and
-with it an estimate for a size that the machine does not carry.
+Rows are written as Parquet, prepared, trained on for one epoch and evaluated by the commands of ``dkan``. LightGBM with
+all rows in memory and XGBoost with its external memory train on the same files. Two sizes give the cost per row, and an
+estimate for a size that does not fit this machine.
 """
 
 import argparse
@@ -39,8 +39,8 @@ def main() -> None:
     """Measure both sizes, print a Markdown table and write JSON."""
     parser = argparse.ArgumentParser(
         prog="benchmarks.end_to_end",
-        description="The whole way on generated rows, and by arithmetic that of more: 15 minutes on two idle cores, "
-        "and 6 GB of memory and disk. Learners that are not installed, or fail, are left out.",
+        description="All stages on generated rows, extrapolated to more rows: 15 minutes on two idle cores, 6 GB of "
+        "memory and 6 GB of disk. Learners that are not installed, or fail, are left out.",
     )
     parser.add_argument("--rows", type=int, nargs=2, default=[1_000_000, 10_000_000], help="the two sizes")
     parser.add_argument("--features", type=int, default=28)
@@ -224,7 +224,7 @@ def markdown(rows: list[int], sizes: list[dict[str, Result]], estimate: int) -> 
     """Return a table of both sizes, and of CPU seconds and seconds that follow for ``estimate`` rows."""
     head = [f"{size:,} rows: CPU s | s | MB | AP" for size in rows]
     lines = [
-        f"| stage | {' | '.join(head)} | {estimate:,} rows, by arithmetic: CPU s | s |",
+        f"| stage | {' | '.join(head)} | {estimate:,} rows, extrapolated: CPU s | s |",
         f"|---|{'---:|' * 10}",
     ]
     for stage, small in sizes[0].items():

@@ -1,7 +1,7 @@
 """How fast kernels and training are on one GPU: ``python -m benchmarks.gpu --rows 100000000 --features 768``.
 
-Rows are random and lie on the device, as those of a prepared split do where they fit; a million of them are repeated.
-What is compared takes turns, and the figure is the median.
+Rows are random and in GPU memory, as those of a prepared split are if they fit; a block of a million rows is repeated.
+Kernels are measured in interleaved rounds, and the figure is the median.
 """
 
 import gc
@@ -76,9 +76,9 @@ class RepeatedRows:
 
 def main(
     rows: Annotated[int, typer.Option(help="Rows to train on.")] = 10_000_000,
-    features: Annotated[int, typer.Option(help="Columns of each.")] = 768,
-    steps: Annotated[int, typer.Option(help="Steps to measure at most; an epoch, where it has fewer.")] = 2_000,
-    model: Annotated[Model | None, typer.Option(help="Model to train; all, by default.")] = None,
+    features: Annotated[int, typer.Option(help="Columns of each row.")] = 768,
+    steps: Annotated[int, typer.Option(help="Maximum number of steps to measure; an epoch if it has fewer.")] = 2_000,
+    model: Annotated[Model | None, typer.Option(help="Model to train; default: all.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
 ) -> None:
     """Measure and print Markdown tables."""
@@ -175,7 +175,7 @@ def measure_training(
         "precision": precision,
         "batch": config.batch_size,
         "rows": reader.rows,
-        "sent to the GPU in, s": round(upload, 1),
+        "copied to the GPU in, s": round(upload, 1),
         "steps": last - per_epoch,
         "rows measured": done,
         "seconds": round(seconds, 2),

@@ -1,8 +1,9 @@
-"""Are the log-odds of additive models the intercept and the terms that are shown, on every row of some sets?
+"""Do the intercept and the shown terms of additive models add up to the log-odds, on every row of some data sets?
 
-``python -m benchmarks.identity SETS`` trains an additive model on each set and compares, on all rows of all splits, its
-log-odds in float64 with the intercept and the terms, as ``--reasons`` and the pages show them; and these sums with the
-float32 numbers that probabilities are made of. It ends with code 1 if a set differs by more than 1e-9.
+``python -m benchmarks.identity SETS`` trains an additive model on each data set. On all rows of all splits, it compares
+the log-odds in float64 with the sum of the intercept and the terms, as ``--reasons`` and the pages show them, and these
+sums with the float32 numbers that probabilities are computed from. It ends with code 1 if a data set differs by more
+than 1e-9.
 
 Shape suffixes: N rows, L labels.
 """

@@ -1,8 +1,8 @@
 """What explaining, evaluating and scoring cost: ``python -m benchmarks.inference RUN/model PREPARED ROWS.parquet``.
 
-Whole commands, imports included, are run in turns with those of another checkout (``--against``), and their CPU seconds
-are compared. The rate of scoring is that of one thread with the rows in memory, encoding included; LightGBM, where it
-is installed, predicts the same rows in turns with it.
+Whole commands, imports included, are interleaved with those of another checkout (``--against``), and their CPU seconds
+are compared. The scoring rate is that of one thread with the rows in memory, encoding included. If LightGBM is
+installed, it predicts the same rows, interleaved.
 """
 
 import os

@@ -1,12 +1,12 @@
-"""Generated data whose columns interact as no sum of pairs does, to be given to the quality benchmark.
+"""Generated data whose columns interact as no sum of pairs does, as input for the quality benchmark.
 
     python -m benchmarks.interactions [--rows 400000] [--out build/interactions]
 
-writes two files, in which little is to be found column by column:
+writes two files in which single columns say little:
 
 - ``collisions.parquet``: momenta, angles and tags of five objects. A signal has two heavy particles that decay into two
-  of them each; of the background, half has the lighter one. What tells them apart are masses, functions of six columns.
-- ``surface.parquet``: a surface over ten columns, the sum of 400 waves of random directions, little noise.
+  objects each; half of the background has the lighter particle. They differ in masses, functions of six columns.
+- ``surface.parquet``: a surface over ten columns, the sum of 400 waves with random directions, and little noise.
 """
 
 import argparse

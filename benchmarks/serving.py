@@ -1,9 +1,9 @@
-"""How fast ``dkan serve`` answers, driven by wrk on this machine.
+"""How fast ``dkan serve`` answers, under load from wrk on this machine.
 
-python -m benchmarks.serving run/model flights
+    python -m benchmarks.serving run/model flights
 
-The server and wrk share the machine's cores, as wrk's own figures do. wrk has to be installed (Debian: apt-get install
-wrk).
+The server and wrk share the cores of the machine, which lowers the figures. wrk has to be installed (Debian: apt-get
+install wrk).
 """
 
 import json

@@ -1,7 +1,8 @@
-"""What sketched first layers save and cost, beside the full one: ``python -m benchmarks.sketched``.
+"""What sketched first layers save and cost, compared with the full one: ``python -m benchmarks.sketched``.
 
-Steps (gradient and AdamW) are measured in turns within one process, exchanges in turns by ``dkan bench-sync``'s own
-processes; their ratios count, as a shared machine's absolute times drift. Rows are synthetic, with labels of two kinds:
+Steps (gradient and AdamW) are interleaved within one process, exchanges in the processes of ``dkan bench sync``. Only
+their ratios are meaningful, because absolute times drift on a shared machine. Rows are synthetic, with two kinds of
+labels:
 
 - "factors": columns are mixtures of 16 factors with noise, and the label depends on the factors;
 - "columns": columns are independent, and the label depends on curves of 48 of them.

@@ -1,10 +1,10 @@
-"""What many ids cost: memory and time of preparing and training on rows that have some of 100,000 ids each.
+"""What many ids cost: memory and time of preparing and training on rows that have a few of 100,000 ids each.
 
     python -m benchmarks.sparse [--rows 200000] [--ids 100000] [--ones 50] [--hidden 64] [--out build/sparse.json]
 
-Ids are drawn by Zipf's law; the label depends on some of them. Beside the bytes of the shards and the peak memory of
-each command stands what a byte or a float32 for every id of every row would take; and what a step costs on one thread:
-the ids' weights in the forward and the backward pass of a batch, by kernel, and the optimizer, which goes through all.
+Ids follow Zipf's law; the label depends on some of them. The bytes of the shards and the peak memory of each command
+are compared with one byte or one float32 for every id in every row. Then the cost of a step on one thread: the ids'
+weights in the forward and the backward pass of a batch, by kernel, and the optimizer, which updates all of them.
 """
 
 import argparse
@@ -43,8 +43,8 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=200_000, help="rows of all splits")
-    parser.add_argument("--ids", type=int, default=100_000, help="different ids")
-    parser.add_argument("--ones", type=int, default=50, help="ids of a row")
+    parser.add_argument("--ids", type=int, default=100_000, help="distinct ids")
+    parser.add_argument("--ones", type=int, default=50, help="ids per row")
     parser.add_argument("--hidden", default="64", help="hidden units of the model, which has one member")
     parser.add_argument("--out", type=Path, default=Path("build/sparse.json"), help="file of the figures")
     options = parser.parse_args()

@@ -1,8 +1,8 @@
-"""What a whole run costs beside gradient-boosted trees: ``python -m benchmarks.speed FILE_OR_FOLDER...``.
+"""What a whole run costs compared with gradient-boosted trees: ``python -m benchmarks.speed FILE_OR_FOLDER...``.
 
-``dkan prepare`` and ``dkan train`` with default settings against another learner with early stopping, on the same rows
-of each data set, all processes from the start of Python: imports, reading and preparing the data are in it. They take
-turns, and CPU seconds are compared: a shared machine's absolute times drift.
+``dkan prepare`` and ``dkan train`` with default settings are compared with another learner with early stopping, on the
+same rows of each data set. All processes count, from the start of Python: imports, reading and preparing the data are
+included. Runs are interleaved and CPU seconds compared, because absolute times drift on a shared machine.
 """
 
 import logging
@@ -43,13 +43,13 @@ def main(
     label: Annotated[str, typer.Option(help="Label columns, separated by commas; * stands for any text.")] = (
         "label,label_*"
     ),
-    reference: Annotated[str, typer.Option(help="Model to compare with, of those of the quality benchmark.")] = (
+    reference: Annotated[str, typer.Option(help="Model to compare with: one of those in the quality benchmark.")] = (
         "lightgbm"
     ),
-    against: Annotated[Path | None, typer.Option(help="Another checkout, which takes its turns as well.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Turns, each with a seed of its own.")] = 3,
+    against: Annotated[Path | None, typer.Option(help="Another checkout to compare with.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Rounds, each with its own seed.")] = 3,
     threads: Annotated[
-        int, typer.Option(min=1, help="Cores for everybody. Threads that wait for each other use CPU time as well.")
+        int, typer.Option(min=1, help="Cores for each run. Threads that wait for each other use CPU time as well.")
     ] = 1,
     out: Annotated[Path, typer.Option(help="Folder of speed.json and speed.md.")] = Path("build/bench-speed"),
 ) -> None:
@@ -97,7 +97,7 @@ def measure(
     Args:
         sets: The data sets.
         checkouts: Those of dkan, by the name that they get.
-        reference: Who is compared with.
+        reference: Model that dkan is compared with.
         seeds: Turns.
         settings: The same for all.
         out: For results and logs.
@@ -219,10 +219,10 @@ def markdown(rows: Sequence[Row], reference: str, ratios: dict[str, float]) -> s
 
     Args:
         rows: One per data set.
-        reference: Who is compared with.
+        reference: Model that dkan is compared with.
         ratios: The geometric mean over the sets of each checkout of dkan.
     """
-    heads = ["set", "train rows", f"{reference}, CPU s", *(f"{name}, CPU s (prepare + train)" for name in ratios)]
+    heads = ["data set", "train rows", f"{reference}, CPU s", *(f"{name}, CPU s (prepare + train)" for name in ratios)]
     heads += [*(f"{name}, s" for name in ratios), *(f"{name} / {reference}" for name in ratios)]
     heads += [*(f"AP {name}" for name in (reference, *ratios))]
     lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]

@@ -1,10 +1,10 @@
-"""Other splits of data sets than those that defaults were chosen on and results are published for.
+"""Splits of data sets other than those that defaults were chosen on and results are published for.
 
     python -m benchmarks.splits FILE.parquet ... [--folds 4] [--out build/splits]
 
-writes ``NAME-FOLD.parquet`` with a column ``split``, by which ``benchmarks.quality`` goes. Rows are dealt into ten
-parts by the hash of their number (of ``group_id`` where there is one), as ``dkan prepare`` does. The last two, its test
-split, are left out. Of the rest, each fold validates on one part, and tests on another.
+writes ``NAME-FOLD.parquet`` with a column ``split``, which ``benchmarks.quality`` uses. Rows are assigned to ten parts
+by the hash of their number (of ``group_id`` if there is one), as in ``dkan prepare``. The last two parts, its test
+split, are left out. Of the rest, each fold validates on one part and tests on another.
 """
 
 import argparse

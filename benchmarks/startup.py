@@ -1,7 +1,7 @@
-"""What commands cost before and beside their work: ``python -m benchmarks.startup``, in CPU seconds with all children.
+"""The fixed cost of commands, in CPU seconds including all children: ``python -m benchmarks.startup``.
 
-Each command runs as a process of its own, in turns with that of another checkout where one is given: on a shared
-machine only the ratios count.
+Each command runs as its own process, interleaved with that of another checkout if one is given: on a shared machine
+only the ratios are meaningful.
 """
 
 import argparse
@@ -37,7 +37,7 @@ COMMANDS: dict[str, Command] = {
 
 def main() -> None:
     """Measure and print a table in Markdown."""
-    parser = argparse.ArgumentParser(prog="benchmarks.startup", description="What commands cost to start.")
+    parser = argparse.ArgumentParser(prog="benchmarks.startup", description="The fixed cost of commands.")
     parser.add_argument("--against", type=Path, help="another checkout; default: this one alone")
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()

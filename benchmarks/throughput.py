@@ -1,7 +1,7 @@
 """How fast preparation, loading, kernels and training are on this machine: ``python -m benchmarks.throughput``.
 
-Two things that are compared run in turns within one process, and their ratio is what counts: a shared machine's
-absolute times drift. Without a source the rows are synthetic.
+Two things that are compared run alternately within one process, and only their ratio is meaningful, because absolute
+times drift on a shared machine. Without a source the rows are synthetic.
 """
 
 import json
@@ -91,7 +91,7 @@ def measure_loader(folder: Path) -> Result:
     return {
         "what": f"gather shuffled batches of 8,192, {reader.row_bytes} bytes per row",
         "figure": f"{size / gathered / 1e9:.2f} GB/s, {reader.rows / gathered / 1e6:.1f} million rows/s",
-        "detail": f"{copied / gathered:.2f} of the speed of copying memory",
+        "detail": f"{copied / gathered:.2f} times the speed of memcpy",
     }
 
 
@@ -114,7 +114,7 @@ def measure_kernels() -> list[Result]:
             {
                 "what": f"forward and backward, FastKAN [{inputs}, 64, 1], 4,096 rows, float32",
                 "figure": f"{4096 / usual:,.0f} rows/s",
-                "detail": f"{eager / usual:.2f} times the formula written out",
+                "detail": f"{eager / usual:.2f} times the plain torch formula",
             }
         )
     return results
@@ -129,9 +129,9 @@ def measure_training(folder: Path) -> list[Result]:
         speeds[workers] = run.history[-1]["rows_per_second"]
     return [
         {
-            "what": f"train, {workers} worker{'s' * (workers > 1)}, batches of 4,096, evaluation beside it",
+            "what": f"train, {workers} worker{'s' * (workers > 1)}, batches of 4,096, evaluation in parallel",
             "figure": f"{speed:,.0f} rows/s",
-            "detail": f"{speed / speeds[1]:.2f} of one worker's speed",
+            "detail": f"{speed / speeds[1]:.2f} times the speed of one worker",
         }
         for workers, speed in speeds.items()
     ]
@@ -155,7 +155,7 @@ def _machine() -> str:
 
 
 def _markdown(results: list[Result]) -> str:
-    lines = [f"Measured on {_machine()}.", "", "| what | figure | compared |", "|---|---:|---:|"]
+    lines = [f"Measured on {_machine()}.", "", "| what | throughput | in comparison |", "|---|---:|---:|"]
     lines += [f"| {result['what']} | {result['figure']} | {result['detail']} |" for result in results]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""How fast data are prepared and loaded: ``python -m benchmarks.data``, by the CPU time of what takes turns."""
+"""How fast data are prepared and loaded: ``python -m benchmarks.data``, by CPU time in interleaved runs."""
 
 import argparse
 import json
@@ -20,12 +20,16 @@ def main() -> None:
     """Measure, print Markdown tables and write JSON."""
     parser = argparse.ArgumentParser(
         prog="benchmarks.data",
-        description="How fast data are prepared and loaded: some 15 minutes on two idle cores with all others, and "
-        "12 GB of disk. What is not installed, or fails, is left out and named.",
+        description="How fast data are prepared and loaded: about 15 minutes on two idle cores with all libraries, "
+        "and 12 GB of disk. Libraries that are not installed, or fail, are left out and named.",
     )
     parser.add_argument("--features", type=int, nargs="*", default=[100, 768])
-    parser.add_argument("--values", type=int, default=VALUES, help="of the smaller size; the larger has ten times more")
-    parser.add_argument("--turns", type=int, default=1, help="of preparing; batches are loaded five times as often")
+    parser.add_argument(
+        "--values", type=int, default=VALUES, help="values of the smaller size; the larger has ten times as many"
+    )
+    parser.add_argument(
+        "--turns", type=int, default=1, help="rounds of preparation; batches are loaded five times as often"
+    )
     parser.add_argument("--loaded-values", type=int, default=LOADED_VALUES)
     parser.add_argument("--parts", choices=PARTS, nargs="*", default=PARTS)
     parser.add_argument("--scratch", type=Path, help="folder for the rows; 12 GB with default options")

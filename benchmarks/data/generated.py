@@ -1,4 +1,4 @@
-"""Generated Parquet to measure on: float32 columns without repeats, and a label."""
+"""Generated Parquet to measure on: float32 columns without repeated values, and a label."""
 
 from pathlib import Path
 

@@ -1,7 +1,8 @@
-"""An epoch of shuffled batches by dkan and by other loaders, in turns in one process, beside copying the same bytes.
+"""An epoch of shuffled batches by dkan and other loaders, interleaved in one process, compared with a plain copy.
 
-CPU time of the whole process counts, its threads' too: that of a shared machine says more than its clock, and a loader
-takes it from the computation. The rows are the same for all; dkan's uint8 are what its preparation stores by default.
+The CPU time of the whole process counts, including its threads: on a shared machine it is more reliable than wall time,
+and a loader takes it from the computation. The rows are the same for all; the uint8 of dkan are what its preparation
+stores by default.
 """
 
 import importlib
@@ -160,7 +161,7 @@ def _by_datasets(arrays: Arrays) -> Epoch:
 def markdown(results: Sequence[Result]) -> str:
     """Return a table, and which loaders are not installed."""
     lines = [
-        "| loader | features | rows | rows/CPU s | first epoch | of memcpy's rows | of DataLoader's rows |",
+        "| loader | features | rows | rows/CPU s | first epoch | relative to memcpy | relative to DataLoader |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [

@@ -1,4 +1,4 @@
-"""Preparation at two sizes of the same rows, in turns with the same written in other libraries where they are there."""
+"""Preparation of the same rows at two sizes, interleaved with the same in other libraries if they are installed."""
 
 import json
 import shutil
@@ -64,7 +64,7 @@ def _prepare_once(name: str, source: Path, out: Path) -> list[Result]:
 def markdown(results: Sequence[Result]) -> str:
     """Return a table; the rate between the two sizes leaves out what a preparation costs once."""
     lines = [
-        "| by | features | rows | MB/CPU s | MB/CPU s between the sizes | CPU s | s | peak memory, MB |",
+        "| library | features | rows | MB/CPU s | marginal MB/CPU s | CPU s | s | peak memory, MB |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     smaller: dict[tuple[str, int], Result] = {}

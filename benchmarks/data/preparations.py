@@ -1,7 +1,7 @@
-"""A preparation that measures itself in a process of its own: ``python -m benchmarks.data.preparations NAME SRC OUT``.
+"""A preparation that measures itself in its own process: ``python -m benchmarks.data.preparations NAME SRC OUT``.
 
-By dkan, and the same written in Polars and in DuckDB: split by a hash of the row's number, the encoding from a sample
-of the train split, every feature as uint8, the rows of each split in the order of another hash.
+By dkan, and the same written in Polars and in DuckDB: split by a hash of the row number, the encoding from a sample of
+the train split, every feature as uint8, the rows of each split in the order of another hash.
 """
 
 import importlib

@@ -39,14 +39,14 @@ def main(
     models: Annotated[
         str | None,
         typer.Option(
-            help="Models to compare, separated by commas; NAME:1 fits one with the first seed alone. "
+            help="Models to compare, separated by commas; NAME:1 fits that model with the first seed only. "
             "Default: all; with --check those of the published figures."
         ),
     ] = None,
     label: Annotated[str, typer.Option(help="Label columns, separated by commas; * stands for any text.")] = (
         "label,label_*"
     ),
-    seeds: Annotated[int, typer.Option(min=1, help="Fits of each model on each set.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Fits of each model on each data set.")] = 3,
     max_cpu_seconds: Annotated[
         float, typer.Option(min=0, help="CPU seconds that a fit may use, the same for every model; 0 for no limit.")
     ] = 600,
@@ -54,13 +54,13 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder of results.json, results.md and results.png.")] = Path(
         "build/bench-quality"
     ),
-    force: Annotated[bool, typer.Option("--force", help="Fit again what has a result already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also repeat fits that already have a result.")] = False,
     publish_to: Annotated[
-        Path | None, typer.Option("--publish", help="Write the APs of all models, sets and seeds to this file, too.")
+        Path | None, typer.Option("--publish", help="Also write the AP of every model, data set and seed to this file.")
     ] = None,
     check: Annotated[
         Path | None,
-        typer.Option(help="Compare with the figures in this file; code 1 if an AP fell by more than seeds differ."),
+        typer.Option(help="Compare with the figures in this file; code 1 if an AP dropped by more than seeds vary."),
     ] = None,
 ) -> None:
     """Compare dkan with other tabular learners on the same rows, with the same budget."""

@@ -1,4 +1,4 @@
-"""Parquet files as data sets: roles and splits decided once, so that every model gets the same rows.
+"""Parquet files as data sets: roles and splits are determined once, so that every model gets the same rows.
 
 Shape suffixes: N rows, L labels, F numeric columns, C categorical columns.
 """

@@ -1,7 +1,7 @@
-"""One fit, in a process of its own: ``python -m benchmarks.quality.fit JOB.json``; started by ``runner``.
+"""One fit, in its own process: ``python -m benchmarks.quality.fit JOB.json``; started by ``runner``.
 
 Writes ``fitted.json`` when the model is fitted, then scores the test split and writes ``probabilities.npy`` and
-``fit.json`` beside the job.
+``fit.json`` next to the job.
 """
 
 import json

@@ -1,7 +1,7 @@
 """A command with a limit on the CPU seconds of all its processes, enforced from outside.
 
-``RLIMIT_CPU`` counts one process only, so the tree is summed up from ``/proc``; where there is none, a limit is left
-to the command itself.
+``RLIMIT_CPU`` counts one process only, so the tree is summed up from ``/proc``; without it, the command itself has to
+keep to the limit.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Published figures: written by the benchmark itself, and compared with what it measures later."""
+"""Published figures: written by the benchmark itself, and compared with later measurements."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence

@@ -11,21 +11,23 @@ NONE = "-"
 HOW_TO_READ = f"""\
 ## How to read this
 
-- AP: average precision on the test split; with several labels the mean over labels. Best of the set in bold.
-- 95%: bootstrap interval over the test rows, the same resamples for every model, of the mean over seeds. It holds the
-  luck of the test rows; the luck of the seed is in "seeds +-", the standard deviation of the AP over seeds.
-- minus {REFERENCE}: the difference of the AP, with the 95% interval of the paired resamples: it holds 0 where the
-  test rows cannot tell the two apart.
-- ECE: mean gap between probability and share of positives over {CALIBRATION_BINS} bins of equally many rows.
-- CPU s: CPU seconds of the fit and all its processes, from the start of Python: imports, reading and preparing the
-  data are in it. `*`: the budget ran out, and the best model until then counts.
-- rows/s: test rows scored per second, from Parquet to probabilities; small sets measure the start more than the speed.
-- rounds: trees, epochs or iterations of the model kept; with a model a label, their mean.
-- rank: mean rank by AP over the sets. Normalised AP: 1 is the best model of a set, 0 the AP of a random order (the
-  prevalence). A model without a result on a set is last there, with 0.
-- {REFERENCE} wins/ties/losses: sets on which the AP of {REFERENCE} is higher, within the 95% interval of the paired
-  difference, or lower. "minus {REFERENCE}" over all sets: mean difference of the AP ± 1.96 standard errors over sets.
-- CPU to {CPU_REFERENCE}: geometric mean over sets of the CPU seconds divided by those of {CPU_REFERENCE}.
+- AP: average precision on the test split; with several labels the mean over labels. The best of a data set is bold.
+- 95%: bootstrap interval of the mean over seeds, over the test rows, with the same resamples for every model. It
+  measures the uncertainty from the test rows. That from the seed is in "seeds +-", the standard deviation of the AP
+  over seeds.
+- minus {REFERENCE}: the difference in AP, with its 95% interval by paired bootstrap. If the interval contains 0, the
+  difference is not significant.
+- ECE: mean gap between probability and share of positives over {CALIBRATION_BINS} bins with equal numbers of rows.
+- CPU s: CPU seconds of the fit and all its processes, from the start of Python, including imports, reading and
+  preparing the data. `*`: the budget ran out, and the best model until then is used.
+- rows/s: test rows scored per second, from Parquet to probabilities; on small data sets mostly the start-up time.
+- rounds: trees, epochs or iterations of the model kept; with one model per label, their mean.
+- rank: mean rank by AP over the data sets. Normalised AP: 1 is the best model of a data set, 0 the AP of a random
+  order (the prevalence). A model without a result on a data set is last there, with 0.
+- {REFERENCE} wins/ties/losses: data sets on which the AP of {REFERENCE} is higher, not significantly different, or
+  lower, by the 95% interval of the paired difference. "minus {REFERENCE}" over all data sets: mean difference in AP ±
+  1.96 standard errors over data sets.
+- relative CPU: geometric mean over data sets of the CPU seconds divided by those of {CPU_REFERENCE}.
 """
 
 
@@ -39,7 +41,7 @@ def markdown(sets: Sequence[Mapping[str, Any]], overall: Sequence[Row], facts: M
     """
     parts = ["# Quality benchmark", _facts(facts), "![AP and CPU seconds](results.png)"]
     if len(sets) > 1:
-        parts += ["## Over all sets", overall_table(overall)]
+        parts += ["## Over all data sets", overall_table(overall)]
     for entry in sets:
         parts += [f"## {entry['data']['name']}", _describe(entry["data"], entry["rows"]), set_table(entry["rows"])]
         problems = [f"- {row['model']}: {problem}" for row in entry["rows"] for problem in row["problems"]]
@@ -71,8 +73,8 @@ def _describe(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
 
 def overall_table(overall: Sequence[Row]) -> str:
     """Return the models over all sets."""
-    header = ["model", "sets", "rank", "normalised AP", f"{REFERENCE} wins/ties/losses", f"minus {REFERENCE}"]
-    header += [f"CPU to {CPU_REFERENCE}"]
+    header = ["model", "data sets", "rank", "normalised AP", f"{REFERENCE} wins/ties/losses", f"minus {REFERENCE}"]
+    header += ["relative CPU"]
     return table(
         header,
         [

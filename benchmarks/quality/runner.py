@@ -1,4 +1,4 @@
-"""Runs one fit as a subprocess, and keeps what came of it in ``results.json``."""
+"""Runs one fit as a subprocess, and keeps its result in ``results.json``."""
 
 import hashlib
 import importlib.util

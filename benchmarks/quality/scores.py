@@ -1,4 +1,4 @@
-"""What a fit's probabilities are worth, and how sure that is.
+"""How good the probabilities of a fit are, and how certain that is.
 
 Shape suffixes: N rows, L labels, B resamples, T distinct scores.
 """

@@ -1,4 +1,4 @@
-"""One row a model: on a data set, and over all of them.
+"""One row per model: on a data set, and over all of them.
 
 Shape suffixes: B resamples.
 """

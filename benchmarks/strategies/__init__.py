@@ -1,1 +1,1 @@
-"""All ways to train on several workers beside each other: time, speed-up, exchange bytes and average precision."""
+"""All ways to train on several workers in comparison: time, speedup, exchanged bytes and average precision."""

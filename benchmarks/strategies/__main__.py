@@ -1,4 +1,4 @@
-"""``python -m benchmarks.strategies``: every strategy over numbers of workers and sizes of data, on generated rows."""
+"""``python -m benchmarks.strategies``: every strategy by number of workers and size of data, on generated rows."""
 
 import logging
 import tempfile
@@ -23,13 +23,13 @@ RUNS = Table(
         "strategy": ("strategy", ""),
         "workers": ("workers", "d"),
         "epoch_seconds": ("s per epoch", ".2f"),
-        "speedup": ("speed-up", ".2f"),
+        "speedup": ("speedup", ".2f"),
         "efficiency": ("efficiency", ".2f"),
         "exchange_mb": ("MB exchanged per worker and epoch", ",.1f"),
         "average_precision": ("AP", ".4f"),
     },
-    "Seconds of an epoch after the first, median of turns; speed-up over single in the same turn; efficiency is "
-    "speed-up over workers. Exchanged bytes by arithmetic. AP on the validation split after the last epoch.",
+    "Seconds of an epoch after the first, median of rounds; speedup over single in the same round; efficiency is "
+    "speedup divided by workers. Exchanged bytes are computed. AP on the validation split after the last epoch.",
 )
 SUMS = Table(
     {
@@ -52,17 +52,17 @@ def main(
     rows: Annotated[list[int] | None, typer.Option(help="Rows of generated data; several times for several.")] = None,
     features: Annotated[int, typer.Option(min=2, help="float32 columns.")] = 28,
     workers: Annotated[list[int] | None, typer.Option(help="Numbers of workers.  [default: 1, 2, 4]")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of everything.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of all runs.")] = 3,
     epochs: Annotated[int, typer.Option(min=2, help="Of each run; the first is not timed.")] = 3,
     members: Annotated[int, typer.Option(min=1, help="Of the model.")] = 2,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of a global batch.")] = 1024,
     device: Annotated[str, typer.Option(help="As of dkan train.")] = "cpu",
-    quick: Annotated[bool, typer.Option("--quick", help="One turn on less data: 10 minutes on two cores.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One round on less data: 10 minutes on two cores.")] = False,
     out: Annotated[Path, typer.Option(help="Folder of strategies.json, strategies.md and strategies.png.")] = Path(
         "build/bench-strategies"
     ),
 ) -> None:
-    """Compare all strategies: time per epoch, speed-up, efficiency, exchanged bytes and average precision."""
+    """Compare all strategies: time per epoch, speedup, efficiency, exchanged bytes and average precision."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logger.setLevel(logging.INFO)
     sizes = rows or (QUICK_ROWS if quick else ROWS)

@@ -1,4 +1,4 @@
-"""torch's DataParallel: one process, a thread and a copy of the model per GPU; measured where there are several."""
+"""torch's DataParallel: one process, a thread and a copy of the model per GPU; measured if there are several GPUs."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``strategies.png``: time per epoch and speed-up by workers, a column for each size; below, sums by message size."""
+"""``strategies.png``: time per epoch and speedup by workers, one column per size; below, sums by message size."""
 
 import io
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def draw(runs: Rows, sums: Rows) -> bytes:
         for index, size in enumerate(sizes):
             found = [row for row in runs if row["rows"] == size]
             _by_workers(axes[0, index], found, "epoch_seconds", f"{size:,} rows: seconds per epoch")
-            _by_workers(axes[1, index], found, "speedup", "speed-up over single")
+            _by_workers(axes[1, index], found, "speedup", "speedup over single")
         for index, backend in enumerate(backends):
             _by_size(axes[2, index], [row for row in sums if row["backend"] == backend], backend)
         handles = {line.get_label(): line for each in axes[0] for line in each.get_lines()}

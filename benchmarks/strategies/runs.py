@@ -1,4 +1,4 @@
-"""Runs of every way with every number of workers on data of several sizes, in turns."""
+"""Interleaved runs of every way to train, with every number of workers, on data of several sizes."""
 
 import logging
 import statistics

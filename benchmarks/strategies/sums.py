@@ -1,4 +1,4 @@
-"""What it costs to sum a buffer over the workers: dkan's ring beside torch's all-reduce, by message size."""
+"""The cost of summing a buffer over the workers: dkan's ring compared with torch's all-reduce, by message size."""
 
 import tempfile
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""What training on several workers costs: exchange, side jobs and healing; and that quality does not suffer."""
+"""What training on several workers costs (exchange, side jobs, recovery), and whether it changes quality."""

@@ -47,8 +47,8 @@ def main(
     only: Annotated[list[Experiment] | None, typer.Option(help="Experiment to run; all without it.")] = None,
     label: Annotated[str, typer.Option(help="Label columns of Parquet sources, separated by commas.")] = "label",
     rows: Annotated[int, typer.Option(min=0, help="First rows of each Parquet source; 0 for all.")] = 0,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of exchange, efficiency and overhead.")] = 15,
-    repeats: Annotated[int, typer.Option(min=1, help="Times of each fault in healing.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of exchange, efficiency and overhead.")] = 15,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions of each fault in healing.")] = 3,
     epochs: Annotated[int, typer.Option(min=1, help="Of each run in quality.")] = 3,
     seeds: Annotated[int, typer.Option(min=1, help="Of each way in quality.")] = 3,
     out: Annotated[Path, typer.Option(help="JSON file; it keeps the experiments that are not run again.")] = Path(

@@ -1,4 +1,4 @@
-"""The data that the runs train on: prepared folders as they are, Parquet prepared first, else the demo's flights."""
+"""The data for the runs: prepared folders as they are, Parquet prepared first, or else the flights of the demo."""
 
 import subprocess
 import sys

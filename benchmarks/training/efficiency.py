@@ -1,6 +1,6 @@
-"""What a second worker costs: rows per CPU second of two workers against one, each of one thread.
+"""What a second worker costs: rows per CPU second of two workers compared with one, one thread per worker.
 
-Both runs are started first and then take turns, without evaluation, so that only steps count: the CPU time of launcher,
+Both runs are started first and then alternate, without evaluation, so that only steps count: the CPU time of launcher,
 server and workers.
 """
 
@@ -24,7 +24,7 @@ def measure(
         scratch: For the runs.
         batch_size: Rows of a step.
         steps: Of a turn.
-        rounds: Turns of each.
+        rounds: Rounds of each run.
     """
     config = replace(
         ENDLESS, batch_size=min(batch_size, data.train_rows), checkpoint_steps=NEVER, checkpoint_seconds=0.0

@@ -1,7 +1,7 @@
 """A plain trainer for comparison: DistributedDataParallel with gloo under torchrun, with a checkpoint every N steps.
 
 The model, the loss, the rows and their order are those of ``dkan train``; it does not evaluate.
-Started by torchrun, this file is that trainer.
+When started by torchrun, this file is that trainer.
 """
 
 import json

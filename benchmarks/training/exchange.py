@@ -1,7 +1,7 @@
-"""What a step of gradient exchange costs: the parameter server beside other ways to keep workers alike.
+"""What a step of gradient exchange costs: the parameter server compared with other ways to synchronize workers.
 
-Every scheme's processes are there from the start; rounds of steps go to the schemes in turn, and only one of them runs
-at a time. Cost is wall time and CPU time, of all processes of the scheme together.
+The processes of every scheme are started first; then the schemes run rounds of steps one after the other, and only one
+of them runs at a time. Cost is the wall time and the CPU time of all processes of a scheme together.
 """
 
 import itertools

@@ -1,7 +1,8 @@
-"""How long a fault holds training up, and what it loses: dkan beside plain DDP under torchrun.
+"""How long a fault stops training, and what it loses: dkan compared with plain DDP under torchrun.
 
-A fault's pause is the longest time between two updates from shortly before it until training goes on steadily. With
-torchrun, progress is a step further than any before the fault: it restarts from a checkpoint, and does steps again.
+The pause of a fault is the longest time between two updates, from shortly before the fault until training is steady
+again. torchrun restarts from a checkpoint and repeats steps, so only a step beyond all those before the fault counts as
+progress.
 """
 
 import os

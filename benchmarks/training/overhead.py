@@ -1,9 +1,9 @@
 """What evaluating and checkpointing every 100 steps cost the trainer: CPU time per row of launcher, server and workers.
 
-Three runs take turns: one that does neither (its evaluator is stopped; one snapshot an epoch is still handed over), one
-that evaluates, one that writes checkpoints. What the evaluator itself uses is not counted: it may run elsewhere. But it
-runs beside the workers here, and shares their caches and memory with them. Both side jobs are done by launcher and
-server alone, whose CPU time varies less than the workers': it is shown on its own, too.
+Three runs alternate: one that does neither (its evaluator is stopped; it still gets one snapshot per epoch), one that
+evaluates, one that writes checkpoints. The CPU time of the evaluator itself does not count, as it may run elsewhere;
+but here it runs in parallel with the workers and shares their caches and memory. Both side jobs are done by launcher
+and server alone. Their CPU time varies less than that of the workers, so it is also shown separately.
 """
 
 import math
@@ -32,7 +32,7 @@ def measure(
         batch_size: Rows of a step.
         every: Steps between two evaluations, or checkpoints.
         turns: Evaluations, or checkpoints, in a turn.
-        rounds: Turns of each run.
+        rounds: Rounds of each run.
     """
     quiet = replace(
         ENDLESS, batch_size=min(batch_size, data.train_rows), checkpoint_steps=NEVER, checkpoint_seconds=0.0

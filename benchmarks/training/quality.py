@@ -1,7 +1,7 @@
-"""Whether the way that workers are kept alike changes the model: validation AP after equally many rows.
+"""Whether the way in which workers are synchronized changes the model: validation AP after the same number of rows.
 
-Every run takes the same epochs of the same rows with the same settings; seeds differ. What counts is the AP of the last
-parameters, not of the best.
+Every run trains for the same epochs on the same rows with the same settings; seeds differ. The AP is that of the last
+parameters, not of the best ones.
 """
 
 import logging

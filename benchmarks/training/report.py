@@ -1,4 +1,4 @@
-"""The figures as JSON, one entry an experiment with its machine, and as Markdown tables."""
+"""The figures as JSON, one entry per experiment with its machine, and as Markdown tables."""
 
 import json
 import os
@@ -47,11 +47,11 @@ TABLES = {
         {
             "scheme": ("scheme", ""),
             "workers": ("workers", "d"),
-            "optimizer": ("step of", ""),
+            "optimizer": ("optimizer step", ""),
             "wall_ms": ("ms per step", ".2f"),
-            "wall_ratio": ("of the server's", ".2f"),
+            "wall_ratio": ("relative to the server", ".2f"),
             "cpu_ms": ("CPU ms per step", ".2f"),
-            "cpu_ratio": ("of the server's", ".2f"),
+            "cpu_ratio": ("relative to the server", ".2f"),
         },
         "Cost of a step without its gradient; medians, ratios within each round.",
     ),
@@ -61,9 +61,9 @@ TABLES = {
             "workers": ("workers", "d"),
             "batch_size": ("batch", ",d"),
             "rows_per_cpu_second": ("rows per CPU second", ",.0f"),
-            "efficiency": ("of one worker's", ".3f"),
+            "efficiency": ("relative to one worker", ".3f"),
             "rows_per_second": ("rows/s", ",.0f"),
-            "speedup": ("of one worker's", ".2f"),
+            "speedup": ("relative to one worker", ".2f"),
         },
         "Launcher, server and workers, each worker with one thread.",
     ),
@@ -73,12 +73,12 @@ TABLES = {
             "run": ("every 100 steps", ""),
             "batch_size": ("batch", ",d"),
             "cpu_us_per_row": ("CPU µs per row", ".2f"),
-            "overhead": ("more than neither", "+.1%"),
+            "overhead": ("overhead", "+.1%"),
             "error": ("±", ".1%"),
-            "beside": ("of it launcher and server", "+.2%"),
+            "beside": ("of which launcher and server", "+.2%"),
             "beside_error": ("±", ".2%"),
         },
-        "Launcher, server and workers; ± is one standard error of the median. The workers do nothing more, but vary.",
+        "Launcher, server and workers; ± is one standard error of the median. The workers do no more work, but vary.",
     ),
     "healing": Table(
         {
@@ -88,17 +88,17 @@ TABLES = {
             "pause": ("pause, s", ".2f"),
             "longest": ("longest, s", ".2f"),
             "healed": ("healed", ""),
-            "rows_again": ("rows done again", ",d"),
+            "rows_again": ("rows repeated", ",d"),
         },
-        "Median and longest pause; a run that makes no progress is given up after a while, and counts as not healed.",
+        "Median and longest pause. A run that makes no progress is stopped after a while and counts as not healed.",
     ),
     "quality": Table(
         {
             "data": ("data", ""),
-            "way": ("workers synchronized by", ""),
+            "way": ("strategy", ""),
             "average_precision": ("AP", ".4f"),
             "spread": ("± over seeds", ".4f"),
-            "difference": ("minus one worker's", "+.4f"),
+            "difference": ("difference from one worker", "+.4f"),
             "difference_spread": ("± over seeds", ".4f"),
         },
         "Validation AP after the last epoch; ± is a standard deviation.",

@@ -1,6 +1,6 @@
-"""Processes that exchange gradients of one size in different ways, a gate between any two rounds of steps.
+"""Processes that exchange gradients of one size in different ways, with a gate between rounds of steps.
 
-No scheme computes a gradient: it is there from the start, where the scheme's backward pass would leave it.
+No scheme computes a gradient: it is there from the start, where the backward pass would leave it.
 All end a step with the same new parameters in every worker.
 
 Shape suffixes: P trainable parameters of the model, W workers.

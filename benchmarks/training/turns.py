@@ -1,4 +1,4 @@
-"""Runs that train in turns: while one trains, the processes of the others are stopped."""
+"""Runs that train alternately: while one trains, the processes of the others are stopped."""
 
 import signal
 import time
