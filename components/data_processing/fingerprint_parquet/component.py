@@ -1,4 +1,4 @@
-"""Component: raw Parquet to a text that changes with it."""
+"""Component: raw Parquet to a fingerprint of its files."""
 
 from kfp import dsl
 
@@ -24,7 +24,7 @@ def fingerprint_parquet(
     initial_model_uri: str = "",
     # End of settings.
 ) -> str:
-    """Return a text that changes when the files do, or how they are prepared: a cache key, which a URI alone is not.
+    """Return a fingerprint of the files and of their preparation settings: a cache key, which a URI alone is not.
 
     Args:
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
@@ -51,7 +51,7 @@ def fingerprint_parquet(
         initial_model_uri: Earlier model to continue from: its encoding, labels and weights. Empty: start from scratch.
 
     Returns:
-        Digest of the settings and of the files' names, sizes and modification stamps; none is read.
+        Digest of the settings and of the files' names, sizes and modification times; the files are not read.
     """
     form = dict(locals())
     from dkan_core import fingerprint_sources

@@ -7,7 +7,7 @@ from components.image import IMAGE
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def finish_preparation(prepared: dsl.Output[dsl.Dataset], prepared_uri: str, data_fingerprint: str = "") -> None:
-    """Check that every shard is there, write the manifest and remove the work of the parts.
+    """Check that every shard exists, write the manifest and remove the temporary files of the parts.
 
     Args:
         prepared: Folder with only the manifest; the shards stay where its metadata's uri says.

@@ -1,4 +1,4 @@
-"""Component: the survey of all parts to one encoding."""
+"""Component: the counts of all parts to one encoding."""
 
 from kfp import dsl
 
@@ -7,7 +7,7 @@ from components.image import IMAGE
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def fit_preparation(prepared_uri: str, data_fingerprint: str = "") -> None:
-    """Check what the survey of all parts counted, and choose the encoding of the rows.
+    """Check the counts of all parts, and choose the encoding of the rows.
 
     Args:
         prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.

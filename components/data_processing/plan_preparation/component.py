@@ -1,4 +1,4 @@
-"""Component: raw Parquet to a plan of how many pods prepare it together."""
+"""Component: raw Parquet to a plan of its preparation on several pods."""
 
 from kfp import dsl
 
@@ -28,14 +28,15 @@ def plan_preparation(
     # End of settings.
     data_fingerprint: str = "",
 ) -> list[int]:
-    """Plan how many pods prepare raw Parquet together: check the schema of every file and cut the rows into parts.
+    """Plan a preparation on several pods: check the schema of every file and divide the rows into parts.
 
     Args:
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
             commas. Empty: those of initial_model_uri.
         prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
-        num_parts: Parts to cut the rows into, at most 64, at bounds of row groups; fewer row groups are fewer parts.
+        num_parts: Parts to divide the rows into, at most 64, at row group boundaries; with fewer row groups there are
+            fewer parts.
         overwrite: Replace an earlier result of other data or settings, or discard an interrupted preparation.
         positive: Value of the label that counts as 1, such as late; every other one counts as 0; separate several by
             commas. With several labels, LABEL=VALUE for each that does not hold 0 and 1. Empty: labels hold 0 and 1.

@@ -31,7 +31,7 @@ def prepare_parquet(
     """Prepare raw Parquet for training: check the schema, split, encode and shuffle the rows.
 
     Args:
-        prepared: Manifest and encoded shards of each split; only the manifest if prepared_uri takes the shards.
+        prepared: Manifest and encoded shards of each split; only the manifest if the shards go to prepared_uri.
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by
             commas. Empty: those of initial_model_uri.

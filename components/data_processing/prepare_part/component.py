@@ -1,4 +1,4 @@
-"""Component: one part of a preparation through one stage."""
+"""Component: one stage of a preparation for one part."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ from components.image import IMAGE
 def prepare_part(prepared_uri: str, stage: str, part: int, data_fingerprint: str = "") -> NamedTuple(
     "Outputs", [("rows", int)]
 ):
-    """Take one part of a preparation through one stage.
+    """Run one stage of a preparation for one part.
 
     Args:
         prepared_uri: Where the prepared data go, for every step to read and write: s3://, gs:// or a shared volume.
         stage: What to do with the part: survey, encode or assemble, in this order.
-        part: Number of the part, of those that plan_preparation returned.
+        part: Number of the part, one of those that plan_preparation returned.
         data_fingerprint: Output of fingerprint_parquet: the folder under prepared_uri. Empty: prepared_uri itself.
 
     Returns:

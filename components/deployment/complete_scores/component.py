@@ -1,4 +1,4 @@
-"""Component: the gate of a batch scoring."""
+"""Component: the gate of batch scoring."""
 
 from typing import NamedTuple
 
@@ -11,10 +11,10 @@ from components.image import IMAGE
 def complete_scores(output_uri: str, max_psi: float = 0.0, min_average_precision: float = 0.0) -> NamedTuple(
     "Outputs", [("rows", int)]
 ):
-    """Mark scores as complete and fit for use with _scoring.json, or fail and name the column or metric that is not.
+    """Write _scoring.json if the scores are complete and within the limits, or fail and name the column or metric.
 
     Args:
-        output_uri: Where the scores go, a file for each one of data_uri: s3://, gs:// or a shared volume.
+        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume.
         max_psi: Largest population stability index of a column or score; 0 sets no limit.
         min_average_precision: Minimum average precision; needs label. 0 sets no limit.
 

@@ -18,7 +18,7 @@ def deploy_model(
 
     Args:
         model: Model that publish_model wrote.
-        inference_service: InferenceService, in the namespace of the run, that is changed to this model or created.
+        inference_service: InferenceService, in the namespace of the run, that is updated to this model or created.
             Empty: not served.
         serving_uri: Where KServe finds the model, such as pvc://CLAIM/FOLDER. Empty: where it was published.
         serving_runtime: ServingRuntime or ClusterServingRuntime of dkan.

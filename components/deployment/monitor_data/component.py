@@ -1,4 +1,4 @@
-"""Component: new rows against what a model was trained with, and the gate."""
+"""Component: the drift of new rows from the training data of a model, and the gate."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ def monitor_data(
     fail_on_drift: bool = False,
     model: dsl.Input[dsl.Model] = None,
 ) -> NamedTuple("Outputs", [("largest_psi", float), ("stable", bool)]):
-    """Measure how far raw Parquet, and a model's scores on it, are from what the model was trained with.
+    """Measure the drift of raw Parquet, and of a model's scores on it, from the training data of the model.
 
     Args:
         metrics: Rows and the largest PSI.
@@ -27,11 +27,11 @@ def monitor_data(
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         model_uri: Published model or run folder: s3://, gs:// or a shared volume.
         max_psi: Limit of the population stability index of every column and score; 0 sets none.
-        fail_on_drift: Fail above the limit. A step that failed leaves neither page nor metrics, only its log.
+        fail_on_drift: Fail above the limit. A failed step leaves only its log, neither page nor metrics.
         model: Run folder or published model of an upstream step, instead of model_uri.
 
     Returns:
-        largest_psi: Largest population stability index; 0 if the model does not know its training distribution.
+        largest_psi: Largest population stability index; 0 if the model has no record of its training distribution.
         stable: Whether no index is above the limit, for a condition on the steps that follow.
     """
     from dkan_core import summarize_drift

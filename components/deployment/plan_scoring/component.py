@@ -1,4 +1,4 @@
-"""Component: a model and raw Parquet to a plan of how many pods score it together."""
+"""Component: a model and raw Parquet to a plan of its scoring on several pods."""
 
 from kfp import dsl
 
@@ -16,15 +16,15 @@ def plan_scoring(
     overwrite: bool = False,
     model: dsl.Input[dsl.Model] = None,
 ) -> list[int]:
-    """Plan how many pods score raw Parquet together: check the model and every file, and distribute the files by size.
+    """Plan a scoring on several pods: check the model and every file, and distribute the files by size.
 
     Args:
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
-        output_uri: Where the scores go, a file for each one of data_uri: s3://, gs:// or a shared volume.
+        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume.
         model_uri: Published model or run folder to score with: s3://, gs:// or a shared volume.
         columns: Columns to pass through to the scores, separated by a comma. Empty: none.
-        label: Columns to compare the scores with: those of the model's labels, or others in the order of these; of 0, 1
-            or null, or of the values that the model was trained with. Empty: none.
+        label: Columns to compare the scores with: the model's labels, or other columns in the same order; they hold 0,
+            1 or null, or the values that the model was trained with. Empty: none.
         num_parts: Parts to distribute the files over; with fewer files there are fewer parts.
         overwrite: Replace the scores of other files, of another model or settings, or discard an interrupted scoring.
         model: Run folder or published model of an upstream step, instead of model_uri.

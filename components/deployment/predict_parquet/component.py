@@ -9,11 +9,11 @@ from components.image import IMAGE
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
 def predict_parquet(output_uri: str, part: int) -> NamedTuple("Outputs", [("rows", int)]):
-    """Score the files of one part, each to a file of its own.
+    """Score the files of one part, each to its own file.
 
     Args:
-        output_uri: Where the scores go, a file for each one of data_uri: s3://, gs:// or a shared volume.
-        part: Number of the part, of those that plan_scoring returned.
+        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume.
+        part: Number of the part, one of those that plan_scoring returned.
 
     Returns:
         rows: Rows that were scored.

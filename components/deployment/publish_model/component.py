@@ -12,7 +12,7 @@ def publish_model(
     published: dsl.Output[dsl.Model],
     publish_uri: str = "",
 ) -> None:
-    """Publish a model: its folder alone, with the test metrics in its card.
+    """Publish a model: only its folder, with the test metrics in its card.
 
     Args:
         model: Run folder that train_fastkan wrote.

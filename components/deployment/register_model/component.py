@@ -15,7 +15,7 @@ def register_model(
     run_id: str = "",
     run_name: str = "",
 ) -> str:
-    """Register a published model, with its card, metrics and fingerprints: once, however often the step is retried.
+    """Register a published model with its card, metrics and fingerprints: once, even if the step is retried.
 
     Args:
         metrics: Test metrics of evaluate_fastkan.

@@ -14,17 +14,18 @@ def summarize_scores(
     drift: dsl.Output[dsl.Artifact],
     output_uri: str,
 ) -> NamedTuple("Outputs", [("average_precision", float), ("max_psi", float)]):
-    """Compute the drift of every column and score over the rows of all parts, and exact metrics where labels are there.
+    """Compute the drift of every column and score over the rows of all parts, and exact metrics if there are labels.
 
     Args:
         metrics: Rows, the largest PSI, and with labels average precision, ROC AUC, log loss, Brier score, prevalence.
         report: One self-contained page: metrics, and a table of the drift of each column and score.
         drift: The same as JSON.
-        output_uri: Where the scores go, a file for each one of data_uri: s3://, gs:// or a shared volume.
+        output_uri: Where the scores go, one file for each file of data_uri: s3://, gs:// or a shared volume.
 
     Returns:
         average_precision: Mean over the labels; 0 without label columns.
-        max_psi: Largest population stability index of a column or score; 0: no limit, as a model without one needs.
+        max_psi: Largest population stability index of a column or score; 0 if the model has no record of its training
+            distribution.
     """
     from dkan_core import summarize_scoring
 

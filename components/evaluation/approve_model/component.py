@@ -12,12 +12,12 @@ def approve_model(
     previous_average_precision: float = 0.0,
     comparable: bool = True,
 ) -> bool:
-    """Decide whether a model may be published: it is good enough, and no worse than the one before it.
+    """Decide whether a model may be published: it is good enough, and no worse than the earlier one.
 
     Args:
-        average_precision: Of the model on the test split.
+        average_precision: Average precision of the model on the test split.
         min_average_precision: A model with a lower average precision is not published.
-        previous_average_precision: Of the earlier model on the same rows; 0 where there is none.
+        previous_average_precision: That of the earlier model on the same rows; 0 if there is none.
         comparable: False if there is an earlier model that could not be scored: it is then not replaced.
 
     Returns:

@@ -34,9 +34,10 @@ def evaluate_fastkan(
         worst_errors: Rows of each label to show in the report, with their values and reasons; 0 for none.
 
     Returns:
-        average_precision: Average precision on the split; the mean over the labels where there are several.
-        previous_average_precision: That of the earlier model on the same rows; 0 where there is none.
-        comparable: False if there is an earlier model that could not be scored, such as one of other columns or labels.
+        average_precision: Average precision on the split; with several labels, their mean.
+        previous_average_precision: That of the earlier model on the same rows; 0 if there is none.
+        comparable: False if there is an earlier model that could not be scored, such as one with other columns or
+            labels.
     """
     from dkan_core import evaluate
 

@@ -1,4 +1,4 @@
-"""Component: settings of a training, refused where they are wrong."""
+"""Component: a check of the settings of a training."""
 
 from kfp import dsl
 
@@ -38,7 +38,7 @@ def check_training(
     settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
     sweep: list = [],  # noqa: B006 - kfp asks for a value, and never changes it
 ) -> None:
-    """Fail where settings of train_fastkan are wrong, before preparation, which may take hours.
+    """Fail if settings of train_fastkan are invalid, before preparation, which may take hours.
 
     Args:
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
@@ -78,10 +78,10 @@ def check_training(
             which had not seen valid.
         max_seconds: Stop after this many seconds of training and keep the best model. 0: no limit.
         seed: Seed of initialization, batch order and dropout.
-        num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 takes what there is.
+        num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 uses all there are.
         workers: Training processes when num_gpus is 0; 0 means one per visible GPU, or one on the CPU.
         settings: Further settings of dkan train by name, which override the ones above.
-        sweep: Settings of dkan train by name, a run for each entry; the best by validation is published.
+        sweep: Settings of dkan train by name, one run per entry; the best by validation is published.
     """
     form = dict(locals())
     from dkan_core import check_training, training_from_form

@@ -1,4 +1,4 @@
-"""Component: settings of a training on several nodes, refused where they are wrong."""
+"""Component: a check of the settings of a training on several nodes."""
 
 from kfp import dsl
 
@@ -58,10 +58,10 @@ def check_training_nodes(
     # End of settings.
     settings: dict = {},  # noqa: B006 - kfp asks for a value, and never changes it
 ) -> None:
-    """Fail where settings of train_fastkan_nodes are wrong, before preparation, which may take hours.
+    """Fail if settings of train_fastkan_nodes are invalid, before preparation, which may take hours.
 
     Args:
-        run_uri: Folder or bucket for runs and their checkpoints, each in a folder of its own; a path is on the claim.
+        run_uri: Folder or bucket for runs and their checkpoints, each in its own folder; a path is on the claim.
         image: Image of the nodes, the same as the launcher's.
         data_uri: Parquet files, folders or globs, local or s3:// or gs://; several separated by a comma or a new line.
         label: Label column, holding 0, 1 or null (not measured); several make it multi-label; separate several by

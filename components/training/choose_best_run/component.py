@@ -14,7 +14,7 @@ def choose_best_run(models: dsl.Input[list[dsl.Model]], model: dsl.Output[dsl.Mo
         model: The best one.
 
     Returns:
-        Its position in the list, from 0; of equal ones the first.
+        Its position in the list, from 0; the first in case of a tie.
     """
     from dkan_core import choose_best
 

@@ -81,12 +81,12 @@ def train_fastkan(
             which had not seen valid.
         max_seconds: Stop after this many seconds of training and keep the best model. 0: no limit.
         seed: Seed of initialization, batch order and dropout.
-        num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 takes what there is.
+        num_gpus: GPUs to train on, one worker each; fewer visible ones are an error. 0 uses all there are.
         workers: Training processes when num_gpus is 0; 0 means one per visible GPU, or one on the CPU.
         settings: Further settings of dkan train by name, which override the ones above.
         checkpoint_uri: Folder or bucket for checkpoints: a retried step resumes from there. Empty: none kept.
-        checkpoint_key: Folder under checkpoint_uri; data and settings choose one within it.
-        data_fingerprint: Output of fingerprint_parquet: part of the cache key, and not used otherwise.
+        checkpoint_key: Folder under checkpoint_uri; data and settings determine a folder within it.
+        data_fingerprint: Output of fingerprint_parquet: part of the cache key, not used otherwise.
     """
     form = dict(locals())
     from dkan_core import train, training_from_form

@@ -63,10 +63,10 @@ def train_fastkan_nodes(
     """Train FastKAN on several nodes, as a TrainJob of Kubeflow Trainer v2, and keep the best model.
 
     Args:
-        prepared: Folder that prepare_parquet wrote, where all nodes reach it: under a URI or on the claim.
+        prepared: Folder that prepare_parquet wrote, accessible to all nodes: under a URI or on the claim.
         model: Run folder without the checkpoints: the best model under model/, its metrics, the history and the logs.
         metrics: Validation average precision of the best model.
-        run_uri: Folder or bucket for runs and their checkpoints, each in a folder of its own; a path is on the claim.
+        run_uri: Folder or bucket for runs and their checkpoints, each in its own folder; a path is on the claim.
         image: Image of the nodes, the same as the launcher's.
         model_kind: "auto" extends FastKAN with what suits the data; "fastkan" is plain; "additive" has no hidden layer.
             One of: auto, fastkan, additive.
@@ -122,7 +122,7 @@ def train_fastkan_nodes(
         env: JSON object of further environment variables of the nodes; empty: none.
         labels: JSON object of labels of the job, such as a queue's; empty: none.
         settings: Further settings of dkan train by name, which override the ones above.
-        data_fingerprint: Output of fingerprint_parquet: part of the cache key, and not used otherwise.
+        data_fingerprint: Output of fingerprint_parquet: part of the cache key, not used otherwise.
     """
     form = dict(locals())
     from dkan_core import NodesConfig, TrainConfig, config_from_form, train_on_nodes
