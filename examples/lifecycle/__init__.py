@@ -1,1 +1,1 @@
-"""A model's life on one machine, with every server it meets: ``python -m examples.lifecycle``."""
+"""The lifecycle of a model on one machine, with all servers involved: ``python -m examples.lifecycle``."""

@@ -1,11 +1,11 @@
-"""A model's life on one machine, with every server it meets.
+"""The lifecycle of a model on one machine, with all servers involved.
 
     python -m examples.lifecycle [OUT]
 
-Prepares a sample of the flights, trains while MLflow and the status endpoint of a TrainJob are told, evaluates, passes
-the gate, publishes, registers, serves what the registry names, and asks the server for the rows that ``dkan predict``
-scores. MLflow and ``dkan serve`` are the real servers; the status endpoint speaks the schema of Kubeflow Trainer 2.2;
-the registry is a stand-in (``registry_server.py`` says for what).
+Prepares a sample of the flights, trains while logging to MLflow and to the status endpoint of a TrainJob, evaluates,
+passes the gate, publishes, registers, serves the registered model, and compares its answers with those of ``dkan
+predict``. MLflow and ``dkan serve`` are the real servers; the status endpoint uses the schema of Kubeflow Trainer 2.2;
+the registry is a simulation (see ``registry_server.py``).
 """
 
 import argparse
@@ -48,15 +48,15 @@ from examples.lifecycle.status_server import StatusEndpoint, status_endpoint
 OUT = Path("build/lifecycle")
 NAME = "late"
 
-# Every so many of the flights: enough to learn something in seconds.
+# Every 16th flight is used: enough to learn something in seconds.
 STEP = 16
-# Of the test split, for the server.
+# Rows of the test split to send to the server.
 ROWS = 300
 SETTINGS = TrainConfig(hidden=(32,), members=1, epochs=4, batch_size=256, workers=1, device="cpu", seed=1)
 
-# Random scores have the share of late flights, 0.16.
+# That of random scores is the share of late flights, 0.16.
 MIN_AVERAGE_PRECISION = 0.25
-# The same numbers as text in JSON; to the bit but for what the text rounds.
+# The same numbers as JSON text: identical except for rounding in the text.
 TOLERANCE = 1e-6
 
 ASK_SECONDS = 60.0
@@ -65,19 +65,19 @@ logger = logging.getLogger("lifecycle")
 
 
 class LifecycleError(Exception):
-    """What was to be shown is not so; the message says what."""
+    """A step did not have the expected result; the message says which."""
 
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Show a model's life on this machine, with every server it meets.")
+    parser = argparse.ArgumentParser(description="Show the lifecycle of a model on this machine, with all its servers.")
     parser.add_argument("out", type=Path, nargs="?", default=OUT, help=f"folder to write to, replaced; default: {OUT}")
     out: Path = parser.parse_args().out.absolute()
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    # As Ctrl-C does: the blocks of the servers end, and with them the servers.
+    # As with Ctrl-C: the servers end with their context managers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         show(out)
@@ -91,18 +91,18 @@ def main() -> int:
 
 
 def show(out: Path) -> None:
-    """Go the whole way, and say what each server has.
+    """Run all steps, and print what each server has.
 
     Args:
-        out: Folder for everything that is written.
+        out: Folder for all output.
     """
     started = time.monotonic()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    # Before the servers: pandas makes an error of its own of a signal that interrupts its reading.
+    # Before the servers start: pandas turns a signal during reading into its own error.
     test = _write_flights(out)
     with ExitStack() as servers:
-        # They start while the data are prepared.
+        # The servers start while the data are prepared.
         mlflow = servers.enter_context(_mlflow(out))
         registry = servers.enter_context(_registry(out))
         status = servers.enter_context(status_endpoint(out))
@@ -128,7 +128,7 @@ def _say(what: str, text: str, *values: object) -> None:
 
 
 def _write_flights(out: Path) -> Path:
-    """Write a sample of the flights, and some rows of its test split without their label; return the file of these."""
+    """Write a sample of the flights, and some of its test rows without label to a file, which is returned."""
     table = flights_table(package_data())
     sample = table.take(np.arange(0, len(table), STEP))
     (out / "flights").mkdir()
@@ -145,7 +145,7 @@ def _prepare(out: Path) -> int:
 
 
 def _publish(out: Path) -> dict[str, float]:
-    """Evaluate on the test split, hold the gate, and publish with the test metrics, which are returned."""
+    """Evaluate on the test split, check the gate, and publish with the test metrics, which are returned."""
     evaluation = evaluate(out / "run", out / "prepared", out / "eval", explain=False, overwrite=True)
     metrics = evaluation.scalars()
     found = metrics["average_precision"]
@@ -159,7 +159,7 @@ def _publish(out: Path) -> dict[str, float]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of this process for a block: what a pod of a TrainJob is given."""
+    """Set environment variables for a block, as in the pod of a TrainJob."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -199,7 +199,7 @@ def _serving(uri: str, out: Path) -> Iterator[Server]:
 
 
 def _logged(address: str, out: Path) -> str:
-    """Say what MLflow has of the run."""
+    """Describe what MLflow has about the run."""
     run_id = json.loads((out / "run" / "mlflow.json").read_text())["run_id"]
     run = _ask(f"{address}/api/2.0/mlflow/runs/get?run_id={run_id}")["run"]
     if run["info"]["status"] != "FINISHED":
@@ -212,7 +212,7 @@ def _logged(address: str, out: Path) -> str:
 
 
 def _posted(status: StatusEndpoint) -> str:
-    """Say what was posted to the status of the TrainJob."""
+    """Describe what was posted to the status of the TrainJob."""
     if not status.posts or status.posts[-1]["progressPercentage"] != 100:
         raise LifecycleError(f"TrainJob: the last of {len(status.posts)} posts does not say that training is complete")
     last = {metric["name"]: metric["value"] for metric in status.posts[-1]["metrics"]}
@@ -220,7 +220,7 @@ def _posted(status: StatusEndpoint) -> str:
 
 
 def _registered(address: str) -> str:
-    """Say what the registry has, and return where it says that the model is."""
+    """Print what the registry has, and return the URI of the model in it."""
     api = f"{address}/api/model_registry/v1"
     model = _ask(f"{api}/registered_model?{urllib.parse.urlencode({'name': NAME})}")
     (version,) = _ask(f"{api}/registered_models/{model['id']}/versions")["items"]
@@ -232,7 +232,7 @@ def _registered(address: str) -> str:
 
 
 def _compare(address: str, uri: str, test: Path, out: Path) -> None:
-    """Ask the server for the rows that ``predict`` scores, and compare."""
+    """Compare the answers of the server with the scores of ``predict``."""
     _say("serve", "%s at %s/v1/models/%s:predict", uri, address, NAME)
     predict(uri, test, out / "scores.parquet", overwrite=True)
     expected = pq.read_table(out / "scores.parquet")
@@ -249,7 +249,7 @@ def _compare(address: str, uri: str, test: Path, out: Path) -> None:
 
 
 def _ask(url: str, content: Any = None) -> Any:
-    """Return what a server answers to GET, or with content to POST, as JSON."""
+    """Return the JSON response of a server to GET, or to POST if there is content."""
     body = None if content is None else json.dumps(content).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=ASK_SECONDS) as answer:

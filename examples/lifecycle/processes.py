@@ -1,4 +1,4 @@
-"""Servers as processes of their own, which end with the block that started them, however it ends."""
+"""Servers as separate processes, which always end with the block that started them."""
 
 import os
 import re
@@ -10,33 +10,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-# A busy machine may take minutes for what takes seconds on an idle one.
+# What takes seconds on an idle machine may take minutes on a busy one.
 START_SECONDS = 200.0
 END_SECONDS = 10.0
 LOOK_SECONDS = 0.05
 
 
 class ServerError(Exception):
-    """A server has not started; the message has the end of its log."""
+    """A server did not start; the message has the end of its log."""
 
 
 class Server:
-    """A server that was started, and is perhaps not ready yet.
+    """A server that was started, and may not be ready yet.
 
     Args:
-        name: What messages call it.
-        process: It, the first of a group of processes.
-        log: File of what it prints.
+        name: Name in messages.
+        process: Its process, the leader of a process group.
+        log: File of its output.
     """
 
     def __init__(self, name: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self.name, self.process, self.log = name, process, log
 
     def wait_for_line(self, pattern: str) -> str:
-        """Return the first group of what the server's log has that matches, once it is there."""
+        """Wait until a line of the log matches, and return the first group of the match."""
         deadline = time.monotonic() + START_SECONDS
         while True:
-            # Asked before the log is read: the last lines of one that has ended are in it by then.
+            # Checked before reading the log, which then has the last lines of a server that has ended.
             ended = self.process.poll() is not None
             if found := re.search(pattern, self.log.read_text(errors="replace")):
                 return found[1]
@@ -50,14 +50,14 @@ def running(name: str, command: Sequence[str], folder: Path, env: Mapping[str, s
     """Start a server, and end it and its children after the block.
 
     Args:
-        name: What messages and the log call it.
+        name: Name in messages and of the log.
         command: Program and arguments.
-        folder: Of the log, and the server's working folder.
-        env: Further variables of its environment.
+        folder: Folder of the log, and working directory of the server.
+        env: Additional environment variables.
     """
     log = folder / f"{name}.log"
     with log.open("wb") as output:
-        # In a session of its own: Ctrl-C reaches this process alone, which then ends them in order.
+        # In its own session: Ctrl-C reaches only this process, which then ends the servers in order.
         process = subprocess.Popen(
             command, stdout=output, stderr=output, cwd=folder, env={**os.environ, **(env or {})}, start_new_session=True
         )
@@ -81,6 +81,6 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nothing listens on."""
+    """Return a free port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])

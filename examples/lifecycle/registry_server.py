@@ -1,12 +1,12 @@
-"""A stand-in for the server of the Kubeflow Model Registry, over SQLite.
+"""A simulation of the Kubeflow Model Registry server, with SQLite.
 
     python -m examples.lifecycle.registry_server --port 8080 --database registry.sqlite
 
-The real server is a Go program that no package of Python ships. This one has the part of its REST API that clients use
-to register and find models, with its rules: every body, of a request or an answer, is what the OpenAPI schema of the
-client package (``mr_openapi``) says; names are unique among their siblings, and external ids among all of a kind, or
-the answer is 409; what belongs to something that is not there is 404. It shows that a client speaks the API, and not
-that a client works with the real server, its database, its proxies or its rights.
+The real server is a Go program that no Python package includes. This one has the part of its REST API that clients use
+to register and find models, with the same rules: the body of every request and response follows the OpenAPI schema of
+the client package (``mr_openapi``); names are unique among siblings, and external ids among entities of a kind, or else
+the response is 409; if the parent does not exist, it is 404. It shows that a client uses the API correctly, not that it
+works with the real server, its database, proxies or permissions.
 """
 
 import argparse
@@ -46,7 +46,7 @@ CREATE TABLE IF NOT EXISTS artifact (
 
 
 class RefusedError(Exception):
-    """A request that the server refuses, with the status of its answer."""
+    """A request that the server refuses, with the status of the response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One kind of entity: its table, its schemas, and what it is called in paths and messages."""
+    """One kind of entity: its table, its schemas, and its name in paths and messages."""
 
     table: str
     title: str
@@ -94,32 +94,32 @@ ARTIFACT = Kind(
 
 
 def checked(schema: Any, content: Any) -> dict[str, Any]:
-    """Return a body as a schema reads it, with its defaults.
+    """Return a body as parsed by a schema, with its defaults.
 
     Raises:
-        ValueError: It is not what the schema says, or has a field that the schema lacks.
+        ValueError: It does not match the schema, or has a field that the schema does not have.
     """
     found = schema.from_dict(content)
     instance = getattr(found, "actual_instance", None) or found
     known = {field.alias or name for name, field in type(instance).model_fields.items()}
     if unknown := {*content} - known:
         raise ValueError(f"unknown field {min(unknown)!r}")
-    # Without what a client may only read: ids and times.
+    # Without fields that are read-only for clients: ids and times.
     plain: dict[str, Any] = found.to_dict()
     return plain
 
 
 def answer(schema: Any, content: dict[str, Any]) -> dict[str, Any]:
-    """Return a body of an answer, which is what a schema says."""
+    """Return the body of a response, after checking that it matches a schema."""
     checked(schema, content)
     return content
 
 
 class Store:
-    """The entities, each as its JSON text beside what is looked up and unique."""
+    """The entities, each as JSON text, with separate columns for unique and searched fields."""
 
     def __init__(self, path: Path | str) -> None:
-        # One connection, one request at a time: the server answers them in threads.
+        # One connection and one request at a time: the server handles requests in threads.
         self._lock = threading.RLock()
         self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._database.executescript(f"PRAGMA foreign_keys = ON; {SCHEMA}")
@@ -142,7 +142,7 @@ class Store:
             return self.get(kind, str(added.lastrowid))
 
     def update(self, kind: Kind, id: str, content: dict[str, Any]) -> dict[str, Any]:
-        """Change the fields of an entity that are given, and return it."""
+        """Update the given fields of an entity, and return it."""
         with self._lock:
             merged = {**self.get(kind, id), **content, "lastUpdateTimeSinceEpoch": str(int(time.time() * 1000))}
             self._database.execute(f"UPDATE {kind.table} SET content = ? WHERE id = ?", (json.dumps(merged), id))
@@ -158,7 +158,7 @@ class Store:
         return rows[0]
 
     def find(self, kind: Kind, name: str | None, external_id: str | None, parent: str | None) -> dict[str, Any]:
-        """Return the one entity of this name in its parent, or of this external id."""
+        """Return the entity with this name in its parent, or with this external id."""
         nameless = name is None or (kind is not MODEL and parent is None)
         if nameless and external_id is None:
             raise RefusedError(400, "invalid parameters call, supply either a name with its parent, or externalId")
@@ -169,7 +169,7 @@ class Store:
         return rows[0]
 
     def page(self, kind: Kind, parent: str | None, size: int, token: str) -> dict[str, Any]:
-        """Return some entities, and the token of those after them."""
+        """Return a page of entities, and the token of the next page."""
         rows = self._select(kind, {"parent": parent} if parent else {})
         rest = [row for row in rows if int(row["id"]) > int(token or 0)]
         more = rest[size - 1]["id"] if len(rest) > size else ""
@@ -186,7 +186,7 @@ class Store:
 
 
 def router(store: Store) -> APIRouter:
-    """Return the paths of the API below its version."""
+    """Return the routes of the API, without the prefix of its version."""
     routes = APIRouter()
     _add_common_routes(routes, store, MODEL)
     _add_common_routes(routes, store, VERSION)
@@ -255,11 +255,11 @@ def _add_common_routes(routes: APIRouter, store: Store, kind: Kind) -> None:
 
 
 def application(database: Path | str, paths: tuple[str, ...] = PATHS) -> FastAPI:
-    """Return the server's application.
+    """Return the application of the server.
 
     Args:
         database: File that holds the entities.
-        paths: Versions of the API that it has; servers had v1alpha3 alone before there was v1.
+        paths: Versions of the API to serve; older servers have only v1alpha3.
     """
     app, store = FastAPI(), Store(database)
     for path in paths:
@@ -277,8 +277,8 @@ def application(database: Path | str, paths: tuple[str, ...] = PATHS) -> FastAPI
 
 
 def main() -> None:
-    """Serve until the process is told to end."""
-    parser = argparse.ArgumentParser(description="Serve a stand-in for the Kubeflow Model Registry.")
+    """Serve until the process is told to stop."""
+    parser = argparse.ArgumentParser(description="Serve a simulation of the Kubeflow Model Registry.")
     parser.add_argument("--port", type=int, default=0, help="port of this machine to listen on; default: a free one")
     parser.add_argument("--database", type=Path, required=True, help="file of the SQLite database")
     parser.add_argument(
@@ -288,7 +288,7 @@ def main() -> None:
     app = application(options.database, tuple(options.api or PATHS))
     config = uvicorn.Config(app, host="127.0.0.1", port=options.port, log_level="warning")
     with config.bind_socket() as listening:
-        # Bound alone it refuses connections; whoever started this reads the address, and they are queued from now on.
+        # A socket that is only bound refuses connections. From here on they are queued, so the address can be printed.
         listening.listen()
         print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)  # noqa: T201
         uvicorn.Server(config).run(sockets=[listening])

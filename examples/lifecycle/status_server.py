@@ -1,4 +1,4 @@
-"""The status endpoint that Kubeflow Trainer 2.2 gives the pods of a TrainJob: HTTPS, with a token."""
+"""The status endpoint that Kubeflow Trainer 2.2 provides to the pods of a TrainJob: HTTPS, with a token."""
 
 import json
 import ssl
@@ -22,7 +22,7 @@ VARIABLES = (
 
 
 class StatusEndpoint:
-    """The endpoint's address and files as a pod is told of them, and what was posted."""
+    """The environment variables with which a pod finds the endpoint, and what was posted to it."""
 
     def __init__(self, variables: dict[str, str]) -> None:
         self.variables = variables
@@ -34,7 +34,7 @@ def status_endpoint(folder: Path) -> Iterator[StatusEndpoint]:
     """Serve in a thread of this process.
 
     Args:
-        folder: Of certificate and token.
+        folder: Folder of certificate and token.
     """
     key, certificate, token = folder / "key.pem", folder / "certificate.pem", folder / "token"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
@@ -65,7 +65,7 @@ def _handler(endpoint: StatusEndpoint) -> type[BaseHTTPRequestHandler]:
             if self.headers["Authorization"] != f"Bearer {SECRET}" or self.path != PATH:
                 self._answer(401)
                 return
-            # What does not fit the schema of the API is an error here, and the client hears of it.
+            # Content that does not match the schema of the API is an error, which the client sees.
             TrainerV1alpha1UpdateTrainJobStatusRequest.model_validate_json(content, strict=False)
             endpoint.posts.append(json.loads(content)["trainerStatus"])
             self._answer(200)
@@ -76,6 +76,6 @@ def _handler(endpoint: StatusEndpoint) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing: the summary does."""
+            """Print nothing; the summary has what was posted."""
 
     return Handler
