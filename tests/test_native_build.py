@@ -1,6 +1,8 @@
 """The native extension is built by a plain compiler, and says what is wrong where it cannot be."""
 
 import ctypes
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,20 +23,36 @@ def have_compiler() -> bool:
 needs_compiler = pytest.mark.skipif(not have_compiler(), reason="there is no C++ compiler")
 
 
-@pytest.fixture
-def quick_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not optimize what is only loaded: that is nine tenths of the time."""
-    monkeypatch.setattr(build, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in build.FLAGS))
+@pytest.fixture(scope="module")
+def quick_build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Do not optimize what is only loaded, which is nine tenths of the time, nor compile anything twice."""
+    kept, compile_source = tmp_path_factory.mktemp("objects"), build._compile
+    compiled: dict[object, Path] = {}
+
+    def compile_once(compiler: Sequence[str], source: str, target: Path, options: Sequence[str]) -> Path:
+        key = (source, *options)
+        if key not in compiled:
+            compiled[key] = compile_source(compiler, source, kept / f"{len(compiled)}.o", options)
+        return shutil.copy(compiled[key], target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in build.FLAGS))
+        patch.setattr(build, "_compile", compile_once)
+        yield
+
+
+@pytest.fixture(scope="module")
+def built(quick_build: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("built") / "passes.so"
+    compile_library(target)
+    return target
 
 
 @needs_compiler
-@pytest.mark.usefixtures("quick_build")
-def test_a_compiler_is_all_it_takes(tmp_path: Path) -> None:
-    target = tmp_path / "passes.so"
-    compile_library(target)
-    library = native_library(target)
+def test_a_compiler_is_all_it_takes(built: Path) -> None:
+    library = native_library(built)
     assert library is not None and variant_names(library)[-1] == "portable"
-    assert [path.name for path in tmp_path.iterdir()] == ["passes.so"]
+    assert [path.name for path in built.parent.iterdir()] == ["passes.so"]
 
 
 @needs_compiler
@@ -48,13 +66,13 @@ def test_compilers_need_not_know_bfloat16(kind: str, tmp_path: Path, monkeypatch
 
 
 @needs_compiler
-@pytest.mark.usefixtures("quick_build")
-def test_extension_of_other_sources_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(build, "fingerprint", lambda: "that of an earlier version")
-        compile_library(tmp_path / "passes.so")
-    assert ctypes.CDLL(str(tmp_path / "passes.so")) is not None
-    assert native_library(tmp_path / "passes.so") is None
+def test_extension_of_other_sources_is_none(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = shutil.copy(built, tmp_path / "passes.so")
+    sources = shutil.copytree(build.SOURCES, tmp_path / "src")
+    (sources / "adamw.cpp").write_text("// of a later version")
+    monkeypatch.setattr(build, "SOURCES", sources)
+    assert ctypes.CDLL(str(other)) is not None
+    assert native_library(other) is None
 
 
 def test_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
