@@ -35,11 +35,11 @@ CONFIG = TrainConfig(
 )
 
 
-def write_rows(folder: Path) -> Path:
+def write_rows(folder: Path, rows: int = ROWS) -> Path:
     """Prepare rows that take seconds to train on, with few evaluations."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(ROWS, 6)).astype(np.float32)
-    y = (x[:, 0] * x[:, 1] + 0.5 * x[:, 2] + rng.normal(size=ROWS) > 1).astype(np.int8)
+    x = rng.normal(size=(rows, 6)).astype(np.float32)
+    y = (x[:, 0] * x[:, 1] + 0.5 * x[:, 2] + rng.normal(size=rows) > 1).astype(np.int8)
     pq.write_table(pa.table({**{f"x{i}": x[:, i] for i in range(6)}, "label": y}), folder / "rows.parquet")
     prepare(folder / "rows.parquet", folder / "data", PrepareConfig(label=("label",)))
     return folder / "data"

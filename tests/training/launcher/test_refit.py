@@ -7,14 +7,14 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from sklearn.datasets import load_breast_cancer
 
-from dkan_core import ConfigError, FastKANClassifier, TrainConfig, edit, evaluate, train
+from dkan_core import ConfigError, FastKANClassifier, TrainConfig, TrainResult, edit, evaluate, train
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
 from dkan_core.model.additive import AdditiveFastKAN
@@ -27,24 +27,36 @@ from dkan_core.training.setup.refit_choices import CALIBRATION, Choices
 from tests.additive_data import prepare_rows
 from tests.training.faults import slow_steps
 from tests.training.processes import Background, wait_until
-from tests.training.runs import CONFIG
+from tests.training.runs import CONFIG, write_rows
 
 # The best epoch is not the last: a second training of all epochs would be another.
 SMALL = TrainConfig(model="auto", members=2, hidden=(8,), epochs=4, learning_rate=0.05, device="cpu", workers=1)
 TWICE = replace(CONFIG, epochs=2, refit=True)
 
 
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_rows(tmp_path_factory.mktemp("rows"), 2_000)
+
+
+@pytest.fixture(scope="module")
+def small(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """A run without a second training."""
+    return train(rows, tmp_path_factory.mktemp("small") / "run", SMALL)
+
+
+@pytest.fixture(scope="module")
+def refitted(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    """The same run with one."""
+    return train(rows, tmp_path_factory.mktemp("refitted") / "run", replace(SMALL, refit=True))
+
+
 def weights(model: str | Path) -> bytes:
     return (Path(model) / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("model", ["auto", "additive"])
-def test_model_is_of_all_rows_and_what_validation_chose_stays(
-    rows: Path, tmp_path: Path, model: Literal["auto", "additive"]
-) -> None:
-    config = replace(SMALL, model=model, hidden=() if model == "additive" else SMALL.hidden)
-    first = train(rows, tmp_path / "first", config)
-    both = train(rows, tmp_path / "both", replace(config, refit=True))
+def check_refitted(rows: Path, first: TrainResult, both: TrainResult) -> None:
+    """Check that a model is of all rows, and that what was chosen on valid is that of the first one."""
     splits = read_manifest(rows).splits
     assert both.metrics["refit_rows"] == splits["train"].rows + splits["valid"].rows
     assert both.metrics["data"] == first.metrics["data"] and both.metrics["labels"] == first.metrics["labels"]
@@ -52,26 +64,38 @@ def test_model_is_of_all_rows_and_what_validation_chose_stays(
     assert both.metrics["step"] == first.metrics["step"] and both.metrics["refit_epochs"] == first.metrics["epoch"]
     assert weights(both.model) != weights(first.model)
     assert "second training, on train and valid together" in (Path(both.model) / "README.md").read_text()
-    assert not (tmp_path / "both" / "refit").exists()
-    earlier, later = SavedModel(Path(first.model)), SavedModel(Path(both.model))
-    if model == "additive":
-        assert isinstance(later.module, AdditiveFastKAN) and both.metrics["tables"] == first.metrics["tables"]
-    else:
-        assert isinstance(later.module, BlendedFastKAN) and both.metrics["blend"] == first.metrics["blend"]
-        for name in CALIBRATION:
-            assert getattr(later.module, name).tolist() == getattr(earlier.module, name).tolist()
+    assert not (Path(both.model).parent / "refit").exists()
 
 
-def test_second_training_is_that_of_one_process_on_the_joined_rows(rows: Path, tmp_path: Path) -> None:
-    both = train(rows, tmp_path / "run", replace(SMALL, refit=True))
-    first = train(rows, tmp_path / "first", SMALL)
+def test_model_is_of_all_rows_and_what_validation_chose_stays(
+    rows: Path, small: TrainResult, refitted: TrainResult
+) -> None:
+    check_refitted(rows, small, refitted)
+    earlier, later = (SavedModel(Path(each.model)).module for each in (small, refitted))
+    assert isinstance(later, BlendedFastKAN) and refitted.metrics["blend"] == small.metrics["blend"]
+    for name in CALIBRATION:
+        assert getattr(later, name).tolist() == getattr(earlier, name).tolist()
+
+
+def test_additive_model_is_of_all_rows_and_keeps_its_kind_of_tables(rows: Path, tmp_path: Path) -> None:
+    config = replace(SMALL, model="additive", hidden=())
+    first = train(rows, tmp_path / "first", config)
+    both = train(rows, tmp_path / "both", replace(config, refit=True))
+    check_refitted(rows, first, both)
+    assert isinstance(SavedModel(Path(both.model)).module, AdditiveFastKAN)
+    assert both.metrics["tables"] == first.metrics["tables"]
+
+
+def test_second_training_is_that_of_one_process_on_the_joined_rows(
+    rows: Path, small: TrainResult, refitted: TrainResult
+) -> None:
     manifest = read_manifest(rows)
-    choices = Choices.of(first.metrics, first.history)
+    choices = Choices.of(small.metrics, small.history)
     config, joined = choices.settings(resolve_for(SMALL, manifest)), manifest.with_valid_in_train()
     with open_split(rows, joined, "train") as train_rows, open_split(rows, joined, "valid") as valid_rows:
         alone = train_single(train_rows, valid_rows, joined, config, choices=choices)
-    assert config.epochs == round(first.metrics["epoch"]) and config.schedule_epochs == SMALL.epochs
-    found = load_file(Path(both.model) / "model.safetensors")
+    assert config.epochs == round(small.metrics["epoch"]) < SMALL.epochs == config.schedule_epochs
+    found = load_file(Path(refitted.model) / "model.safetensors")
     assert {name: tensor.tolist() for name, tensor in found.items()} == {
         name: tensor.tolist() for name, tensor in alone.model.state_dict().items()
     }
@@ -97,16 +121,16 @@ def test_choices_are_those_of_the_best_evaluation(rows: Path) -> None:
 
 def test_smoothed_tables_are_smoothed_as_before(tmp_path: Path) -> None:
     """A run that starts from a model has no fit."""
-    rows = prepare_rows(tmp_path)
-    config = TrainConfig(model="additive", members=2, epochs=1, device="cpu", workers=1)
+    rows = prepare_rows(tmp_path, ("label",))
+    config = TrainConfig(model="additive", members=2, epochs=1, pairs="2", device="cpu", workers=1)
     begun = train(rows, tmp_path / "begun", config)
     again = train(rows, tmp_path / "again", replace(config, init_from=begun.model, refit=True))
     assert again.metrics["tables"] == "smoothed" and again.metrics["refit_rows"]
     assert {"curve_penalty", "pair_penalty"} <= again.metrics.keys()
 
 
-def test_finished_run_gets_its_second_training_by_resuming(rows: Path, tmp_path: Path) -> None:
-    expected = weights(train(rows, tmp_path / "at_once", replace(SMALL, refit=True)).model)
+def test_finished_run_gets_its_second_training_by_resuming(rows: Path, refitted: TrainResult, tmp_path: Path) -> None:
+    expected = weights(refitted.model)
     train(rows, tmp_path / "run", SMALL)
     resumed = replace(SMALL, refit=True, resume="auto")
     assert weights(train(rows, tmp_path / "run", resumed).model) == expected
@@ -217,6 +241,7 @@ def test_torchrun_is_refused(rows: Path) -> None:
 
 def test_classifier_is_trained_on_its_held_out_rows_as_well() -> None:
     X, y = load_breast_cancer(return_X_y=True)
+    X = X[:, :6]
     settings: dict[str, Any] = {"hidden": (8,), "members": 2, "epochs": 3, "random_state": 0, "n_jobs": 1}
     first, both = (FastKANClassifier(**settings, refit=refit).fit(X, y) for refit in (False, True))
     assert both.metrics_["refit_rows"] == len(X) and len(both.history_) == len(first.history_) == 3
