@@ -20,6 +20,7 @@ import yaml
 
 from components.image import IMAGE
 from pipelines.compiled import inputs_of
+from tests import warm_python
 
 ROOT = Path(__file__).parents[1]
 PIPELINE = ROOT / "pipelines/training/fastkan_training/pipeline.yaml"
@@ -44,8 +45,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(command: str, folder: Path) -> str:
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def run(command: str, folder: Path, python: str = sys.executable) -> str:
+    environment = {**os.environ, "PATH": f"{Path(python).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -93,7 +94,7 @@ def shape(text: str) -> str:
 @pytest.mark.usefixtures("flights")
 def test_pipeline_runs_without_a_cluster(folder: Path) -> None:
     (command,) = lines_starting("docs/guides/kubeflow.md", "python -m pipelines run --param")
-    printed = run(command, folder)
+    printed = run(command, folder, warm_python.executable())
     (shown,) = [block for block in blocks("README.md", "text") if "test AP" in block]
     assert shape(printed) == shape(shown.partition("\n")[2]), "of `make demo`, after the name of its log"
     report = re.search(r"^report: +(\S+)$", printed, re.MULTILINE)

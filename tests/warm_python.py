@@ -42,6 +42,7 @@ def executable() -> str:
     address, script = Path(folder.name) / "socket", Path(folder.name) / "python3"
     script.write_text(SCRIPT.format(python=sys.executable, address=str(address)))
     script.chmod(0o755)
+    script.with_name("python").symlink_to(script)
     process = warm.server().popen(["-c", SERVER, address], dict(os.environ))
     while not address.exists():
         assert process.poll() is None, process.stderr and process.stderr.read()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from benchmarks.quality.models import MODELS, Budget, Model
 from benchmarks.quality.picture import draw
 from benchmarks.quality.processes import run_limited
 from dkan_core import DataError
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 LABELS = ("label", "label_*")
@@ -303,9 +303,8 @@ def test_whole_run_then_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     folder, out = tmp_path / "sets", tmp_path / "out"
     folder.mkdir()
     pq.write_table(rows(), folder / "tiny.parquet")
-    command = [sys.executable, "-m", "benchmarks.quality", str(folder), "--models", "logistic,dkan", "--seeds", "1"]
-    command += ["--threads", "2", "--max-cpu-seconds", "120", "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = ["-m", "benchmarks.quality", folder, "--models", "logistic,dkan", "--seeds", "1"]
+    done = warm.server().run([*command, "--threads", "2", "--max-cpu-seconds", "120", "--out", out], ROOT)
     assert done.returncode == 0, done.stderr
     content = json.loads((out / "results.json").read_text())
     found = {cell["model"]: cell for cell in content["cells"].values()}

@@ -27,6 +27,7 @@ from dkan_core import (
 from dkan_core.model.architecture import count_trained
 from dkan_core.model.saved_model import SavedModel, save_model
 from dkan_core.model.sketch import sketched_layers
+from dkan_core.training.planning import measuring
 from tests.command import check, dkan
 
 RANK = 3
@@ -141,7 +142,9 @@ def test_columns_that_were_added_are_refused(source: Path, sketched: TrainResult
         train(tmp_path / "data", tmp_path / "run", replace(SKETCHED, hidden=None, init_from=sketched.model))
 
 
-def test_plan_counts_what_is_exchanged(prepared: Path, sketched: TrainResult) -> None:
+def test_plan_counts_what_is_exchanged(prepared: Path, sketched: TrainResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "ROUNDS", 1)
+    monkeypatch.setattr(measuring, "EXCHANGE_REPEATS", 3)
     found = plan(prepared, SKETCHED)
     assert found.measured.parameters == SavedModel(Path(sketched.model)).parameters()
 
