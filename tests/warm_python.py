@@ -1,7 +1,7 @@
 """A ``python3`` whose imports are done, for programs that start others by the path of an interpreter, as kfp does.
 
 It is a script that has ``tests.warm`` fork a process with its arguments, environment, working folder and streams, waits
-for it, and ends with its exit code.
+for it, and ends with its exit code. Nothing is buffered with -u, which torchrun gives, or without it.
 """
 
 import atexit
@@ -24,7 +24,8 @@ SCRIPT = """#!{python} -IS
 import json, os, socket, sys
 link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 link.connect({address!r})
-socket.send_fds(link, [json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()], [0, 1, 2])
+words = [word for word in sys.argv[1:] if word != "-u"]
+socket.send_fds(link, [json.dumps([words, dict(os.environ), os.getcwd()]).encode()], [0, 1, 2])
 sys.exit(int(link.recv(16) or 1))
 """
 SERVER = "import sys; from tests.warm_python import serve; serve(sys.argv[1])"

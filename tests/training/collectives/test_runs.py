@@ -22,6 +22,7 @@ SMALL = TrainConfig(
     blend=False,
     epochs=2,
     hidden=(8,),
+    members=2,
     workers=2,
     device="cpu",
     batch_size=50,

@@ -21,6 +21,7 @@ from dkan_core.training.launcher import torchrun as torchrun_module
 from dkan_core.training.launcher.checkpoints import load_checkpoint
 from dkan_core.training.launcher.torchrun import Ranks
 from dkan_core.training.setup.defaults import resolve
+from tests import warm_python
 from tests.certificates import make_certificate
 from tests.tracking.status_server import serve_status
 from tests.training.processes import LOOPBACKS, UNRESPONSIVE_SECONDS, child_pids, children, listening, wait_until
@@ -38,13 +39,14 @@ CONFIG = TrainConfig(
 TWO = TorchRun(rank=0, size=2, local_rank=0, local_size=2, host="localhost", port=1, agent_has_store=True, attempt="0")
 
 
-def torchrun(prepared: Path, run: Path, config: TrainConfig, *options: str) -> subprocess.Popen[str]:
+def torchrun(prepared: Path, run: Path, config: TrainConfig, *options: str, **env: str) -> subprocess.Popen[str]:
     """Start two ranks."""
     settings = run.with_suffix(".json")
     settings.write_text(json.dumps({key: value for key, value in asdict(config).items() if value is not None}))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options]
     command = [*launcher, "-m", "dkan_core", "train", str(prepared), "--out", str(run), "--config", str(settings)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **env}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
 
 
 @pytest.mark.slow
@@ -53,7 +55,7 @@ def test_two_ranks_equal_a_parameter_server_with_two_workers(
 ) -> None:
     # As in the pods of a TrainJob: every rank knows the address, and the first one alone posts.
     with serve_status(tmp_path, make_certificate(tmp_path), monkeypatch) as status:
-        process = torchrun(prepared, tmp_path / "ranks", CONFIG)
+        process = torchrun(prepared, tmp_path / "ranks", CONFIG, PYTHON_EXEC=warm_python.executable())
         _, output = process.communicate(timeout=UNRESPONSIVE_SECONDS)
     assert process.returncode == 0, output
     percentages = [post["progressPercentage"] for post in status.posts]
