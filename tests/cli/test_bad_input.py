@@ -43,6 +43,12 @@ def flipped_bit(raw: Path) -> None:
     (raw / "b.parquet").write_bytes(content)
 
 
+def name_not_utf8(raw: Path) -> None:
+    content = (raw / "b.parquet").read_bytes()
+    assert b"city" in content
+    (raw / "b.parquet").write_bytes(content.replace(b"city", b"cit\x80"))
+
+
 def emptied(raw: Path) -> None:
     for path in raw.iterdir():
         path.unlink()
@@ -121,6 +127,7 @@ CASES: dict[str, Case] = {
         None,
         r"b\.parquet: not a complete",
     ),
+    "name of other encoding": (name_not_utf8, LABEL, None, r"b\.parquet: not a complete Parquet file .*'utf-8'"),
     "flipped bit": (flipped_bit, LABEL, None, r"b\.parquet: cannot be read to the end"),
     "null feature": (with_column("z", pa.nulls(ROWS, pa.float64())), LABEL, None, r"'z' holds no value .* --drop z"),
     "null text": (

@@ -111,7 +111,7 @@ def open_parquet(path: str, *, whole_groups: bool = False, metadata: pq.FileMeta
                 # Few requests to a bucket; what is fetched stays in memory until the next call.
                 pre_buffer=is_remote(path),
             )
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: not a complete Parquet file ({_first_line(error)})") from error
 
 
