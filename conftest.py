@@ -36,3 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files first that have tests marked slow, those with the most of them before the others."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Leave alone what has been imported and collected: it stays until the end, and is most of what there is."""
+    gc.freeze()

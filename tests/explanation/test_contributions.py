@@ -97,7 +97,7 @@ def test_several_labels_have_contributions_of_their_own(many: tuple[Path, Path])
 
 def test_threads_do_not_share_a_chunk_of_rows(many: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     saved = SavedModel(many[0])
-    rows = pq.read_table(many[0].parent / "rows.parquet").slice(0, 60)
+    rows = pq.read_table(many[0].parent / "rows.parquet").slice(0, 18)
     arrays = saved.preprocessor.transform(rows, "rows")
     explainer = ContributionExplainer(saved.module, saved.preprocessor, CPU)
     finish, seen = explainer._terms.finish, list[int]()

@@ -26,13 +26,14 @@ from dkan_core.tracking.tracker import RunEnd, TrackedRun
 from dkan_core.training.setup.defaults import resolve
 from tests.tracking.conftest import evaluation_at
 from tests.tracking.mlflow_server import serve_mlflow
+from tests.training.faults import slow_steps
 from tests.training.processes import Background, wait_until
 
 pytestmark = pytest.mark.slow
 
 # As the fixture ``trained``.
 CONFIG = TrainConfig(epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
-LONG = replace(CONFIG, epochs=100_000, patience=1_000_000, batch_size=2)
+LONG = replace(CONFIG, epochs=100_000, patience=1_000_000)
 END = RunEnd(status="finished")
 
 
@@ -156,7 +157,7 @@ def test_evaluation_is_logged_with_the_run_that_trained_the_model(
     page = mlflow.artifacts.load_text(f"{run.info.artifact_uri}/test/report.html")
     assert page == (tmp_path / "eval" / "report.html").read_text()
     learned = mlflow.artifacts.load_dict(f"{run.info.artifact_uri}/test/learned.json")
-    assert len(learned["importance"]) == 31 and list(learned["labels"]) == ["label"]
+    assert len(learned["importance"]) == 11 and list(learned["labels"]) == ["label"]
     # One whose run is not known has a run of its own.
     copy = shutil.copytree(logged.model, tmp_path / "published" / "model")
     evaluate(copy, prepared, tmp_path / "other", explain=False)
@@ -166,7 +167,8 @@ def test_evaluation_is_logged_with_the_run_that_trained_the_model(
 
 
 def test_interrupted_run_is_killed_and_goes_on_as_the_same_run(mlflow: Any, prepared: Path, tmp_path: Path) -> None:
-    background = Background(prepared, tmp_path / "run", LONG, tmp_path / "settings.json")
+    slow = slow_steps(tmp_path, until=tmp_path / "never")
+    background = Background(prepared, tmp_path / "run", LONG, tmp_path / "settings.json", **slow)
     try:
         wait_until(lambda: (tmp_path / "run" / "mlflow.json").exists() and background.evaluated() > 1)
         os.kill(background.process.pid, signal.SIGINT)

@@ -177,6 +177,7 @@ def test_labels_that_do_not_fit_are_named() -> None:
 def test_eval_set_may_be_a_list_of_one_pair() -> None:
     """As LightGBM and XGBoost take it."""
     X, y = load_breast_cancer(return_X_y=True)
+    X = X[:, :5]
     settings: dict[str, Any] = {"hidden": (4,), "epochs": 1, "random_state": 0, "n_jobs": 1}
     pair = (X[:100], y[:100])
     first, second = (FastKANClassifier(**settings).fit(X[100:], y[100:], eval_set=given) for given in (pair, [pair]))

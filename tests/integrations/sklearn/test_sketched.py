@@ -9,7 +9,10 @@ import pytest
 from dkan_core import ConfigError, FastKANClassifier
 from dkan_core.model.sketch import sketched_layers
 
-SMALL: dict[str, Any] = {"members": 1, "hidden": (16,), "epochs": 4, "random_state": 0, "n_jobs": 1, "device": "cpu"}
+SMALL: dict[str, Any] = {
+    **{"members": 1, "hidden": (16,), "blend": False, "epochs": 4},
+    **{"random_state": 0, "n_jobs": 1, "device": "cpu"},
+}
 
 
 def rows(count: int = 600) -> tuple[np.ndarray, np.ndarray]:

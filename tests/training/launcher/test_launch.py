@@ -77,7 +77,9 @@ def test_more_workers_compute_the_same_global_batches(
     accumulate: int, slice_weights: tuple[float, ...], prepared: Path, tmp_path: Path
 ) -> None:
     workers = len(slice_weights)
-    config = replace(SMALL, workers=workers, accumulate=accumulate, batch_size=50, slice_weights=slice_weights)
+    config = replace(
+        SMALL, members=2, workers=workers, accumulate=accumulate, batch_size=50, slice_weights=slice_weights
+    )
     result = last_is_best(prepared, tmp_path / "run", config)
     plain = replace(config, epochs=1, accumulate=1, slice_weights=())
     expected = plain_training(prepared, plain).model.state_dict()

@@ -114,11 +114,13 @@ def test_stopped_worker_loses_its_work_unit_and_its_late_push_is_refused(
 
 
 KILL_AT_EVERY_LINE = """
-import time
+import functools, time
 state = {"lines": None}
+@functools.cache
+def file_and_name(path, function):
+    return os.path.basename(path), function
 def trace(frame, event, arg):
-    name = os.path.basename(frame.f_code.co_filename)
-    function = (name, frame.f_code.co_name)
+    function = name, _ = file_and_name(frame.f_code.co_filename, frame.f_code.co_name)
     # What is imported and computed elsewhere goes at its own speed.
     if name not in FILES and function not in (ENTRY, PACED, LAST):
         return None

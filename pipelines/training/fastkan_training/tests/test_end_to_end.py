@@ -29,9 +29,9 @@ def command(out: Path, *parameters: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """569 tumours, 30 measurements each; label 1 is malignant."""
+    """569 tumours, 10 measurements each; label 1 is malignant."""
     data = load_breast_cancer()
-    table = pa.table(dict(zip(data.feature_names, data.data.T, strict=True)))
+    table = pa.table(dict(zip(data.feature_names[:10], data.data.T[:10], strict=True)))
     path = tmp_path_factory.mktemp("raw") / "tumours.parquet"
     pq.write_table(table.append_column("malignant", pa.array(1 - data.target, pa.int8())), path)
     return path
