@@ -6,6 +6,7 @@ as running it. Where the packages are installed with bytecode, that is read, and
 Files with slow tests come first, so that no job begins a long one when the others are about to end.
 """
 
+import atexit
 import gc
 import importlib.util
 import os
@@ -41,3 +42,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Leave alone what has been imported and collected: it stays until the end, and is most of what there is."""
     gc.freeze()
+    # What is left then is reported as leaked.
+    atexit.register(gc.unfreeze)
