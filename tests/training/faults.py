@@ -67,14 +67,8 @@ sys.settrace(trace)
 """
 
 
-SAVE_AT_ONCE = """
-import dkan_core.training.roles.evaluator
-dkan_core.training.roles.evaluator.MAX_SAVING_SHARE = float("inf")
-"""
-
-
 def slow_steps(
-    folder: Path, until: Path, seconds: float = 0.05, *, within: str = "apply_updates", save_at_once: bool = False
+    folder: Path, until: Path, seconds: float = 0.05, *, within: str = "apply_updates", also: str = ""
 ) -> dict[str, str]:
     """Return the environment in which every step takes its time until a file is there.
 
@@ -85,9 +79,9 @@ def slow_steps(
         until: The file.
         seconds: Of a step.
         within: The function that takes the time: one of the server's, or of a worker's.
-        save_at_once: Whether the evaluator saves each better model, however much of the time that takes.
+        also: Further code that every process executes when it begins.
     """
     body = WAIT_IN_EVERY_STEP
     for name, value in {"DONE": str(until), "SECONDS": seconds, "FUNCTION": within}.items():
         body = body.replace(name, repr(value))
-    return inject(folder, body + SAVE_AT_ONCE * save_at_once)
+    return inject(folder, body + also)

@@ -23,7 +23,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "parameter-server": {},
     "average": {"mode": "average", "sync_interval": 4, "ema_decay": 0.9},
     "allreduce": {"strategy": "allreduce"},
-    "additive": {"model": "additive", "hidden": None},
+    "additive": {"model": "additive", "hidden": None, "pairs": "2"},
     # Its steps are the shortest: more of them, to be killed in time.
     "single": {"strategy": "single", "workers": 1, "batch_size": 4},
 }

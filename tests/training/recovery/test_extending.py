@@ -44,7 +44,11 @@ def same_model(first: TrainResult, second: TrainResult) -> bool:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"mode": "average", "sync_interval": 4, "schedule": "exponential"}, {"model": "additive", "hidden": None}],
+    [
+        {},
+        {"mode": "average", "sync_interval": 4, "schedule": "exponential"},
+        {"model": "additive", "hidden": None, "pairs": "2"},
+    ],
     ids=["sync", "average", "additive"],
 )
 def test_finished_run_with_more_epochs_is_the_run_that_had_them_from_the_start(

@@ -33,6 +33,13 @@ def fill(path: Path) -> None:
             file.write(bytes(1024))
 
 
+SAVE_AT_ONCE = """
+import dkan_core.training.roles.evaluator
+dkan_core.training.roles.evaluator.MAX_SAVING_SHARE = float("inf")
+"""
+"""The evaluator saves each better model, however much of the time that takes."""
+
+
 def find_checkpoints(uri: str) -> list[str]:
     fs = fsspec.filesystem("s3")
     fs.invalidate_cache()
@@ -43,7 +50,7 @@ def test_full_disk_is_loud_and_training_goes_on(
     start: Callable[..., Background], calm: TrainResult, small_disk: Path, tmp_path: Path
 ) -> None:
     run, done = small_disk / "run", tmp_path / "done"
-    background = start(run=str(run), **slow_steps(tmp_path, until=done, seconds=0.01, save_at_once=True))
+    background = start(run=str(run), **slow_steps(tmp_path, until=done, seconds=0.01, also=SAVE_AT_ONCE))
     filler = small_disk / "filler"
     try:
         wait_until(lambda: background.evaluated() > 0)

@@ -217,7 +217,7 @@ def test_time_that_processes_need_to_get_ready_is_no_time_of_training(
 ) -> None:
     run, config = tmp_path / "run", replace(CONFIG, epochs=10_000, workers=1, resume="auto")
     first = train(rows, run, replace(config, max_seconds=0.5)).metrics["training"]
-    for name, value in inject(tmp_path, SLOW_START).items():
+    for name, value in slow_steps(tmp_path, until=tmp_path / "never", also=SLOW_START).items():
         monkeypatch.setenv(name, value)
     limit = first["seconds"] + 3
     again = train(rows, run, replace(config, max_seconds=limit)).metrics["training"]
