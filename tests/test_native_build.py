@@ -33,7 +33,7 @@ def quick_build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         key = (source, *options)
         if key not in compiled:
             compiled[key] = compile_source(compiler, source, kept / f"{len(compiled)}.o", options)
-        return shutil.copy(compiled[key], target)
+        return Path(shutil.copy(compiled[key], target))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in build.FLAGS))
