@@ -40,6 +40,10 @@ MEMORY_ADVICE = {
 # A fork server that has not forked for so long is stopped or hangs: forking takes hundredths of a second.
 REPLY_SECONDS = 30.0
 
+# So many processes in a row may fail to start from fork servers that could: for about a minute, as a limit on processes
+# may be reached for a moment only.
+MAX_FAILED_FORKS = 10
+
 # Between two polls of a process that ends or starts: short beside both, which take hundredths of a second.
 LOOK_SECONDS = 0.01
 
@@ -74,6 +78,7 @@ class ForkServer:
     def __init__(self) -> None:
         self._children: list[Child] = []
         self._deaths = 0
+        self._failed_forks = 0
         self._due = 0.0
         self._ready = False
         # Children come from processes in between that end at once; the kernel hands them to whoever adopts orphans.
@@ -126,7 +131,11 @@ class ForkServer:
         return child
 
     def try_spawn(self, spec: ProcessSpec, log: Path) -> "Child | None":
-        """Start a process that runs a spec, if that can be done now."""
+        """Start a process that runs a spec, if that can be done now.
+
+        Raises:
+            TrainingError: None can be started, as often as it is tried.
+        """
         if not self.is_ready():
             return None
         ours, theirs = channel_pair()
@@ -146,11 +155,17 @@ class ForkServer:
             self._process.wait()
             channel.close()
             os.close(text)
+            self._failed_forks += 1
+            if self._failed_forks == MAX_FAILED_FORKS:
+                raise TrainingError(
+                    f"{spec.name} cannot start: {MAX_FAILED_FORKS} attempts to fork it have failed; the usual cause "
+                    "is a limit on processes (ulimit -u; of a container, its pids limit) or on memory"
+                )
             return None
         child = Child(spec, channel, pid, text, log, start)
         # Only those that run: a process that is replaced often must not fill the list.
         self._children = [*(each for each in self._children if each.exit_code is None), child]
-        self._deaths = 0
+        self._deaths = self._failed_forks = 0
         with suppress(OSError):
             ours.sendall(GO)
         return child

@@ -73,7 +73,8 @@ def fork_ahead() -> Iterator[None]:
     is_new = not has_torch()
     import_ahead()
     if is_new and _can_fork():
-        _ahead.append(_fork())
+        with suppress(OSError):  # a limit on processes: said when the run starts its own, if it still holds then
+            _ahead.append(_fork())
     try:
         yield
     finally:

@@ -89,6 +89,7 @@ KNOWN = "fork_server_start.has_torch = lambda: False"
             3,
             id="another thread",
         ),
+        pytest.param(f"{KNOWN}; os.fork = lambda: os.open('/dev/full/x', 0)", True, 3, id="no process can be had"),
         pytest.param(f"{KNOWN}; torch.set_num_threads(2); torch.ones(10**6).exp()", True, 3, id="torch computed"),
     ],
 )

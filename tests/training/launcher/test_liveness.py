@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +18,9 @@ import numpy.typing as npt
 import pytest
 
 from dkan_core import TrainResult, train
+from dkan_core.errors import TrainingError
 from dkan_core.training.communication.rendezvous import PEER_LOST
-from dkan_core.training.launcher import liveness, supervisor
+from dkan_core.training.launcher import child_processes, liveness, supervisor
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.liveness import MAX_FAILED_STARTS, LivenessCounters, ProcessRecord
 from dkan_core.training.launcher.supervisor import Supervisor
@@ -171,6 +174,25 @@ def test_ctrl_c_ends_a_run_whose_server_and_evaluator_are_stopped(start: Callabl
     for name in ("server", "evaluator"):
         assert f"{name} is unresponsive; killing it" in output
     assert background.history()[-1]["step"] == facts(background.run)["steps"] < STEPS
+
+
+# A fork server that can begin but not fork, as with a limit on processes.
+CANNOT_FORK = "import socket, sys; link = socket.socket(fileno=int(sys.argv[1])); link.sendall(b'{}\\n'); link.recv(1)"
+
+
+def test_fork_server_that_cannot_fork_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(handle: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", CANNOT_FORK, str(handle)], pass_fds=(handle,))
+
+    monkeypatch.setattr(child_processes, "launch_fork_server", launch)
+    monkeypatch.setattr(child_processes, "MAX_FAILED_FORKS", 3)
+    spec = ProcessSpec(role="server", **SPEC)
+    with (
+        ForkServer() as fork_server,
+        pytest.raises(TrainingError, match=r"server cannot start: 3 attempts .*ulimit -u"),
+    ):
+        # Of no use to the server: it is never there.
+        fork_server.spawn(replace(spec, memory=0), tmp_path / "log")
 
 
 def test_advice_is_that_of_the_role_that_died(tmp_path: Path) -> None:
