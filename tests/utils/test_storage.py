@@ -1,5 +1,6 @@
 """Outputs appear whole or not at all: exceptions, SIGKILL, a full disk, somebody else's folder."""
 
+import errno
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from fsspec import AbstractFileSystem
 from dkan_core import DataError, OutputError
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.loading.loader import open_split
+from dkan_core.errors import DkanError
 from dkan_core.utils.storage.files import write_atomic, write_json
 from dkan_core.utils.storage.outputs import PARTIAL
 from dkan_core.utils.storage.paths import path_inside
@@ -80,6 +82,21 @@ def test_failure_to_read_is_not_called_one_to_write(tmp_path: Path, staged: str)
     with pytest.raises(OutputError, match=f"{out}: cannot be written \\(No"), stage(out, staged) as place:
         (place / "a/b").write_text("x")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("staged", ["folder", "file"])
+def test_limit_of_the_process_is_not_called_a_failure_to_write(tmp_path: Path, staged: str) -> None:
+    message = r"^Too many open files: raise the limit .*ulimit -n"
+    with pytest.raises(DkanError, match=message) as caught, stage(tmp_path / "out", staged):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    assert caught.value.exit_code == 1 and os.listdir(tmp_path) == []
+
+
+def test_file_in_a_read_only_folder_is_named_as_it_was_asked_for(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    out = small_disk / "scores.csv"
+    with pytest.raises(OutputError, match=f"^{out}: cannot be written \\(Read-only"), staged_file(out):
+        pass
 
 
 def stage(out: Path, staged: str) -> AbstractContextManager[Path]:
@@ -142,6 +159,13 @@ def test_staged_file_is_whole_or_nothing(tmp_path: Path) -> None:
         assert files(out.parent) == {"out.txt": text}
     with pytest.raises(OutputError, match="is a folder"), staged_file(out.parent):
         pass
+
+
+def test_name_as_long_as_file_systems_allow_can_be_written(tmp_path: Path) -> None:
+    out = tmp_path / f"{'分' * 83}.csv"
+    with staged_file(out) as aside:
+        aside.write_text("x")
+    assert len(os.fsencode(out.name)) == 253 and os.listdir(tmp_path) == [out.name]
 
 
 def test_planted_links_are_not_followed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from dkan_core.training.launcher.checkpoints import CHECKPOINTS, clear_checkpoin
 from dkan_core.training.launcher.run import LOGS
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
 from dkan_core.training.state.checkpoint_file import Checkpoint
-from dkan_core.utils.storage.failures import output_error
+from dkan_core.utils.storage.failures import failure_inside
 from dkan_core.utils.storage.files import read_if_there, remove
 from dkan_core.utils.storage.outputs import PARTIAL, check_file_is_ours, check_free, entries, leftovers
 from dkan_core.utils.storage.paths import is_remote, local_path
@@ -103,7 +103,7 @@ def local_run_folder(run: str | Path) -> Iterator[Path]:
         try:
             yield local_path(run)
         except OSError as error:
-            raise output_error(run, error) from error
+            raise failure_inside(run, local_path(run), error) from error
         return
     with tempfile.TemporaryDirectory(prefix="dkan-") as folder:
         try:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dkan_core.config.resolved import ResolvedTrainConfig
+from dkan_core.errors import ConfigError
 from dkan_core.training.state.ledger import Ledger
 
 # All slots together, beyond the minimum; the evaluator may fall behind by that much before snapshots are skipped.
@@ -336,10 +337,21 @@ class SharedMemory:
 
 
 def create_memory(shape: MemoryShape) -> SharedMemory:
-    """Create the shared file, all zeros."""
+    """Create the shared file, all zeros.
+
+    Raises:
+        ConfigError: A limit of the process is lower than what the file takes.
+    """
     handle = anonymous_file("dkan-memory")
-    os.ftruncate(handle, _size(shape))
-    return SharedMemory(handle, shape)
+    try:
+        os.ftruncate(handle, _size(shape))
+        return SharedMemory(handle, shape)
+    except OSError as error:
+        os.close(handle)
+        raise ConfigError(
+            f"{_size(shape) / 1e9:.2f} GB of shared memory cannot be had ({error.strerror}); raise the limits on "
+            "the size of files (ulimit -f) and on memory (ulimit -v), or lower members, hidden or workers"
+        ) from error
 
 
 def anonymous_file(name: str) -> int:

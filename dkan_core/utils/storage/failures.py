@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dkan_core.errors import DataError, DkanError, OutputError, UserError
+from dkan_core.errors import DataError, DkanError, OutputError
 from dkan_core.utils.storage.paths import is_remote
 
 
@@ -38,6 +38,15 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
+# What no folder is to blame for: a limit of the process, by errno, and what to change.
+LIMITS = {
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
+    errno.EAGAIN: "raise the limit on processes and threads (ulimit -u; of a container, its pids limit)",
+    errno.ENOMEM: "give more memory (ulimit -v; of a container, its memory limit)",
+}
+
+
 def output_error(path: str | Path, error: OSError) -> OutputError:
     """Describe why ``path`` could not be written."""
     # Said plainly: people meet it more often than the others, and nothing but room mends it.
@@ -46,8 +55,10 @@ def output_error(path: str | Path, error: OSError) -> OutputError:
     return OutputError(f"{path}: cannot be written ({error.strerror or error})")
 
 
-def failure_inside(out: str | Path, place: Path, error: OSError) -> UserError:
-    """Describe an error inside a staged block: of the output, unless it names a file in another place.
+def failure_inside(out: str | Path, place: Path, error: OSError) -> DkanError:
+    """Describe an error inside a block that writes an output: of the output, unless it is of something else.
+
+    A limit that was reached is no file's fault, and a file that the error names may lie in another place.
 
     Args:
         out: Where the output goes, for messages.
@@ -55,7 +66,8 @@ def failure_inside(out: str | Path, place: Path, error: OSError) -> UserError:
         error: What was raised in it.
     """
     if not isinstance(error.filename, str):
-        return output_error(out, error)
+        limit = LIMITS.get(error.errno or 0)
+        return DkanError(f"{error.strerror}: {limit}") if limit else output_error(out, error)
     named, place = Path(error.filename).absolute(), place.absolute()
     # A folder above counts as the output, too: it is the one that could not be made.
     if named.is_relative_to(place) or place.is_relative_to(named):

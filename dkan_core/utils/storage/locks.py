@@ -17,7 +17,7 @@ from dkan_core.errors import OutputError
 
 # In the folder that is held, so that it is seen on every path that leads there.
 LOCK = ".lock"
-# Characters of a file's name that the name of its aside repeats: file systems allow 255 bytes.
+# Bytes of a file's name that the name of its aside repeats: file systems allow 255.
 MAX_KEPT_NAME = 200
 
 # The name of the target is in it, so that what a killed process has left is known by it.
@@ -93,12 +93,16 @@ def held_aside(target: Path) -> Iterator[Path]:
     never write to the same one. Those that killed processes have left are removed.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be made; the error names ``target``.
     """
     _remove_stale(target)
     while True:
-        aside = target.with_name(f".{target.name[:MAX_KEPT_NAME]}.{secrets.token_hex(8)}.partial")
-        handle = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        aside = target.with_name(f".{_kept(target.name)}.{secrets.token_hex(8)}.partial")
+        try:
+            handle = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            error.filename = str(target)
+            raise
         _lock(handle, wait=True)
         if _is_there(handle, aside):
             break
@@ -117,7 +121,11 @@ def is_aside(name: str, target: str) -> bool:
     (True, False)
     """
     found = _ASIDE.fullmatch(name)
-    return found is not None and found[1] == target[:MAX_KEPT_NAME]
+    return found is not None and found[1] == _kept(target)
+
+
+def _kept(name: str) -> str:
+    return os.fsencode(name)[:MAX_KEPT_NAME].decode(errors="ignore")
 
 
 def _remove_stale(target: Path) -> None:

@@ -1,6 +1,8 @@
 """What a run removes from its folder is a run's: files of the same names that are somebody's own stay."""
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from dkan_core import OutputError, TrainConfig, TrainResult, evaluate, train
-from dkan_core.errors import DataError
+from dkan_core.errors import DataError, DkanError
 from dkan_core.model.model_folder import MODEL_FILES
 from dkan_core.model.saved_model import write_model_files
-from dkan_core.training.launcher.run_folder import check_replaceable, check_run_folder
+from dkan_core.training.launcher.run_folder import check_replaceable, check_run_folder, local_run_folder
 
 CONFIG = TrainConfig(blend=False, epochs=8, hidden=(8,), workers=1, device="cpu", batch_size=64, learning_rate=0.02)
 
@@ -124,3 +126,11 @@ def test_history_that_breaks_off_is_read_up_to_there(prepared: Path, trained: Tr
     resumed = train(prepared, run, replace(CONFIG, resume="auto"))
     assert resumed.history == trained.history
     assert [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()] == trained.history
+
+
+@pytest.mark.parametrize(
+    ("number", "message"), [(errno.EAGAIN, "^Resource .*: raise the limit on proc"), (errno.ENOSPC, "run: the disk is")]
+)
+def test_limit_of_the_process_is_no_fault_of_the_folder(tmp_path: Path, number: int, message: str) -> None:
+    with pytest.raises(DkanError, match=message), local_run_folder(tmp_path / "run"):
+        raise OSError(number, os.strerror(number))

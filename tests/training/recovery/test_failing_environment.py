@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -153,6 +154,16 @@ def test_memory_that_does_not_suffice_is_said_before_the_start(
     monkeypatch.setattr("dkan_core.utils.resources.CGROUP_MEMORY", ((limit, used),))
     with pytest.raises(ConfigError, match=r"parameters and 2 workers need .* GB of shared memory, and 0\.0"):
         train(rows, tmp_path / "run", CONFIG)
+
+
+def test_memory_above_a_limit_of_the_process_is_named(rows: Path, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"GB of shared memory cannot be had \(File too large\).*ulimit -f"):
+            train(rows, tmp_path / "run", CONFIG)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_rate_that_is_far_too_high_is_backed_off_and_the_best_is_finite(rows: Path, tmp_path: Path) -> None:
