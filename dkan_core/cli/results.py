@@ -39,14 +39,24 @@ def result_printer(json_file: str | None, *, overwrite: bool) -> Iterator[ShowRe
     with staged_file(file) if file else nullcontext() as aside:
 
         def show(facts: dict[str, Any], text: object = None) -> None:
-            if json_file == STDOUT:
-                typer.echo(json_text(facts), nl=False)
-            elif text is not None:
-                typer.echo(text)
+            shown = json_text(facts).rstrip("\n") if json_file == STDOUT else text
+            if shown is not None:
+                _print(shown)
             if aside:
                 aside.write_text(json_text(facts), encoding="utf-8")
 
         yield show
+
+
+def _print(text: object) -> None:
+    from dkan_core.errors import OutputError
+
+    try:
+        typer.echo(text)
+    except BrokenPipeError:  # nobody reads on, which is no failure to write
+        raise
+    except OSError as error:
+        raise OutputError(f"standard output: cannot be written ({error.strerror})") from error
 
 
 def fail(message: object, code: int) -> NoReturn:

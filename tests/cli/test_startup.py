@@ -55,6 +55,18 @@ def test_completion_imports_nothing_to_compute_with(tmp_path: Path, line: str, c
     assert not modules & (COMPUTING | DATA)
 
 
+def test_result_that_standard_output_does_not_take_is_said(source: Path) -> None:
+    words = ["inspect", str(source), "--json", "-", "--quiet"]
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        done = subprocess.run(
+            [sys.executable, "-m", "dkan_core", *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: standard output: cannot be written (No space left on device)\n",
+    )
+
+
 def test_preparing_imports_no_torch(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [0.5, 1.5, 2.5, 3.5] * 50, "label": [0, 1] * 100}), tmp_path / "rows.parquet")
     _, modules = run_command(
