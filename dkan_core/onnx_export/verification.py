@@ -4,6 +4,7 @@ Shape suffixes: N rows, L labels.
 """
 
 import itertools
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,6 +60,8 @@ def largest_difference(content: bytes, saved: SavedModel, missing_text: str) -> 
 
 
 def _session(content: bytes) -> Any:
+    # Read at the import: it would report its use to its makers, and keep what it has to say in the user's home.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,6 +1,9 @@
 """``export``: the file gives the probabilities of ``predict``, for every kind of column and of model."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dkan_core import ConfigError, DataError, OutputError, PrepareConfig, TrainConfig, export, predict, prepare, train
+from dkan_core import (
+    ConfigError,
+    DataError,
+    OutputError,
+    PrepareConfig,
+    TrainConfig,
+    TrainResult,
+    export,
+    predict,
+    prepare,
+    train,
+)
 from dkan_core.evaluation.prediction import score
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.onnx_export import export as export_module
@@ -264,3 +278,13 @@ def test_any_rows_have_the_same_probabilities(rows: list[dict[str, Any]], export
     wanted = score(saved.module, saved.preprocessor.transform(batch, "rows"), torch.device("cpu"))
     (found,) = opened.run(None, verification.graph_inputs(batch, saved.preprocessor, ""))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+def test_export_leaves_nothing_in_the_home(trained: TrainResult, tmp_path: Path) -> None:
+    """Where onnxruntime keeps what it would report to its makers."""
+    home = tmp_path / "home"
+    home.mkdir()
+    command = [sys.executable, "-m", "dkan_core", "export", trained.model, "--out", str(tmp_path / "model.onnx")]
+    env = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    subprocess.run(command, env={**env, "HOME": str(home)}, check=True, capture_output=True)
+    assert os.listdir(home) == []
