@@ -44,6 +44,12 @@ def test_same_bytes_in_whatever_order_files_are_given(tmp_path: Path) -> None:
     assert all(output == outputs[0] for output in outputs)
 
 
+def test_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    write(make_rows(), tmp_path, files=1)[0].rename(tmp_path / "caf\udce9.parquet")
+    with pytest.raises(DataError, match=r"caf\udce9\.parquet: cannot be read \('utf-8' codec"):
+        prepare(tmp_path, tmp_path / "out", CONFIG)
+
+
 @pytest.mark.parametrize("rows", [pa.table({"x": [1]}), np.zeros((2, 2)), [pa.table({"x": [1]})], None])
 def test_rows_in_memory_are_no_sources(rows: Any, tmp_path: Path) -> None:
     several = rows if isinstance(rows, list) else [rows]

@@ -18,7 +18,8 @@ def readable(uri: str | Path) -> Iterator[None]:
         raise
     except Exception as error:
         # Remote file systems raise what their client library raises: missing credentials are no OSError.
-        if not is_remote(uri) and not isinstance(error, OSError):
+        # A name that is not UTF-8 is none for Arrow.
+        if not is_remote(uri) and not isinstance(error, OSError | UnicodeEncodeError):
             raise
         raise DataError(f"{uri}: cannot be read ({_reason(error)})") from error
 
