@@ -17,7 +17,7 @@ from dkan_core.cli.results import fail
 from dkan_core.cli.verification import verify
 from dkan_core.cli.workflow import app, evaluate, explain, export, predict, prepare, serve, train
 from dkan_core.errors import DkanError
-from dkan_core.utils.signals import exit_once
+from dkan_core.utils.signals import exit_on_hangup, exit_once
 
 __all__ = [
     "app",
@@ -62,6 +62,7 @@ def options(
 def main() -> None:
     """Run the command; an error of ours is one message and its exit code."""
     signal.signal(signal.SIGTERM, exit_once)
+    exit_on_hangup()
     # numpy has only small matrices to multiply here, and its threads would be in the way of forking.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # pydantic would look through every package that is installed for plugins of its own.

@@ -5,7 +5,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -22,7 +23,25 @@ LOG_SECONDS = 30
 # Columns of a terminal that has room for more than the least.
 WIDE = 110
 
-console = Console(stderr=True)
+
+class _Terminal:
+    """Standard error, without the failure to write to a terminal that is gone: nobody watches it any more."""
+
+    def write(self, text: str) -> None:
+        """Write a text."""
+        with suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """Flush what was written."""
+        with suppress(OSError):
+            sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+console = Console(file=cast(IO[str], _Terminal()))
 logger = logging.getLogger(__name__)
 
 _wanted = True

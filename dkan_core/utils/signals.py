@@ -63,6 +63,12 @@ def hold_signal(number: signal.Signals) -> Iterator[Callable[[], None]]:
                 before(number, came[-1])
 
 
+def exit_on_hangup() -> None:
+    """Handle SIGHUP, as of a closed terminal, as SIGTERM is handled; where nohup has it ignored, it stays so."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+
+
 def exit_once(number: int, _frame: FrameType | None) -> NoReturn:
     """Raise SystemExit, so that the process cleans up, and let no second signal keep it from that.
 

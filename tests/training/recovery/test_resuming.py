@@ -1,6 +1,7 @@
 """A whole run is stopped and goes on: docs/concepts/reliability.md."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -61,6 +62,40 @@ def test_terminated_run_goes_on_to_the_same_bits(
     assert same_history(again.run, calm)
     found, wanted = SavedModel(again.run).metrics, calm.metrics
     assert found["average_precision"] == wanted["average_precision"] and found["step"] == wanted["step"]
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "end"),
+    [("", 143, "SIGTERM"), ("trap '' HUP;", 0, "all epochs done")],
+    ids=["hangup ends the run", "hangup is ignored"],
+)
+def test_closed_terminal_loses_nothing(rows: Path, tmp_path: Path, before: str, code: int, end: str) -> None:
+    run, done = tmp_path / "run", tmp_path / "done"
+    master, terminal = os.openpty()
+    words = f"train {rows} --out {run} --epochs 3 --model fastkan --hidden 8 --workers 2 --device cpu"
+    process = subprocess.Popen(
+        ["setsid", "--ctty", "sh", "-c", f"{before} exec {sys.executable} -m dkan_core {words}"],
+        env={**os.environ, **slow_steps(tmp_path, until=done)},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+    )
+    os.close(terminal)
+
+    def evaluated() -> bool:
+        while select.select([master], [], [], 0)[0]:
+            os.read(master, 1 << 16)  # it would wait for room otherwise
+        return (run / "history.jsonl").exists() and (run / "history.jsonl").read_text() != ""
+
+    try:
+        wait_until(evaluated)
+        os.close(master)
+        time.sleep(1.0)  # what it shows meanwhile has no place to go
+        done.touch()
+        assert process.wait() == code
+    finally:
+        process.kill()
+    assert f"run ended ({end}): " in (run / "logs/train.log").read_text() and any((run / "checkpoints").iterdir())
 
 
 def test_killed_launcher_leaves_nothing_behind_and_the_run_goes_on_in_another_folder(
