@@ -103,6 +103,7 @@ def open_run(
         template = ProcessSpec(
             role="",
             prepared=str(data),
+            fingerprint=manifest.fingerprint,
             run=str(folder),
             config=config,
             model=architecture.to_dict(),

@@ -204,6 +204,7 @@ def _collective_worker_spec(
         device=placement.device_of("collective-worker", rank),
         threads=placement.threads,
         prepared=str(data),
+        fingerprint=manifest.fingerprint,
         run="",
         config=config,
         model=model,

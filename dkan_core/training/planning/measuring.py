@@ -176,6 +176,7 @@ def _process_spec(data: Path, manifest: PreparedData, config: ResolvedTrainConfi
     return ProcessSpec(
         role="gradient-probe",
         prepared=str(data.resolve()),
+        fingerprint=manifest.fingerprint,
         run="",
         config=config,
         model=architecture.to_dict(),

@@ -12,6 +12,7 @@ from dkan_core.data.format.manifest import PreparedData, read_manifest
 from dkan_core.data.format.shard_reader import ShardReader
 from dkan_core.data.loading.loader import open_split
 from dkan_core.data.loading.tiers import place_on_host
+from dkan_core.errors import DataError
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.pinned_buffers import copies_to
 from dkan_core.training.compute.resident_rows import may_lie_on_device
@@ -96,10 +97,16 @@ def read_data(spec: ProcessSpec) -> PreparedData:
     """Return the manifest of a run's data: in a refit, the rows of valid are in train as well.
 
     Raises:
-        DataError: It is missing or damaged.
+        DataError: It is missing or damaged, or that of other data, which were prepared there since the run began.
     """
     manifest = read_manifest(Path(spec.prepared))
-    return manifest if spec.choices is None else manifest.with_valid_in_train()
+    found = manifest if spec.choices is None else manifest.with_valid_in_train()
+    if found.fingerprint != spec.fingerprint:
+        raise DataError(
+            f"{spec.prepared}: holds other data than when the run began; resume the run with the data that it had, or "
+            "start over"
+        )
+    return found
 
 
 def peak_memory_of(device: torch.device) -> Callable[[], int]:

@@ -33,6 +33,9 @@ class ProcessSpec:
     threads: int = 1
 
     prepared: str
+    fingerprint: str = ""
+    """Of the data in ``prepared``; empty where there are none."""
+
     run: str
     config: ResolvedTrainConfig
     model: dict[str, Any]

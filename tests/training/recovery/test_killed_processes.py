@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dkan_core import TrainingError, TrainResult, train
+from dkan_core import PrepareConfig, TrainingError, TrainResult, prepare, train
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.training.roles import evaluator, post_step, training_loop, work_assignment
 from dkan_core.training.state import parameter_store, snapshots
@@ -83,6 +84,26 @@ def test_all_killed_at_once_and_then_the_process_that_they_are_forked_from(
     assert code == 0, output
     assert facts(background.run)["replaced"] == {"worker": 3, "server": 2, "evaluator": 0}
     check_nothing_lost(background.run, train_rows, CONFIG, expected)
+
+
+def test_worker_that_begins_when_the_data_were_replaced_learns_nothing_from_them(
+    start: Callable[..., Background], rows: Path, tmp_path: Path, calm: TrainResult
+) -> None:
+    data, source = tmp_path / "data", rows.parent / "rows.parquet"
+    shutil.copytree(rows, data)
+    slow = slow_steps(tmp_path, until=tmp_path / "never")
+    background = Background(data, tmp_path / "run", CONFIG, tmp_path / "settings.json", cold=False, **slow)
+    try:
+        with ledger_of(background) as ledger:
+            wait_until(lambda: ledger.read().step > STEPS // 14)
+            prepare(source, data, PrepareConfig(label=("label",), seed=1), overwrite=True)
+            background.kill("worker-1")
+        code, output = background.wait()
+    finally:
+        background.end()
+    assert code == 2 and f"error: {data}: holds other data than when the run began" in output
+    again = start(replace(CONFIG, resume="auto"))
+    assert again.wait()[0] == 0 and same_history(again.run, calm)
 
 
 def wait_for_reassignment(ledger: Record[Ledger], before: Ledger) -> None:
