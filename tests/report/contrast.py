@@ -2,16 +2,20 @@
 
 UNREADABLE = """(() => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const parts = (color) => {
+  const once = (compute, known = new Map()) => (key) => {
+    if (!known.has(key)) known.set(key, compute(key));
+    return known.get(key);
+  };
+  const parts = once((color) => {
     canvas.clearRect(0, 0, 1, 1);
     canvas.fillStyle = color;
     canvas.fillRect(0, 0, 1, 1);
     return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
+  });
   const over = ([r, g, b, alpha], below) =>
     [r, g, b].map((part, index) => (part * alpha + below[index] * (255 - alpha)) / 255);
-  const behind = (each) =>
-    each ? over(parts(getComputedStyle(each).backgroundColor), behind(each.parentElement)) : [255, 255, 255];
+  const behind = once((each) =>
+    each ? over(parts(getComputedStyle(each).backgroundColor), behind(each.parentElement)) : [255, 255, 255]);
   const luminance = (color) =>
     color.map((part) => part / 255)
       .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
