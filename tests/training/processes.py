@@ -54,7 +54,9 @@ class Background:
 
     def history(self) -> list[dict[str, Any]]:
         path = self.run / "history.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        # The last one may be half there: it is being written.
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def evaluated(self) -> int:
         return len(self.history())
