@@ -28,7 +28,7 @@ BYTE_SHAPES = {
     "bytes, one of each": (1, 1, 1, 2),
     "bytes, tiles not full": (130, 40, 70, 8),
     "bytes, centers no power of two": (33, 3, 1, 5),
-    "bytes, more inputs and outputs than a tile": (40, 150, 300, 2),
+    "bytes, more inputs and outputs than a tile": (70, 150, 300, 8),
 }
 """Rows, inputs, outputs, centers."""
 
