@@ -31,7 +31,7 @@ from tests.data.sparse_tables import as_bits, as_lists, list_table, make_ones, m
 from tests.data.tables import write
 
 CONFIG = PrepareConfig(label=("y",), drop=("row",))
-TRAIN = TrainConfig(epochs=2, hidden=(8,), members=1, workers=1, dropout=0.0)
+TRAIN = TrainConfig(epochs=2, hidden=(8,), members=1, workers=1, dropout=0.0, device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,8 @@ class Operands:
             out = compute(*leaves, *self.constants)
         # No sum of it over rows is about 0, as the gradient of a bias would be.
         direction = 1 + torch.sin(torch.arange(out.numel(), device=out.device)).view_as(out)
-        found = torch.autograd.grad(out, wanted, direction.to(out.dtype)) if wanted else ()
+        # Of a sum: given the gradient of the result, autograd imports SymPy, which takes a second or more.
+        found = torch.autograd.grad((out.float() * direction).sum(), wanted) if wanted else ()
         return [out.detach(), *found]
 
 
@@ -228,7 +229,7 @@ def _choose(case: Case, operation: Operation, operands: Operands) -> Name:
     path = choices_folder() / f"{hashlib.sha256(repr(astuple(case)).encode()).hexdigest()[:32]}.json"
     kept = _read(path)
     if kept is not None and kept.kernel in operation.candidates and is_right(kept.kernel, operation, operands):
-        logger.info("%s computes %s: the fastest of an earlier run", kept.kernel, case)
+        logger.debug("%s computes %s: the fastest of an earlier run", kept.kernel, case)
         return kept.kernel
     seconds = _times(case, operation, operands)
     if not seconds:
@@ -242,7 +243,7 @@ def _choose(case: Case, operation: Operation, operands: Operands) -> Name:
         best = next(iter(seconds))
     elif kept.kernel in seconds:
         best = kept.kernel
-    logger.info("%s computes %s: %s", best, case, figures)
+    logger.debug("%s computes %s: %s", best, case, figures)
     return best
 
 

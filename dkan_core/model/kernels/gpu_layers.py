@@ -59,7 +59,8 @@ def hidden_layer(
     networks, rows, inputs = x_NBI.shape
     centers = len(centers_G)
     outputs = weights[2].shape[-2]
-    fits = outputs == 1 and centers & (centers - 1) == 0 and inputs * centers <= MAX_BASIS
+    # A single input is its own mean: the formula has a gradient of exactly 0 there, which rounding is measured against.
+    fits = inputs > 1 and outputs == 1 and centers & (centers - 1) == 0 and inputs * centers <= MAX_BASIS
     if rows == 0 or not fits:
         return None
     x_BU = x_NBI.transpose(0, 1).flatten(1)

@@ -81,9 +81,13 @@ class FlightRecorder:
 
 def recorded(device: torch.device) -> dict[str, Any]:
     """Return what torch has recorded in this process, as its JSON holds it."""
-    backend = "nccl" if device.type == "cuda" else "gloo"
     # As JSON: the other form of a dump is a pickle.
-    found: dict[str, Any] = json.loads(c10d._dump_fr_trace_json(backend=backend))
+    try:
+        text = c10d._dump_fr_trace_json(backend="nccl" if device.type == "cuda" else "gloo")
+    except TypeError:
+        # Before 2.15, torch has one recorder for both.
+        text = c10d._dump_fr_trace_json()
+    found: dict[str, Any] = json.loads(text)
     return found
 
 

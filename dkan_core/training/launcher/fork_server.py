@@ -135,6 +135,8 @@ def _run_child(text: int, log: int, launcher: int, *inherited_handles: int) -> i
     name_process(f"dkan {spec.name}")
     # By force: a fork server that was forked from a command has its handlers.
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {spec.name} %(message)s", force=True)
+    # Which of them compute, and how fast.
+    logging.getLogger("dkan_core.model.kernels").setLevel(logging.DEBUG)
     main = importlib.import_module(f"dkan_core.training.{MODULES[spec.role]}").main
     code = _run(partial(main, spec), launcher)
     os.pwrite(text, str(code).encode(), 0)

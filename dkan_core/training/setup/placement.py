@@ -10,6 +10,7 @@ import torch
 from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.errors import ConfigError
 from dkan_core.training.communication.rendezvous import TorchRun
+from dkan_core.utils.hints import counted
 from dkan_core.utils.resources import available_cores
 
 NVIDIA_DRIVER = Path("/dev/nvidiactl")
@@ -65,8 +66,8 @@ def worker_devices(config: TrainConfig) -> list[str]:
         # Several workers on one GPU may be meant, but have to be spelled out: they take its memory several times.
         if workers > gpus:
             raise ConfigError(
-                f"workers {workers}: only {gpus} GPUs are visible; for several workers on one, name each one's device, "
-                "as in --device cuda:0,cuda:0"
+                f"workers {workers}: only {counted(gpus, 'visible GPU')}; for several workers on one, name each one's "
+                "device, as in --device cuda:0,cuda:0"
             )
         return [f"cuda:{rank}" for rank in range(workers)]
     devices = ["cuda:0" if device == "cuda" else device for device in kind.split(",")]

@@ -27,15 +27,10 @@ def test_refusal_of_the_driver_is_no_error(monkeypatch: pytest.MonkeyPatch, capl
 
 
 @pytest.mark.gpu
-def test_shared_memory_is_pinned() -> None:
+def test_shared_memory_is_pinned_once() -> None:
     memory = create_memory(MemoryShape(parameters=5000, workers=1))
     assert pin([*memory.buffers_2KP[:, 0], memory.pushes_WN[0]], CUDA)
     assert torch.from_numpy(memory.pushes_WN[0]).is_pinned()
-
-
-@pytest.mark.gpu
-def test_refusal_of_the_driver_is_no_error_of_the_next_kernel() -> None:
-    memory = create_memory(MemoryShape(parameters=5000, workers=1))
-    # Who is pinned already cannot be pinned again.
-    assert [pin([memory.pushes_WN[0]], CUDA) for _ in range(2)] == [True, False]
+    # The driver refuses what is pinned already, which is no error of the next kernel.
+    assert not pin([memory.pushes_WN[0]], CUDA)
     assert torch.ones(3, device=CUDA).sum().item() == 3
