@@ -20,10 +20,11 @@ from torch.nn import functional as F
 
 from dkan_core.data.encoding.preprocessor import UNSEEN
 from dkan_core.model.blended import BlendedFastKAN
+from dkan_core.model.encoder import BINARY_SCALE
 from dkan_core.model.kernels import radial_linear, table_sum
 from dkan_core.model.kernels.native_input import OneHotGroup
 from dkan_core.model.scores import decode_scores
-from dkan_core.model.tabular import BINARY_SCALE, TabularFastKAN
+from dkan_core.model.tabular import TabularFastKAN
 
 Stored = npt.NDArray[Any]
 """One feature as it is stored, scores or codes; ``(M,)``."""

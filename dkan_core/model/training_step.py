@@ -11,12 +11,13 @@ from torch import Tensor
 
 from dkan_core.model.base import TabularModel
 from dkan_core.model.dropout import RowDropout
+from dkan_core.model.encoder import stored_scores
 from dkan_core.model.ensemble import FastKANEnsemble, MemberLayer
 from dkan_core.model.fastkan import FastKAN, FastKANLayer, RadialBasis
 from dkan_core.model.kernels import can_compute_step
 from dkan_core.model.kernels.native_input import kept_gradients
 from dkan_core.model.kernels.native_step import Gradients, Loss, training_step
-from dkan_core.model.tabular import TabularFastKAN, stored_scores
+from dkan_core.model.tabular import TabularFastKAN
 
 
 class LossTerms(NamedTuple):

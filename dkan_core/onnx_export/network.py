@@ -14,9 +14,10 @@ from dkan_core.data.encoding.preprocessor import FIRST_CODE, MISSING, UNSEEN
 from dkan_core.model.additive import AdditiveFastKAN
 from dkan_core.model.base import TabularModel
 from dkan_core.model.blended import BlendedFastKAN
+from dkan_core.model.encoder import BINARY_SCALE, InputEncoder, OneHotWeights
 from dkan_core.model.ensemble import FastKANEnsemble, MemberLayer
 from dkan_core.model.fastkan import FastKAN, FastKANLayer, RadialBasis
-from dkan_core.model.tabular import BINARY_SCALE, InputEncoder, OneHotWeights, TabularFastKAN
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.onnx_export.additive import add_terms
 from dkan_core.onnx_export.encoding import EncodedColumns
 from dkan_core.onnx_export.graph import Array, Graph

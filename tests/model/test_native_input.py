@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dkan_core.model import tabular
+from dkan_core.model import encoder
 from dkan_core.model.kernels import eager
 from dkan_core.model.kernels.native_input import (
     EmbeddedColumn,
@@ -127,7 +127,7 @@ def test_input_layer_is_used_where_it_is_right(monkeypatch: pytest.MonkeyPatch) 
     codes = torch.stack([torch.randint(5, (90,)), torch.randint(300, (90,))], dim=1).int()
     with torch.no_grad():
         in_one_pass = model.member_logits(numeric, codes)
-        monkeypatch.setattr(tabular, "can_compute_input_layer", lambda *_: False)
+        monkeypatch.setattr(encoder, "can_compute_input_layer", lambda *_: False)
         in_parts = model.member_logits(numeric, codes)
     torch.testing.assert_close(in_one_pass, in_parts, rtol=1e-5, atol=1e-6)
     assert not torch.equal(in_one_pass, in_parts)

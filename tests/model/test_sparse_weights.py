@@ -14,11 +14,12 @@ from dkan_core.evaluation.prediction import score
 from dkan_core.model.architecture import ModelConfig, count_parameters
 from dkan_core.model.base import TabularModel
 from dkan_core.model.build import build_model
+from dkan_core.model.encoder import BINARY_SCALE
 from dkan_core.model.kernels import Kernel, use_kernel
 from dkan_core.model.kernels.native_input import gradients_in_place
 from dkan_core.model.scores import decode_scores
 from dkan_core.model.sparse_weights import SparseWeights
-from dkan_core.model.tabular import BINARY_SCALE, TabularFastKAN
+from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.gradient import MAX_CODE_DECAY, code_decay, decayed_ranges
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for

@@ -1,0 +1,186 @@
+"""What the codes of rows add to a first layer's output, as sums of rows of one table: how a GPU computes it.
+
+An embedding goes through basis and linear maps to a term of its own, so that a code adds the same vector in whatever
+row it stands: as a one-hot weight does. All of these vectors are computed once in a step, for every code instead of
+every row, and a row's are looked up. Where there are many rows, vectors that depend on the same few features are added
+up first, for every joint value of these features: fewer are looked up then.
+
+Shape suffixes: B rows, C coded features, T one-hot groups and embedded columns, V rows of the table, E numbers of all
+embeddings, I inputs that they are, H outputs.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dkan_core.data.encoding.preprocessor import UNSEEN
+from dkan_core.model.kernels.native_input import EmbeddedColumn, OneHotGroup
+
+Integers = npt.NDArray[Any]
+
+JOINT_VALUES = 1024
+"""Joint values, at most, of features that share no group anyway."""
+
+WORTH_JOINING = 50_000
+"""Lookups that two sums instead of one have to save: on an H100, theirs take about as long as the second's launches."""
+
+ABSENT = -1e4
+"""An input whose basis and SiLU are exactly 0, as are their derivatives."""
+
+
+class Places(NamedTuple):
+    """Where rows find their vectors in a table, by their codes."""
+
+    strides_CT: Tensor
+    """float64, which a GPU can multiply, and which is exact."""
+
+    caps_T: Tensor
+    """Codes from here on count as unseen."""
+
+    firsts_T: Tensor
+
+    @classmethod
+    def of_groups(cls, features: int, groups: Sequence[OneHotGroup], device: torch.device) -> "Places":
+        """Return those of groups of coded features."""
+        strides_CT = np.zeros((features, len(groups)))
+        for place, group in enumerate(groups):
+            for feature, stride in group.columns:
+                strides_CT[feature, place] += stride
+        caps = [group.cap or np.iinfo(np.int32).max for group in groups]
+        firsts = [group.first for group in groups]
+        return cls(
+            torch.from_numpy(strides_CT).to(device), *(torch.tensor(each).int().to(device) for each in (caps, firsts))
+        )
+
+    def look_up(self, codes_BC: Tensor) -> Tensor:
+        """Return the places ``(B, T)`` of rows with these codes."""
+        joint_BT = (codes_BC.double() @ self.strides_CT).int()
+        return joint_BT.masked_fill(joint_BT >= self.caps_T, UNSEEN) + self.firsts_T
+
+
+class CodeSums:
+    """Sums the rows of a table that codes stand for.
+
+    Args:
+        cardinalities: Number of codes of each coded feature.
+        groups: Which rows of the table stand for what.
+        device: Of codes and table.
+    """
+
+    def __init__(self, cardinalities: Sequence[int], groups: Sequence[OneHotGroup], device: torch.device) -> None:
+        self._direct = Places.of_groups(len(cardinalities), groups, device)
+        joint: list[OneHotGroup] = []
+        parts: list[Integers] = []
+        for features, own in _by_features(cardinalities, groups).items():
+            merged, parts_JT = _merged(features, [cardinalities[feature] for feature in features], own)
+            joint.append(merged._replace(first=sum(map(len, parts))))
+            parts.append(parts_JT)
+        self._joint = Places.of_groups(len(cardinalities), joint, device)
+        counts = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
+        flat = np.concatenate([part.ravel() for part in parts])
+        self._parts, self._starts = (
+            torch.from_numpy(each.astype(np.int32)).to(device) for each in (flat, np.cumsum(counts) - counts)
+        )
+        self._saved_per_row = len(groups) - len(joint)
+
+    def __call__(self, codes_BC: Tensor, table_VH: Tensor) -> Tensor:
+        """Return for each row the sum ``(B, H)``.
+
+        Args:
+            codes_BC: ``(B, C)`` int32.
+            table_VH: The table.
+        """
+        places = self._direct
+        if self._saved_per_row * len(codes_BC) > len(self._parts) + WORTH_JOINING:
+            table_VH = F.embedding_bag(self._parts, table_VH, self._starts, mode="sum")
+            places = self._joint
+        return F.embedding_bag(places.look_up(codes_BC), table_VH, mode="sum")
+
+
+def shared_features(cardinalities: Sequence[int], groups: Sequence[OneHotGroup]) -> list[frozenset[int]]:
+    """Return sets of features, one of which contains those of each group; few, and of few joint values.
+
+    Args:
+        cardinalities: Number of codes of each coded feature.
+        groups: What is to be contained.
+
+    >>> cross = [OneHotGroup(0, 12, 0, [(0, 4), (1, 1)])]
+    >>> alone = [OneHotGroup(0, 3, 0, [(feature, 1)]) for feature in range(5)]
+    >>> [sorted(each) for each in shared_features([3, 4, 9, 5, 2000], cross + alone)]
+    [[0, 1], [2, 3], [4]]
+    """
+    sets = {frozenset(feature for feature, _ in group.columns) for group in groups}
+    found: list[frozenset[int]] = []
+    for crossed in sorted((each for each in sets if len(each) > 1), key=lambda each: (-len(each), sorted(each))):
+        if not any(crossed <= other for other in found):
+            found.append(crossed)
+    alone = frozenset().union(*sets).difference(*found)
+    together: list[int] = []
+    for feature in sorted(alone, key=lambda each: (cardinalities[each], each)):
+        if together and math.prod(cardinalities[each] for each in (*together, feature)) > JOINT_VALUES:
+            found.append(frozenset(together))
+            together = []
+        together.append(feature)
+    return [*found, frozenset(together)] if together else found
+
+
+def _by_features(
+    cardinalities: Sequence[int], groups: Sequence[OneHotGroup]
+) -> dict[tuple[int, ...], list[OneHotGroup]]:
+    """Return the groups by the set of features that they share."""
+    found: dict[tuple[int, ...], list[OneHotGroup]] = {
+        tuple(sorted(features)): [] for features in shared_features(cardinalities, groups)
+    }
+    for group in groups:
+        features = {feature for feature, _ in group.columns}
+        next(own for shared, own in found.items() if features <= {*shared}).append(group)
+    return found
+
+
+def _merged(
+    features: Sequence[int], sizes: Sequence[int], groups: Sequence[OneHotGroup]
+) -> tuple[OneHotGroup, Integers]:
+    """Return one group in the place of several, and the rows ``(joint values, groups)`` of which its own are sums."""
+    if len(groups) == 1:
+        return groups[0], groups[0].first + np.arange(groups[0].rows)[:, None]
+    codes = dict(zip(features, np.indices(sizes).reshape(len(sizes), -1), strict=True))
+    places = []
+    for group in groups:
+        joint = functools.reduce(np.add, (codes[feature] * stride for feature, stride in group.columns))
+        places.append(group.first + (np.where(joint < group.cap, joint, UNSEEN) if group.cap else joint))
+    strides = [math.prod(sizes[place + 1 :]) for place in range(len(sizes))]
+    return OneHotGroup(0, math.prod(sizes), 0, list(zip(features, strides, strict=True))), np.stack(places, axis=1)
+
+
+class EmbeddingInputs:
+    """Lays embeddings out as inputs of a first layer, a row for every code: all other inputs are absent.
+
+    Args:
+        columns: The embedded columns, in the order of the layer's inputs.
+        device: Of the embeddings.
+    """
+
+    def __init__(self, columns: Sequence[EmbeddedColumn], device: torch.device) -> None:
+        width = sum(column.width for column in columns)
+        starts = itertools.accumulate((column.width for column in columns), initial=0)
+        firsts = itertools.accumulate((column.codes for column in columns), initial=0)
+        places = [
+            ((first + np.arange(column.codes))[:, None] * width + start + np.arange(column.width)).ravel()
+            for column, start, first in zip(columns, starts, firsts, strict=False)
+        ]
+        rows = sum(column.codes for column in columns)
+        self._places_E = torch.from_numpy(np.concatenate(places)).to(device)
+        self._absent_VI = torch.full((rows, width), ABSENT, device=device)
+
+    def lay_out(self, tables: Sequence[Tensor]) -> Tensor:
+        """Return the inputs ``(V, I)``, given the embeddings of each column."""
+        values_E = torch.cat([table.flatten() for table in tables])
+        return self._absent_VI.flatten().scatter(0, self._places_E, values_E).view_as(self._absent_VI)

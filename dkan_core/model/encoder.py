@@ -1,0 +1,273 @@
+"""How prepared rows enter a network: scores and embeddings go through the basis, binary values and one-hots past it.
+
+Shape suffixes: B rows, F numeric features, C coded features, T one-hot groups, H the first layer's outputs over all
+members.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dkan_core.data.encoding.preprocessor import FIRST_CODE, UNSEEN
+from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embedding_width, sparse_rows
+from dkan_core.model.dropout import RowDropout
+from dkan_core.model.fastkan import FastKANLayer
+from dkan_core.model.gpu_first_layer import GpuFirstLayer
+from dkan_core.model.kernels import KernelModule, can_compute_input_layer, table_sum
+from dkan_core.model.kernels.native_input import EmbeddedColumn, InputLayout, InputWeights, OneHotGroup, input_layer
+from dkan_core.model.scores import decode_scores
+from dkan_core.model.sparse_weights import SparseWeights
+
+# A binary input has one weight where a curved one has nine that learn together: it is larger instead.
+BINARY_SCALE = 3.0
+
+
+def stored_scores(numeric_BF: Tensor | None) -> Tensor | None:
+    """Return scores as a first layer takes them: bytes as they are stored, others decoded."""
+    return numeric_BF if numeric_BF is None or numeric_BF.dtype == torch.uint8 else decode_scores(numeric_BF)
+
+
+class OneHotWeights(KernelModule):
+    """A vector for every joint value of each group of coded features, summed over the groups.
+
+    Args:
+        cardinalities: Number of codes of each coded feature; by itself a feature keeps its ``MAX_ONE_HOT_CODES``
+            most frequent ones, and the others count as unseen.
+        groups: Indexes of coded features.
+        missing: Coded features of which only whether they are missing counts.
+        width: Numbers of a vector, 0 at the start.
+
+    Shape:
+        - Input: ``(B, C)`` int32
+        - Output: ``(B, width)``
+
+    >>> OneHotWeights((3, 4), [(0,), (0, 1)], [1], 2).weight.shape
+    torch.Size([17, 2])
+    """
+
+    features: Tensor
+    caps: Tensor
+    offsets: Tensor
+
+    def __init__(
+        self, cardinalities: Sequence[int], groups: Sequence[tuple[int, ...]], missing: Sequence[int], width: int
+    ) -> None:
+        super().__init__()
+        alone = [group[0] for group in groups if len(group) == 1]
+        caps = [min(cardinalities[index], MAX_ONE_HOT_CODES) for index in alone] + [FIRST_CODE] * len(missing)
+        crosses = [group for group in groups if len(group) > 1]
+        self.crosses = [
+            [(index, math.prod(cardinalities[i] for i in rest)) for index, *rest in _tails(group)] for group in crosses
+        ]
+        self.sizes = caps + [math.prod(cardinalities[index] for index in group) for group in crosses]
+        offsets = [0, *itertools.accumulate(self.sizes)]
+        self.register_buffer("features", torch.tensor([*alone, *missing], dtype=torch.long), persistent=False)
+        self.register_buffer("caps", torch.tensor(caps, dtype=torch.int32), persistent=False)
+        self.register_buffer("offsets", torch.tensor(offsets[:-1], dtype=torch.int32), persistent=False)
+        # Zero at the start, so that a value that hardly any row has adds no noise; the network's own weights break the
+        # symmetry.
+        self.weight = nn.Parameter(torch.zeros(offsets[-1], width))
+
+    def forward(self, codes_BC: Tensor) -> Tensor:
+        alone_BT = codes_BC[:, self.features]
+        places = [alone_BT.masked_fill(alone_BT >= self.caps, UNSEEN)]
+        for cross in self.crosses:
+            joint_B = functools.reduce(torch.add, (codes_BC[:, index] * stride for index, stride in cross))
+            places.append(joint_B.unsqueeze(1))
+        places_BT = torch.cat(places, dim=1) + self.offsets
+        return table_sum(places_BT, self.weight, self.kernel)
+
+    def groups(self) -> list[OneHotGroup]:
+        """Return where the groups are in the table, in its order."""
+        columns = [[(feature, 1)] for feature in self.features.tolist()] + self.crosses
+        caps = self.caps.tolist() + [0] * len(self.crosses)
+        first_rows = itertools.accumulate(self.sizes, initial=0)
+        return [OneHotGroup(*each) for each in zip(first_rows, self.sizes, caps, columns, strict=False)]
+
+
+def _tails(group: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the group from each of its places on.
+
+    >>> _tails((4, 2, 7))
+    [(4, 2, 7), (2, 7), (7,)]
+    """
+    return [group[place:] for place in range(len(group))]
+
+
+def _embedding(cardinality: int, dim: int) -> nn.Embedding:
+    embedding = nn.Embedding(cardinality, embedding_width(cardinality, dim))
+    # Within the grid of the basis (-2 to 2), where torch's own start, std 1, puts every twentieth value outside.
+    nn.init.normal_(embedding.weight, std=0.5)
+    return embedding
+
+
+class InputEncoder(nn.Module):
+    """Prepared arrays to the inputs of FastKAN and a shift of its first layer's output.
+
+    Numeric features are decoded and category codes embedded; both go through the basis. Binary features and the
+    chosen one-hots are added to the first layer's output, at one weight an output each.
+
+    Shape:
+        - Input: ``numeric`` (B, F), ``categorical`` (B, C) int32; while training maybe keys (B,) that decide what is
+          dropped (``RowDropout``); ``sparse`` (B, S) int32
+        - Output: (B, inputs), (B, H)
+    """
+
+    curved: Tensor
+    binary: Tensor
+    byte_scores: Tensor
+    layout: Tensor
+
+    def __init__(self, config: ModelConfig, first_width: int) -> None:
+        super().__init__()
+        self.cardinalities, self.embedded = config.cardinalities, config.embedded
+        self.binary_dropout = RowDropout(len(config.binary), config.binary_dropout, layer=0)
+        embeddings = [_embedding(config.cardinalities[index], config.embedding_dim) for index in config.embedded]
+        self.embeddings = nn.ModuleList(embeddings)
+        curved = sorted({*range(config.num_numeric)} - {*config.binary})
+        self.register_buffer("curved", torch.tensor(curved, dtype=torch.long), persistent=False)
+        self.register_buffer("binary", torch.tensor(config.binary, dtype=torch.long), persistent=False)
+        self.width = len(curved) + sum(embedding.embedding_dim for embedding in embeddings)
+        self.binary_linear = nn.Linear(len(config.binary), first_width, bias=False) if config.binary else None
+        # The name is part of the tensors' names in model files.
+        self.indicators = None
+        if config.one_hot_groups or config.missing:
+            self.indicators = OneHotWeights(config.cardinalities, config.one_hot_groups, config.missing, first_width)
+        self.groups = config.sparse
+        self.sparse = SparseWeights(sparse_rows(config), first_width) if config.sparse else None
+        self.register_buffer("byte_scores", decode_scores(torch.arange(256).byte()[None])[0], persistent=False)
+        layout = self._layout(curved)
+        self.register_buffer("layout", layout.to_tensor(), persistent=False)
+        self._on_gpu = GpuFirstLayer(config.cardinalities, layout)
+
+    def code_tables(self) -> dict[str, list[int]]:
+        """Return the parameters whose rows stand for codes, and the sizes of the features or groups they hold."""
+        tables = {f"embeddings.{place}.weight": [self.cardinalities[i]] for place, i in enumerate(self.embedded)}
+        if self.indicators is not None:
+            tables["indicators.weight"] = self.indicators.sizes
+        if self.groups:
+            # The vector of no code is beside those of the first column.
+            sizes = [group.codes for group in self.groups]
+            tables["sparse.weight"] = [1 + sizes[0], *sizes[1:]]
+        return tables
+
+    def forward(
+        self,
+        numeric: Tensor | None,
+        categorical: Tensor | None,
+        dropout_key_B: Tensor | None = None,
+        sparse: Tensor | None = None,
+    ) -> tuple[Tensor | None, list[Tensor]]:
+        inputs = []
+        if numeric is not None:
+            scores_BF = decode_scores(numeric)
+            inputs.append(scores_BF if self.binary_linear is None else scores_BF[:, self.curved])
+        inputs += [self._embed(place, categorical) for place in range(len(self.embedded))]
+        shifts = self._shifts(numeric, categorical, dropout_key_B, sparse)
+        return torch.cat(inputs, dim=1) if inputs else None, shifts
+
+    def first_layer(
+        self,
+        layer: FastKANLayer,
+        numeric: Tensor | None,
+        categorical: Tensor | None,
+        dropout_key_B: Tensor | None = None,
+        sparse: Tensor | None = None,
+    ) -> Tensor | None:
+        """Return the output of a first layer and all shifts, where one pass computes it from the prepared arrays.
+
+        Args:
+            layer: The layer.
+            numeric: ``(B, F)``; None where there are no numeric features.
+            categorical: ``(B, C)`` int32; None where there are no coded features.
+            dropout_key_B: Decides in training mode what is dropped.
+            sparse: ``(B, S)`` int32; None where there are no sparse columns.
+
+        Shape:
+            - Output: ``(B, H)``; None where the layer has to be computed in parts
+        """
+        if layer.layernorm is not None:
+            return None
+        if layer.base_linear.bias.is_cuda and layer.kernel == "auto":
+            return self.first_layer_on_gpu(layer, numeric, categorical, dropout_key_B, sparse)
+        if not can_compute_input_layer(layer.base_linear.bias, layer.kernel):
+            return None
+        grid = (layer.rbf.grid, layer.rbf.width)
+        scores_BF, weights = stored_scores(numeric), self.input_weights(layer)
+        first_BH = input_layer(scores_BF, self.byte_scores, categorical, weights, grid, self.layout)
+        if self.sparse is not None:
+            first_BH = first_BH + self.sparse(sparse)
+        binary_BF = self.binary_inputs(numeric, dropout_key_B)
+        return first_BH if self.binary_linear is None or binary_BF is None else first_BH + self.binary_linear(binary_BF)
+
+    def first_layer_on_gpu(
+        self,
+        layer: FastKANLayer,
+        numeric: Tensor | None,
+        categorical: Tensor | None,
+        dropout_key_B: Tensor | None = None,
+        sparse: Tensor | None = None,
+    ) -> Tensor:
+        """Return the output of a first layer without LayerNorm and all shifts; see ``first_layer``."""
+        stored_BI = None if numeric is None or len(self.curved) == 0 else self._curved_of(numeric)
+        one_hot_VH = None if self.indicators is None else self.indicators.weight
+        first_BH = self._on_gpu(layer, stored_BI, categorical, self._tables, one_hot_VH)
+        return functools.reduce(torch.add, self._shifts(numeric, None, dropout_key_B, sparse), first_BH)
+
+    def input_weights(self, layer: FastKANLayer) -> InputWeights:
+        """Return what a first layer and this encoder learn, but for the weights of binary features."""
+        one_hot_VH = None if self.indicators is None else self.indicators.weight
+        base = layer.base_linear
+        return InputWeights(layer.spline_linear.weight, base.weight, base.bias, one_hot_VH, self._tables)
+
+    def binary_inputs(self, numeric: Tensor | None, dropout_key_B: Tensor | None) -> Tensor | None:
+        """Return what ``binary_linear`` is given; None where there are no binary features."""
+        if self.binary_linear is None or numeric is None:
+            return None
+        return self._scaled_and_dropped(decode_scores(numeric[:, self.binary]), dropout_key_B)
+
+    def _scaled_and_dropped(self, binary_BF: Tensor, dropout_key_B: Tensor | None) -> Tensor:
+        scaled_BF: Tensor = BINARY_SCALE * self.binary_dropout(binary_BF, dropout_key_B)
+        return scaled_BF
+
+    @property
+    def _tables(self) -> list[Tensor]:
+        return [layer.weight for layer in self.embeddings if isinstance(layer, nn.Embedding)]
+
+    def _layout(self, curved: list[int]) -> InputLayout:
+        """Return where the first layer's inputs come from."""
+        return InputLayout(curved, self._columns, [] if self.indicators is None else self.indicators.groups())
+
+    @property
+    def _columns(self) -> list[EmbeddedColumn]:
+        return [EmbeddedColumn(index, *table.shape) for index, table in zip(self.embedded, self._tables, strict=True)]
+
+    def _curved_of(self, numeric: Tensor) -> Tensor:
+        return numeric if self.binary_linear is None else numeric.index_select(1, self.curved)
+
+    def _embed(self, place: int, categorical: Tensor | None) -> Tensor:
+        assert categorical is not None
+        embedded: Tensor = self.embeddings[place](categorical[:, self.embedded[place]])
+        return embedded
+
+    def _shifts(
+        self,
+        numeric: Tensor | None,
+        categorical: Tensor | None,
+        dropout_key_B: Tensor | None,
+        sparse: Tensor | None,
+    ) -> list[Tensor]:
+        """Return what is added to the first layer's output."""
+        shifts = []
+        binary_BF = self.binary_inputs(numeric, dropout_key_B)
+        if self.binary_linear is not None and binary_BF is not None:
+            shifts.append(self.binary_linear(binary_BF))
+        if categorical is not None and self.indicators is not None:
+            shifts.append(self.indicators(categorical))
+        if self.sparse is not None:
+            shifts.append(self.sparse(sparse))
+        return shifts
