@@ -1,7 +1,8 @@
 """How fast kernels and training are on one GPU: ``python -m benchmarks.gpu --rows 100000000 --features 768``.
 
 Rows are random and in GPU memory, as those of a prepared split are if they fit; a block of a million rows is repeated.
-Kernels are measured in interleaved rounds, and the figure is the median.
+Kernels are measured in interleaved rounds, and the figure is the median. Given folders of prepared data, it trains
+their default models on their rows instead: ``python -m benchmarks.gpu PREPARED``.
 """
 
 import gc
@@ -19,17 +20,20 @@ import typer
 
 from dkan_core import TrainConfig
 from dkan_core.config import ResolvedTrainConfig
+from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.format.shard_writer import Arrays
-from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.data.loading.loader import RowReader, SliceBatches, open_split
 from dkan_core.data.loading.order import Int64
 from dkan_core.model.architecture import ModelConfig
+from dkan_core.model.base import TabularModel
 from dkan_core.model.kernels import gpu_layers
 from dkan_core.model.kernels.choice import Compute, captured
 from dkan_core.model.tabular import TabularFastKAN
 from dkan_core.training.compute.device_steps import DeviceSteps
 from dkan_core.training.compute.flat_model import Replica
-from dkan_core.training.compute.gradient import decayed_ranges, flatten
+from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
 from dkan_core.training.roles.own_updates import MAX_STEPS
+from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import Rules
@@ -75,6 +79,8 @@ class RepeatedRows:
 
 
 def main(
+    prepared: Annotated[list[Path] | None, typer.Argument(help="Prepared data; default: random rows.")] = None,
+    batch_size: Annotated[list[int] | None, typer.Option(help="Rows per step on prepared data.")] = None,
     rows: Annotated[int, typer.Option(help="Rows to train on.")] = 10_000_000,
     features: Annotated[int, typer.Option(help="Columns of each row.")] = 768,
     steps: Annotated[int, typer.Option(help="Maximum number of steps to measure; an epoch if it has fewer.")] = 2_000,
@@ -85,6 +91,12 @@ def main(
     torch.cuda.set_device(CUDA)
     machine = {"gpu": torch.cuda.get_device_name(CUDA), "torch": torch.__version__}
     typer.echo(f"{machine['gpu']}, torch {machine['torch']}\n")
+    if prepared:
+        cases = itertools.product(prepared, batch_size or (None, 16_384), get_args(Precision))
+        found = [measure_prepared(*case, steps) for case in cases]
+        typer.echo(markdown(found))
+        write(out, {**machine, "prepared": found})
+        return
     kernels = [measure_kernels(*shape, half=half) for shape in KERNEL_SHAPES for half in (False, True)]
     typer.echo(markdown(kernels))
     reader = RepeatedRows(rows, features)
@@ -92,8 +104,13 @@ def main(
     for each, precision in itertools.product([model] if model else get_args(Model), get_args(Precision)):
         training.append(measure_training(reader, features, each, precision, steps))
         typer.echo(markdown(training[-1:]))
+    write(out, {**machine, "kernels": kernels, "training": training})
+
+
+def write(out: Path | None, figures: Result) -> None:
+    """Write figures as JSON."""
     if out is not None:
-        out.write_text(json.dumps({**machine, "kernels": kernels, "training": training}, indent=2) + "\n")
+        out.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 def measure_kernels(rows: int, inputs: int, outputs: int, *, half: bool) -> Result:
@@ -145,42 +162,60 @@ def in_turns(functions: dict[str, Callable[[], None]]) -> dict[str, float]:
 def measure_training(
     reader: RepeatedRows,
     features: int,
-    model: Literal["auto", "fastkan"],
-    precision: Literal["fp32", "bf16"],
+    model: Model,
+    precision: Precision,
     steps: int,
 ) -> Result:
-    """Take steps as a run with strategy "single" does, the second epoch's, after some that are not counted."""
-    config = resolve(TrainConfig(device="cuda", workers=1, model=model, precision=precision, epochs=2), reader.rows)
+    """Take steps on random rows."""
+    config = resolve(TrainConfig(device="cuda", workers=1, model=model, precision=precision), reader.rows)
+    steps = min(steps, -(-reader.rows // config.batch_size))
     network = TabularFastKAN(architecture(config, features))
-    rules = Rules.from_config(config, reader.rows, decayed_ranges(network, config, reader.rows))
-    state = AdamState.starting_at(flatten(network).numpy())
+    return {
+        "model": f"{model}, {config.members} x {config.hidden}",
+        **measure_steps(reader, network, config, steps),
+    }
+
+
+def measure_prepared(folder: Path, batch_size: int | None, precision: Precision, steps: int) -> Result:
+    """Take steps on prepared rows with their default model."""
+    manifest = read_manifest(folder)
+    with open_split(folder, manifest, "train") as reader:
+        config = resolve(TrainConfig(device="cuda", workers=1, precision=precision, batch_size=batch_size), reader.rows)
+        model = untrained_model(choose_architecture(reader, manifest, config), manifest, config)
+        return {"data set": folder.name, **measure_steps(reader, model, config, steps)}
+
+
+def measure_steps(reader: RowReader, model: TabularModel, config: ResolvedTrainConfig, steps: int) -> Result:
+    """Take steps as a run with strategy "single" does, from the second epoch on, after some that are not counted."""
+    rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
+    state = AdamState.starting_at(flatten(model).numpy())
     started = time.perf_counter()
-    taker = DeviceSteps(Replica(network, CUDA), SliceBatches(reader, config, 0), rules)
+    taker = DeviceSteps(Replica(model, CUDA), SliceBatches(reader, config, 0), rules)
     torch.cuda.synchronize()
     upload = time.perf_counter() - started
     per_epoch = rules.work_plan.steps_per_epoch
     taker.take(state, range(min(per_epoch, MAX_STEPS)), 0, 1.0)
-    done = 0
-    last = per_epoch + min(per_epoch, steps)
+    taken = done = 0
     started = time.perf_counter()
-    for first in range(per_epoch, last, MAX_STEPS):
-        done += taker.take(state, range(first, min(first + MAX_STEPS, last)), 0, 1.0).rows
+    while taken < steps:
+        first = per_epoch + taken
+        stop = min(first + min(MAX_STEPS, steps - taken), (first // per_epoch + 1) * per_epoch)
+        done += taker.take(state, range(first, stop), 0, 1.0).rows
+        taken += stop - first
     seconds = time.perf_counter() - started
     del taker
     gc.collect()
     torch.cuda.empty_cache()
     return {
-        "model": f"{model}, {config.members} x {config.hidden}",
         "parameters": len(state.values_P),
-        "precision": precision,
+        "precision": config.precision,
         "batch": config.batch_size,
         "rows": reader.rows,
         "copied to the GPU in, s": round(upload, 1),
-        "steps": last - per_epoch,
-        "rows measured": done,
-        "seconds": round(seconds, 2),
+        "steps": taken,
+        "ms a step": round(1e3 * seconds / taken, 3),
         "rows/s": round(done / seconds),
-        "an epoch, s": round(reader.rows / done * seconds, 1),
+        "an epoch, s": round(reader.rows / done * seconds, 2),
     }
 
 

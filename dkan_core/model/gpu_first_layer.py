@@ -54,17 +54,24 @@ class GpuFirstLayer:
             embeddings: Of each embedded column.
             one_hot_VH: Weights of the one-hot groups.
         """
-        scores = len(self._layout.scores)
-        functions = scores * len(layer.rbf.grid)
-        spline_OK, base_OI = layer.spline_linear.weight, layer.base_linear.weight
+        of_scores, of_codes = self._divided(layer)
         terms = [layer.base_linear.bias]
         if stored_BI is not None:
-            of_scores = spline_OK[:, :functions], base_OI[:, :scores]
             terms = [_of_scores(layer, stored_BI, of_scores, layer.base_linear.bias)]
         if categorical is not None:
-            of_codes = spline_OK[:, functions:], base_OI[:, scores:]
             terms += self._of_codes(layer, categorical, embeddings, one_hot_VH, of_codes)
         return functools.reduce(torch.add, terms)
+
+    def _divided(self, layer: FastKANLayer) -> tuple[Weights, Weights]:
+        """Return the weights of scores and of embeddings: in one operation, whose gradient is copied once."""
+        spline_OK, base_OI = layer.spline_linear.weight, layer.base_linear.weight
+        scores, embedded = len(self._layout.scores), sum(column.width for column in self._layout.embedded)
+        if 0 in (scores, embedded):
+            return (spline_OK, base_OI), (spline_OK, base_OI)
+        centers = len(layer.rbf.grid)
+        spline_parts = spline_OK.split((scores * centers, embedded * centers), dim=1)
+        of_scores, of_codes = zip(spline_parts, base_OI.split((scores, embedded), dim=1), strict=True)
+        return of_scores, of_codes
 
     def _of_codes(
         self,

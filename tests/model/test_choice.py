@@ -1,15 +1,18 @@
 """The fastest kernel that is right is taken, here of candidates on the CPU; a wrong one never, nor one that fails."""
 
 import logging
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from dkan_core.model.kernels import choice, eager, gpu_layers
+from dkan_core.model.kernels import choice, compilation, eager, gpu_layers
 from dkan_core.model.kernels.choice import Compute, Name, Operands, RadialLinear
 
 WIDTH = 0.6
@@ -31,7 +34,7 @@ def operands(rows: int = 50) -> tuple[Tensor, Tensor, Tensor]:
     return x, weight, torch.linspace(-2, 2, 8)
 
 
-def best(rows: int = 50) -> str:
+def best(rows: int = 50) -> Name | None:
     x, weight, centers = operands(rows)
     return choice.name_of_best(choice.RADIAL_LINEAR, (3, 4, 8), (x,), (weight,), (centers, WIDTH))
 
@@ -100,6 +103,29 @@ def test_fastest_that_is_right_is_taken(
     assert best() == expected
     assert said in caplog.text
     assert "compile does not run" not in caplog.text, "nothing is compiled for what takes no time"
+
+
+def test_what_a_pass_takes_is_compiled_before_it_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled_by = []
+
+    def slow(*arguments: Any) -> Tensor:
+        compiled_by.append(threading.current_thread())
+        return eager.radial_linear(*arguments)
+
+    set_candidates(monkeypatch, {"fused": (0.1, slow), "recompute": (0.2, failing)})
+    with ThreadPoolExecutor(2) as pool, compilation.side_by_side(pool):
+        assert best() is None and best() is None and best(rows=200) is None
+        assert not compiled_by
+    assert len(compiled_by) == 2 and threading.main_thread() not in compiled_by
+    set_candidates(monkeypatch, {"fused": (0.1, failing), "recompute": (0.2, RIGHT)})
+    with ThreadPoolExecutor(2) as pool, compilation.side_by_side(pool):
+        assert best() is None
+    assert not caplog.text, "it is checked, and said to fail, where it is used"
+    assert best() == "recompute" and "no such instruction" in caplog.text
+    with ThreadPoolExecutor(2) as pool, compilation.side_by_side(pool):
+        assert best() == "recompute"
 
 
 def test_candidate_that_needs_too_much_memory_for_all_rows_is_not_taken(

@@ -14,6 +14,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from dkan_core.errors import DataError
-from dkan_core.model.kernels import eager, recompute, verified
+from dkan_core.model.kernels import compilation, eager, recompute, verified
 from dkan_core.utils import gpu
 from dkan_core.utils.schemas import Schema, read_json
 
@@ -184,6 +185,8 @@ def radial_linear(x_BI: Tensor, weight_OK: Tensor, centers_G: Tensor, width: flo
         return recompute.radial_linear(x_BI, weight_OK, centers_G, width)
     shape = (*weight_OK.shape[:-2], x_BI.shape[-1], weight_OK.shape[-2], len(centers_G))
     name = name_of_best(RADIAL_LINEAR, shape, (x_BI,), (weight_OK,), (centers_G, width))
+    if name is None:
+        return compilation.stand_in(*x_BI.shape[:-1], weight_OK.shape[-2], device=x_BI.device)
     return RADIAL_LINEAR.candidates[name](x_BI, weight_OK, centers_G, width)
 
 
@@ -193,8 +196,10 @@ def name_of_best(
     rows: tuple[Tensor | None, ...],
     weights: tuple[Tensor, ...],
     constants: tuple[Any, ...],
-) -> Name:
+) -> Name | None:
     """Return which candidate is taken for a batch; the first one of its kind decides.
+
+    While candidates are compiled, return None for what is not decided: see ``compilation``.
 
     Args:
         operation: What is computed.
@@ -217,11 +222,22 @@ def name_of_best(
         product=str(product),
         gradients=(needed and x.requires_grad, needed and weight.requires_grad),
     )
+    if case not in _chosen and compilation.is_collecting():
+        compilation.add(case, functools.partial(_compile, operation, Operands(rows, weights, constants, product)))
+        return None
     if case not in _chosen:
         # The first caller may be scoring, in a mode whose tensors cannot be differentiated.
         with torch.inference_mode(False), torch.set_grad_enabled(needed):
             _chosen[case] = _choose(case, operation, Operands(rows, weights, constants, product))
     return _chosen[case]
+
+
+def _compile(operation: Operation, operands: Operands) -> None:
+    """Compile the candidate that is tried first."""
+    first = next(iter(operation.candidates.values()))
+    # What fails here fails again where it is checked, which says so.
+    with suppress(*verified.kernel_errors()), torch.cuda.device_of(operands.weights[0]):
+        operands.passes(first, CHECKED_ROWS)
 
 
 def _choose(case: Case, operation: Operation, operands: Operands) -> Name:

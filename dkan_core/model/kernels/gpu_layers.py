@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dkan_core.model.dropout import keep_factors
-from dkan_core.model.kernels import choice, eager, verified
+from dkan_core.model.kernels import choice, compilation, eager, verified
 from dkan_core.model.kernels.choice import Compute, Name, Operation, RadialLinear
 from dkan_core.model.scores import decode_scores
 
@@ -33,6 +33,8 @@ def byte_layer(
     arguments = (stored_BI, spline_OK, base_OI, bias_O, centers_G, width)
     shape = (stored_BI.shape[1], len(bias_O), len(centers_G))
     name = choice.name_of_best(BYTE_LAYER, shape, arguments[:1], arguments[1:4], arguments[4:])
+    if name is None:
+        return compilation.stand_in(len(stored_BI), len(bias_O), device=stored_BI.device)
     return _fused_byte_layer(*arguments) if name == "fused" else None
 
 
@@ -67,6 +69,8 @@ def hidden_layer(
     flat = tuple(weight.reshape(networks, -1) for weight in weights)
     constants = (centers_G, width, unit_key_U, dropped)
     name = choice.name_of_best(HIDDEN_LAYER, (networks, inputs, 1, centers), (x_BU, row_key_B), flat, constants)
+    if name is None:
+        return compilation.stand_in(networks, rows, 1, device=x_BU.device)
     return _fused_hidden_layer(x_BU, row_key_B, *flat, *constants).unsqueeze(2) if name == "fused" else None
 
 

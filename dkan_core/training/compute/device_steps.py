@@ -6,6 +6,7 @@ and reads the losses at the end. A step's numbers are those of ``HostSteps``, bu
 Shape suffixes: P trainable parameters, S steps that the device is told of at once.
 """
 
+import functools
 import logging
 import math
 from collections import deque
@@ -21,6 +22,7 @@ from dkan_core.training.compute import device_adamw
 from dkan_core.training.compute.device_adamw import Rates
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import to_tensors
+from dkan_core.training.compute.kernel_compilation import compile_step
 from dkan_core.training.compute.local_steps import HostSteps, LocalSteps
 from dkan_core.training.compute.resident_rows import rows_on_device
 from dkan_core.training.compute.step_exchange import Alone, StepExchange
@@ -85,6 +87,7 @@ class DeviceSteps(LocalSteps):
         # With peers, they decide together before the first step.
         self._takes_graph = not self.exchange.has_peers and self.resident is not None
         self._in_flight: deque[torch.cuda.Event] = deque()
+        self._compiled = False
         self._rehearsed = not self.exchange.has_peers
 
     def take(self, state: AdamState, steps: range, slice_index: int, lr_scale: float) -> LossTotals:
@@ -104,6 +107,8 @@ class DeviceSteps(LocalSteps):
             rounds = [range(rounds[0].start, rounds[-1].stop)]
         # Graphs are captured, and events recorded, on the current device: the caller may have another.
         with torch.cuda.device_of(self.replica.values_P):
+            if not self._compiled:
+                self._compile(rounds[0].start, slice_index)
             if not self._rehearsed:
                 self._rehearse(rounds[0].start, slice_index)
             try:
@@ -116,6 +121,15 @@ class DeviceSteps(LocalSteps):
             # After the error, which holds what the step had allocated. The state is as it was: it is changed last.
             self._release_rows()
             return self._take(state, rounds, slice_index, lr_scale)
+
+    def _compile(self, step: int, slice_index: int) -> None:
+        """Compile the kernels of a step."""
+        self._compiled = True
+        first, stop = self._slice_of(step, slice_index)
+        if self.device.type == "cuda" and self.rules.config.kernel == "auto" and stop > first:
+            self._plan(range(step, step + 1), [first], 0.0)
+            rows = functools.partial(self._rows, step, slice_index, stop - first)
+            compile_step(self.replica.model, rows, self.rules.config)
 
     def _rehearse(self, step: int, slice_index: int) -> None:
         """Compute a gradient that nobody takes part in: kernels are compiled, and it shows whether memory suffices."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorDeviceMismatchError
 
 from dkan_core.data.loading.loader import SliceBatches
+from dkan_core.model.kernels import choice
 from dkan_core.training.collectives import ddp
 from dkan_core.training.collectives.on_device import EXCHANGES
 from dkan_core.training.communication.process_group import ProcessGroup
@@ -58,6 +59,19 @@ def test_step_needs_nothing_of_the_host(changes: dict[str, object], monkeypatch:
         with NoHost():  # type: ignore[no-untyped-call]
             steps._step(steps._rows(0, 0, BATCH))
     assert len(launched) == 2 * before > 0
+
+
+def test_kernels_of_a_step_are_compiled_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    choose, compiled = choice.name_of_best, []
+    with steps_on_gpu({"accumulate": 2}, monkeypatch) as steps, fused_kernels(monkeypatch):
+        monkeypatch.setattr(choice, "name_of_best", choose)
+        monkeypatch.setattr(choice, "device_name", lambda device: "absent")
+        monkeypatch.setattr(choice, "_compile", lambda operation, operands: compiled.append((operation, operands)))
+        steps._compile(0, 0)
+    assert {operation.name for operation, _ in compiled} == {"byte layer", "radial_linear", "hidden layer"}
+    inputs = {operation.name: operands.rows[0] for operation, operands in compiled}
+    assert len(inputs["byte layer"]) == BATCH // 2, "as a step computes it"
+    assert inputs["hidden layer"].requires_grad and not inputs["byte layer"].requires_grad
 
 
 class FakeGroup(ProcessGroup):
