@@ -30,7 +30,7 @@ JOINT_VALUES = 1024
 """Joint values, at most, of features that share no group anyway."""
 
 WORTH_JOINING = 50_000
-"""Lookups that two sums instead of one have to save: on an H100, theirs take about as long as the second's launches."""
+"""Lookups that summing twice has to save: about as many take as long as the launches of a second sum."""
 
 ABSENT = -1e4
 """An input whose basis and SiLU are exactly 0, as are their derivatives."""
