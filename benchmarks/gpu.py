@@ -34,7 +34,8 @@ from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import decayed_ranges, flatten, untrained_model
 from dkan_core.training.roles.own_updates import MAX_STEPS
 from dkan_core.training.setup.architecture import choose_architecture
-from dkan_core.training.setup.defaults import resolve
+from dkan_core.training.setup.defaults import resolve, resolve_for
+from dkan_core.training.setup.model_parts import learning_rate_factors
 from dkan_core.training.state.adamw import AdamState
 from dkan_core.training.state.parameter_store import Rules
 
@@ -180,14 +181,16 @@ def measure_prepared(folder: Path, batch_size: int | None, precision: Precision,
     """Take steps on prepared rows with their default model."""
     manifest = read_manifest(folder)
     with open_split(folder, manifest, "train") as reader:
-        config = resolve(TrainConfig(device="cuda", workers=1, precision=precision, batch_size=batch_size), reader.rows)
+        asked = TrainConfig(device="cuda", workers=1, precision=precision, batch_size=batch_size)
+        config = resolve_for(asked, manifest)
         model = untrained_model(choose_architecture(reader, manifest, config), manifest, config)
         return {"data set": folder.name, **measure_steps(reader, model, config, steps)}
 
 
 def measure_steps(reader: RowReader, model: TabularModel, config: ResolvedTrainConfig, steps: int) -> Result:
     """Take steps as a run with strategy "single" does, from the second epoch on, after some that are not counted."""
-    rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows))
+    rates = learning_rate_factors(model, config, reader.rows)
+    rules = Rules.from_config(config, reader.rows, decayed_ranges(model, config, reader.rows), rates)
     state = AdamState.starting_at(flatten(model).numpy())
     started = time.perf_counter()
     taker = DeviceSteps(Replica(model, CUDA), SliceBatches(reader, config, 0), rules)

@@ -42,8 +42,8 @@ POINTS, FINER_POINTS = 8, (16, 32)
 TOLERANCE = 1e-3
 # So that there are shares where all contributions are zero.
 TINY = 1e-12
-# What is computed at once: rows times background rows, on a GPU as many as have so many numbers (128 MB), which takes
-# few launches; and numbers of terms (128 MB).
+# What is computed at once: rows times background rows, on a GPU as many as have so many numbers in each layer and for
+# all labels (128 MB), if those are more: it takes fewer launches; and numbers of terms (128 MB).
 CHUNK_STATES = 8192
 GPU_STATE_NUMBERS = 1 << 25
 CHUNK_NUMBERS = 1 << 25
@@ -134,7 +134,7 @@ class ContributionExplainer:
         numbers = (len(self.columns) + codes_NS.shape[1]) * self._terms.width
         on_cpu = self._start_KZ.device.type == "cpu"
         threads = torch.get_num_threads() if on_cpu else 1
-        states = CHUNK_STATES if on_cpu else GPU_STATE_NUMBERS // self._terms.width
+        states = CHUNK_STATES if on_cpu else max(CHUNK_STATES, GPU_STATE_NUMBERS // self._terms.widest(labels))
         most = min(states // len(self._start_KZ), CHUNK_NUMBERS // (numbers * threads))
         chunk = max(1, min(most, -(-rows // threads)))
 

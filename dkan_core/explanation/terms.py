@@ -41,6 +41,11 @@ class ColumnTerms:
         self._inputs = 0 if model.first_layer_is_sum else model.encoder.width
         self.width = self._inputs + model.first_width
 
+    def widest(self, labels: int) -> int:
+        """Return how many numbers of a row are held at once: of a layer, or of the gradients of so many labels."""
+        config = self._model.config
+        return max(labels * self.width, config.members * max(config.hidden, default=1))
+
     @torch.no_grad()
     def terms(self, arrays: Arrays) -> Tensor:
         """Return what each column of each row adds.

@@ -5,14 +5,14 @@ row it stands: as a one-hot weight does. All of these vectors are computed once 
 every row, and a row's are looked up. Where there are many rows, vectors that depend on the same few features are added
 up first, for every joint value of these features: fewer are looked up then.
 
-Shape suffixes: B rows, C coded features, T one-hot groups and embedded columns, V rows of the table, E numbers of all
-embeddings, I inputs that they are, H outputs.
+Shape suffixes: B rows, C coded features, T one-hot groups and embedded columns, K features of the largest group, V rows
+of the table, E numbers of all embeddings, I inputs that they are, H outputs.
 """
 
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,18 +29,21 @@ Integers = npt.NDArray[Any]
 JOINT_VALUES = 1024
 """Joint values, at most, of features that share no group anyway."""
 
+MAX_JOINT_VALUES = 1 << 16
+"""Of any features: with more, their groups stay apart."""
+
 WORTH_JOINING = 50_000
 """Lookups that summing twice has to save: about as many take as long as the launches of a second sum."""
-
-ABSENT = -1e4
-"""An input whose basis and SiLU are exactly 0, as are their derivatives."""
 
 
 class Places(NamedTuple):
     """Where rows find their vectors in a table, by their codes."""
 
-    strides_CT: Tensor
-    """float64, which a GPU can multiply, and which is exact."""
+    features_TK: Tensor
+    """The features of each group, one behind the other; as many for all groups."""
+
+    strides_TK: Tensor
+    """What their codes are multiplied by; 0 where a group has fewer."""
 
     caps_T: Tensor
     """Codes from here on count as unseen."""
@@ -48,22 +51,25 @@ class Places(NamedTuple):
     firsts_T: Tensor
 
     @classmethod
-    def of_groups(cls, features: int, groups: Sequence[OneHotGroup], device: torch.device) -> "Places":
+    def of_groups(cls, groups: Sequence[OneHotGroup], device: torch.device) -> "Places":
         """Return those of groups of coded features."""
-        strides_CT = np.zeros((features, len(groups)))
-        for place, group in enumerate(groups):
-            for feature, stride in group.columns:
-                strides_CT[feature, place] += stride
+        most = max(len(group.columns) for group in groups)
+        columns = [[*group.columns, *[(0, 0)] * (most - len(group.columns))] for group in groups]
+        features_TK, strides_TK = np.moveaxis(np.array(columns), -1, 0)
         caps = [group.cap or np.iinfo(np.int32).max for group in groups]
         firsts = [group.first for group in groups]
+        numbers = (strides_TK, caps, firsts)
         return cls(
-            torch.from_numpy(strides_CT).to(device), *(torch.tensor(each).int().to(device) for each in (caps, firsts))
+            torch.from_numpy(features_TK.ravel()).to(device),
+            *(torch.tensor(each, dtype=torch.int32, device=device) for each in numbers),
         )
 
     def look_up(self, codes_BC: Tensor) -> Tensor:
         """Return the places ``(B, T)`` of rows with these codes."""
-        joint_BT = (codes_BC.double() @ self.strides_CT).int()
-        return joint_BT.masked_fill(joint_BT >= self.caps_T, UNSEEN) + self.firsts_T
+        codes_BTK = codes_BC.index_select(1, self.features_TK).unflatten(1, self.strides_TK.shape)
+        joint_BT = (codes_BTK * self.strides_TK).sum(2, dtype=torch.int32)
+        places_BT: Tensor = joint_BT.masked_fill(joint_BT >= self.caps_T, UNSEEN) + self.firsts_T
+        return places_BT
 
 
 class CodeSums:
@@ -76,14 +82,15 @@ class CodeSums:
     """
 
     def __init__(self, cardinalities: Sequence[int], groups: Sequence[OneHotGroup], device: torch.device) -> None:
-        self._direct = Places.of_groups(len(cardinalities), groups, device)
+        self._direct = Places.of_groups(groups, device)
         joint: list[OneHotGroup] = []
         parts: list[Integers] = []
         for features, own in _by_features(cardinalities, groups).items():
-            merged, parts_JT = _merged(features, [cardinalities[feature] for feature in features], own)
-            joint.append(merged._replace(first=sum(map(len, parts))))
-            parts.append(parts_JT)
-        self._joint = Places.of_groups(len(cardinalities), joint, device)
+            sizes = [cardinalities[feature] for feature in features]
+            for merged, parts_JT in _merged(features, sizes, own):
+                joint.append(merged._replace(first=sum(map(len, parts))))
+                parts.append(parts_JT)
+        self._joint = Places.of_groups(joint, device)
         counts = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
         flat = np.concatenate([part.ravel() for part in parts])
         self._parts, self._starts = (
@@ -99,7 +106,8 @@ class CodeSums:
             table_VH: The table.
         """
         places = self._direct
-        if self._saved_per_row * len(codes_BC) > len(self._parts) + WORTH_JOINING:
+        # Only in training: a row's score does not depend on how many rows are scored with it.
+        if torch.is_grad_enabled() and self._saved_per_row * len(codes_BC) > len(self._parts) + WORTH_JOINING:
             table_VH = F.embedding_bag(self._parts, table_VH, self._starts, mode="sum")
             places = self._joint
         return F.embedding_bag(places.look_up(codes_BC), table_VH, mode="sum")
@@ -147,17 +155,19 @@ def _by_features(
 
 def _merged(
     features: Sequence[int], sizes: Sequence[int], groups: Sequence[OneHotGroup]
-) -> tuple[OneHotGroup, Integers]:
-    """Return one group in the place of several, and the rows ``(joint values, groups)`` of which its own are sums."""
-    if len(groups) == 1:
-        return groups[0], groups[0].first + np.arange(groups[0].rows)[:, None]
+) -> Iterator[tuple[OneHotGroup, Integers]]:
+    """Yield what takes the place of groups, and the rows ``(joint values, groups)`` of which its own are sums."""
+    if len(groups) == 1 or math.prod(sizes) > MAX_JOINT_VALUES:
+        for group in groups:
+            yield group, group.first + np.arange(group.rows)[:, None]
+        return
     codes = dict(zip(features, np.indices(sizes).reshape(len(sizes), -1), strict=True))
     places = []
     for group in groups:
         joint = functools.reduce(np.add, (codes[feature] * stride for feature, stride in group.columns))
         places.append(group.first + (np.where(joint < group.cap, joint, UNSEEN) if group.cap else joint))
     strides = [math.prod(sizes[place + 1 :]) for place in range(len(sizes))]
-    return OneHotGroup(0, math.prod(sizes), 0, list(zip(features, strides, strict=True))), np.stack(places, axis=1)
+    yield OneHotGroup(0, math.prod(sizes), 0, list(zip(features, strides, strict=True))), np.stack(places, axis=1)
 
 
 class EmbeddingInputs:
@@ -169,18 +179,22 @@ class EmbeddingInputs:
     """
 
     def __init__(self, columns: Sequence[EmbeddedColumn], device: torch.device) -> None:
-        width = sum(column.width for column in columns)
+        self._rows, self._width = (sum(each) for each in ([c.codes for c in columns], [c.width for c in columns]))
         starts = itertools.accumulate((column.width for column in columns), initial=0)
         firsts = itertools.accumulate((column.codes for column in columns), initial=0)
         places = [
-            ((first + np.arange(column.codes))[:, None] * width + start + np.arange(column.width)).ravel()
+            ((first + np.arange(column.codes))[:, None] * self._width + start + np.arange(column.width)).ravel()
             for column, start, first in zip(columns, starts, firsts, strict=False)
         ]
-        rows = sum(column.codes for column in columns)
         self._places_E = torch.from_numpy(np.concatenate(places)).to(device)
-        self._absent_VI = torch.full((rows, width), ABSENT, device=device)
 
-    def lay_out(self, tables: Sequence[Tensor]) -> Tensor:
-        """Return the inputs ``(V, I)``, given the embeddings of each column."""
+    def lay_out(self, tables: Sequence[Tensor], absent: float) -> Tensor:
+        """Return the inputs ``(V, I)``.
+
+        Args:
+            tables: The embeddings of each column.
+            absent: What stands for an input that is not there.
+        """
         values_E = torch.cat([table.flatten() for table in tables])
-        return self._absent_VI.flatten().scatter(0, self._places_E, values_E).view_as(self._absent_VI)
+        inputs = values_E.new_full((self._rows * self._width,), absent)
+        return inputs.scatter_(0, self._places_E, values_E).view(self._rows, self._width)

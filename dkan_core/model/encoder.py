@@ -178,7 +178,7 @@ class InputEncoder(nn.Module):
         dropout_key_B: Tensor | None = None,
         sparse: Tensor | None = None,
     ) -> Tensor | None:
-        """Return the output of a first layer and all shifts, where one pass computes it from the prepared arrays.
+        """Return the output of a first layer and all shifts, where it is computed from the prepared arrays themselves.
 
         Args:
             layer: The layer.
@@ -212,7 +212,7 @@ class InputEncoder(nn.Module):
         dropout_key_B: Tensor | None = None,
         sparse: Tensor | None = None,
     ) -> Tensor:
-        """Return the output of a first layer without LayerNorm and all shifts; see ``first_layer``."""
+        """Return the output of a first layer that has no LayerNorm, and all shifts; see ``first_layer``."""
         stored_BI = None if numeric is None or len(self.curved) == 0 else self._curved_of(numeric)
         one_hot_VH = None if self.indicators is None else self.indicators.weight
         first_BH = self._on_gpu(layer, stored_BI, categorical, self._tables, one_hot_VH)

@@ -52,6 +52,7 @@ class RadialBasis(nn.Module):
         super().__init__()
         self.grid = nn.Parameter(torch.linspace(grid_min, grid_max, num_centers), requires_grad=False)
         self.width = (grid_max - grid_min) / (num_centers - 1)
+        self.grid_min = grid_min
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.exp(-((x.unsqueeze(-1) - self.grid) / self.width).square())

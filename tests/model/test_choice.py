@@ -118,6 +118,8 @@ def test_what_a_pass_takes_is_compiled_before_it_is_chosen(
     with ThreadPoolExecutor(2) as pool, compilation.side_by_side(pool):
         assert best() is None and best() is None and best(rows=200) is None
         assert not compiled_by
+        with ThreadPoolExecutor(1) as other:
+            assert not other.submit(compilation.is_collecting).result(), "it may be computing something of use"
     assert len(compiled_by) == 2 and threading.main_thread() not in compiled_by
     set_candidates(monkeypatch, {"fused": (0.1, failing), "recompute": (0.2, RIGHT)})
     with ThreadPoolExecutor(2) as pool, compilation.side_by_side(pool):

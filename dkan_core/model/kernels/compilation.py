@@ -6,6 +6,7 @@ the device to themselves.
 """
 
 import math
+import threading
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -13,7 +14,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-_collected: dict[Hashable, Callable[[], None]] | None = None
+
+class _Collection(threading.local):
+    """What a pass asks for in this thread, by what it is: another thread may train or score meanwhile."""
+
+    asked: dict[Hashable, Callable[[], None]] | None = None
+
+
+_collection = _Collection()
 
 
 @contextmanager
@@ -23,26 +31,25 @@ def side_by_side(pool: Executor) -> Iterator[None]:
     Args:
         pool: The threads.
     """
-    global _collected
-    _collected = {}
+    asked: dict[Hashable, Callable[[], None]] = {}
+    _collection.asked = asked
     try:
         yield
-        compiles = list(_collected.values())
     finally:
-        _collected = None
-    for done in [pool.submit(each) for each in compiles]:
+        _collection.asked = None
+    for done in [pool.submit(each) for each in asked.values()]:
         done.result()
 
 
 def is_collecting() -> bool:
     """Tell whether a pass computes nothing of use."""
-    return _collected is not None
+    return _collection.asked is not None
 
 
 def add(key: Hashable, compile_it: Callable[[], None]) -> None:
     """Have something compiled, if that is not asked for yet."""
-    assert _collected is not None
-    _collected.setdefault(key, compile_it)
+    assert _collection.asked is not None
+    _collection.asked.setdefault(key, compile_it)
 
 
 def stand_in(*shape: int, device: torch.device) -> Tensor:

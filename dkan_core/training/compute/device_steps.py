@@ -123,10 +123,11 @@ class DeviceSteps(LocalSteps):
             return self._take(state, rounds, slice_index, lr_scale)
 
     def _compile(self, step: int, slice_index: int) -> None:
-        """Compile the kernels of a step."""
+        """Compile the kernels of a step, unless its rows would have to be read twice for that."""
         self._compiled = True
         first, stop = self._slice_of(step, slice_index)
-        if self.device.type == "cuda" and self.rules.config.kernel == "auto" and stop > first:
+        on_gpu = self.device.type == "cuda" and self.resident is not None
+        if on_gpu and self.rules.config.kernel == "auto" and stop > first:
             self._plan(range(step, step + 1), [first], 0.0)
             rows = functools.partial(self._rows, step, slice_index, stop - first)
             compile_step(self.replica.model, rows, self.rules.config)
