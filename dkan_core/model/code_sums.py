@@ -179,7 +179,8 @@ class EmbeddingInputs:
     """
 
     def __init__(self, columns: Sequence[EmbeddedColumn], device: torch.device) -> None:
-        self._rows, self._width = (sum(each) for each in ([c.codes for c in columns], [c.width for c in columns]))
+        self._rows = sum(column.codes for column in columns)
+        self._width = sum(column.width for column in columns)
         starts = itertools.accumulate((column.width for column in columns), initial=0)
         firsts = itertools.accumulate((column.codes for column in columns), initial=0)
         places = [

@@ -44,13 +44,12 @@ class GpuFirstLayer:
         self._cardinalities, self._layout = cardinalities, layout
         self._codes = sum(column.codes for column in layout.embedded)
         self._width = sum(column.width for column in layout.embedded)
-        self._device: torch.device | None = None
-        self._made: dict[str, Any] = {}
+        self._made: dict[tuple[torch.device, str], Any] = {}
         """Constants on the device."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what lies on a device: a copy, or who reads a pickle, may have another."""
-        return {**self.__dict__, "_device": None, "_made": {}}
+        return {**self.__dict__, "_made": {}}
 
     def __call__(
         self,
@@ -123,13 +122,16 @@ class GpuFirstLayer:
 
     def _on(self, device: torch.device, name: str) -> Any:
         """Return constants, which are made when they are first used on a device."""
-        if device != self._device:
-            self._device, self._made = device, {}
-        if name not in self._made:
+        key = device, name
+        made = self._made
+        if key not in made:
+            # The model may have been on another device. Nothing is changed that another thread may be reading.
+            made = {known: constants for known, constants in made.items() if known[0] == device}
             # Training may use what scoring makes, in a mode whose tensors cannot be differentiated.
             with torch.inference_mode(False):
-                self._made[name] = self._make(device, name)
-        return self._made[name]
+                made[key] = self._make(device, name)
+            self._made = made
+        return made[key]
 
     def _make(self, device: torch.device, name: str) -> EmbeddingInputs | CodeSums:
         if name == "inputs":
