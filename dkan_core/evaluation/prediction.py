@@ -20,7 +20,7 @@ from dkan_core.data.format.manifest import PreparedData
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import RowReader, all_batches
 from dkan_core.data.loading.prefetching import prefetched
-from dkan_core.data.source.column_types import column_types
+from dkan_core.data.source.column_types import column_types, value_types
 from dkan_core.data.source.columns import open_parquet, read_batches
 from dkan_core.data.source.folders import FOLDER_TEXT
 from dkan_core.errors import DataError
@@ -340,7 +340,7 @@ def output_schema(
             if passed.setdefault(name, types[name]) != types[name]:
                 raise DataError(f"{path}: column {name!r} is {types[name]}; in {paths[0]} it is {passed[name]}")
         check_label_columns(types, labels, saved.preprocessor, path)
-        check_features(saved.preprocessor, types, path, because=TRAINED_WITH)
+        check_features(saved.preprocessor, value_types(path, parquet), path, because=TRAINED_WITH)
         rows.append(parquet.metadata.num_rows)
     read_as = saved.preprocessor.folder_types
     passed |= {

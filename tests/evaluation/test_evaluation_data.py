@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dkan_core import ConfigError, PrepareConfig, TrainResult, evaluate, predict, prepare
+from dkan_core import ConfigError, DataError, PrepareConfig, TrainResult, evaluate, predict, prepare
 from dkan_core.data.format.manifest import read_manifest
 from dkan_core.data.source import columns
 from dkan_core.evaluation import labelled_rows
@@ -185,3 +185,22 @@ def test_rows_are_kept_as_they_pass() -> None:
 def test_nothing_to_evaluate_on_is_refused(trained: TrainResult, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name prepared data or raw Parquet"):
         evaluate(trained.model, [], tmp_path / "eval")
+
+
+def test_column_of_categories_without_a_value_may_be_one_of_floats(
+    trained: TrainResult, source: Path, tmp_path: Path
+) -> None:
+    """As pandas reads an empty column of a CSV file."""
+    rows = pq.read_table(source)
+    place = rows.schema.get_field_index("site")
+    found = {}
+    for name, kind in (("texts", pa.string()), ("floats", pa.float64())):
+        pq.write_table(rows.set_column(place, "site", pa.nulls(len(rows), kind)), tmp_path / f"{name}.parquet")
+        predict(trained.model, tmp_path / f"{name}.parquet", tmp_path / f"{name}-scores.parquet")
+        metrics = evaluate(trained.model, tmp_path / f"{name}.parquet", tmp_path / name, explain=False).metrics
+        found[name] = pq.read_table(tmp_path / f"{name}-scores.parquet"), metrics["average_precision"]
+    assert found["floats"] == found["texts"]
+    wrong = rows.set_column(place, "site", pa.array([1.5] + [None] * (len(rows) - 1)))
+    pq.write_table(wrong, tmp_path / "wrong.parquet", row_group_size=100)
+    with pytest.raises(DataError, match="column 'site' is double; the model was trained with categories"):
+        predict(trained.model, tmp_path / "wrong.parquet", tmp_path / "none.parquet")

@@ -93,7 +93,7 @@ def are_numbers(column: pa.ChunkedArray | pa.Array) -> bool:
 
 
 def texts_of(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.ChunkedArray | pa.Array:
-    """Return a column of strings or booleans as strings; one of another type raises DataError.
+    """Return a column of strings or booleans, or of floats without any value, as strings; others raise DataError.
 
     Args:
         column: The column.
@@ -101,6 +101,8 @@ def texts_of(column: pa.ChunkedArray | pa.Array, name: str, where: str) -> pa.Ch
         where: The rows, as messages should call them.
     """
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_floating(kind) and column.null_count == len(column):
+        return pa.nulls(len(column), pa.string())
     if not (is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
         raise DataError(f"{where}: column {name!r} is {kind}; the model was trained with categories there")
     return column if pa.types.is_string(column.type) else column.cast(kind).cast(pa.string())

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dkan_core.data.source.folders import FOLDER_TEXT, folder_values
 from dkan_core.errors import DataError
@@ -28,6 +29,25 @@ def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
         **{field.name: _plain_type(field.type) for field in schema},
         **{name: kind for name, kind in in_folders.items() if name not in schema.names},
     }
+
+
+def value_types(path: str, parquet: pq.ParquetFile) -> dict[str, pa.DataType]:
+    """Return the same for a file of rows to score: a column of floats without any value has no type.
+
+    Frames make numbers of a column that is empty, also where others of its kind hold texts.
+
+    Raises:
+        DataError: Two columns have the same name.
+    """
+    types = column_types(path, parquet.schema_arrow)
+    footer = parquet.metadata
+    for place in range(footer.num_columns if footer.num_rows else 0):
+        name = footer.schema.column(place).path
+        if name in types and pa.types.is_floating(types[name]):
+            chunks = [footer.row_group(group).column(place) for group in range(footer.num_row_groups)]
+            if all(chunk.statistics and chunk.statistics.null_count == chunk.num_values for chunk in chunks):
+                types[name] = pa.null()
+    return types
 
 
 def with_common(types: dict[str, pa.DataType], common: Mapping[str, str] | None) -> dict[str, pa.DataType]:
