@@ -24,7 +24,7 @@ from dkan_core.data.format.origin import Origin, origin_of, raw_origin
 from dkan_core.data.format.shard_writer import Arrays
 from dkan_core.data.loading.loader import all_batches, open_split
 from dkan_core.data.preparation.steps import encode_rows
-from dkan_core.data.source.column_types import column_types, value_types
+from dkan_core.data.source.column_types import value_types
 from dkan_core.data.source.columns import SourceFile, open_parquet, read_batches
 from dkan_core.data.source.files import find_in_order, stamp
 from dkan_core.data.source.roles import Schema
@@ -186,9 +186,9 @@ class RawRows:
         files = []
         for path in self.paths:
             parquet = open_parquet(path)
-            types = column_types(path, parquet.schema_arrow)
+            types = value_types(path, parquet, encoding.source_types)
             check_label_columns(types, self.columns, encoding, path)
-            check_features(encoding, value_types(path, parquet), path, because=TRAINED_WITH)
+            check_features(encoding, types, path, because=TRAINED_WITH)
             size, modified = stamp(path)
             files.append(SourceFile(path=path, rows=parquet.metadata.num_rows, bytes=size, modified=modified))
             self.rows += parquet.metadata.num_rows
@@ -202,7 +202,8 @@ class RawRows:
         schema = Schema(numeric=(), categorical=(), labels=self.columns, group=None, split_column=None, weight=None)
         needed = list(dict.fromkeys([*encoding.columns, *self.columns]))
         for path in self.paths:
-            check_features(encoding, value_types(path, open_parquet(path)), path, because=TRAINED_WITH)
+            types = value_types(path, open_parquet(path), encoding.source_types)
+            check_features(encoding, types, path, because=TRAINED_WITH)
             for rows in read_batches(path, needed, folder_types=encoding.folder_types):
                 yield encode_rows(with_binary_labels(rows, self.columns, self._positive, path), encoding, schema, path)
 

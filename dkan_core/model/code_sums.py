@@ -9,16 +9,15 @@ Shape suffixes: B rows, C coded features, T one-hot groups and embedded columns,
 of the table, E numbers of all embeddings, I inputs that they are, H outputs.
 """
 
-import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dkan_core.data.encoding.preprocessor import UNSEEN
@@ -36,36 +35,41 @@ WORTH_JOINING = 50_000
 """Lookups that summing twice has to save: about as many take as long as the launches of a second sum."""
 
 
-class Places(NamedTuple):
-    """Where rows find their vectors in a table, by their codes."""
+class Places(nn.Module):
+    """Where rows of data find their vectors in a table, by their codes.
+
+    Args:
+        groups: Which rows of the table stand for what.
+        device: Of the codes.
+
+    Shape:
+        - Input: ``(B, C)`` int32
+        - Output: ``(B, T)`` int32
+
+    >>> Places([OneHotGroup(7, 12, 0, [(0, 4), (1, 1)])])(torch.tensor([[2, 3]], dtype=torch.int32))
+    tensor([[18]], dtype=torch.int32)
+    """
 
     features_TK: Tensor
-    """The features of each group, one behind the other; as many for all groups."""
-
     strides_TK: Tensor
-    """What their codes are multiplied by; 0 where a group has fewer."""
-
     caps_T: Tensor
-    """Codes from here on count as unseen."""
-
     firsts_T: Tensor
 
-    @classmethod
-    def of_groups(cls, groups: Sequence[OneHotGroup], device: torch.device) -> "Places":
-        """Return those of groups of coded features."""
+    def __init__(self, groups: Sequence[OneHotGroup], device: torch.device | None = None) -> None:
+        super().__init__()
         most = max(len(group.columns) for group in groups)
+        # As many features for all groups: the code of one too many is multiplied by 0.
         columns = [[*group.columns, *[(0, 0)] * (most - len(group.columns))] for group in groups]
-        features_TK, strides_TK = np.moveaxis(np.array(columns), -1, 0)
-        caps = [group.cap or np.iinfo(np.int32).max for group in groups]
-        firsts = [group.first for group in groups]
-        numbers = (strides_TK, caps, firsts)
-        return cls(
-            torch.from_numpy(features_TK.ravel()).to(device),
-            *(torch.tensor(each, dtype=torch.int32, device=device) for each in numbers),
-        )
+        numbers = {
+            "features_TK": [feature for group in columns for feature, _ in group],
+            "strides_TK": [[stride for _, stride in group] for group in columns],
+            "caps_T": [group.cap or np.iinfo(np.int32).max for group in groups],
+            "firsts_T": [group.first for group in groups],
+        }
+        for name, each in numbers.items():
+            self.register_buffer(name, torch.tensor(each, dtype=torch.int32, device=device), persistent=False)
 
-    def look_up(self, codes_BC: Tensor) -> Tensor:
-        """Return the places ``(B, T)`` of rows with these codes."""
+    def forward(self, codes_BC: Tensor) -> Tensor:
         codes_BTK = codes_BC.index_select(1, self.features_TK).unflatten(1, self.strides_TK.shape)
         joint_BT = (codes_BTK * self.strides_TK).sum(2, dtype=torch.int32)
         places_BT: Tensor = joint_BT.masked_fill(joint_BT >= self.caps_T, UNSEEN) + self.firsts_T
@@ -82,7 +86,7 @@ class CodeSums:
     """
 
     def __init__(self, cardinalities: Sequence[int], groups: Sequence[OneHotGroup], device: torch.device) -> None:
-        self._direct = Places.of_groups(groups, device)
+        self._direct = Places(groups, device)
         joint: list[OneHotGroup] = []
         parts: list[Integers] = []
         for features, own in _by_features(cardinalities, groups).items():
@@ -90,7 +94,7 @@ class CodeSums:
             for merged, parts_JT in _merged(features, sizes, own):
                 joint.append(merged._replace(first=sum(map(len, parts))))
                 parts.append(parts_JT)
-        self._joint = Places.of_groups(joint, device)
+        self._joint = Places(joint, device)
         counts = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
         flat = np.concatenate([part.ravel() for part in parts])
         self._parts, self._starts = (
@@ -110,7 +114,7 @@ class CodeSums:
         if torch.is_grad_enabled() and self._saved_per_row * len(codes_BC) > len(self._parts) + WORTH_JOINING:
             table_VH = F.embedding_bag(self._parts, table_VH, self._starts, mode="sum")
             places = self._joint
-        return F.embedding_bag(places.look_up(codes_BC), table_VH, mode="sum")
+        return F.embedding_bag(places(codes_BC), table_VH, mode="sum")
 
 
 def shared_features(cardinalities: Sequence[int], groups: Sequence[OneHotGroup]) -> list[frozenset[int]]:
@@ -162,10 +166,7 @@ def _merged(
             yield group, group.first + np.arange(group.rows)[:, None]
         return
     codes = dict(zip(features, np.indices(sizes).reshape(len(sizes), -1), strict=True))
-    places = []
-    for group in groups:
-        joint = functools.reduce(np.add, (codes[feature] * stride for feature, stride in group.columns))
-        places.append(group.first + (np.where(joint < group.cap, joint, UNSEEN) if group.cap else joint))
+    places = [group.places(codes.__getitem__) for group in groups]
     strides = [math.prod(sizes[place + 1 :]) for place in range(len(sizes))]
     yield OneHotGroup(0, math.prod(sizes), 0, list(zip(features, strides, strict=True))), np.stack(places, axis=1)
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dkan_core.data.encoding.preprocessor import FIRST_CODE, UNSEEN
+from dkan_core.data.encoding.preprocessor import FIRST_CODE
 from dkan_core.model.architecture import MAX_ONE_HOT_CODES, ModelConfig, embedding_width, sparse_rows
+from dkan_core.model.code_sums import Places
 from dkan_core.model.dropout import RowDropout
 from dkan_core.model.fastkan import FastKANLayer
 from dkan_core.model.gpu_first_layer import GpuFirstLayer
@@ -49,42 +50,30 @@ class OneHotWeights(KernelModule):
     torch.Size([17, 2])
     """
 
-    features: Tensor
-    caps: Tensor
-    offsets: Tensor
-
     def __init__(
         self, cardinalities: Sequence[int], groups: Sequence[tuple[int, ...]], missing: Sequence[int], width: int
     ) -> None:
         super().__init__()
         alone = [group[0] for group in groups if len(group) == 1]
-        caps = [min(cardinalities[index], MAX_ONE_HOT_CODES) for index in alone] + [FIRST_CODE] * len(missing)
+        self.features = [*alone, *missing]
+        self.caps = [min(cardinalities[index], MAX_ONE_HOT_CODES) for index in alone] + [FIRST_CODE] * len(missing)
         crosses = [group for group in groups if len(group) > 1]
         self.crosses = [
             [(index, math.prod(cardinalities[i] for i in rest)) for index, *rest in _tails(group)] for group in crosses
         ]
-        self.sizes = caps + [math.prod(cardinalities[index] for index in group) for group in crosses]
-        offsets = [0, *itertools.accumulate(self.sizes)]
-        self.register_buffer("features", torch.tensor([*alone, *missing], dtype=torch.long), persistent=False)
-        self.register_buffer("caps", torch.tensor(caps, dtype=torch.int32), persistent=False)
-        self.register_buffer("offsets", torch.tensor(offsets[:-1], dtype=torch.int32), persistent=False)
+        self.sizes = self.caps + [math.prod(cardinalities[index] for index in group) for group in crosses]
+        self.places = Places(self.groups())
         # Zero at the start, so that a value that hardly any row has adds no noise; the network's own weights break the
         # symmetry.
-        self.weight = nn.Parameter(torch.zeros(offsets[-1], width))
+        self.weight = nn.Parameter(torch.zeros(sum(self.sizes), width))
 
     def forward(self, codes_BC: Tensor) -> Tensor:
-        alone_BT = codes_BC[:, self.features]
-        places = [alone_BT.masked_fill(alone_BT >= self.caps, UNSEEN)]
-        for cross in self.crosses:
-            joint_B = functools.reduce(torch.add, (codes_BC[:, index] * stride for index, stride in cross))
-            places.append(joint_B.unsqueeze(1))
-        places_BT = torch.cat(places, dim=1) + self.offsets
-        return table_sum(places_BT, self.weight, self.kernel)
+        return table_sum(self.places(codes_BC), self.weight, self.kernel)
 
     def groups(self) -> list[OneHotGroup]:
         """Return where the groups are in the table, in its order."""
-        columns = [[(feature, 1)] for feature in self.features.tolist()] + self.crosses
-        caps = self.caps.tolist() + [0] * len(self.crosses)
+        columns = [[(feature, 1)] for feature in self.features] + self.crosses
+        caps = self.caps + [0] * len(self.crosses)
         first_rows = itertools.accumulate(self.sizes, initial=0)
         return [OneHotGroup(*each) for each in zip(first_rows, self.sizes, caps, columns, strict=False)]
 
@@ -165,7 +154,7 @@ class InputEncoder(nn.Module):
         inputs = []
         if numeric is not None:
             scores_BF = decode_scores(numeric)
-            inputs.append(scores_BF if self.binary_linear is None else scores_BF[:, self.curved])
+            inputs.append(self._curved_of(scores_BF))
         inputs += [self._embed(place, categorical) for place in range(len(self.embedded))]
         shifts = self._shifts(numeric, categorical, dropout_key_B, sparse)
         return torch.cat(inputs, dim=1) if inputs else None, shifts

@@ -18,11 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dkan_core.data.encoding.preprocessor import UNSEEN
 from dkan_core.model.blended import BlendedFastKAN
 from dkan_core.model.encoder import BINARY_SCALE
 from dkan_core.model.kernels import radial_linear, table_sum
-from dkan_core.model.kernels.native_input import OneHotGroup
 from dkan_core.model.scores import decode_scores
 from dkan_core.model.tabular import TabularFastKAN
 
@@ -170,7 +168,7 @@ class FirstLayerTerms:
         for feature in self._embeddings if through_basis else ():
             yield [("categorical", feature)], self._embedded_term(feature, stored("categorical", feature))
         for group in self._one_hots:
-            places_M = _places(group, lambda feature: arrays[feature[0]][:, feature[1]])
+            places_M = group.places(lambda feature: arrays["categorical"][:, feature])
             term_MH = self._one_hot_term(torch.from_numpy(places_M).to(device))
             yield [("categorical", feature) for feature, _ in group.columns], term_MH
         stop = 1
@@ -218,8 +216,8 @@ class FirstLayerTerms:
                 yield _Term(of_code, change, self._encoder.cardinalities[feature])
         for group in self._one_hots:
             if any(("categorical", feature) in changes for feature, _ in group.columns):
-                before_M, after_M = _places(group, stored_of), _places(group, _after(changes, stored_of))
-                yield _Term(self._one_hot_term, (before_M, after_M), 0)
+                before, after = _codes_of(stored_of), _codes_of(_after(changes, stored_of))
+                yield _Term(self._one_hot_term, (group.places(before), group.places(after)), 0)
 
     def _binary_term(self, feature: int, stored_P: Tensor) -> Tensor:
         assert self._encoder.binary_linear is not None
@@ -266,14 +264,8 @@ def _embeddings(modules: nn.ModuleList) -> list[nn.Embedding]:
     return [module for module in modules if isinstance(module, nn.Embedding)]
 
 
-def _places(group: OneHotGroup, stored_of: StoredOf) -> Stored:
-    """Return the rows of the table of one-hot weights that a group takes."""
-    codes = (stored_of(("categorical", index)) * np.int64(stride) for index, stride in group.columns)
-    joint_M = functools.reduce(np.add, codes)
-    if group.cap:
-        joint_M = np.where(joint_M < group.cap, joint_M, UNSEEN)
-    places_M: Stored = group.first + joint_M
-    return places_M
+def _codes_of(stored_of: StoredOf) -> Callable[[int], Stored]:
+    return lambda feature: stored_of(("categorical", feature))
 
 
 def _after(changes: Changes, stored_of: StoredOf) -> StoredOf:

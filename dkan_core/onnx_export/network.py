@@ -85,7 +85,7 @@ def _add_encoder(graph: Graph, encoder: InputEncoder, columns: EncodedColumns) -
 def _add_one_hots(graph: Graph, one_hots: OneHotWeights, codes: dict[int, str]) -> list[str]:
     """Add ``OneHotWeights``: a table for each group, whose rows are what is to be summed."""
     tables = np.split(_array(one_hots.weight), [*accumulate(one_hots.sizes)][:-1])
-    features, caps = one_hots.features.tolist(), one_hots.caps.tolist()
+    features, caps = one_hots.features, one_hots.caps
     terms, of_missing = [], []
     for index, cap, table in zip(features, caps, tables, strict=False):
         if len(table) == FIRST_CODE:

@@ -140,8 +140,8 @@ def test_joint_values_take_fewer_lookups() -> None:
         first += count
     sums = CodeSums((3, 4, 9, 5), groups, torch.device("cpu"))
     codes_BC = torch.tensor([[2, 1, 8, 0], [0, 3, 1, 4]], dtype=torch.int32)
-    assert sums._direct.look_up(codes_BC).shape == (2, 5)
-    assert sums._joint.look_up(codes_BC).tolist() == [[2 * 4 + 1, 12 + 8 * 5 + 0], [3, 12 + 1 * 5 + 4]]
+    assert sums._direct(codes_BC).shape == (2, 5)
+    assert sums._joint(codes_BC).tolist() == [[2 * 4 + 1, 12 + 8 * 5 + 0], [3, 12 + 1 * 5 + 4]]
 
 
 def test_groups_with_too_many_joint_values_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,20 +31,26 @@ def column_types(path: str, schema: pa.Schema) -> dict[str, pa.DataType]:
     }
 
 
-def value_types(path: str, parquet: pq.ParquetFile) -> dict[str, pa.DataType]:
-    """Return the same for a file of rows to score: a column of floats without any value has no type.
+def value_types(path: str, parquet: pq.ParquetFile, wanted: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """Return the same for a file of rows to score: floats without any value have no type where texts are expected.
 
-    Frames make numbers of a column that is empty, also where others of its kind hold texts.
+    Frames make numbers of a column that is empty.
+
+    Args:
+        path: The file.
+        parquet: The same.
+        wanted: What the columns that are read are to be.
 
     Raises:
         DataError: Two columns have the same name.
     """
     types = column_types(path, parquet.schema_arrow)
     footer = parquet.metadata
+    texts = {name for name, kind in wanted.items() if pa.types.is_string(kind)}
     for place in range(footer.num_columns if footer.num_rows else 0):
         name = footer.schema.column(place).path
-        if name in types and pa.types.is_floating(types[name]):
-            chunks = [footer.row_group(group).column(place) for group in range(footer.num_row_groups)]
+        if name in texts and name in types and pa.types.is_floating(types[name]):
+            chunks = (footer.row_group(group).column(place) for group in range(footer.num_row_groups))
             if all(chunk.statistics and chunk.statistics.null_count == chunk.num_values for chunk in chunks):
                 types[name] = pa.null()
     return types

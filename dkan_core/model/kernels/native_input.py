@@ -9,16 +9,19 @@ table of one-hot weights.
 """
 
 import ctypes
+import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dkan_core.data.encoding.preprocessor import UNSEEN
 from dkan_core.model.kernels.native import OPERATIONS, BelowAutograd, register
 from dkan_core.native.library import InputLayerArguments, require_library
 
@@ -43,6 +46,11 @@ class OneHotGroup(NamedTuple):
 
     columns: Sequence[tuple[int, int]]
     """Features, and what their code is multiplied by."""
+
+    def places(self, codes_of: Callable[[int], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return the rows of the table that rows of data have, given their codes of each feature."""
+        joint = functools.reduce(np.add, (codes_of(feature) * np.int64(stride) for feature, stride in self.columns))
+        return self.first + (np.where(joint < self.cap, joint, UNSEEN) if self.cap else joint)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from dkan_core.training.compute import device_adamw
 from dkan_core.training.compute.device_adamw import Rates
 from dkan_core.training.compute.flat_model import Replica
 from dkan_core.training.compute.gradient import to_tensors
-from dkan_core.training.compute.kernel_compilation import compile_step
 from dkan_core.training.compute.local_steps import HostSteps, LocalSteps
 from dkan_core.training.compute.resident_rows import rows_on_device
+from dkan_core.training.compute.step_compilation import compile_step
 from dkan_core.training.compute.step_exchange import Alone, StepExchange
 from dkan_core.training.compute.step_graph import StepGraph
 from dkan_core.training.state.adamw import BETA1, BETA2, AdamState
