@@ -36,6 +36,7 @@ BF16_VARIANTS = {
 VARIANT_NAMES = {
     "DKAN_VARIANT": "",
     "DKAN_HIDDEN_PASSES": "hidden_passes_",
+    "DKAN_HIDDEN_PRODUCTS": "hidden_products_",
     "DKAN_INPUT_PASSES": "input_passes_",
     "DKAN_ADAMW": "adamw_",
     "DKAN_ENCODE": "encode_",
@@ -49,6 +50,7 @@ VARIANT_NAMES = {
 VARIANT_SOURCES = {
     "passes": "fast",
     "hidden_layer": "fast",
+    "hidden_product": "fast",
     "input_layer": "fast",
     "adamw": "off",
     "encoding": "off",
@@ -57,7 +59,16 @@ VARIANT_SOURCES = {
 }
 """Compiled for each kind of processor; "off": operations round one by one, as numpy's do."""
 
-ONCE = ("library", "threads", "gather", "sorting", "hidden_call", "input_layer_call", "input_entries")
+ONCE = (
+    "library",
+    "threads",
+    "gather",
+    "sorting",
+    "hidden_call",
+    "hidden_product_call",
+    "input_layer_call",
+    "input_entries",
+)
 """Compiled for any processor."""
 
 ONLY = {"amx_bf16": ("input_layer",)}

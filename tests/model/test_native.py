@@ -94,7 +94,17 @@ def written_out(grid: Tensor, width: float, dropout: RowDropout, keys: Tensor) -
 @pytest.mark.parametrize("side_by_side", [False, True])
 @pytest.mark.parametrize(
     ("networks", "rows", "inputs", "outputs", "centers"),
-    [(1, 1, 2, 1, 8), (2, 130, 128, 1, 8), (3, 65, 17, 16, 8), (2, 70, 33, 3, 5), (1, 0, 4, 2, 8), (4, 9, 16, 2, 32)],
+    [
+        *[
+            (1, 1, 2, 1, 8),
+            (2, 130, 128, 1, 8),
+            (3, 65, 17, 16, 8),
+            (2, 70, 33, 3, 5),
+            (1, 0, 4, 2, 8),
+            (4, 9, 16, 2, 32),
+        ],
+        *[(1, 1, 3, 17, 8), (2, 130, 33, 20, 8), (1, 50, 128, 64, 8), (2, 300, 20, 70, 5), (1, 0, 4, 33, 8)],
+    ],
 )
 def test_hidden_layer_equals_the_formula(
     networks: int, rows: int, inputs: int, outputs: int, centers: int, side_by_side: bool, p: float
@@ -121,12 +131,13 @@ def test_gradient_of_some_outputs_equals_the_formula(asked: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("outputs", [2, 30])
 @pytest.mark.parametrize("width", [4 / 7, 0.3])
-def test_hidden_layer_takes_any_width_and_any_grid(width: float) -> None:
+def test_hidden_layer_takes_any_width_and_any_grid(width: float, outputs: int) -> None:
     grid = torch.tensor([-3.0, -1.5, -1.0, 0.0, 0.25, 1.0, 2.0, 4.0])
     arguments = (grid, width, RowDropout(20, 0.0, layer=1), torch.from_numpy(dropout_keys(0, 0, 40)))
     errors = relative_errors(
-        hidden_layer(*arguments), written_out(*arguments), hidden_leaves(1, 40, 20, 2, 8, side_by_side=False)
+        hidden_layer(*arguments), written_out(*arguments), hidden_leaves(1, 40, 20, outputs, 8, side_by_side=False)
     )
     assert max(errors) < TOLERANCE, errors
 
@@ -188,11 +199,12 @@ def test_places_outside_the_table_are_an_error(place: int) -> None:
 
 
 @pytest.mark.usefixtures("variant")
-def test_bits_depend_neither_on_threads_nor_on_the_run(threads: Callable[[int], None]) -> None:
+@pytest.mark.parametrize("outputs", [2, 20])
+def test_bits_depend_neither_on_threads_nor_on_the_run(threads: Callable[[int], None], outputs: int) -> None:
     rows, inputs = 5000, 100
     dropout, keys = RowDropout(2 * inputs, 0.3, layer=1), torch.from_numpy(dropout_keys(0, 0, rows))
     run = hidden_layer(torch.linspace(-2, 2, 8), 4 / 7, dropout, keys)
-    leaves = [leaf.requires_grad_() for leaf in hidden_leaves(2, rows, inputs, 2, 8, side_by_side=True)]
+    leaves = [leaf.requires_grad_() for leaf in hidden_leaves(2, rows, inputs, outputs, 8, side_by_side=True)]
     places, table = torch.randint(50, (rows, 4), dtype=torch.int32), torch.randn(50, 200).requires_grad_()
     results = []
     for count in (1, 2, 9, 2):
@@ -204,8 +216,10 @@ def test_bits_depend_neither_on_threads_nor_on_the_run(threads: Callable[[int], 
         assert all(torch.equal(each, same) for each, same in zip(one, other, strict=True))
 
 
-def test_rows_do_not_depend_on_the_rows_beside_them() -> None:
-    layer, keys = MemberLayer(2, 48, 3), torch.from_numpy(dropout_keys(0, 0, 200))
+@pytest.mark.usefixtures("variant")
+@pytest.mark.parametrize("outputs", [3, 40])
+def test_rows_do_not_depend_on_the_rows_beside_them(outputs: int) -> None:
+    layer, keys = MemberLayer(2, 48, outputs), torch.from_numpy(dropout_keys(0, 0, 200))
     dropout = RowDropout(96, 0.4, layer=1)
     x = torch.randn(2, 200, 48)
     whole = layer(x, dropout, keys)

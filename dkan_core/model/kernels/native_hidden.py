@@ -1,4 +1,4 @@
-"""A layer with few outputs in one pass of the native extension each way: dropout, LayerNorm, basis and linear maps.
+"""A hidden layer in one pass of the native extension each way: dropout, LayerNorm, basis and linear maps.
 
 Shape suffixes: N networks side by side, B rows, I inputs, O outputs, G centers, K = I * G, U units of all networks.
 """
@@ -11,16 +11,15 @@ import torch
 from torch import Tensor
 
 from dkan_core.model.kernels.native import OPERATIONS, BelowAutograd, can_compute, register
-from dkan_core.native.library import MAX_CENTERS, MAX_OUTPUTS, HiddenArguments, require_library
+from dkan_core.native.library import MAX_CENTERS, HiddenArguments, require_library
 
 LAYER_NORM_EPSILON = 1e-5
 """Torch's own."""
 
 
 def can_compute_hidden(x_NBI: Tensor, spline_weight_NOK: Tensor, centers_G: Tensor) -> bool:
-    """Tell whether ``hidden_layer`` takes these: few outputs, for which a matrix product is not worth its memory."""
-    few = spline_weight_NOK.shape[-2] <= MAX_OUTPUTS and len(centers_G) <= MAX_CENTERS and x_NBI.shape[-1] > 0
-    return few and can_compute(x_NBI, spline_weight_NOK)
+    """Tell whether ``hidden_layer`` takes these."""
+    return len(centers_G) <= MAX_CENTERS and x_NBI.shape[-1] > 0 and can_compute(x_NBI, spline_weight_NOK)
 
 
 def hidden_layer(
@@ -32,7 +31,7 @@ def hidden_layer(
     unit_key_U: Tensor,
     dropped: int,
 ) -> Tensor:
-    """Return dropout, LayerNorm, basis and linear map, plus SiLU and linear map, of layers with few outputs.
+    """Return dropout, LayerNorm, basis and linear map, plus SiLU and linear map.
 
     Args:
         x_NBI: Outputs of the layer before.

@@ -191,6 +191,17 @@ struct Packed {
     float* bias;         // [O]
 };
 
+// Those of a layer with many outputs, as right operands of products. The K terms of a row are the SiLU of its inputs,
+// then one Gaussian after the other of all of them.
+struct PackedProducts {
+    float* by_term;      // [K, Q], outputs padded
+    float* by_output;    // [O, K]; gradients have none
+    float* norm_weight;  // [P]
+    float* norm_bias;    // [P]
+    float* bias;         // [Q]
+};
+
+// Outputs of a hidden layer whose sums are kept in registers and the nearest cache; of more, it is computed by products.
 constexpr int64_t MAX_OUTPUTS = 16;
 constexpr int64_t MAX_CENTERS = 32;
 // Inputs are padded to a multiple of the longest vector that any variant has.
@@ -201,11 +212,20 @@ constexpr int64_t PANEL = 64;
 
 static inline int64_t padded(int64_t count) { return (count + PADDING - 1) / PADDING * PADDING; }
 
+// K, and a few more: rows of terms that are a power of two apart would share the same lines of a cache.
+static inline int64_t terms_of(const Hidden& a) { return (a.num_centers + 1) * padded(a.inputs) + PADDING; }
+
 // The passes of a hidden layer, one set for each kind of processor.
 struct HiddenPasses {
     void (*forward)(const Hidden&, const Packed&, int64_t network, int64_t start, int64_t stop);
     double (*backward)(const Hidden&, const Packed&, const Packed& gradients, const Loss*, int64_t network,
                        int64_t start, int64_t stop);
+};
+
+struct HiddenProducts {
+    void (*forward)(const Hidden&, const PackedProducts&, int64_t network, int64_t start, int64_t stop);
+    void (*backward)(const Hidden&, const PackedProducts&, const PackedProducts& gradients, int64_t network, int64_t start,
+                     int64_t stop);
 };
 
 struct InputPasses;
@@ -219,6 +239,7 @@ struct Passes {
     void (*table_forward)(const TableSum&, int64_t start, int64_t stop);
     void (*table_backward)(const TableSum&, int64_t start, int64_t stop);
     const HiddenPasses* hidden_layer;
+    const HiddenProducts* hidden_product;
     const InputPasses* input_layer;
     float (*adamw)(const AdamW&, int64_t start, int64_t stop);
     void (*encode)(const Column&, int64_t start, int64_t count);

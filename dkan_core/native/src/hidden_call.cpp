@@ -86,6 +86,7 @@ class PackedWeights {
 }  // namespace
 
 DKAN_EXPORT void dkan_hidden_forward(const Hidden* a, int threads) {
+    if (a->outputs > MAX_OUTPUTS) return hidden_product_forward(*a, threads);
     PackedWeights weights(*a, a->networks);
     for (int64_t network = 0; network < a->networks; ++network) weights.pack(*a, network);
     const int64_t stretches = ceil_div(a->rows, MIN_TASK_ROWS);
@@ -120,4 +121,7 @@ void dkan::hidden_backward(const Hidden& a, const Loss* loss, int threads) {
     if (loss) *loss->out = std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
-DKAN_EXPORT void dkan_hidden_backward(const Hidden* a, int threads) { hidden_backward(*a, nullptr, threads); }
+DKAN_EXPORT void dkan_hidden_backward(const Hidden* a, int threads) {
+    if (a->outputs > MAX_OUTPUTS) return hidden_product_backward(*a, threads);
+    hidden_backward(*a, nullptr, threads);
+}

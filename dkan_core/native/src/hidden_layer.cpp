@@ -3,6 +3,7 @@
 
 #include "arguments.h"
 #include "gaussians.h"
+#include "hidden_rows.h"
 
 #include <cmath>
 #include <cstdlib>
@@ -11,8 +12,6 @@ namespace {
 
 using namespace dkan;
 
-// The hash of dropout.py.
-constexpr uint32_t FIRST_FACTOR = 0x7FEB352D, SECOND_FACTOR = 0x846CA68B, SHIFT = 15;
 // Rows whose part of the gradients of the weights is added at a time: these are read and written once for all of them.
 constexpr int ROWS_AT_A_TIME = 4;
 // Label of prepared rows that was not measured.
@@ -49,48 +48,6 @@ struct Row {
     Row& operator=(const Row&) = delete;
     ~Row() { free(x); }
 };
-
-inline Float kept_factors(const Hidden& a, int64_t network, int64_t row, int64_t i) {
-    const int32_t* unit_keys = a.unit_keys + network * a.inputs + i;
-    Bits bits;
-    const Int keys = load_some(unit_keys, a.inputs - i) ^ a.row_keys[row];
-    memcpy(&bits, &keys, sizeof bits);
-    bits *= FIRST_FACTOR;
-    bits ^= bits >> SHIFT;
-    bits *= SECOND_FACTOR;
-    Int hashed;
-    memcpy(&hashed, &bits, sizeof hashed);
-    return hashed >= a.threshold ? splat(a.kept_factor) : Float{};
-}
-
-// Reads a row, drops and normalizes; the padding of `normed` is 0.
-void begin_row(const Hidden& a, int64_t network, int64_t b, Row& row) {
-    const int64_t I = a.inputs, P = padded(I);
-    const float* x = a.x + network * a.network_stride + b * a.row_stride;
-    Float total = {};
-    for (int64_t i = 0; i < P; i += LANES) {
-        Float value = i < I ? load_some(x + i, I - i) : Float{};
-        if (a.row_keys) {
-            const Float factor = i < I ? kept_factors(a, network, b, i) : Float{};
-            value *= factor;
-            store(row.factor + i, factor);
-        }
-        store(row.x + i, value);
-        total += value;
-    }
-    const float mean = sum(total) / I;
-    Float squares = {};
-    for (int64_t i = 0; i < I; i += LANES) {
-        const Float centered = load(row.x + i) - mean;
-        store(row.normed + i, centered);
-        if (i + LANES <= I) squares += centered * centered;
-    }
-    float variance = sum(squares);
-    for (int64_t i = I / LANES * LANES; i < I; ++i) variance += row.normed[i] * row.normed[i];
-    for (int64_t i = I; i < P; ++i) row.normed[i] = 0;
-    row.deviation = 1 / __builtin_sqrtf(variance / I + a.epsilon);
-    for (int64_t i = 0; i < P; i += LANES) store(row.normed + i, load(row.normed + i) * row.deviation);
-}
 
 template <int FIXED>
 void hidden_forward(const Hidden& a, const Packed& w, int64_t network, int64_t start, int64_t stop) {
@@ -172,7 +129,7 @@ inline void add_weight_gradients(const Hidden& a, const Packed& grads, int64_t i
 // The way back of rows one after the other, from the gradients of their outputs to those of their inputs.
 template <int FIXED, int ROWS>
 void backward(const Hidden& a, const Packed& w, const Packed& grads, int64_t network, int64_t first, Row* const* rows) {
-    const int64_t O = a.outputs, I = a.inputs, P = padded(I);
+    const int64_t O = a.outputs, P = padded(a.inputs);
     Float totals[ROWS] = {}, projections[ROWS] = {};
     for (int r = 0; r < ROWS; ++r) {
         for (int64_t o = 0; o < O; ++o) grads.bias[o] += rows[r]->grad_out[o];
@@ -201,17 +158,7 @@ void backward(const Hidden& a, const Packed& w, const Packed& grads, int64_t net
         store(grads.norm_bias + i, grad_bias);
         store(grads.norm_weight + i, grad_weight);
     }
-    for (int r = 0; r < ROWS; ++r) {
-        const Row& row = *rows[r];
-        const float mean = sum(totals[r]) / I, share = sum(projections[r]) / I;
-        float* grad_x = a.grad_x + network * a.network_stride + (first + r) * a.row_stride;
-        for (int64_t i = 0; i < I; i += LANES) {
-            const Float through_norm = load(row.grad_normed + i) - mean - load(row.normed + i) * share;
-            Float grad = through_norm * row.deviation + load(row.grad_base + i);
-            if (a.row_keys) grad *= load(row.factor + i);
-            store_some(grad_x + i, grad, I - i);
-        }
-    }
+    for (int r = 0; r < ROWS; ++r) finish_row(a, network, first + r, totals[r], projections[r], *rows[r]);
 }
 
 // The binary cross-entropy of a row's outputs, and its gradient, as torch's `binary_cross_entropy_with_logits` has them.

@@ -129,6 +129,7 @@ void choose_basis_backward(const Basis& a, int64_t start, int64_t stop) {
 #define DKAN_NAME(name) DKAN_TEXT(name)
 
 extern const dkan::HiddenPasses DKAN_HIDDEN_PASSES;
+extern const dkan::HiddenProducts DKAN_HIDDEN_PRODUCTS;
 extern const dkan::InputPasses DKAN_INPUT_PASSES;
 float DKAN_ADAMW(const dkan::AdamW&, int64_t start, int64_t stop);
 void DKAN_ENCODE(const dkan::Column&, int64_t start, int64_t count);
@@ -145,6 +146,7 @@ const dkan::Passes DKAN_VARIANT = {
     table_forward,
     table_backward,
     &DKAN_HIDDEN_PASSES,
+    &DKAN_HIDDEN_PRODUCTS,
     &DKAN_INPUT_PASSES,
     DKAN_ADAMW,
     DKAN_ENCODE,

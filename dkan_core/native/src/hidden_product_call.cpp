@@ -1,0 +1,119 @@
+// One call of a hidden layer with many outputs, forward or backward.
+
+#include "hidden_call.h"
+
+#include "tasks.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace {
+
+using namespace dkan;
+
+// Rows of a task, and how many tasks of the backward pass there are at most: each has gradients of its own.
+constexpr int64_t FORWARD_ROWS = 192, MIN_BACKWARD_ROWS = 144, MAX_BACKWARD_TASKS = 16;
+
+enum class Of { WEIGHTS, GRADIENTS };
+
+// `count` copies of the weights of a network or their gradients, zeros at first, in one piece of memory.
+class Copies {
+  public:
+    Copies(const Hidden& a, Of kind, int64_t count)
+        : a_(a),
+          width_(padded(a.inputs)),
+          terms_(terms_of(a)),
+          outputs_(padded(a.outputs)),
+          by_output_(kind == Of::WEIGHTS ? a.outputs * terms_ : 0),
+          size_(terms_ * outputs_ + by_output_ + 2 * width_ + outputs_),
+          memory_(count * size_) {}
+
+    PackedProducts operator[](int64_t index) {
+        float* by_term = memory_.data() + index * size_;
+        float* by_output = by_term + terms_ * outputs_;
+        float* norm_weight = by_output + by_output_;
+        return {by_term, by_output, norm_weight, norm_weight + width_, norm_weight + 2 * width_};
+    }
+
+    void pack(int64_t network) {
+        const PackedProducts to = (*this)[network];
+        const int64_t I = a_.inputs, G = a_.num_centers;
+        const auto put = [&](int64_t o, int64_t term, float value) {
+            to.by_term[term * outputs_ + o] = to.by_output[o * terms_ + term] = value;
+        };
+        for (int64_t o = 0; o < a_.outputs; ++o) {
+            const int64_t row = network * a_.outputs + o;
+            for (int64_t i = 0; i < I; ++i) {
+                put(o, i, a_.base[row * I + i]);
+                for (int64_t g = 0; g < G; ++g) put(o, (1 + g) * width_ + i, a_.spline[(row * I + i) * G + g]);
+            }
+        }
+        std::copy_n(a_.norm_weight + network * a_.inputs, a_.inputs, to.norm_weight);
+        std::copy_n(a_.norm_bias + network * a_.inputs, a_.inputs, to.norm_bias);
+        std::copy_n(a_.bias + network * a_.outputs, a_.outputs, to.bias);
+    }
+
+    // Adds copy `from` to copy `to`, number by number.
+    void add(int64_t to, int64_t from) {
+        const float* source = memory_.data() + from * size_;
+        float* target = memory_.data() + to * size_;
+        for (int64_t place = 0; place < size_; ++place) target[place] += source[place];
+    }
+
+    void add_gradients_to(int64_t network, int64_t index) {
+        const PackedProducts from = (*this)[index];
+        const int64_t I = a_.inputs, G = a_.num_centers;
+        for (int64_t o = 0; o < a_.outputs; ++o) {
+            const int64_t row = network * a_.outputs + o;
+            for (int64_t i = 0; i < I; ++i) {
+                a_.grad_base[row * I + i] += from.by_term[i * outputs_ + o];
+                for (int64_t g = 0; g < G; ++g) {
+                    a_.grad_spline[(row * I + i) * G + g] += from.by_term[((1 + g) * width_ + i) * outputs_ + o];
+                }
+            }
+            a_.grad_bias[row] += from.bias[o];
+        }
+        for (int64_t i = 0; i < I; ++i) {
+            a_.grad_norm_weight[network * I + i] += from.norm_weight[i];
+            a_.grad_norm_bias[network * I + i] += from.norm_bias[i];
+        }
+    }
+
+  private:
+    const Hidden& a_;
+    int64_t width_, terms_, outputs_, by_output_, size_;
+    std::vector<float> memory_;
+};
+
+}  // namespace
+
+void dkan::hidden_product_forward(const Hidden& a, int threads) {
+    Copies weights(a, Of::WEIGHTS, a.networks);
+    for (int64_t network = 0; network < a.networks; ++network) weights.pack(network);
+    const int64_t stretches = ceil_div(a.rows, FORWARD_ROWS);
+    const int64_t numbers = a.networks * a.rows * a.inputs * a.outputs;
+    for_each_task(stretches * a.networks, numbers, threads, [&](int64_t task) {
+        const int64_t network = task / stretches, start = task % stretches * FORWARD_ROWS;
+        passes().hidden_product->forward(a, weights[network], network, start, std::min(a.rows, start + FORWARD_ROWS));
+    });
+}
+
+void dkan::hidden_product_backward(const Hidden& a, int threads) {
+    const int64_t step = std::max(MIN_BACKWARD_ROWS, ceil_div(a.rows, MAX_BACKWARD_TASKS));
+    // At least one, whose gradients are 0 where there are no rows.
+    const int64_t stretches = std::max<int64_t>(1, ceil_div(a.rows, step));
+    Copies weights(a, Of::WEIGHTS, a.networks), gradients(a, Of::GRADIENTS, a.networks * stretches);
+    for (int64_t network = 0; network < a.networks; ++network) weights.pack(network);
+    const int64_t numbers = a.networks * a.rows * a.inputs * a.outputs;
+    for_each_task(stretches * a.networks, numbers, threads, [&](int64_t task) {
+        const int64_t network = task / stretches, start = task % stretches * step, stop = std::min(a.rows, start + step);
+        passes().hidden_product->backward(a, weights[network], gradients[task], network, start, stop);
+    });
+    // In the order of the rows, whichever thread was done first.
+    for (int64_t network = 0; network < a.networks; ++network) {
+        const int64_t first = network * stretches;
+        for (int64_t stretch = 1; stretch < stretches; ++stretch) gradients.add(first, first + stretch);
+        gradients.add_gradients_to(network, first);
+    }
+}
