@@ -16,7 +16,8 @@ from dkan_core.config.schema import Form, field_docs, field_types, item_type, wi
 from dkan_core.config.train import TrainConfig
 from dkan_core.errors import ConfigError
 
-# Kubeflow's forms always hand over a value. Where None is allowed, the bounds of the numbers exclude 0.
+# Kubeflow's forms always hand over a value. Where None is allowed, the bounds of the numbers exclude 0, or the field's
+# ``Form`` names another number outside of them.
 NONE_IN_FORMS: dict[type, Any] = {int: 0, float: 0.0, str: ""}
 
 

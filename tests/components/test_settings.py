@@ -57,7 +57,8 @@ def test_form_has_the_type_and_the_default_of_the_schema(form: Any, kind: type, 
     expected = form_type(field_types(kind)[field.name])
     assert parameter.annotation is expected
     if parameter.default is not inspect.Parameter.empty:
-        allowed = OPEN[expected] if field.default in (None, ()) else (field.default,)
+        named = {each.setting: each.none for each in form_fields(kind)}.get(field.name)
+        allowed = (*OPEN[expected], named) if field.default in (None, ()) else (field.default,)
         assert parameter.default in allowed
 
 

@@ -16,11 +16,12 @@ def train_fastkan_nodes(
     model_kind: str = "auto",
     members: int = 0,
     hidden: str = "auto",
+    depth_search: bool = True,
     quality: str = "default",
     pairs: str = "auto",
     monotone: str = "",
     num_centers: int = 8,
-    dropout: float = 0.2,
+    dropout: float = -1.0,
     sketch_rank: int = 0,
     blend: bool = True,
     initial_model_uri: str = "",
@@ -73,6 +74,8 @@ def train_fastkan_nodes(
         members: Networks in the ensemble, trained together, with averaged probabilities. 0: from the number of rows.
         hidden: Units in each member's hidden layer; several values make several layers; separate several by commas.
             auto: from the number of rows.
+        depth_search: Whether trials on part of the rows may add a second hidden layer, with model auto and from 250,000
+            rows on. Nothing is tried if hidden or dropout is set.
         quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
             Members, hidden, epochs, batch_size and learning_rate keep the values that are set. One of: fast, default,
             best.
@@ -80,7 +83,7 @@ def train_fastkan_nodes(
         monotone: Numeric columns along which log-odds never fall (age:+) or never rise (age:-), with model additive;
             separate several by commas. Empty: none.
         num_centers: Gaussian basis functions per edge.
-        dropout: Fraction of hidden units dropped during training; independent of the number of workers.
+        dropout: Fraction of hidden units dropped during training. -1.0: 0.2; 0 if depth_search adds a second layer.
         sketch_rank: Rank of the random sketches whose factors are trained instead of the first layer's weights; 0 for
             no sketches.
         blend: Average the network of model auto with an additive model of the same rows; validation AP chooses the

@@ -17,10 +17,11 @@ from dkan_core.tracking.tracker import Trackers
 from dkan_core.training.launcher.checkpoints import clear_checkpoints, find_checkpoint
 from dkan_core.training.launcher.child_processes import ForkServer
 from dkan_core.training.launcher.resuming import ending_of
-from dkan_core.training.launcher.run import Outcome, open_run
+from dkan_core.training.launcher.run import Outcome, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import OWN_CHECKPOINTS, REFIT, make_ready
 from dkan_core.training.launcher.run_log import Ending
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
+from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.initial_model import InitialModel
 from dkan_core.training.setup.refit_choices import Choices
 from dkan_core.training.state.checkpoint_file import Checkpoint
@@ -60,8 +61,10 @@ def refit(
     Raises:
         ConfigError: The first training's model is of an earlier version; or it started from a model that is gone.
     """
-    choices = Choices.of(SavedModel(folder / MODEL_FOLDER).metrics, first.history)
-    config, joined, place = choices.settings(config), manifest.with_valid_in_train(), folder / REFIT
+    model = SavedModel(folder / MODEL_FOLDER)
+    choices = Choices.of(model.metrics, first.history)
+    config = settled(choices.settings(config), model.config)
+    joined, place = manifest.with_valid_in_train(), folder / REFIT
     rows, own_checkpoints = joined.splits["train"].rows, f"{checkpoints}/{REFIT}/{choices.digest}"
     checkpoint = _checkpoint(own_checkpoints, config, joined)
     if checkpoint is None:
@@ -76,6 +79,7 @@ def refit(
             joined,
             place,
             config,
+            architecture_of_run(data, joined, config, checkpoint, initial),
             checkpoints=own_checkpoints,
             checkpoint=checkpoint,
             initial=initial,

@@ -11,6 +11,7 @@ from dkan_core.config import ResolvedTrainConfig, TrainConfig
 from dkan_core.data.format.manifest import PreparedData
 from dkan_core.errors import ConfigError, DataError
 from dkan_core.model.architecture import ModelConfig, count_trained
+from dkan_core.training.setup.sizing import deepened
 from dkan_core.training.state.checkpoint_file import STORED_NAMES, Checkpoint
 from dkan_core.training.state.ledger import ENDINGS, Ledger, add_to_digest
 from dkan_core.training.state.schedule import Schedule, plan_work, rows_after_units
@@ -19,6 +20,7 @@ from dkan_core.training.state.snapshots import StateSnapshot
 from dkan_core.training.validation.early_stopping import EarlyStopping
 
 PLACE_SETTINGS = (
+    "depth_search",
     "device",
     "eval_device",
     "kernel",
@@ -35,7 +37,7 @@ PLACE_SETTINGS = (
     "resume",
     "refit",
 )
-"""Where and how long a run computes, and what follows: none of it changes its course."""
+"""Where and how long a run computes, what came before and what follows: none of it changes its course."""
 
 EXTENDING_SETTINGS = ("epochs", "patience", "evaluations_per_epoch")
 """When a run ends and what it looks at: what was done stays as it is, and only what follows may be another."""
@@ -208,9 +210,10 @@ def check_architecture(checkpoint: Checkpoint, prepared: PreparedData, config: R
     where = f"{checkpoint.source}: architecture"
     architecture = ModelConfig.from_dict(checkpoint.architecture, where)
     # All but what was chosen by a look at the rows follows from data and settings.
+    searched = [deepened(config)] if checkpoint.settings.get("depth_search") else []
     expected = ModelConfig.for_data(
         prepared,
-        config,
+        next((each for each in searched if each.hidden == architecture.hidden), config),
         one_hot_groups=architecture.one_hot_groups,
         missing=architecture.missing,
         additive=architecture.additive,

@@ -65,6 +65,7 @@ def open_run(
     manifest: PreparedData,
     folder: Path,
     config: ResolvedTrainConfig,
+    architecture: ModelConfig,
     *,
     checkpoints: str,
     checkpoint: Checkpoint | None = None,
@@ -79,6 +80,7 @@ def open_run(
         manifest: What is in it.
         folder: Of the run.
         config: Resolved settings.
+        architecture: That of the model, as ``architecture_of_run`` returns it.
         checkpoints: Folder or URI for checkpoints.
         checkpoint: To resume from.
         ranks: The other launchers, under torchrun.
@@ -87,11 +89,9 @@ def open_run(
 
     Raises:
         ConfigError: The run needs more memory than there is.
-        DataError: The checkpoint does not fit the data.
     """
     # A checkpoint holds what the earlier run made of the model that it started from.
     initial = initial if checkpoint is None else None
-    architecture = _architecture(data, manifest, config, checkpoint, initial)
     model = initial_model(architecture, manifest, config, initial)
     rows = manifest.splits["train"].rows
     with ExitStack() as stack:
@@ -129,13 +129,25 @@ def open_run(
         yield Run(memory, template, Placement.from_config(config, place), checkpoints, facts, history)
 
 
-def _architecture(
+def architecture_of_run(
     data: Path,
     manifest: PreparedData,
     config: ResolvedTrainConfig,
     checkpoint: Checkpoint | None,
     initial: InitialModel | None,
 ) -> ModelConfig:
+    """Return the architecture of the model that a run trains.
+
+    Args:
+        data: Prepared folder.
+        manifest: What is in it.
+        config: Resolved settings.
+        checkpoint: To resume from.
+        initial: Model to start from, where there is no checkpoint.
+
+    Raises:
+        DataError: The checkpoint does not fit the data.
+    """
     if checkpoint is not None:
         return check_architecture(checkpoint, manifest, config)
     with open_split(data, manifest, "train") as reader:

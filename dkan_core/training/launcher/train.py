@@ -6,8 +6,7 @@ No process of a run imports the caller's script, so a script needs no ``__main__
 import json
 import logging
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from dkan_core.errors import DkanError, TrainingError
 from dkan_core.model.model_folder import REFIT_ROWS
 from dkan_core.model.saved_model import SavedModel
 from dkan_core.tracking.choice import follow_run
-from dkan_core.tracking.tracker import RunEnd, TrackedRun, Tracker
+from dkan_core.tracking.tracker import RunEnd, TrackedRun
 from dkan_core.training.communication.rendezvous import TorchRun
 from dkan_core.training.history import HISTORY
 from dkan_core.training.launcher.checkpoints import (
@@ -31,10 +30,10 @@ from dkan_core.training.launcher.checkpoints import (
     resume_options,
     save_checkpoint,
 )
-from dkan_core.training.launcher.child_processes import ForkServer, one_fork_server
+from dkan_core.training.launcher.child_processes import one_fork_server
 from dkan_core.training.launcher.refit import refit
 from dkan_core.training.launcher.resuming import check_architecture, ending_of, has_no_time_left
-from dkan_core.training.launcher.run import LOGS, Outcome, Run, open_run
+from dkan_core.training.launcher.run import LOGS, Outcome, architecture_of_run, open_run
 from dkan_core.training.launcher.run_folder import (
     METRICS,
     OWN_CHECKPOINTS,
@@ -47,6 +46,7 @@ from dkan_core.training.launcher.run_folder import (
 from dkan_core.training.launcher.run_log import FITTED, LOG, Ending, capture_log
 from dkan_core.training.launcher.torchrun import Ranks, run_following_rank
 from dkan_core.training.roles.evaluator import MODEL_FOLDER
+from dkan_core.training.setup.architecture import settled
 from dkan_core.training.setup.defaults import log_choices, resolve_for
 from dkan_core.training.setup.initial_model import take_initial
 from dkan_core.training.setup.refit_choices import may_refit
@@ -122,7 +122,12 @@ def train(
     if ranks is not None and ranks.place.rank:
         return _follow_rank_0(prepared, run, config, ranks)
     check_run_folder(run, overwrite=overwrite or config.resume in OWN_CHECKPOINTS)
-    with output_lock(run), capture_log() as write_log, open_data(prepared, config) as (data, manifest):
+    with (
+        output_lock(run),
+        capture_log() as write_log,
+        open_data(prepared, config) as (data, manifest),
+        one_fork_server() as fork_server,
+    ):
         for split in ("train", "valid"):
             open_split(data, manifest, split).close()
         asked, initial = take_initial(config, manifest, prepared, f"{run}/{CHECKPOINTS}")
@@ -137,25 +142,35 @@ def train(
             ranks.wait_until_ready()
         with local_run_folder(run) as folder:
             make_ready(folder, checkpoint, keep_refit=resolved.refit)
-            write_atomic(folder / SETTINGS, settings_text(config, resolved))
             write_log(folder / LOGS / LOG)
-            source = checkpoint.source if checkpoint else ""
-            options = resume_options(resolved, where)
+            ending = "" if checkpoint is None else ending_of(checkpoint, resolved, rows)
+            if not ending:
+                fork_server()  # it imports torch meanwhile
+            architecture = architecture_of_run(data, manifest, resolved, checkpoint, initial)
+            # Checkpoints keep the settings as they are: a run that resumes has searched for no depth yet.
+            found = settled(resolved, architecture)
+            write_atomic(folder / SETTINGS, settings_text(config, found))
             ready_run = open_run(
-                data, manifest, folder, resolved, checkpoints=where, checkpoint=checkpoint, ranks=ranks, initial=initial
+                data,
+                manifest,
+                folder,
+                resolved,
+                architecture,
+                checkpoints=where,
+                checkpoint=checkpoint,
+                ranks=ranks,
+                initial=initial,
             )
-            with follow_run(_tracked_run(run, folder, where, resolved, manifest, checkpoint)) as tracker:
+            with follow_run(_tracked_run(run, folder, where, found, manifest, checkpoint)) as tracker:
                 fitted = needs_no_gradients(resolved, manifest)
-                with (
-                    Ending(str(run), folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end,
-                    one_fork_server() as fork_server,
-                ):
-                    ending = "" if checkpoint is None else ending_of(checkpoint, resolved, rows)
+                source, options = checkpoint.source if checkpoint else "", resume_options(resolved, where)
+                with Ending(str(run), folder / MODEL_FOLDER, source, options, is_fitted=fitted) as end:
                     if checkpoint is not None and ending:
                         outcome = _take_over(folder, checkpoint, ending, ranks, is_fitted=fitted)
                     else:
-                        outcome = _execute(ready_run, fork_server, end, tracker)
-                    metrics = _write_metrics(folder, resolved, outcome)
+                        with ready_run as execution:
+                            outcome = execution.execute(fork_server(), end, tracker)
+                    metrics = _write_metrics(folder, found, outcome)
                     if resolved.refit and may_refit(ENDINGS[outcome.ledger.ended]):
                         outcome = refit(
                             data,
@@ -167,14 +182,23 @@ def train(
                             fork_server=fork_server,
                             initial=initial,
                         )
-                        metrics = _write_metrics(folder, resolved, outcome)
+                        metrics = _write_metrics(folder, found, outcome)
                     end.reason = ENDINGS[outcome.ledger.ended]
                     end.history = outcome.history
                 is_interrupted = end.reason == "interrupt"
                 tracker.finished(RunEnd(status="interrupted" if is_interrupted else "finished", metrics=metrics))
     result = _result(run, metrics, outcome, end.checkpoint)
+    _log_parts(resolved, metrics, outcome)
+    if ranks is not None:
+        ranks.publish_value("result", asdict(result))
+        ranks.leave()
+    return result
+
+
+def _log_parts(config: ResolvedTrainConfig, metrics: dict[str, Any], outcome: Outcome) -> None:
+    """Log what gradients reached, where the model is more than that."""
     trained = max((entry["average_precision"] for entry in outcome.history), default=math.nan)
-    if resolved.model == "additive":
+    if config.model == "additive":
         logger.info("gradients alone reached %.4f; then the terms were smoothed or fitted anew", trained)
     elif "blend" in metrics:
         logger.info(
@@ -182,10 +206,6 @@ def train(
             trained,
             metrics["blend"],
         )
-    if ranks is not None:
-        ranks.publish_value("result", asdict(result))
-        ranks.leave()
-    return result
 
 
 def _starting_point(
@@ -227,15 +247,6 @@ def _tracked_run(
         step=checkpoint.ledger.step if checkpoint is not None else 0,
         is_resumed=checkpoint is not None,
     )
-
-
-def _execute(
-    ready_run: AbstractContextManager[Run], fork_server: Callable[[], ForkServer], end: Ending, tracker: Tracker
-) -> Outcome:
-    # The fork server first: it imports torch while the run is made ready.
-    started = fork_server()
-    with ready_run as execution:
-        return execution.execute(started, end, tracker)
 
 
 def _take_over(folder: Path, checkpoint: Checkpoint, ending: str, ranks: Ranks | None, *, is_fitted: bool) -> Outcome:

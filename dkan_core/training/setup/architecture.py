@@ -1,6 +1,7 @@
 """The model's architecture for a data set: by the settings, and by a look at a sample of the train split."""
 
 import logging
+from dataclasses import replace
 
 from dkan_core.config import ResolvedTrainConfig
 from dkan_core.data.format.manifest import PreparedData
@@ -8,8 +9,9 @@ from dkan_core.data.loading.loader import RowReader
 from dkan_core.errors import ConfigError
 from dkan_core.model.architecture import ModelConfig
 from dkan_core.training.setup.additive_terms import choose_additive
+from dkan_core.training.setup.depth_search import second_layer_helps
 from dkan_core.training.setup.feature_crosses import choose_missing, choose_one_hot_groups, search_sample
-from dkan_core.training.setup.sizing import fitted_pairs
+from dkan_core.training.setup.sizing import deepened, fitted_pairs
 from dkan_core.utils.hints import flag, some_of
 
 # In a line of the log: there may be a hundred.
@@ -39,7 +41,17 @@ def choose_architecture(reader: RowReader, prepared: PreparedData, config: Resol
         names = [feature.name for feature in encoding.coded]
         crosses = [" x ".join(names[index] for index in group) for group in one_hot_groups if len(group) > 1]
         logger.info("feature crosses that help on unseen rows: %s", ", ".join(crosses) or "none")
-    return ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, missing=missing)
+    architecture = ModelConfig.for_data(prepared, config, one_hot_groups=one_hot_groups, missing=missing)
+    if config.depth_search and second_layer_helps(reader, prepared, architecture, config):
+        deeper = deepened(config)
+        logger.info("hidden layers: %s; dropout %g", " and ".join(map(str, deeper.hidden)), deeper.dropout)
+        return ModelConfig.for_data(prepared, deeper, one_hot_groups=one_hot_groups, missing=missing)
+    return architecture
+
+
+def settled(config: ResolvedTrainConfig, architecture: ModelConfig) -> ResolvedTrainConfig:
+    """Return the settings with what a search for the depth has found, so that there is none again."""
+    return replace(config, hidden=architecture.hidden, dropout=architecture.dropout, depth_search=False)
 
 
 def _choose_additive(reader: RowReader, prepared: PreparedData, config: ResolvedTrainConfig) -> ModelConfig:

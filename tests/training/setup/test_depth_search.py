@@ -1,0 +1,136 @@
+"""The search for a second hidden layer: found where columns interact, not where they add up, and kept by the run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from benchmarks.interactions import collisions
+from dkan_core import PrepareConfig, TrainConfig, TrainResult, prepare, train
+from dkan_core.data.format.manifest import open_prepared
+from dkan_core.data.loading.loader import RowReader, all_batches, open_split
+from dkan_core.evaluation.metrics import NOT_MEASURED
+from dkan_core.evaluation.prediction import score
+from dkan_core.model.saved_model import SavedModel
+from dkan_core.training.planning.lr_sweep import tune_learning_rate
+from dkan_core.training.setup import architecture, depth_search, sizing
+from dkan_core.training.setup.architecture import choose_architecture
+from dkan_core.training.setup.defaults import resolve_for
+
+ROWS = 200_000
+SHORT = TrainConfig(epochs=1, batch_size=100, seed=3, workers=1, device="cpu", blend=False)
+
+
+def chosen_layers(folder: Path) -> tuple[int, ...]:
+    with open_prepared(folder, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
+        config = resolve_for(TrainConfig(device="cpu"), manifest)
+        assert config.hidden == (256,) and config.depth_search
+        return choose_architecture(reader, manifest, config).hidden
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "expected"), [("interacting", (256, 64)), ("additive", (256,))])
+def test_second_layer_is_for_columns_that_interact(
+    kind: str, expected: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizing, "DEPTH_SEARCH_ROWS", 130_000)
+    rng = np.random.default_rng(0)
+    columns = collisions(rng, ROWS)
+    if kind == "additive":
+        score_B = sum(np.sin(2 * columns[f"azimuth_{index}"]) for index in range(5))
+        columns["label"] = (rng.random(ROWS) < 1 / (1 + np.exp(-score_B))).astype(np.int8)
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    prepare(tmp_path / "rows.parquet", tmp_path / "data", PrepareConfig(label=("label",)))
+    assert chosen_layers(tmp_path / "data") == expected
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have each search find that a second layer helps; return the rows of each search, in a list that grows."""
+    searched: list[int] = []
+
+    def helps(reader: RowReader, *_: object) -> bool:
+        searched.append(reader.rows)
+        return True
+
+    monkeypatch.setattr(sizing, "DEPTH_SEARCH_ROWS", 100)
+    monkeypatch.setattr(architecture, "second_layer_helps", helps)
+    return searched
+
+
+def test_run_and_what_resumes_it_have_the_layers_that_were_found(
+    prepared: Path, tmp_path: Path, always: list[int]
+) -> None:
+    result = train(prepared, tmp_path / "run", SHORT)
+    assert SavedModel(Path(result.model)).config.hidden == (128, 32) and len(always) == 1
+    assert result.metrics["training"]["hidden"] == [128, 32]
+    settings = (tmp_path / "run/config.toml").read_text()
+    assert "# hidden = [128, 32]" in settings and "# dropout = 0.0" in settings
+
+    longer = train(prepared, tmp_path / "run", replace(SHORT, epochs=2, resume="auto"))
+    assert longer.history[-1]["epoch"] == 2 and SavedModel(Path(longer.model)).config.hidden == (128, 32)
+    assert len(always) == 1
+
+    again = train(prepared, tmp_path / "again", replace(SHORT, init_from=result.model))
+    assert SavedModel(Path(again.model)).config.hidden == (128, 32) and len(always) == 1
+
+
+def test_second_training_keeps_the_layers_of_the_first(prepared: Path, tmp_path: Path, always: list[int]) -> None:
+    result = train(prepared, tmp_path / "run", replace(SHORT, refit=True))
+    assert SavedModel(Path(result.model)).config.hidden == (128, 32) and len(always) == 1
+
+
+def test_sweep_of_learning_rates_searches_once(prepared: Path, always: list[int]) -> None:
+    assert len(tune_learning_rate(prepared, SHORT, factors=(1.0, 2.0), steps=2, repeats=1).trials) == 2
+    assert len(always) == 1
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        TrainConfig(hidden=(8,)),
+        TrainConfig(dropout=0.2),
+        TrainConfig(depth_search=False),
+        TrainConfig(model="fastkan"),
+        TrainConfig(model="additive"),
+        TrainConfig(strategy="tensor-parallel", workers=2),
+    ],
+    ids=["hidden", "dropout", "depth_search", "fastkan", "additive", "tensor-parallel"],
+)
+def test_nothing_is_searched_where_layers_are_given(prepared: Path, always: list[int], asked: TrainConfig) -> None:
+    with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
+        choose_architecture(reader, manifest, resolve_for(replace(asked, device="cpu"), manifest))
+    assert not always
+
+
+def test_wide_tables_are_not_searched(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizing, "DEPTH_SEARCH_ROWS", 100)
+    monkeypatch.setattr(depth_search, "MAX_COLUMNS", 5)
+    monkeypatch.setattr(depth_search, "_trained", lambda *_: pytest.fail("a network was trained"))
+    with open_prepared(prepared, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
+        config = resolve_for(TrainConfig(device="cpu"), manifest)
+        assert choose_architecture(reader, manifest, config).hidden == config.hidden
+
+
+def test_groups_are_held_out_whole() -> None:
+    rng = np.random.default_rng(0)
+    group_N = rng.integers(1000, size=5000).astype(np.int64)
+    held_out_N = depth_search._held_out({"labels": np.zeros((5000, 1), np.uint8), "group": group_N})
+    assert not {*group_N[held_out_N].tolist()} & {*group_N[~held_out_N].tolist()}
+    assert 0.15 < held_out_N.mean() < 0.25
+
+
+def test_loss_of_a_row_is_that_of_its_measured_labels(prepared: Path, trained: TrainResult) -> None:
+    with open_prepared(prepared, "valid") as (data, manifest), open_split(data, manifest, "valid") as reader:
+        rows = next(all_batches(reader, 50))
+    model = SavedModel(Path(trained.model)).module
+    positive_N = score(model, rows, torch.device("cpu"))[:, 0]
+    label_N = rows["labels"][:, 0].copy()
+    rows["labels"][::2] = NOT_MEASURED
+    expected_N = -np.log(np.where(label_N == 1, positive_N, 1 - positive_N))
+    expected_N[::2] = 0
+    np.testing.assert_allclose(depth_search._losses(model, rows), expected_N, rtol=1e-4, atol=1e-6)
