@@ -72,7 +72,7 @@ def check_training_nodes(
         members: Networks in the ensemble, trained together, with averaged probabilities. 0: from the number of rows.
         hidden: Units in each member's hidden layer; several values make several layers; separate several by commas.
             auto: from the number of rows.
-        depth_search: Whether trials on part of the rows may add a second hidden layer, with model auto and from 250,000
+        depth_search: Whether trials on part of the rows may add a second hidden layer, with model auto and from 50,000
             rows on. Nothing is tried if hidden or dropout is set.
         quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
             Members, hidden, epochs, batch_size and learning_rate keep the values that are set. One of: fast, default,

@@ -70,7 +70,7 @@ class FastKANClassifier(EditingMixin, ExplainingMixin, PredictingMixin, Classifi
         hidden: Units in each member's hidden layer; several values make several layers. Default: from the number of
             rows.
         depth_search: Whether trials on part of the rows may add a second hidden layer, with model auto and from
-            250,000 rows on. Nothing is tried if hidden or dropout is set. Default: True.
+            50,000 rows on. Nothing is tried if hidden or dropout is set. Default: True.
         quality: Sizes that follow from the data: "fast" costs a fraction of "default", "best" several times as much.
             Members, hidden, epochs, batch_size and learning_rate keep the values that are set. Default: default.
         num_centers: Gaussian basis functions per edge. Default: 8.

@@ -120,7 +120,7 @@ def resolve(
     - members and hidden: 4 of one layer of 128 units below 16,000 rows, 2 of 128 below 128,000, then 1 of 256: the more
       rows, the less two networks differ.
     - dropout: 0.2.
-    - depth_search: from 250,000 rows on, with model auto, where neither hidden nor dropout is given; what it finds
+    - depth_search: from 50,000 rows on, with model auto, where neither hidden nor dropout is given; what it finds
       replaces both (``depth_search``).
     - grid_min and grid_max: -3 and 3 below 8,000 rows of the rarer class, taken as half of all where
       it is not known; else, and with ``model="fastkan"``, -2 and 2.

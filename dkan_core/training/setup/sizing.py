@@ -27,12 +27,12 @@ MAX_EPOCHS = 20
 SIZES = ((16_000, 4, 128), (128_000, 2, 128))
 # Members and hidden units for more rows, and for ``model="fastkan"``.
 LARGE, PLAIN = (1, 256), (1, 64)
-# Of hidden units, unless there is a second hidden layer: where one helps, columns say so much together that dropout, on
-# 280,000 to 1,400,000 rows, lost 0.004 to 0.017 of AP.
+# Of hidden units, unless a second hidden layer was found to help: on such data, with 280,000 to 1,400,000 rows, dropout
+# lost 0.004 to 0.017 of AP.
 DROPOUT, DEEP_DROPOUT = 0.2, 0.0
-# Rows from which on the time that a search for the depth takes is small beside that of training; and the units of a
+# Rows from which on depth is searched, as fewer do not show what a second hidden layer is worth; and the units of a
 # first hidden layer over those of a second one.
-DEPTH_SEARCH_ROWS, WIDTH_PER_SECOND = 250_000, 4
+DEPTH_SEARCH_ROWS, WIDTH_PER_SECOND = 50_000, 4
 
 # Members of an additive model: the fewer, the less certain is the band that their spread gives.
 ADDITIVE_MEMBERS = {"fast": 4, "default": 8, "best": 16}
@@ -111,7 +111,7 @@ def network_size(config: TrainConfig, rows: int) -> tuple[int, tuple[int, ...]]:
 def searches_depth(config: TrainConfig, rows: int) -> bool:
     """Tell whether trials decide if there is a second hidden layer: unless the settings say what they would.
 
-    >>> searches_depth(TrainConfig(), 250_000), searches_depth(TrainConfig(hidden=(64,)), 250_000)
+    >>> searches_depth(TrainConfig(), 50_000), searches_depth(TrainConfig(hidden=(64,)), 50_000)
     (True, False)
     """
     is_open = config.depth_search and config.hidden is None and config.dropout is None and config.model == "auto"

@@ -98,7 +98,9 @@ class Blender:
         values = {weight: _average_precision(each) for weight, each in found.items()}
         best, alone = max(WEIGHTS, key=lambda weight: values[weight]), _average_precision(scored)
         is_far_better = values[best] <= alone - ALONE_MARGIN * min(alone, 1 - alone)
-        if is_far_better or is_better_on_each_part(scored, found[best]):
+        # Data that need a second hidden layer are none of those on which blends are nearly always better.
+        is_better_and_deep = len(network.config.hidden) > 1 and values[best] < alone
+        if is_far_better or is_better_and_deep or is_better_on_each_part(scored, found[best]):
             return network, scored
         logger.info(
             "blended with %g of the additive model: validation AP %.4f instead of %.4f", best, values[best], alone

@@ -21,23 +21,20 @@ from dkan_core.training.setup import architecture, depth_search, sizing
 from dkan_core.training.setup.architecture import choose_architecture
 from dkan_core.training.setup.defaults import resolve_for
 
-ROWS = 200_000
+ROWS = 120_000
 SHORT = TrainConfig(epochs=1, batch_size=100, seed=3, workers=1, device="cpu", blend=False)
 
 
 def chosen_layers(folder: Path) -> tuple[int, ...]:
     with open_prepared(folder, "train") as (data, manifest), open_split(data, manifest, "train") as reader:
         config = resolve_for(TrainConfig(device="cpu"), manifest)
-        assert config.hidden == (256,) and config.depth_search
+        assert config.hidden == (128,) and config.depth_search
         return choose_architecture(reader, manifest, config).hidden
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "expected"), [("interacting", (256, 64)), ("additive", (256,))])
-def test_second_layer_is_for_columns_that_interact(
-    kind: str, expected: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sizing, "DEPTH_SEARCH_ROWS", 130_000)
+@pytest.mark.parametrize(("kind", "expected"), [("interacting", (128, 32)), ("additive", (128,))])
+def test_second_layer_is_for_columns_that_interact(kind: str, expected: tuple[int, ...], tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     columns = collisions(rng, ROWS)
     if kind == "additive":
