@@ -24,7 +24,7 @@ from benchmarks.quality.published import (
 from benchmarks.quality.report import markdown
 from benchmarks.quality.runner import OK, Cell, Results, Settings, cell_key, run_fit
 from benchmarks.quality.scores import bootstrap
-from benchmarks.quality.summary import add_differences, over_sets, set_rows
+from benchmarks.quality.summary import REFERENCE, add_differences, over_sets, set_rows
 from dkan_core import ConfigError, UserError
 from dkan_core.utils.resources import available_cores
 from dkan_core.utils.storage.files import write_atomic
@@ -43,6 +43,7 @@ def main(
             "Default: all; with --check those of the published figures."
         ),
     ] = None,
+    reference: Annotated[str, typer.Option(help="Model that the others are compared with.")] = REFERENCE,
     label: Annotated[str, typer.Option(help="Label columns, separated by commas; * stands for any text.")] = (
         "label,label_*"
     ),
@@ -68,6 +69,8 @@ def main(
     try:
         published = None if check is None else read_published(check)
         chosen = _models(models or ",".join(_default_models(published)), seeds)
+        if reference not in MODELS:
+            raise ConfigError(f"--reference: unknown model {reference!r}; expected one of {', '.join(MODELS)}")
         if publish_to is not None:
             check_seeds(chosen)
         out.mkdir(parents=True, exist_ok=True)
@@ -81,7 +84,7 @@ def main(
     settings = Settings(threads=min(threads, available_cores()), max_cpu_seconds=max_cpu_seconds or None)
     results = Results(out.absolute())
     cells = _run(sets, chosen, settings, results, force=force)
-    report(sets, list(chosen), cells, settings, results)
+    report(sets, list(chosen), cells, settings, results, reference)
     logger.info("%s", out / "results.md")
     if publish_to is not None:
         publish(publish_to, sets, list(chosen), cells)
@@ -140,6 +143,7 @@ def report(
     cells: dict[tuple[str, str, int], Cell],
     settings: Settings,
     results: Results,
+    reference: str = REFERENCE,
 ) -> None:
     """Write the tables and the picture of these cells."""
     entries: list[dict[str, Any]] = []
@@ -150,11 +154,13 @@ def report(
             for model, found in runs.items()
         }
         labels_NL = data.labels_NL(data.read("test"))
-        rows = set_rows(runs, bootstrap(labels_NL, {model: scored for model, scored in good.items() if scored}))
-        add_differences(rows)
+        resampled = bootstrap(labels_NL, {model: scored for model, scored in good.items() if scored})
+        rows = set_rows(runs, resampled, reference)
+        add_differences(rows, reference)
         entries.append({"data": asdict(data), "rows": rows})
     overall = over_sets([entry["rows"] for entry in entries])
     facts = {
+        "reference": reference,
         "machine": _machine(),
         "settings": {**asdict(settings), "seeds": len({seed for _, _, seed in cells})},
         "versions": {name: found for cell in cells.values() for name, found in _named(cell["versions"]).items()},
@@ -162,7 +168,7 @@ def report(
     results.content |= {**facts, "sets": entries, "over_sets": overall}
     results.write()
     write_atomic(results.out / "results.md", markdown(entries, overall, facts))
-    write_atomic(results.out / "results.png", draw(entries))
+    write_atomic(results.out / "results.png", draw(entries, reference))
 
 
 def _named(versions: dict[str, str | None]) -> dict[str, str]:

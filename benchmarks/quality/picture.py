@@ -50,23 +50,24 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw(sets: Sequence[Mapping[str, Any]]) -> bytes:
+def draw(sets: Sequence[Mapping[str, Any]], reference: str = REFERENCE) -> bytes:
     """Return the picture as PNG.
 
     Args:
         sets: ``data`` and ``rows`` of each data set, as for the tables.
+        reference: Model whose AP is a line across the others'.
     """
     with rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_INCHES, 0.7 + ROW_INCHES * len(sets)), layout="constrained")
         axes = figure.subplots(len(sets), 2, squeeze=False, sharey="row", width_ratios=[1, 1])
         for (left, right), entry in zip(axes, sets, strict=True):
             rows = [row for row in entry["rows"] if row["status"] == OK]
-            _intervals(left, rows)
+            _intervals(left, rows, reference)
             _costs(right, rows)
             left.set_title(entry["data"]["name"], loc="left", color="#222222", fontweight="bold")
             left.set_ylabel("test AP")
         axes[0][1].set_title("against the CPU seconds of the fit; hollow: the budget ran out", loc="left", fontsize=9.5)
-        axes[-1][0].set_xlabel("lines: 95% over test rows; dashed: " + REFERENCE)
+        axes[-1][0].set_xlabel("lines: 95% over test rows; dashed: " + reference)
         axes[-1][1].set_xlabel("CPU seconds")
         handles = {row["model"]: _handle(row["model"]) for entry in sets for row in entry["rows"]}
         figure.legend(handles=list(handles.values()), loc="outside upper center", ncols=len(handles), frameon=False)
@@ -75,12 +76,18 @@ def draw(sets: Sequence[Mapping[str, Any]]) -> bytes:
     return target.getvalue()
 
 
-def _intervals(axes: Axes, rows: Sequence[Row]) -> None:
+def _intervals(axes: Axes, rows: Sequence[Row], reference: str) -> None:
     for place, row in enumerate(rows):
         axes.vlines(place, *row["interval"], color=COLORS.get(row["model"], MUTED), linewidth=1.6, alpha=0.55)
         _point(axes, place, row)
-        if row["model"] == REFERENCE:
-            axes.axhline(row["average_precision"], color=ACCENT, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.6)
+        if row["model"] == reference:
+            axes.axhline(
+                row["average_precision"],
+                color=COLORS.get(reference, MUTED),
+                linewidth=0.9,
+                linestyle=(0, (4, 3)),
+                alpha=0.6,
+            )
     axes.set_xticks(range(len(rows)), [row["model"] for row in rows])
     axes.set_xlim(-0.6, max(1, len(rows)) - 0.4)
     axes.grid(visible=False, axis="x")

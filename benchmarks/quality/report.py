@@ -8,26 +8,26 @@ from benchmarks.quality.scores import CALIBRATION_BINS
 from benchmarks.quality.summary import CPU_REFERENCE, REFERENCE, Row
 
 NONE = "-"
-HOW_TO_READ = f"""\
+HOW_TO_READ = """\
 ## How to read this
 
 - AP: average precision on the test split; with several labels the mean over labels. The best of a data set is bold.
 - 95%: bootstrap interval of the mean over seeds, over the test rows, with the same resamples for every model. It
   measures the uncertainty from the test rows. That from the seed is in "seeds +-", the standard deviation of the AP
   over seeds.
-- minus {REFERENCE}: the difference in AP, with its 95% interval by paired bootstrap. If the interval contains 0, the
+- minus {reference}: the difference in AP, with its 95% interval by paired bootstrap. If the interval contains 0, the
   difference is not significant.
-- ECE: mean gap between probability and share of positives over {CALIBRATION_BINS} bins with equal numbers of rows.
+- ECE: mean gap between probability and share of positives over {bins} bins with equal numbers of rows.
 - CPU s: CPU seconds of the fit and all its processes, from the start of Python, including imports, reading and
   preparing the data. `*`: the budget ran out, and the best model until then is used.
 - rows/s: test rows scored per second, from Parquet to probabilities; on small data sets mostly the start-up time.
 - rounds: trees, epochs or iterations of the model kept; with one model per label, their mean.
 - rank: mean rank by AP over the data sets. Normalised AP: 1 is the best model of a data set, 0 the AP of a random
   order (the prevalence). A model without a result on a data set is last there, with 0.
-- {REFERENCE} wins/ties/losses: data sets on which the AP of {REFERENCE} is higher, not significantly different, or
-  lower, by the 95% interval of the paired difference. "minus {REFERENCE}" over all data sets: mean difference in AP ±
+- {reference} wins/ties/losses: data sets on which the AP of {reference} is higher, not significantly different, or
+  lower, by the 95% interval of the paired difference. "minus {reference}" over all data sets: mean difference in AP ±
   1.96 standard errors over data sets.
-- relative CPU: geometric mean over data sets of the CPU seconds divided by those of {CPU_REFERENCE}.
+- relative CPU: geometric mean over data sets of the CPU seconds divided by those of {cpu_reference}.
 """
 
 
@@ -37,17 +37,23 @@ def markdown(sets: Sequence[Mapping[str, Any]], overall: Sequence[Row], facts: M
     Args:
         sets: ``data`` (what is known of the data set) and ``rows`` (one a model) of each.
         overall: The models over all sets.
-        facts: ``machine``, ``settings`` and ``versions``.
+        facts: ``machine``, ``settings``, ``versions``, and maybe ``reference``, which the others are compared with.
     """
+    reference = facts.get("reference", REFERENCE)
     parts = ["# Quality benchmark", _facts(facts), "![AP and CPU seconds](results.png)"]
     if len(sets) > 1:
-        parts += ["## Over all data sets", overall_table(overall)]
+        parts += ["## Over all data sets", overall_table(overall, reference)]
     for entry in sets:
-        parts += [f"## {entry['data']['name']}", _describe(entry["data"], entry["rows"]), set_table(entry["rows"])]
+        parts += [
+            f"## {entry['data']['name']}",
+            _describe(entry["data"], entry["rows"]),
+            set_table(entry["rows"], reference),
+        ]
         problems = [f"- {row['model']}: {problem}" for row in entry["rows"] for problem in row["problems"]]
         if problems:
             parts += ["Without a result:", "\n".join(problems)]
-    return "\n\n".join([*parts, HOW_TO_READ])
+    guide = HOW_TO_READ.format(reference=reference, cpu_reference=CPU_REFERENCE, bins=CALIBRATION_BINS)
+    return "\n\n".join([*parts, guide])
 
 
 def _facts(facts: Mapping[str, Any]) -> str:
@@ -71,9 +77,9 @@ def _describe(data: Mapping[str, Any], rows: Sequence[Row]) -> str:
     )
 
 
-def overall_table(overall: Sequence[Row]) -> str:
+def overall_table(overall: Sequence[Row], reference: str = REFERENCE) -> str:
     """Return the models over all sets."""
-    header = ["model", "data sets", "rank", "normalised AP", f"{REFERENCE} wins/ties/losses", f"minus {REFERENCE}"]
+    header = ["model", "data sets", "rank", "normalised AP", f"{reference} wins/ties/losses", f"minus {reference}"]
     header += ["relative CPU"]
     return table(
         header,
@@ -99,10 +105,10 @@ def _against_reference(row: Row) -> tuple[str, str]:
     return f"{row['wins']}/{row['ties']}/{row['losses']}", f"{row['difference']:+.4f}{error}"
 
 
-def set_table(rows: Sequence[Row]) -> str:
+def set_table(rows: Sequence[Row], reference: str = REFERENCE) -> str:
     """Return the models on one set, the best AP first, those without a result last."""
     good = sorted((row for row in rows if row["status"] == OK), key=lambda row: -row["average_precision"])
-    header = ["model", "AP", "95%", f"minus {REFERENCE}", "seeds +-", "ROC AUC", "log loss", "ECE"]
+    header = ["model", "AP", "95%", f"minus {reference}", "seeds +-", "ROC AUC", "log loss", "ECE"]
     header += ["CPU s", "rows/s", "rounds"]
     lines = [_cells(row, best=row is good[0]) for row in good]
     lines += [[row["model"], row["status"], *[NONE] * (len(header) - 2)] for row in rows if row["status"] != OK]

@@ -19,25 +19,28 @@ Array = npt.NDArray[Any]
 Row = dict[str, Any]
 
 
-def set_rows(cells: Mapping[str, Sequence[Cell]], resampled: Mapping[str, Array]) -> list[Row]:
+def set_rows(
+    cells: Mapping[str, Sequence[Cell]], resampled: Mapping[str, Array], reference: str = REFERENCE
+) -> list[Row]:
     """Summarize the seeds of each model on one data set.
 
     Args:
         cells: The cells of each model.
         resampled: AP on the resamples, ``(B,)``, of each model with a result.
+        reference: Model that the others are compared with.
     """
-    return [_set_row(model, runs, resampled) for model, runs in cells.items()]
+    return [_set_row(model, runs, resampled, reference) for model, runs in cells.items()]
 
 
-def _set_row(model: str, runs: Sequence[Cell], resampled: Mapping[str, Array]) -> Row:
+def _set_row(model: str, runs: Sequence[Cell], resampled: Mapping[str, Array], reference: str) -> Row:
     good = [cell for cell in runs if cell["status"] == OK]
     problems = [f"seed {cell['seed']}: {cell['reason']}" for cell in runs if cell["status"] != OK]
     if not good:
         return {"model": model, "status": runs[0]["status"], "problems": problems}
     aps = [cell["metrics"]["average_precision"] for cell in good]
     difference = None
-    if model != REFERENCE and REFERENCE in resampled:
-        difference_B = resampled[model] - resampled[REFERENCE]
+    if model != reference and reference in resampled:
+        difference_B = resampled[model] - resampled[reference]
         difference = {"interval": interval(difference_B)}
     metrics = ("average_precision", "roc_auc", "log_loss", "calibration_error")
     return {
@@ -57,12 +60,12 @@ def _set_row(model: str, runs: Sequence[Cell], resampled: Mapping[str, Array]) -
     }
 
 
-def add_differences(rows: Sequence[Row]) -> None:
+def add_differences(rows: Sequence[Row], reference: str = REFERENCE) -> None:
     """Put into each row's ``difference`` that of the mean AP to the reference's."""
-    reference = next((row for row in rows if row["model"] == REFERENCE and row["status"] == OK), None)
+    found = next((row for row in rows if row["model"] == reference and row["status"] == OK), None)
     for row in rows:
-        if reference is not None and row.get("difference") is not None:
-            row["difference"]["value"] = row["average_precision"] - reference["average_precision"]
+        if found is not None and row.get("difference") is not None:
+            row["difference"]["value"] = row["average_precision"] - found["average_precision"]
 
 
 def over_sets(tables: Sequence[Sequence[Row]]) -> list[Row]:

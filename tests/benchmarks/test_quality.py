@@ -236,6 +236,10 @@ def test_seeds_of_a_model_become_one_row() -> None:
     assert logistic["difference"]["value"] == pytest.approx(-0.2)
     assert logistic["difference"]["interval"] == pytest.approx((-0.25, -0.25)), "paired, resample by resample"
     assert logistic["problems"] == ["seed 2: exit code 1: boom"] and logistic["seeds"] == 2
+    dkan, logistic = summary.set_rows(cells, resampled, "logistic")
+    summary.add_differences([dkan, logistic], "logistic")
+    assert logistic["difference"] is None and dkan["difference"]["value"] == pytest.approx(0.2)
+    assert dkan["difference"]["interval"] == pytest.approx((0.25, 0.25))
 
 
 def test_results_become_tables_and_a_picture() -> None:
@@ -268,6 +272,8 @@ def test_results_become_tables_and_a_picture() -> None:
     assert "| dkan | 2 | 1.50 | 0.750 | - | - | 1.00 |" in lines
     assert "| lightgbm | 2 | 1.50 | 0.750 | 0/1/0 | -0.2000 | 1.00 |" in lines
     assert draw(entries).startswith(b"\x89PNG")
+    page = report.markdown(entries, summary.over_sets([table, TABLES[1]]), {**facts, "reference": "lightgbm"})
+    assert "minus lightgbm" in page and "lightgbm wins/ties/losses" in page and "minus dkan" not in page
 
 
 def test_all_processes_of_a_fit_count_and_end(tmp_path: Path) -> None:
